@@ -32,6 +32,7 @@ PLAIN_ITEMS = 100
 SMALL = tuple(
     instance_of("a1", 50, t, kind, number) for t in (50, 60) for kind in KINDS for number in (1, 2, 3)
 )
+DRAWN_WORK = 2000
 LARGE = tuple(f"d2/10000_{k}_1.txt" for k in ("2", "4", "8", "24", "inf"))
 
 
@@ -137,6 +138,42 @@ bound is our own proof, and `verify_packing` checks the packing. Made by
     to.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
 
 
+def drawn(members: list[PackingProblem], rng: np.random.Generator) -> PackingProblem:
+    """An instance like those of a class: each start, length and size is one of theirs."""
+    n_items = int(rng.choice([one.n_items for one in members]))
+    starts = rng.choice(np.concatenate([one.starts for one in members]), n_items)
+    lengths = rng.choice(np.concatenate([one.ends - one.starts for one in members]), n_items)
+    sizes = rng.choice(np.concatenate([one.sizes for one in members]), n_items)
+    return PackingProblem(starts, starts + lengths, sizes, members[0].capacity)
+
+
+def close_drawn(folder: Path, many: int, seed: int, most_items: int = 50) -> None:
+    """Draw instances like the public ones of few items, class by class in turn, and print what became of them."""
+    classes: dict[str, list[PackingProblem]] = {}
+    for path in sorted(folder.glob("*/**/*.txt")):
+        problem = read_packing(path)
+        if problem.n_items <= most_items:
+            classes.setdefault(str(path.parent.relative_to(folder)), []).append(problem)
+    closed = dict.fromkeys(classes, 0)
+    tried, started = dict(closed), time.process_time()
+    for number, (name, members) in zip(range(many), itertools.cycle(classes.items()), strict=False):
+        problem = drawn(members, np.random.default_rng([seed, number]))
+        cpu = time.process_time()
+        # Work, not seconds: about half a minute of one processor, however busy the machine is.
+        found = pack(problem, time_limit_s=3600.0, work_limit=DRAWN_WORK, seed=seed)
+        cpu = time.process_time() - cpu
+        faults = verify_packing(found, problem)
+        tried[name] += 1
+        closed[name] += found.proven and not faults
+        if not found.proven or faults or cpu > 1:
+            words = f"bound {found.lower_bound}, bins {found.bins}, {cpu:.1f} CPU s, {found.stopped_by}"
+            print(f"number {number}, {name}, {problem.n_items} items: {words}", *faults, flush=True)
+    for name, count in closed.items():
+        print(f"{name:20} {count} of {tried[name]} closed")
+    cpu = time.process_time() - started
+    print(f"all                  {sum(closed.values())} of {sum(tried.values())} closed, {cpu:.1f} CPU s")
+
+
 def main() -> None:
     """Run the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -146,10 +183,14 @@ def main() -> None:
         "--plain", type=float, default=5.0, help="seconds for the plain program; 0 leaves it out"
     )
     parser.add_argument("--closed", type=Path, help="write what becomes of the small instances, and end")
+    parser.add_argument("--drawn", type=int, help="draw so many instances like the small ones, and end")
     given = parser.parse_args()
     folder = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data")) / "tbpp"
     if given.closed:
         write_closed(folder, given.closed)
+        return
+    if given.drawn:
+        close_drawn(folder, given.drawn, given.seed)
         return
     with (folder / "best_known.csv").open(encoding="utf-8") as stream:
         known = {row["instance"]: int(row["lower_bound"]) for row in csv.DictReader(stream)}

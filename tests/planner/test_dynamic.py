@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import Limits, PlanProblem, plan
-from gpuplanner.planner.methods.dynamic import dynamic_counts
+from gpuplanner.planner import Limits, PlanProblem, StatePrices, plan
+from gpuplanner.planner.methods.best_path import on_alone
+from gpuplanner.planner.methods.dynamic import all_states, dynamic_counts
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
 
@@ -116,3 +117,30 @@ def test_gives_up_beyond_the_limits(problem_of: Any) -> None:
     fluid = Fluid.of(problem_of(np.full((1, 3, 3), 6.0), ["1g.5gb", "2g.10gb", "3g.20gb"], gpus=12))
     assert dynamic_counts(fluid, effort(), max_states=10) is None
     assert dynamic_counts(fluid, Effort(gap_target=0, deadline=0.0)) is None
+
+
+def test_gpus_on_by_themselves_cost_no_more_than_with_parked_ones(problem_of: Any) -> None:
+    rng = np.random.default_rng(8)
+    beside = 0
+    for seed in range(80):
+        parked, wake, dress, instance, mode, drain = rng.choice([0, 0.02, 0.3, 1], size=6).tolist()
+        prices = StatePrices(parked, wake, dress, instance, mode, drain=drain)
+        problem = random_problem(problem_of, seed, prices=prices, on_price=1)
+        fluid = Fluid.of(problem)
+        alone = on_alone(fluid)
+        found = dynamic_counts(alone, effort())
+        states = all_states(alone, 10_000)
+        assert found is not None
+        assert states is not None
+        costs = np.array([alone.slot_costs(t, states) for t in range(problem.n_slots)])
+        for slot, row in enumerate(costs):
+            row[~alone.allowed(slot, states)] = np.inf
+        least = costs[0] + (0 if alone.initial is None else alone.ways.costs(alone.initial[None], states)[0])
+        for row in costs[1:]:
+            least = row + (least[:, None] + alone.ways.costs(states, states)).min(axis=0)
+        assert found[1] == pytest.approx(least.min(), abs=1e-9)
+        exact = dynamic_counts(fluid, effort())
+        if exact is not None:
+            assert found[1] <= exact[1] + 1e-9
+            beside += 1
+    assert beside >= 40

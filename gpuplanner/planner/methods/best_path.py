@@ -150,6 +150,20 @@ def released_twin(fluid: Fluid) -> Fluid:
     return Fluid.of(replace(fluid.problem, prices=None, parked=None), fluid.layouts)
 
 
+def on_alone(fluid: Fluid) -> Fluid:
+    """The GPUs on by themselves, woken and emptied: no plan with parked ones costs less than the best of theirs."""
+    on, ways = fluid.used, fluid.ways.some(fluid.ways.beyond @ ~fluid.used == 0)
+    arrays = {name: getattr(fluid, name)[on] for name in ("owner", "cut", "pinned")}
+    return replace(
+        fluid,
+        problem=replace(fluid.problem, prices=None, parked=None),
+        cover=fluid.cover[:, on],
+        ways=replace(ways, beyond=ways.beyond[:, on]),
+        initial=None if fluid.initial is None else fluid.initial[on],
+        **arrays,
+    )
+
+
 def parked_since(fluid: Fluid, twin: Fluid, counts: Counts | None, effort: Effort) -> Counts | None:
     """A plan of :func:`released_twin` with the best that parked GPUs keep under it."""
     if counts is None:

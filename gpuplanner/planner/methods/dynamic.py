@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts, Floats
+from gpuplanner.planner.program.change_costs import Ways
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
 
@@ -32,11 +33,11 @@ def dynamic_counts(
     .. math:: V_t(x) = f_t(x) + \min_{x'} \bigl( V_{t-1}(x') + r(x', x) \bigr)
 
     over the states that :func:`~gpuplanner.planner.methods.dynamic.undominated` leaves. The cost of a change
-    :math:`r` is a sum over layouts of what each grows by. So the way from :math:`x'` to :math:`x` may lead,
-    one GPU at a time, first down to their common part and then up, at the same cost; and as with a state all
-    smaller ones are listed, it never leaves the list. Two passes over the list, a distance transform, find
-    the minimum for all :math:`x` at once: the work of a slot grows with the number of states times that of
-    layouts, not with the square of the number of states.
+    :math:`r` is a sum over layouts of what each grows, or shrinks, by. So the way from :math:`x'` to
+    :math:`x` may lead, one GPU at a time, first down to their common part and then up, at the same cost; and
+    as with a state all smaller ones are listed, it never leaves the list. Two passes over the list, a distance
+    transform, find the minimum for all :math:`x` at once: the work of a slot grows with the number of states
+    times that of layouts, not with the square of the number of states.
 
     References
     ----------
@@ -69,7 +70,7 @@ def dynamic_counts(
             return None
         effort.spend(_TRIED * lattice.states.size)
         if slot:
-            entering = _cheapest_arrivals(lattice, lattice.own[slot - 1], values[-1], fluid.ways.taking_up)
+            entering = _cheapest_arrivals(lattice, lattice.own[slot - 1], values[-1], fluid.ways)
             values.append(entering[own] + costs)
         elif fluid.initial is None:
             values.append(costs)
@@ -107,18 +108,19 @@ def _of_all_states(fluid: Fluid, effort: Effort, max_states: int) -> tuple[Count
     return counts, fluid.cost(counts, before=fluid.initial)
 
 
-def _cheapest_arrivals(lattice: Lattice, own: Counts, values: Floats, prices: Floats) -> Floats:
+def _cheapest_arrivals(lattice: Lattice, own: Counts, values: Floats, ways: Ways) -> Floats:
     """Least cost of coming to each state of the lattice, from own states with these values."""
     cost = np.full(len(lattice.states), np.inf)
     cost[own] = values
+    up, down = (prices.tolist() for prices in ways.of_columns)
     for level in reversed(lattice.levels):
-        for below in lattice.below[:, level]:
+        for below, price in zip(lattice.below[:, level], down, strict=True):
             there = below >= 0
-            down = below[there]
-            cost[down] = np.minimum(cost[down], cost[level][there])
+            less = below[there]
+            cost[less] = np.minimum(cost[less], cost[level][there] + price)
     for level in lattice.levels:
         best = cost[level]
-        for below, price in zip(lattice.below[:, level], prices.tolist(), strict=True):
+        for below, price in zip(lattice.below[:, level], up, strict=True):
             np.minimum(best, np.where(below >= 0, cost[below], np.inf) + price, out=best)
     return cost
 
@@ -155,7 +157,9 @@ def undominated(fluid: Fluid, max_states: int, effort: Effort) -> Lattice | None
 
     Let :math:`f_t(x)` be the cost of slot :math:`t` in state :math:`x`, :math:`a_l` the cost of one GPU with
     layout :math:`l` for a slot, :math:`c_l` that of taking the layout up, and
-    :math:`r(x, y) = \sum_l c_l (y_l - x_l)^+`. Take, of the optimal plans, one with the fewest GPUs on, summed
+    :math:`r(x, y) = \sum_l c_l (y_l - x_l)^+`. (Where it is emptying that costs, by
+    :math:`(x_l - y_l)^+`, all of this holds with time reversed; where both do, with the sum of the two as
+    :math:`c_l` and one :math:`u_l` for all slots.) Take, of the optimal plans, one with the fewest GPUs on, summed
     over slots. None of its states is in one of three classes, as in each case another plan costs no more and
     has fewer GPUs on:
 
@@ -200,7 +204,7 @@ class _Growth:
     def __init__(self, fluid: Fluid, max_states: int) -> None:
         self.fluid = fluid
         self.max_states, self.tried = max_states, 0
-        self.prices = fluid.ways.taking_up
+        self.prices = fluid.ways.of_columns.sum(axis=0)
         self.slots = range(fluid.problem.n_slots)
         self.caps = _caps(fluid)
         self.busiest_first = np.argsort(-self.caps.sum(axis=1), kind="stable").tolist()
@@ -341,10 +345,12 @@ def useful(fluid: Fluid) -> Counts:
 def _caps(fluid: Fluid) -> Counts:
     """Most GPUs with each layout that may be of use, shape (n_slots, n_layouts): rule 2."""
     now = useful(fluid)
-    ahead = np.maximum.accumulate(now[::-1])[::-1]
+    ahead, so_far = np.maximum.accumulate(now[::-1])[::-1], np.maximum.accumulate(now)
     if fluid.initial is not None:
-        ahead = np.minimum(ahead, np.maximum(np.maximum.accumulate(now), fluid.initial))
-    caps: Counts = np.where(fluid.ways.taking_up > 0, ahead, now)
+        so_far = np.maximum(so_far, fluid.initial)
+        ahead = np.minimum(ahead, so_far)
+    up, down = fluid.ways.of_columns > 0
+    caps: Counts = np.where(down, np.where(up, so_far[-1], so_far), np.where(up, ahead, now))
     return np.maximum(caps, fluid.pinned)
 
 

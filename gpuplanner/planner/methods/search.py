@@ -58,10 +58,12 @@ def plan(
 ) -> Plan:
     """Choose how many GPUs are on with which layout in every slot, with a proof of how good that is.
 
-    First a linear program over all slots gives a bound, and the greedy plan is there. Then, in rounds: each
-    slot's (later, each few slots') own optimum in whole GPUs is a floor, and each floor raises the bound; a
-    sweep through the slots, forward or backward, rounds the program to a plan; the cheapest path through all
-    states seen so far, and windows of slots solved anew, make it better. Last, the whole horizon is one model.
+    First the greedy plan is there. Where few GPUs are on, and the others parked, the best plan of those on by
+    themselves is a bound, and often a plan that nothing parked makes dearer. Then, in rounds: each slot's (later,
+    each few slots') own optimum in whole GPUs is a floor of a linear program over all slots, which gives a bound
+    and is rounded to a plan; a sweep through the slots, forward or backward, rounds it again, knowing the slot
+    before; the cheapest path through all states seen so far, and windows of slots solved anew, make the plan
+    better. Last, the whole horizon is one model.
     The search ends when the gap is reached. The same problem and seed give the same plan, whatever the machine
     and however busy it is, unless a time limit ends it. Whenever it is stopped there is a bound; by
     ``work_limit``, ``auto`` is never dearer than ``greedy``.

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field, replace
 from gpuplanner.errors import MissingDependencyError, ScenarioError, message
 from gpuplanner.planner.contract.certificate import SEARCHED, Certificate
 from gpuplanner.planner.contract.problem import Counts
-from gpuplanner.planner.methods.best_path import cheapest_way, parked_best, parked_since, released_twin
+from gpuplanner.planner.methods.best_path import (
+    cheapest_way,
+    on_alone,
+    parked_best,
+    parked_since,
+    released_twin,
+)
 from gpuplanner.planner.methods.calendar import calendar_counts
 from gpuplanner.planner.methods.dynamic import dynamic_counts
 from gpuplanner.planner.methods.forward import greedy_counts, rounded, standing, sweep
@@ -30,6 +36,12 @@ _SMALL = 600
 
 # Up to this many states of the fleet, trying all of them is the shortest way of all.
 _FEW_STATES = 30_000
+
+# Where what is parked must still be found out, no more states of all slots together than this.
+_FEW_TRIED = 5_000_000
+
+# Parts of a week that the first bound is made of; a wider floor is worth longer ones.
+_PARTS = 4
 
 
 @dataclass(frozen=True)
@@ -85,31 +97,39 @@ Stages = Iterator[State]
 
 
 def auto(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
-    """Exactly where the fleet is small enough, else in rounds."""
+    """Exactly where the fleet is small enough, or its GPUs on are by themselves; else in rounds."""
     found = dynamic_counts(fluid, effort.share(0.5), max_states=_FEW_STATES)
     if found is not None:
         counts, bound = found
         yield State().better(fluid, counts).tighter(bound)
-    else:
-        yield from rounds(fluid, known, effort)
+        return
+    state, twin = State(), on_alone(fluid) if fluid.parks and fluid.on_cost >= 0 else None
+    most = min(_FEW_STATES, _FEW_TRIED // fluid.problem.n_slots)
+    found = None if twin is None else dynamic_counts(twin, effort.share(0.5), max_states=most)
+    if twin is not None and found is not None:
+        counts, bound = found
+        state = state.better(fluid, parked_since(fluid, twin, counts, effort)).tighter(bound)
+        if state.gap > 0:
+            state = state.better(fluid, greedy_counts(fluid, effort.unlimited()))
+        yield state
+    yield from rounds(fluid, known, effort, state)
 
 
-def rounds(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
-    """Bound and plans without floors; then rounds of both, each with floors of wider windows; then all at once."""
+def rounds(fluid: Fluid, known: Learned, effort: Effort, state: State | None = None) -> Stages:
+    """Greedy; then rounds of bound and plans, each with floors of wider windows; then all at once."""
     # Greedy comes before all limits, so that none of them leaves less than a greedy plan.
     plans = [greedy_counts(fluid, effort.unlimited()), *standing(fluid)]
-    first = lower_bound(fluid, (), effort)
-    state = State().relaxed(instant_bound(fluid)).relaxed(first)
+    first = lower_bound(fluid, (), effort, parts=_PARTS)
+    state = (state or State()).relaxed(instant_bound(fluid)).relaxed(first)
+    if state.counts is not None:
+        plans.append(state.counts)
     if first.guide is not None:
         plans.append(rounded(fluid, first.guide))
     for counts in plans:
         state = state.better(fluid, counts)
-    yield replace(state, preliminary=True)
+    yield state
     if fluid.problem.limits.switches_per_day is not None:
         known.constant, _ = static_counts(fluid, effort.share(0.3))
-    plans.append(sweep(fluid, state.plan, first.guide, effort))
-    state = state.better(fluid, cheapest_way(fluid, plans, [], effort))
-    yield replace(state, preliminary=True)
     floors, states = known.floors, known.states
     n_slots = fluid.problem.n_slots
     widest = 1 if n_slots * len(fluid.owner) <= _SMALL else min(_WIDEST_FLOOR, n_slots)
@@ -122,14 +142,18 @@ def rounds(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
             state = state.tighter(sum(floor.cost for floor in floors))
             if found.complete:
                 plans.append(parked_best(fluid, found.states, effort))
-        relaxation = lower_bound(fluid, floors, effort)
+        relaxation = lower_bound(fluid, floors, effort, parts=max(1, _PARTS // width))
         state = state.relaxed(relaxation)
+        if relaxation.guide is not None:
+            plans.append(rounded(fluid, relaxation.guide))
+            state = state.better(fluid, plans[-1])
         yield state
         if not found.complete:
             break
-        plans.append(sweep(fluid, state.plan, relaxation.guide, effort, backward=width % 2 == 0))
-        state = state.better(fluid, cheapest_way(fluid, [*plans, state.plan], states, effort))
-        yield state
+        for backward in (False, True):
+            plans.append(sweep(fluid, state.plan, relaxation.guide, effort, backward=backward))
+            state = state.better(fluid, cheapest_way(fluid, [*plans, state.plan], states, effort))
+            yield state
         if width > 1:
             for counts in improved(fluid, state.plan, floors, state.bound, effort):
                 state = state.better(fluid, counts)

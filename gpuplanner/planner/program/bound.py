@@ -78,16 +78,19 @@ def instant_bound(fluid: Fluid) -> Relaxation:
     return Relaxation(total * (1 - TOLERANCE), prices=prices) if fluid.on_cost >= 0 else Relaxation(0.0)
 
 
-def lower_bound(fluid: Fluid, floors: Sequence[Floor], effort: Effort) -> Relaxation:
+def lower_bound(fluid: Fluid, floors: Sequence[Floor], effort: Effort, *, parts: int = 1) -> Relaxation:
     """Cost that no plan undercuts.
 
     All slots with all changes, in fractions of GPUs, with rows that bring back what fractions lose: the
     optimum, in whole GPUs, of each slot, and of each few slots in a row, by themselves. A horizon of many slots is
-    taken week by week, as the time of a program grows faster than the square of its size: changes from one part to
-    the next are then free, so that the sum of all bounds is a bound, and their prices prove it together.
+    taken week by week, as the time of a program grows nearly with the square of its size: changes from one part to
+    the next are then free, so that the sum of all bounds is a bound, and their prices prove it together. Where GPUs
+    are parked, which doubles the program of a slot, a week is taken in as many `parts` as asked for.
     """
     n_slots = fluid.problem.n_slots
-    width = n_slots if n_slots <= 2 * _PART else _PART
+    width = _PART // parts if fluid.parks else _PART
+    if n_slots <= (width if width < _PART else 2 * width):
+        width = n_slots
     bound, proven = 0.0, True
     guides: list[Floats] = []
     prices: dict[str, float] = {}

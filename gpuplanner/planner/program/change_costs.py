@@ -67,6 +67,12 @@ class Ways:
         prices: Floats = np.where(self.recut[:, 0], self.come, 0.0) @ self.beyond
         return prices
 
+    @property
+    def of_columns(self) -> Floats:
+        """Cost of one GPU more and of one less, by column, shape (2, n_columns), where each edge is of one column."""
+        prices: Floats = np.stack([self.come, self.go]) @ self.beyond
+        return prices
+
     def some(self, kept: NDArray[np.bool_]) -> Self:
         """Some of the edges alone."""
         names = tuple(name for name, keep in zip(self.names, kept.tolist(), strict=True) if keep)
