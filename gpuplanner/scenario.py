@@ -101,6 +101,11 @@ class Scenario:
         "counts as one of it.",
         none="the data's own, of several the largest pool",
     )  # fmt: skip
+    pool: str | None = knob(
+        "fleet", None,
+        "Of a fleet of several boards the one, as the data name it, whose GPUs and jobs alone are planned.", NOT_EMPTY,
+        none="each pool by itself where a command shows several, else that of ``board``, or the largest",
+    )  # fmt: skip
     nodes: int = knob(
         "fleet", 0,
         "Nodes of the fleet; 0: the GPUs that the inventory has installed, or the most that were held at once. Nodes "

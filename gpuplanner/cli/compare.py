@@ -17,6 +17,7 @@ from gpuplanner.cli.show import show, show_frame
 if TYPE_CHECKING:
     from gpuplanner.scenario import Scenario
     from gpuplanner.study.decision.record import Comparison, PolicyRow
+    from gpuplanner.study.past.pools import FleetPools
     from gpuplanner.study.tenants.fairness import Fairness
 
 
@@ -115,10 +116,21 @@ def compare(
     """Compare ways to run the fleet: each is tuned to today's service on earlier days, and judged on later ones."""
     from gpuplanner.files import require_file
     from gpuplanner.study.decision.record import compared
+    from gpuplanner.study.fleet_decision import FleetCompared
+    from gpuplanner.study.past.pools import pools_of
 
     if chart is not None:
         require_file(chart, inputs=[scenario])
     asked = given.scenario(scenario)
+    pools = pools_of(asked)
+    if pools.several:
+        if hindsight or chart is not None:
+            text = "--chart and --hindsight show one pool: name its board with --board"
+            raise typer.BadParameter(text)
+        each = compare_pools(pools, as_json=as_json, quiet=quiet)
+        if as_json:
+            show(FleetCompared(each).to_dict(), as_json=True)
+        return
     found = compared(asked, None if quiet else Told())
     if hindsight:
         found = with_hindsight(asked, found, quiet=quiet)
@@ -135,6 +147,25 @@ def compare(
     show_comparison(found, quiet=quiet)
     for one in found.projects:
         put(one.sentence)
+
+
+def compare_pools(fleet: FleetPools, *, as_json: bool, quiet: bool) -> dict[str, Comparison]:
+    """Compare the ways to run each pool, and print each; in JSON, what is printed is left to whoever asked."""
+    from gpuplanner.study.decision.record import compared
+    from gpuplanner.study.fleet_decision import FleetCompared
+
+    found = {}
+    for name, own in fleet.pools.items():
+        if not quiet:
+            say(f"comparing ways to run {name} at the same service ...")
+        found[name] = compared(own)
+        if not as_json:
+            put(f"\n{name}\n{'=' * len(name)}")
+            show_comparison(found[name], quiet=quiet)
+    if not as_json and len(found) > 1:
+        put("")
+        put(FleetCompared(found).sentence)
+    return found
 
 
 def with_hindsight(asked: Scenario, found: Comparison, *, quiet: bool) -> Comparison:

@@ -127,19 +127,20 @@ def forecast(
 
 
 def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
-    """Instances of every profile of the board, as a plan takes them."""
-    from gpuplanner.study.future.outlook import OUTLOOKS, left_out
+    """Instances of every profile of each board, as a plan takes them; of several boards as ``board/profile``."""
+    from gpuplanner.study.future.outlook import fleet_forecast
+    from gpuplanner.study.past.pools import pools_of
 
-    found = OUTLOOKS["rightsized"](asked).result
+    pools = pools_of(asked)
+    found = fleet_forecast(pools)
     if as_json:
-        rows = {name: getattr(found, name).to_dicts() for name in ("choice", "scores", "forecast")}
-        show(rows | {"jobs_left_out": left_out(asked)}, as_json=True)
+        rows = {name: getattr(found.result, name).to_dicts() for name in ("choice", "scores", "forecast")}
+        show(rows | {"jobs_left_out": found.left_out}, as_json=True)
         return
-    show_frame(found.choice, as_json=False, title="model used for each series")
-    pooled = found.scores.filter(found.scores["unique_id"].str.starts_with("all/"))
-    show_frame(pooled, as_json=False, title="score of every model on past origins, pool")
+    show_frame(found.result.choice, as_json=False, title="model used for each series")
+    show_frame(found.pooled_scores, as_json=False, title="score of every model on past origins, pool")
     if not quiet:
-        for reason, jobs in left_out(asked).items():
+        for reason, jobs in found.left_out.items():
             if jobs:
                 say(f"left out of the demand: {jobs:,} job(s), {reason}")
         say("MASE below 1 beats the seasonal naive in sample; --json gives every slot and quantile")

@@ -11,7 +11,7 @@ import typer
 
 from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import Given, Json, Out, Quiet, takes
-from gpuplanner.cli.problem import plan_exit, plan_figures, plan_file, show_choices
+from gpuplanner.cli.problem import plan_exit, plan_figures, plan_file, plan_pools, show_choices
 from gpuplanner.cli.services import (
     Latencies,
     LatencyShare,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuplanner.scenario import Scenario
+    from gpuplanner.study.past.pools import FleetPools
 
 
 DEMO = "static_whole,static_mig"
@@ -86,6 +87,7 @@ def plan(
     from gpuplanner.study.future.path_plans import path_plans
     from gpuplanner.study.future.plans import plan_view
     from gpuplanner.study.past.history import history
+    from gpuplanner.study.past.pools import pools_of
 
     files = service_files(scenario, given.assignments, services, rates, latencies, row, latency_share)
     if files is not None:
@@ -108,6 +110,12 @@ def plan(
         require_file(out, inputs=[scenario])
     asked = given.scenario(scenario)
     fleet = history(asked).fleet
+    pools = pools_of(asked)
+    if pools.several or fleet.untold:
+        if paths is not None:
+            text = "--robust plans one pool: name its board with --board"
+            raise typer.BadParameter(text)
+        raise typer.Exit(plan_pools(pools, how, out, compare=compared, as_json=as_json, quiet=quiet))
     fleet.require_board("plan")
     weighed = None if paths is None else path_plans(asked, most=paths, method=how["method"])
     if weighed is None:
@@ -225,6 +233,30 @@ def notebook(
     os.execv(sys.executable, arguments)
 
 
+def report_pools(
+    pools: FleetPools,
+    title: str,
+    out: Path,
+    *,
+    as_json: bool,
+    quiet: bool,
+    inputs: Sequence[str | Path] = (),
+) -> None:
+    """Write the page of a fleet of several boards, and what it says in a few lines."""
+    from gpuplanner.report.pools import write_fleet_report
+
+    def tell(name: str) -> None:
+        if not quiet:
+            say(f"evaluating {name} ...")
+
+    found = write_fleet_report(pools, title, out, inputs=inputs, tell=tell)
+    if as_json:
+        show(found.to_dict(), as_json=True)
+    else:
+        put(found.sentence)
+        put(str(out / "index.html"))
+
+
 def _report(
     asked: Scenario,
     out: Path,
@@ -234,7 +266,15 @@ def _report(
     ledger: Path | None = None,
 ) -> None:
     from gpuplanner.report.render import write_report
+    from gpuplanner.study.past.pools import pools_of
 
+    pools = pools_of(asked)
+    if pools.several:
+        if ledger is not None:
+            text = "--ledger remembers the forecasts of one pool: name its board with --board"
+            raise typer.BadParameter(text)
+        report_pools(pools, asked.name, out, as_json=as_json, quiet=quiet, inputs=inputs)
+        return
     if not quiet:
         say(
             f"evaluating {asked.name}: ledger, demand, forecast, plans, {asked.replications} replications ..."

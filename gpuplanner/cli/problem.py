@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpuplanner.cli.options import Given
     from gpuplanner.planner import FleetPlan, Plan, PlanProblem
     from gpuplanner.study.future.calm import PlanChoice
+    from gpuplanner.study.past.pools import FleetPools
 
 _PLAN_KEYS = ("status", "objective", "bound", "gap", "unmet_gpu_hours", "changes")
 """What ``plan --json`` prints of any plan: scripts rely on it."""
@@ -64,14 +65,7 @@ def plan_file(
     }
     if as_json:
         parts = {name: part | {"plan_choices": beside.get(name, ())} for name, part in parts.items()}
-    totals: dict[str, object] = {
-        "status": fleet.status,
-        "objective": fleet.objective,
-        "bound": fleet.bound,
-        "gap": fleet.gap,
-        "unmet_gpu_hours": sum(found.unmet_gpu_hours for found in fleet.plans.values()),
-        "changes": sum(found.changes for found in fleet.plans.values()),
-    }
+    totals = fleet_figures(fleet)
     if len(pools) > 1:
         totals["pools"] = parts
     else:
@@ -84,6 +78,62 @@ def plan_file(
         if out is not None:
             say(f"written: {out}; check it with 'gpuplanner verify {out}'")
     return plan_exit(fleet.status, timed_out=any(found.hit_time_limit for found in fleet.plans.values()))
+
+
+def plan_pools(
+    fleet: FleetPools, how: Mapping[str, Any], out: Path | None, *, compare: bool, as_json: bool, quiet: bool
+) -> Exit:
+    """Plan a fleet of several boards: each pool by itself, and what all of them cost; print and write them."""
+    from gpuplanner.cli.compare import compare_pools
+    from gpuplanner.files import write_atomically
+    from gpuplanner.planner import certified, fleet_to_json
+    from gpuplanner.study.future.fleet_plans import fleet_planned
+
+    planned = fleet_planned(fleet, **how, tell=None if quiet else lambda name: say(f"planning {name} ..."))
+    found = planned.plan
+    if out is not None:
+        plans = {name: certified(one.plan, one.problem) for name, one in planned.pools.items()}
+        text = fleet_to_json(replace(found, plans=plans), planned.problems)
+        write_atomically(out, lambda to: to.write_text(text, encoding="utf-8"))
+    figures = fleet_figures(found)
+    if not as_json:
+        show_frame(planned.table, as_json=False, title="plans by pool, and their sum")
+    if not quiet:
+        for remark in (*planned.remarks, *idle_remarks(fleet)):
+            say(remark)
+        say(f"{found.explanation}\nFound in {found.seconds:.1f} s.")
+        if out is not None:
+            say(f"written: {out}; check it with 'gpuplanner verify {out}'")
+    kept = compare_pools(fleet, as_json=as_json, quiet=quiet) if compare else {}
+    if as_json:
+        parts = {
+            name: plan_figures(one.plan, one.problem, as_json=True) for name, one in planned.pools.items()
+        }
+        compared = {name: one.to_dict() for name, one in kept.items()} or None
+        show(figures | {"pools": parts, "comparison": compared, "remarks": planned.remarks}, as_json=True)
+    return plan_exit(found.status, timed_out=any(one.plan.hit_time_limit for one in planned.pools.values()))
+
+
+def fleet_figures(fleet: FleetPlan) -> dict[str, object]:
+    """What ``plan`` prints of the plans of several pools: their sums."""
+    return {
+        "status": fleet.status,
+        "objective": fleet.objective,
+        "bound": fleet.bound,
+        "gap": fleet.gap,
+        "unmet_gpu_hours": sum(found.unmet_gpu_hours for found in fleet.plans.values()),
+        "changes": sum(found.changes for found in fleet.plans.values()),
+    }
+
+
+def idle_remarks(fleet: FleetPools) -> list[str]:
+    """A sentence on boards that no job held."""
+    listed = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
+    return (
+        [f"No job held them, so nothing is planned for {listed}: they are in the ledger as free."]
+        if listed
+        else []
+    )
 
 
 def _checked(path: str, pools: Mapping[str, PlanProblem], asked: Mapping[str, Any]) -> FleetPlan:

@@ -11,13 +11,14 @@ import polars as pl
 
 from gpuplanner.inbox import Dataset, read
 from tests.clusters.cluster import Cluster
+from tests.clusters.mixed import MixedFleet
 
 FEWEST_JOBS, VIRTUAL_CLUSTERS = 400, 6
 """Virtual clusters of Philly with more jobs than this are taken alone."""
 PACIFIC = "America/Los_Angeles"
 
 
-def read_cluster(cluster: Cluster) -> Dataset:
+def read_cluster(cluster: Cluster | MixedFleet) -> Dataset:
     """A generated cluster by its dumps."""
     with tempfile.TemporaryDirectory() as name:
         paths: dict[str, Path] = {}

@@ -12,6 +12,7 @@ import typer
 from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import Given, Json, Quiet, takes
 from gpuplanner.cli.start import asking, telling
+from gpuplanner.cli.start.several import clusters, start_pools
 from gpuplanner.errors import GpuPlannerError, ScenarioError, TraceFormatError, message
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def start(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="What sacct, scontrol, kubectl or telemetry wrote, in any order; or a dataset, a scenario, 'sample'.",
+            help="What sacct, scontrol, kubectl or telemetry wrote, in any order; or a dataset, several of them, one a "
+            "cluster, a scenario, 'sample'.",
         ),
     ],
     *,
@@ -51,6 +53,8 @@ def start(
     export/README.md, which says how to carry it out, end in one folder. Where
     the page cannot be made, the decision stands, and the reason is said.
     """
+    from gpuplanner.study.past.pools import clusters_of, pools_of
+
     talks = not (quiet or as_json)
     stated = dict(given.fields)
     if "projects" in stated:
@@ -59,7 +63,18 @@ def start(
         read_projects(stated["projects"])  # what is wrong with it is said before anything takes time
         stated["projects"] = str(Path(stated["projects"]).resolve())
     asker = asking.Asker.of(yes=yes, talks=talks)
-    asked, place, source, nothing = _asked(files, out, asker, Given(stated, given.assignments))
+    own = Given(stated, given.assignments)
+    each = [
+        _asked(one, out, asker, own) for one in ([[one] for one in files] if clusters(files) else [files])
+    ]
+    asked, place, source, nothing = each[0]
+    playable = [one for one, _, _, nothing in each if nothing is None]
+    pools = clusters_of(playable) if len(each) > 1 else pools_of(asked) if nothing is None else None
+    if pools is not None and pools.several:
+        if len(each) > 1:
+            place = out or Path("build") / f"start-{'+'.join(one.name for one in playable)}"
+        start_pools(pools, playable, place, as_json=as_json, talks=talks, page=page)
+        return
     found = _compared(asked, source, nothing, talks=talks)
     if talks:
         if nothing is None:
@@ -146,9 +161,15 @@ def _completed(asked: Scenario, began: Beginning, asker: asking.Asker, known: se
         asked = replace(asked, board=asking.board(asker))
     if len(began.boards) > 1:
         from gpuplanner.study.past.history import history
+        from gpuplanner.study.past.pools import pools_of
 
         fleet = history(asked).fleet
-        asker.said("Board", fleet.name or "none", next(iter(fleet.remarks()), ""))
+        if pools_of(asked).several:
+            asker.said(
+                "Boards", fleet.installed.listed, "each a pool of its own; --board for one of them alone"
+            )
+        else:
+            asker.said("Board", fleet.name or "none", next(iter(fleet.remarks()), ""))
     if asked.ownership is None and "ownership" not in known:
         if began.ownership is not None:
             asker.said("Owned?", began.ownership, "from the inventory; --set ownership=… to change")

@@ -11,10 +11,12 @@ from gpuplanner.files.manifest import Written, read_manifest, state_manifest
 from gpuplanner.files.text import sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from gpuplanner.scenario import Scenario
     from gpuplanner.study.decision.record import Comparison
+    from gpuplanner.study.past.pools import FleetPools
 
 NAME = "scenario.yaml"
 BEGUN = Mark(MANIFEST, "gpuplanner report 1", names=("index.html", NAME))
@@ -40,6 +42,37 @@ def page_into(asked: Scenario, place: Path) -> None:
         told is not None
     ):  # the report writes the scenario as it was asked, from the folder that it was asked in
         (place / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
+        file = Written((place / NAME).stat().st_size, sha256(place / NAME))
+        state_manifest(place, BEGUN, {**told[1], NAME: file})
+
+
+def pools_into(
+    pools: FleetPools,
+    scenarios: Sequence[Scenario],
+    place: Path,
+    *,
+    title: str,
+    found: Mapping[str, Comparison] | None = None,
+) -> None:
+    """Write the page of several pools with a page of each; with what was found, the files of each alone.
+
+    The scenario of a fleet in one dataset stands beside; several clusters are given again as they were.
+    """
+    from gpuplanner.report.pools import FOLDER, folder_of, write_fleet_report
+    from gpuplanner.study.decision_pack import pack_into
+
+    if found is None:
+        write_fleet_report(pools, title, place)
+    else:
+        with replaced_directory(place, mark=BEGUN) as folder:
+            for name, own in pools.pools.items():
+                (folder / FOLDER / folder_of(name)).mkdir(parents=True)
+                pack_into(own, found[name], folder / FOLDER / folder_of(name))
+    if len(scenarios) > 1:
+        return
+    told = read_manifest(place)
+    (place / NAME).write_text(_from(scenarios[0], place).to_yaml(), encoding="utf-8")
+    if told is not None:
         file = Written((place / NAME).stat().st_size, sha256(place / NAME))
         state_manifest(place, BEGUN, {**told[1], NAME: file})
 

@@ -16,6 +16,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.disk_cache import kept_forecast
 from gpuplanner.study.past.history import History, history
+from gpuplanner.study.past.pools import FleetPools
 from gpuplanner.study.stages import Stage, stage
 
 LEVELS = {"q05": 0.05, "q10": 0.10, "q25": 0.25, "q50": 0.50, "q75": 0.75, "q90": 0.90, "q95": 0.95}
@@ -132,6 +133,44 @@ OUTLOOKS = {
     "requested": Stage(lambda scenario: _outlook(scenario, "requested")),
     "rightsized": Stage(lambda scenario: _outlook(as_traced(scenario), "rightsized")),
 }
+
+
+@dataclass(frozen=True, eq=False)
+class FleetForecast:
+    """Forecasts of all pools: series ``board/profile`` and ``board/tenant/profile``, as the pool alone has them.
+
+    - ``result``: Of a fleet of one pool, its own, series ``all/profile`` and ``tenant/profile``.
+    - ``pooled_scores``: Scores of the pools without those of the tenants.
+    - ``left_out``: Jobs that no series counts, by reason.
+    """
+
+    result: ForecastResult
+    pooled_scores: pl.DataFrame
+    left_out: dict[str, int]
+
+
+def fleet_forecast(fleet: FleetPools) -> FleetForecast:
+    """Forecast every pool of a fleet by itself, and name its series by its board."""
+    parts: list[tuple[pl.DataFrame, ...]] = []
+    left: dict[str, int] = {}
+    for name, own in fleet.pools.items():
+        found = OUTLOOKS["rightsized"](own).result
+        pooled = found.scores.filter(pl.col("unique_id").str.starts_with(f"{POOL}/"))
+        tables = (found.forecast, found.scores, found.choice, pooled)
+        parts.append(tuple(_of_pool(table, name) for table in tables) if fleet.several else tables)
+        for reason, jobs in left_out(own).items():
+            left[reason] = left.get(reason, 0) + jobs
+    forecast, scores, choice, pooled = (pl.concat(tables) for tables in zip(*parts, strict=True))
+    return FleetForecast(ForecastResult(forecast, scores, choice), pooled, left)
+
+
+def _of_pool(table: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Series of a pool under its name, which stands for all of its tenants."""
+    series = pl.col("unique_id").cast(pl.String)
+    whole = series.str.starts_with(f"{POOL}/")
+    bare = series.str.replace(f"{POOL}/", "", literal=True)
+    own = pl.concat_str(pl.lit(f"{name}/"), pl.when(whole).then(bare).otherwise(series))
+    return table.with_columns(unique_id=own)
 
 
 @dataclass(frozen=True)

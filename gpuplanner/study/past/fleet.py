@@ -69,7 +69,7 @@ class PlannedFleet:
     @property
     def in_catalogue(self) -> bool:
         """Whether prices, power and profiles of the board can be looked up."""
-        return self.name is not None and _known(self.name)
+        return self.name is not None and known_board(self.name)
 
     @property
     def cut_gpus(self) -> int:
@@ -80,6 +80,11 @@ class PlannedFleet:
     def can_be_cut(self) -> bool:
         """Whether the board has MIG profiles."""
         return bool(self.board.profiles)
+
+    @property
+    def untold(self) -> bool:
+        """Whether the nodes have several boards, and jobs do not say on which they ran."""
+        return self.name is None and len(self.installed.words) > 1 and not self.installed.inferred
 
     def require_board(self, what: str) -> None:
         """Raise if the catalogue does not know the board."""
@@ -98,12 +103,13 @@ class PlannedFleet:
     def jobs_of(self, jobs: pl.DataFrame) -> pl.DataFrame:
         """Jobs that are planned: of several pools those of one, with those that have not started and name none.
 
-        A job that names a board which is not installed belongs to the pool of its nodes.
+        A job that names a board which is not installed belongs to the pool of its nodes, and one that waits and names
+        none to the pool that holds most of its partition, else to the largest: to one pool each.
         """
         if self.pool is None:
             return jobs
         word = pl.col("gpu_model").cast(pl.String).str.to_lowercase()
-        own = word.is_null() | (word == self.pool.lower())
+        own = (word == self.pool.lower()) | (word.is_null() & self._home(jobs).eq_missing(self.pool.lower()))
         others = [str(pool.board).lower() for pool in self.installed.pools]
         if "node_list" in jobs.columns:
             inventory = self.installed.inventory
@@ -113,6 +119,22 @@ class PlannedFleet:
             own |= ~word.is_in(others) & pl.col("node_list").cast(pl.String).is_in(here)
         kept = jobs.filter(own)
         return kept if kept.height else jobs
+
+    def _home(self, jobs: pl.DataFrame) -> pl.Expr:
+        """Board that most GPUs of a job's partition are of, in small letters; the largest pool's where nobody knows."""
+        largest = pl.lit(str(self.installed.pools[0].board).lower())
+        if "partition" not in jobs.columns:
+            return largest
+        by = jobs.drop_nulls("gpu_model").group_by(
+            "partition", pl.col("gpu_model").cast(pl.String).str.to_lowercase()
+        )
+        most = by.agg(pl.col("gpus").sum()).sort("gpus", "gpu_model", descending=[True, False])
+        most = most.drop_nulls("partition").unique("partition", keep="first", maintain_order=True)
+        homes = dict(most.select(pl.col("partition").cast(pl.String), "gpu_model").iter_rows())
+        if not homes:
+            return largest
+        place = pl.col("partition").cast(pl.String)
+        return place.replace_strict(homes, default=None, return_dtype=pl.String).fill_null(largest)
 
     def hours_of(self, ledger: pl.DataFrame) -> pl.DataFrame:
         """Rows of a ledger that are about the planned GPUs."""
@@ -187,14 +209,15 @@ def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: date
     ('H100-80GB-SXM5', 64, 8, 'from the inventory')
     """
     there = installed(trace, begin, end)
-    name, pool = _board(scenario.board, there)
+    name, pool = _board(scenario, there)
     if name is None:
         board = board_like(trace.jobs["profile_requested"].drop_nulls().unique().to_list()) or whole_board(
             UNNAMED
         )
     else:
-        board = any_board(name) if _known(name) else whole_board(name)
-    chosen = scenario.board is not None and pool is None and there.words != (scenario.board,)
+        board = any_board(name) if known_board(name) else whole_board(name)
+    own = there.words == (scenario.board,) if pool is None else scenario.board == pool
+    chosen = scenario.board is not None and not own
     nodes = in_service(there.inventory, end).sort("node")
     if pool is not None:
         nodes = nodes.filter(pl.col("gpu_model").str.to_lowercase() == pool.lower())
@@ -278,10 +301,19 @@ def _with_whole(layouts: Mapping[str, int], more: int) -> dict[str, int]:
     return {**layouts, WHOLE_GPU: whole} if whole or not layouts else dict(layouts)
 
 
-def _board(asked: str | None, there: Installed) -> tuple[str | None, str | None]:
+def _board(scenario: Scenario, there: Installed) -> tuple[str | None, str | None]:
     """Name of the board to plan for, and of the pool whose jobs alone are planned, if there are several."""
+    asked = scenario.board
     apart = {pool.board: pool.board for pool in there.pools if pool.board is not None}
     several = len(apart) > 1
+    if scenario.pool is not None:
+        found = {board.lower(): board for board in apart}.get(scenario.pool.lower())
+        if found is None:
+            known = examples(list(apart)) if apart else "none: jobs cannot be told apart by board"
+            raise ScenarioError(
+                message(f"pool {scenario.pool!r}", "a board of the data", known, "Name one, or none.")
+            )
+        return asked or found, found if several else None
     if asked is not None:
         if several and asked in apart and there.busy and asked not in there.busy:
             held = ", ".join(board for board in apart if board in there.busy)
@@ -299,5 +331,6 @@ def _board(asked: str | None, there: Installed) -> tuple[str | None, str | None]
     return (there.words[0] if len(there.words) == 1 else None), None
 
 
-def _known(name: str) -> bool:
+def known_board(name: str) -> bool:
+    """Whether the catalogue has a board of this name, with MIG or without."""
     return name in board_names() or name in whole_board_names()

@@ -1,0 +1,214 @@
+"""The page of a fleet of several boards or clusters: what to do in all, pool by pool, with a page for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+import polars as pl
+
+from gpuplanner import plot
+from gpuplanner.files import replaced_directory, to_json
+from gpuplanner.planner import fleet_to_json
+from gpuplanner.report import page
+from gpuplanner.report.render import MARK, write_report
+from gpuplanner.report.section import Section
+from gpuplanner.schemas import BUCKETS
+from gpuplanner.study import Study
+from gpuplanner.study.decision.types import Decision
+from gpuplanner.study.fleet_decision import FleetCompared, decision_table, fleet_sentence
+from gpuplanner.study.future.fleet_plans import FleetPlanned
+from gpuplanner.study.future.plans import Planned
+from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.pools import FleetPools, pool_table
+from gpuplanner.units import counted
+
+FOLDER = "pools"
+"""Where the pools have their own pages, each in a folder of its name."""
+MOST_POOLS = 20
+_FORMATS = {
+    "objective": ",.0f",
+    "bound": ",.0f",
+    "gap": ".2%",
+    "mean_gpus": ",.1f",
+    "unmet_gpu_hours": ",.1f",
+}
+_HEADINGS = {
+    "pool": "pool", "gpus": "GPUs", "needed": "needed at once", "cut_gpus": "of them cut", "action": "what to do",
+    "saved_gpu_hours": "saved a week, GPU h", "confidence": "rests on", "objective": "cost, GPU h",
+    "bound": "no plan costs less than", "mean_gpus": "on, mean", "most_gpus": "on, most",
+    "unmet_gpu_hours": "not met, GPU h", "changes": "GPUs cut anew",
+}  # fmt: skip
+
+
+def write_fleet_report(
+    fleet: FleetPools,
+    title: str,
+    out: str | Path,
+    *,
+    inputs: Iterable[str | Path] = (),
+    tell: Callable[[str], object] | None = None,
+) -> FleetCompared:
+    """Write the page of a fleet, with a whole report of each pool under it, in one step.
+
+    ``index.html`` says what to do in all, ``pools/NAME/`` is what :func:`~gpuplanner.report.render.write_report` writes
+    of the pool by itself, ``fleet.json`` has the figures and ``plan.json`` the plans of all pools.
+    """
+    with replaced_directory(out, mark=MARK, inputs=inputs) as folder:
+        studies = {}
+        (folder / FOLDER).mkdir()
+        for name, own in fleet.pools.items():
+            if tell is not None:
+                tell(name)
+            studies[name] = write_report(own, folder / FOLDER / folder_of(name))
+        planned = planned_of(studies)
+        (folder / "index.html").write_text(fleet_page(fleet, studies, planned, title=title), encoding="utf-8")
+        found = FleetCompared({name: study.comparison for name, study in studies.items()})
+        plans = None if planned is None else planned.table.to_dicts()
+        (folder / "fleet.json").write_text(to_json(found.to_dict() | {"plans": plans}), encoding="utf-8")
+        if planned is not None:
+            (folder / "plan.json").write_text(fleet_to_json(planned.plan, planned.problems), encoding="utf-8")
+    return found
+
+
+def folder_of(name: str) -> str:
+    """Folder of a pool: its name, whatever may stand in it.
+
+    Examples
+    --------
+    >>> folder_of("A100-40GB"), folder_of("west/A100|T4"), folder_of("..")
+    ('A100-40GB', 'west+A100%7CT4', '%2E%2E')
+    """
+    text = quote(name.replace("/", "+"), safe="+")
+    return text if text.strip(".") else text.replace(".", "%2E")
+
+
+def planned_of(studies: Mapping[str, Study]) -> FleetPlanned | None:
+    """The plans of the studies as one; None where one of them has none."""
+    found = {
+        name: Planned(study.problem, study.plan)
+        for name, study in studies.items()
+        if study.plan is not None and study.problem is not None
+    }
+    same = {(one.problem.slot_start, one.problem.n_slots) for one in found.values()}
+    return FleetPlanned(found) if len(found) == len(studies) and len(same) == 1 else None
+
+
+def fleet_page(
+    fleet: FleetPools, studies: Mapping[str, Study], planned: FleetPlanned | None, *, title: str
+) -> str:
+    """The page of a fleet."""
+    decisions = {name: study.decision for name, study in studies.items()}
+    parts = [
+        page.section(
+            "The decision",
+            _by_pool(decisions),
+            page.table(
+                decision_table(decisions), caption="Decisions, pool by pool", headings=_HEADINGS,
+                formats={"saved_gpu_hours": ",.0f"},
+            ),
+            *[page.note(text) for text in _idle(fleet)],
+        ),
+        _on_monday(decisions),
+        _where_time_went(fleet),
+    ]  # fmt: skip
+    if planned is not None:
+        parts.append(_plans(planned))
+    parts.append(_who_is_there(fleet))
+    first = next(iter(studies.values()))
+    gpus = sum(one.fleet_gpus for one in decisions.values())
+    return page.render_page(
+        "\n".join(parts),
+        title=f"GPU report: {title}",
+        subtitle=f"{gpus:,} GPUs in {counted(len(studies), 'pool')}",
+        decision=fleet_sentence(decisions),
+        provenance={"pools": ", ".join(studies), "made by": first.provenance.gpuplanner},
+    )
+
+
+def _by_pool(decisions: Mapping[str, Decision]) -> str:
+    """A line for each pool, which leads to its page."""
+    rows = [f"<li>{_link(name)}: {escape(one.sentence)}</li>" for name, one in decisions.items()]
+    return f"<ul>{''.join(rows)}</ul>"
+
+
+def _link(name: str) -> str:
+    return f'<a href="{FOLDER}/{quote(folder_of(name))}/index.html">{escape(name)}</a>'
+
+
+def _on_monday(decisions: Mapping[str, Decision]) -> Section:
+    """What to do, pool by pool; the files of each lie in its folder."""
+    parts = []
+    for name, one in decisions.items():
+        steps = "".join(f"<li>{escape(text)}</li>" for text in one.monday) or "<li>nothing</li>"
+        parts.append(f"<h3>{_link(name)}</h3><ol>{steps}</ol>")
+    return page.section("On Monday", *parts)
+
+
+def _where_time_went(fleet: FleetPools) -> Section:
+    """GPU-hours of each pool by bucket, from the ledger that the pools share."""
+    hours = fleet_hours(fleet)
+    shown = hours.group_by("tenant", "bucket").agg(pl.col("gpu_hours").sum())
+    wide = shown.pivot("bucket", index="tenant", values="gpu_hours", sort_columns=False)
+    order = [name for name in BUCKETS if name in wide.columns]
+    wide = wide.select(pl.col("tenant").alias("pool"), *order, installed=pl.sum_horizontal(*order)).fill_null(
+        0.0
+    )
+    wide = wide.sort("installed", "pool", descending=[True, False])
+    free = hours.filter(bucket="free").group_by("tenant").agg(pl.col("gpu_hours").sum()).sort("gpu_hours")
+    most = free.tail(1).rows()
+    said = (
+        f"{most[0][0]} has most free time: {most[0][1]:,.0f} GPU-hours." if most else "No GPU-hour was free."
+    )
+    return page.section(
+        "Where time went, board by board",
+        page.figure(
+            plot.plot_ledger_tenants(hours, top=MOST_POOLS), title="Installed GPU-hours by pool", alt=said,
+        ),
+        page.table(wide, caption="GPU-hours by pool", formats=dict.fromkeys(wide.columns[1:], ",.0f")),
+    )  # fmt: skip
+
+
+def fleet_hours(fleet: FleetPools) -> pl.DataFrame:
+    """Ledger rows of all boards, ``tenant`` being the pool, or the board that no job held."""
+    parts, read = [], set()
+    for name, own in fleet.pools.items():
+        if own.data in read:
+            continue
+        read.add(own.data)
+        prefix = name.rpartition("/")[0]
+        board = pl.col("gpu_model").cast(pl.String).fill_null(name.rpartition("/")[2])
+        tenant = pl.concat_str(pl.lit(f"{prefix}/" if prefix else ""), board)
+        parts.append(ledger(own).select("bucket", "gpu_hours", tenant=tenant))
+    return pl.concat(parts)
+
+
+def _plans(planned: FleetPlanned) -> Section:
+    fleet = planned.plan
+    text = "No pool has a plan."
+    if fleet.objective is not None and fleet.bound is not None and fleet.gap is not None:
+        text = (
+            f"In all the plans cost {fleet.objective:,.0f} GPU-hours, and no plans of these pools cost less than "
+            f"{fleet.bound:,.0f}: {fleet.gap:.2%} at most lie between. Demand stays with the board that it ran on."
+        )
+    table = page.table(
+        planned.table, caption="Plans by pool, and their sum", headings=_HEADINGS, formats=_FORMATS
+    )
+    return page.section("Plans, board by board", page.paragraph(text), table)
+
+
+def _who_is_there(fleet: FleetPools) -> Section:
+    return page.section(
+        "The fleet", page.table(pool_table(fleet), caption="Nodes, GPUs and jobs by pool", headings=_HEADINGS)
+    )
+
+
+def _idle(fleet: FleetPools) -> list[str]:
+    listed = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
+    return (
+        [f"No job held {listed}: nothing is planned for them, and all of their time is free."]
+        if listed
+        else []
+    )

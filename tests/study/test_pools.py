@@ -1,0 +1,282 @@
+"""Several boards or clusters as one fleet: each job in one pool, figures as of the pool alone, and their sums."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from urllib.parse import quote
+
+import polars as pl
+import pytest
+
+from gpuplanner.cli import main
+from gpuplanner.errors import ScenarioError
+from gpuplanner.inbox import write_dataset
+from gpuplanner.planner import plan, verify_fleet
+from gpuplanner.report.pools import fleet_hours, fleet_page, folder_of, planned_of
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.sentences import unknown_decision
+from gpuplanner.study.decision.types import Saving
+from gpuplanner.study.fleet_decision import decision_table, fleet_decision, fleet_sentence
+from gpuplanner.study.future.fleet_plans import filled_in_turn, fleet_planned
+from gpuplanner.study.future.outlook import OUTLOOKS, fleet_forecast
+from gpuplanner.study.future.plans import plan_problem, plan_view
+from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.history import history
+from gpuplanner.study.past.pools import clusters_of, pool_table, pools_of
+from tests.clusters.mixed import mixed_fleet, untyped
+from tests.clusters.traces import read_cluster
+from tests.study.test_fleet import MIXED, TWO_BOARDS, made, nodes
+
+
+def told(tmp_path, trace, name="t", **fields):
+    write_dataset(trace, tmp_path / name)
+    return Scenario(
+        name=name, data=str(tmp_path / name), **{"horizon_slots": 24, "replications": 2, **fields}
+    )
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """A generated Slurm fleet of A100, H100 and L40S, as its dumps are read."""
+    folder = tmp_path_factory.mktemp("mixed") / "west"
+    write_dataset(read_cluster(mixed_fleet(1)), folder)
+    return Scenario(name="west", data=str(folder), path="slurm")
+
+
+def test_each_board_that_jobs_held_is_a_pool_with_its_jobs_and_gpus(mixed):
+    planted = {pool.catalogued: pool for pool in mixed_fleet(1).pools}
+    found = pools_of(mixed)
+    assert set(found.pools) == set(planted)
+    rows = {row["pool"]: row for row in pool_table(found).to_dicts()}
+    for name, pool in planted.items():
+        assert (rows[name]["gpus"], rows[name]["nodes"]) == (pool.gpus, len(pool.nodes))
+        assert rows[name]["jobs"] == len(pool.jobs)
+    assert untyped(mixed_fleet(1)) > 100
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """A small fleet of A100 and T4."""
+    return told(tmp_path_factory.mktemp("two"), made(MIXED, TWO_BOARDS), "two")
+
+
+def test_series_are_named_by_board_and_profile_and_are_those_of_the_pool(two):
+    found = fleet_forecast(pools_of(two)).result.forecast
+    series = {"A100-40GB/gpu", "A100-40GB/t0/gpu", "T4/gpu", "T4/t0/gpu", "T4/t1/gpu"}
+    assert set(found["unique_id"].unique()) == series
+    own = OUTLOOKS["rightsized"](two.but(board="T4")).result.forecast.filter(unique_id="all/gpu")
+    assert found.filter(unique_id="T4/gpu").drop("unique_id").equals(own.drop("unique_id"))
+
+
+def test_a_fleet_costs_what_its_pools_cost_and_the_bounds_add_up(two):
+    found = fleet_planned(pools_of(two), "greedy")
+    assert verify_fleet(found.plan, found.problems) == []
+    for board, one in found.pools.items():
+        alone = plan_view(two.but(board=board), "rightsized", "greedy")
+        assert (one.plan.objective, one.plan.bound) == (alone.plan.objective, alone.plan.bound)
+        assert (one.plan.counts == alone.plan.counts).all()
+    total = found.table.filter(pool="all").row(0, named=True)
+    assert total["objective"] == pytest.approx(sum(one.plan.objective for one in found.pools.values()))
+    assert total["bound"] == pytest.approx(sum(one.plan.bound for one in found.pools.values()))
+    assert (total["gpus"], total["gap"]) == (20, found.plan.gap)
+
+
+def test_the_ledger_of_a_fleet_is_kept_by_board(mixed):
+    hours = dict(ledger(mixed).group_by("gpu_model").agg(pl.col("gpu_hours").sum()).iter_rows())
+    gpus = {pool.catalogued: pool.gpus for pool in mixed_fleet(1).pools}
+    each = {name: hours[name] / gpus[name] for name in gpus}
+    assert len({round(one, 6) for one in each.values()}) == 1
+
+
+def test_a_job_that_waits_and_names_no_board_is_counted_in_one_pool(tmp_path):
+    trace = made(MIXED, TWO_BOARDS)
+    waits = trace.jobs.head(1).with_columns(
+        job_id=pl.lit("waits"), gpu_model=pl.lit(None, pl.String), start_time=None, end_time=None,
+        state=pl.lit("PENDING").cast(trace.jobs.schema["state"]), partition=pl.lit("small"),
+    )  # fmt: skip
+    jobs = trace.jobs.with_columns(
+        partition=pl.when(pl.col("gpu_model") == "T4").then(pl.lit("small")).otherwise(pl.lit("large"))
+    )
+    both = pl.concat([jobs, waits.select(jobs.columns).cast(dict(jobs.schema))])
+    known = pools_of(told(tmp_path, trace.with_tables(jobs=both)))
+    held = {name: set(history(own).jobs["job_id"]) for name, own in known.pools.items()}
+    assert [name for name, ids in held.items() if "waits" in ids] == ["T4"]
+    assert sum(map(len, held.values())) == both.height
+
+
+def test_a_board_that_no_job_held_is_named_and_not_planned(tmp_path):
+    found = pools_of(told(tmp_path, made(MIXED, pl.concat([TWO_BOARDS, nodes(("v1", "L40S", 4))]))))
+    assert (list(found.pools), found.idle) == (["A100-40GB", "T4"], {"L40S": 4})
+    assert pool_table(found).filter(pool="L40S")["gpus"].item() == 4
+
+
+def test_a_pool_of_a_board_without_geometry_is_planned_whole(tmp_path):
+    """A word of the source that no catalogue has is a pool like any other; its GPUs are never cut."""
+    word = "rtx-5090-lab"
+    listed = pl.concat([TWO_BOARDS, nodes(("w1", word, 4))])
+    found = pools_of(told(tmp_path, made([*MIXED, (word, 1, 8, 6)], listed)))
+    planned = fleet_planned(found, "greedy").pools[word]
+    assert (planned.problem.gpus, set(planned.plan.layouts)) == (4, {"gpu"})
+    with pytest.raises(ScenarioError, match=r"pool 'H100': expected a board of the data; got .*T4"):
+        history(found.pools["T4"].but(pool="H100"))
+
+
+def test_what_asks_for_one_board_gets_one_pool(two):
+    asked = two
+    assert [list(pools_of(asked.but(board=name)).pools) for name in ("T4", "A100-40GB")] == [
+        ["T4"], ["A100-40GB"],
+    ]  # fmt: skip
+    assert history(asked.but(pool="T4")).fleet.gpus == history(asked.but(board="T4")).fleet.gpus == 4
+
+
+UNTOLD = [(None, gpus, first, hours) for gpus, first, hours in ((5, 8, 6), (3, 9, 3), (4, 10, 8), (1, 2, 20))]
+
+
+def test_pools_that_any_job_may_use_cost_what_one_pool_of_all_gpus_costs(tmp_path):
+    """Three boards, and jobs that do not say where they ran: filled in turn, nothing is lost, to the digit."""
+    listed = nodes(("a1", "A100-40GB", 4), ("t1", "T4", 3), ("l1", "L40S", 8))
+    asked = told(tmp_path, made(UNTOLD, listed))
+    problems = filled_in_turn(asked)
+    assert {name: one.gpus for name, one in problems.items()} == {"L40S": 8, "A100-40GB": 4, "T4": 3}
+    whole = plan_problem(asked, "rightsized")
+    parted = sum(one.required[0] for one in problems.values())
+    assert (parted == whole.required[0]).all()
+    assert whole.required[0].max() > 8, "one pool alone does not hold it"
+    found = fleet_planned(pools_of(asked), "dp").plan
+    one = plan(whole, method="dp")
+    assert (found.objective, found.bound) == pytest.approx((one.objective, one.bound), abs=1e-7)
+
+
+def test_two_equal_pools_cost_what_one_merged_pool_costs(tmp_path):
+    """The same twelve GPUs under one name of a board or under two."""
+    both = told(tmp_path, made(UNTOLD, nodes(("a", "lab-x", 6), ("b", "lab-y", 6))), "both")
+    single = told(tmp_path, made(UNTOLD, nodes(("a", "lab-x", 6), ("b", "lab-x", 6))), "single")
+    merged = plan(plan_problem(single, "whole"), method="dp")
+    found = fleet_planned(pools_of(both), "dp").plan
+    # Today's fleet is whole, and both are charged for emptying what is not needed.
+    assert found.gap == pytest.approx(0.0, abs=1e-9)
+    assert found.objective == pytest.approx(merged.objective, rel=1e-6)
+
+
+def test_the_sum_is_the_cheapest_of_all_ways_on_two_boards_of_two_gpus(tmp_path):
+    """By brute force: every number of GPUs on of each board in each slot."""
+    asked = told(
+        tmp_path,
+        made([(None, 3, 8, 6), (None, 1, 9, 9)], nodes(("a", "T4", 2), ("b", "L40S", 2))),
+        horizon_slots=8,
+    )
+    problems = filled_in_turn(asked)
+    found = fleet_planned(pools_of(asked), "dp").plan
+    total = sum(one.demand.sum(axis=(0, 1)) for one in problems.values())
+    one = next(iter(problems.values()))
+    drain = one.prices.drain_of(one.board, "gpu")
+    parked = one.prices.parked_price
+
+    def step_cost(slot, before, now):
+        on, emptied = sum(now), sum(max(was - left, 0) for was, left in zip(before, now, strict=True))
+        return on + parked * (4 - on) + one.unmet_price[0] * max(total[slot] - on, 0.0) + drain * emptied
+
+    # The cheapest way through the slots, over all nine states of each; today all GPUs are on.
+    states = list(itertools.product(range(3), repeat=2))
+    best = {(2, 2): 0.0}
+    for slot in range(8):
+        best = {now: min(spent + step_cost(slot, was, now) for was, spent in best.items()) for now in states}
+    assert found.objective == pytest.approx(min(best.values()), abs=1e-6)
+
+
+def test_clusters_are_pools_by_their_names(tmp_path):
+    west, east = (told(tmp_path, made(MIXED, TWO_BOARDS), name) for name in ("west", "east"))
+    found = clusters_of([west, east])
+    assert list(found.pools) == ["west/A100-40GB", "west/T4", "east/A100-40GB", "east/T4"]
+    planned = fleet_planned(found, "greedy")
+    assert planned.plan.objective == pytest.approx(2 * fleet_planned(pools_of(west), "greedy").plan.objective)
+    with pytest.raises(ScenarioError, match="differ in their dataset"):
+        clusters_of([west, west.but(name="again")])
+    with pytest.raises(ScenarioError, match=r"differ in their name; got 'west'"):
+        clusters_of([west, east.but(name="west")])
+
+
+def test_savings_of_pools_add_up_and_what_is_not_known_stays_so(mixed):
+    one = unknown_decision(mixed, "nothing")
+    saves = replace(one, action="give_back", fleet_gpus=8, gpus=6, saving=Saving(336.0, 300.0, 350.0))
+    keeps = replace(one, action="keep", fleet_gpus=4, gpus=4, saving=Saving(None))
+    found = fleet_decision({"a": saves, "b": keeps})
+    assert (found.fleet_gpus, found.gpus, found.saving, found.low, found.high) == (
+        12,
+        10,
+        336.0,
+        300.0,
+        350.0,
+    )
+    assert fleet_decision({"b": keeps}).saving is None
+    text = fleet_sentence({"a": saves, "b": keeps})
+    assert text == (
+        "Of 12 GPUs in 2 pools, 10 are needed at once: 336 GPU-hours a week are saved (range 300 to 350). "
+        "a: give GPUs back; b: keep."
+    )
+    assert decision_table({"a": saves})["saved_gpu_hours"].to_list() == [336.0]
+
+
+def test_plan_of_several_boards_needs_no_board_and_its_file_holds(two, tmp_path, monkeypatch, capsys):
+    (tmp_path / "s.yaml").write_text(two.to_yaml())
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["gpuplanner", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return left.value.code, capsys.readouterr().out
+
+    code, out = run(
+        "plan", tmp_path / "s.yaml", "--no-compare", "--quiet", "--json", "-o", tmp_path / "plan.json"
+    )
+    found = json.loads(out)
+    assert code == 0
+    assert set(found["pools"]) == {"A100-40GB", "T4"}
+    assert found["objective"] == pytest.approx(sum(one["objective"] for one in found["pools"].values()))
+    assert run("verify", tmp_path / "plan.json")[0] == 0
+    assert run("plan", tmp_path / "s.yaml", "--robust", "2")[0] == 2
+
+
+def test_start_takes_several_datasets_as_clusters_of_one_fleet(tmp_path, monkeypatch, capsys):
+    for name in ("west", "east"):
+        told(tmp_path, made(MIXED, TWO_BOARDS), name)
+    words = [
+        "start",
+        tmp_path / "west",
+        tmp_path / "east",
+        "--yes",
+        "--no-page",
+        "--json",
+        "-o",
+        tmp_path / "out",
+    ]
+    monkeypatch.setattr(sys, "argv", ["gpuplanner", *map(str, words)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    found = json.loads(capsys.readouterr().out)
+    assert left.value.code == 0
+    assert sorted(found["pools"]) == ["east/A100-40GB", "east/T4", "west/A100-40GB", "west/T4"]
+    assert found["fleet"]["fleet_gpus"] == 40
+    assert found["fleet"]["gpus"] == sum(one["decision"]["gpus"] for one in found["pools"].values())
+    assert {path.name for path in (tmp_path / "out" / "pools").iterdir()} == {
+        "west+A100-40GB", "west+T4", "east+A100-40GB", "east+T4",
+    }  # fmt: skip
+
+
+def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two):
+    fleet = pools_of(two)
+    hours = dict(fleet_hours(fleet).group_by("tenant").agg(pl.col("gpu_hours").sum()).iter_rows())
+    assert hours == pytest.approx({"A100-40GB": 16 * 72, "T4": 4 * 72})
+    one = unknown_decision(two, "nothing")
+    study = SimpleNamespace(decision=one, plan=None, problem=None, provenance=SimpleNamespace(gpuplanner="1"))
+    studies = {"A100-40GB": study, "<b>T4</b>": study}
+    assert planned_of(studies) is None
+    text = fleet_page(fleet, studies, None, title="two")
+    assert "&lt;b&gt;T4&lt;/b&gt;" in text
+    assert "<b>T4" not in text
+    assert f'href="pools/{quote(folder_of("<b>T4</b>"))}/index.html"' in text
+    assert text.count("</h2>") == 4
