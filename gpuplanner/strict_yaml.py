@@ -59,10 +59,25 @@ def load_strict(text: str, *, where: str, error: type[GpuPlannerError] = TraceFo
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as cause:
-        mark = getattr(cause, "problem_mark", None)
-        fault = getattr(cause, "problem", None) or " ".join(str(cause).split())
-        at = f" line {mark.line + 1}" if mark else ""
-        text_out = message(
-            f"{where}{at}", "one YAML document of plain data", str(fault)[:200], "Mend the file there."
-        )
-        raise error(text_out) from cause
+        raise _refused(cause, where, error) from cause
+
+
+def load_all_strict(text: str, *, where: str, error: type[GpuPlannerError] = TraceFormatError) -> list[Any]:
+    r"""Load the YAML documents of a stream, each as :func:`load_strict` does.
+
+    Examples
+    --------
+    >>> load_all_strict("a: 1\n---\nb: 2\n", where="x.yaml")
+    [{'a': 1}, {'b': 2}]
+    """
+    try:
+        return list(yaml.load_all(text, Loader=_Loader))
+    except (yaml.YAMLError, RecursionError, ValueError) as cause:
+        raise _refused(cause, where, error) from cause
+
+
+def _refused(cause: Exception, where: str, error: type[GpuPlannerError]) -> GpuPlannerError:
+    mark = getattr(cause, "problem_mark", None)
+    fault = getattr(cause, "problem", None) or " ".join(str(cause).split())
+    at = f" line {mark.line + 1}" if mark else ""
+    return error(message(f"{where}{at}", "YAML of plain data", str(fault)[:200], "Mend the file there."))

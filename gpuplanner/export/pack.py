@@ -158,8 +158,8 @@ def to_pack(
 
 def _write(making: Making, pack: Pack) -> None:
     """The files of a path: of nodes that stay as they are cut, of pools that come and go, of nodes that jobs cut."""
-    from gpuplanner.export.pools_kubernetes import on_demand, pools
-    from gpuplanner.export.pools_slurm import power_saving
+    from gpuplanner.export.pools.pools_kubernetes import on_demand, pools
+    from gpuplanner.export.pools.pools_slurm import power_saving
 
     rules = making.rules
     recipe = {"slurm": _on_slurm, "parted": _by_parted}.get(rules.path, _by_operator)
@@ -177,7 +177,7 @@ def _write(making: Making, pack: Pack) -> None:
     if rules.named or recipe is pools:
         recipe(making, pack)
     if recipe in (_by_operator, pools):
-        from gpuplanner.export.queues import add_queues
+        from gpuplanner.export.pools.queues import add_queues
 
         add_queues(making, pack)
 

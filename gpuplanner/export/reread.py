@@ -10,21 +10,24 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.export.kubernetes import DATA_KEY
 from gpuplanner.export.mig_parted import ALL_DISABLED
 from gpuplanner.export.reread_changes import check_index, check_index_text, check_names, check_script
+from gpuplanner.export.reread_objects import VALUES, check_groups, check_objects
 from gpuplanner.export.reread_parted import check_parted
 from gpuplanner.export.reread_slurm import check_gres_conf, check_slurm
 from gpuplanner.files import read_text
 from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.strict_yaml import LinedMapping, load_strict
+from gpuplanner.strict_yaml import LinedMapping, load_all_strict, load_strict
 
 MAX_BYTES = 4_000_000
 UNDERSTOOD = (
     "a mig-parted file (version: v1, mig-configs), a ConfigMap that holds one under data, lines of slurm.conf "
-    "(NodeName=... Gres=...) or gres.conf, a script of a change, or the index of changes"
+    "(NodeName=... Gres=...) or gres.conf, a script of a change, the index of changes, or what else a pack has for "
+    "controllers (objects of Kubernetes, node groups, values of charts)"
 )
 
 _GRES_LINE = re.compile(
-    r"^[ \t]*(?:AutoDetect[ \t]*=|(?:NodeName[ \t]*=\S+[ \t]+)?Name[ \t]*=)", re.IGNORECASE | re.MULTILINE
+    r"^[ \t]*(?:NodeName[ \t]*=\S+[ \t]+)?(?:AutoDetect|Name)[ \t]*=", re.IGNORECASE | re.MULTILINE
 )
+_OBJECTS = re.compile(r"^apiVersion:", re.MULTILINE)
 _NODE_LINE = re.compile(r"^[ \t]*NodeName[ \t]*=", re.IGNORECASE | re.MULTILINE)
 _MAX_GPUS_PER_NODE = 64
 
@@ -97,12 +100,22 @@ def _verify_text(text: str, board: GpuModel, gpus_per_node: int, *, where: str) 
         problems, findings = check_gres_conf(text, board, gpus_per_node)
     elif _NODE_LINE.search(text):
         problems, findings = check_slurm(text, board, gpus_per_node)
+    elif Path(where).suffix == ".json":
+        problems, findings = check_groups(text, board, gpus_per_node)
     else:
-        document = load_strict(text, where=where)
+        documents = (
+            load_all_strict(text, where=where) if _OBJECTS.search(text) else [load_strict(text, where=where)]
+        )
+        documents = [one for one in documents if one is not None]
+        document = documents[0] if len(documents) == 1 else None
         if isinstance(document, LinedMapping) and document.get("kind") == "ConfigMap":
             problems, findings = _check_config_map(document, board, gpus_per_node, where=where)
         elif isinstance(document, LinedMapping) and "mig-configs" in document:
             problems, findings = check_parted(document, board, gpus_per_node)
+        elif documents and all(isinstance(one, LinedMapping) and "apiVersion" in one for one in documents):
+            problems, findings = check_objects(documents, board, gpus_per_node)
+        elif isinstance(document, LinedMapping) and any(key in document for key in VALUES):
+            problems, findings = [], ["values of a chart: no layout stands in them"]
         else:
             text_out = message(
                 where,

@@ -27,6 +27,8 @@ _MAY_BE = {
     "STEPS": r"(?s:.*?)",
     "TIMEOUT_S": r"\d+",
     "CUT_S": r"\d+",
+    "PROGRAMS": r"[A-Za-z0-9/._-]+",
+    "RESERVE": r":|keep gpuplanner-[a-z0-9-]+ \d+(?:\nkeep gpuplanner-[a-z0-9-]+ \d+)*",
 }
 """What may stand where a script is filled in; elsewhere a line of names, numbers and times."""
 _NODE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
@@ -146,12 +148,14 @@ def _content(what: str, value: str, board: GpuModel, gpus_per_node: int) -> tupl
 
 
 def check_names(text: str) -> tuple[list[str], list[str]]:
-    """Problems and findings of a list of nodes: a name a line, each once."""
-    names = text.splitlines()
+    """Problems and findings of a list of nodes: a name a line, each once, and what may be said of it behind it."""
+    lines = [line.split(" ") for line in text.splitlines()]
+    names = [line[0] for line in lines]
     odd = [
-        f"line {number}: {name[:80]!a} is no name of a node"
-        for number, name in enumerate(names, 1)
-        if not _NODE.fullmatch(name)
+        f"line {number}: {word[:80]!a} is no name of a node"
+        for number, line in enumerate(lines, 1)
+        for word in line
+        if not _NODE.fullmatch(word)
     ]
     twice = [f"{name} stands there twice" for name, count in Counter(names).items() if count > 1 and not odd]
     return [*odd, *twice], [f"{len(names)} nodes"]

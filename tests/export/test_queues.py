@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.export import TenantQuota
 from gpuplanner.export.pack import PAGE, Making
-from gpuplanner.export.queues import shared_out
+from gpuplanner.export.pools.queues import shared_out
 from gpuplanner.hardware import ChangeCost, as_board
 from gpuplanner.inbox import write_dataset
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
