@@ -355,6 +355,16 @@ class Scenario:
         "The check fails where what came is so far from the forecast that a miss as large has a smaller chance.",
         between(0, 0.5),
     )  # fmt: skip
+    watch_chance: float = knob(
+        "gate",
+        0.9,
+        "How sure ``gpuplanner watch`` must be that a plan is worth its changes.",
+        between(0.5, 1),
+    )
+    watch_frozen_hours: float = knob(
+        "gate", 2.0, "Between a look and the first change that follows from it: people need the time.",
+        between(0, 168), unit="h",
+    )  # fmt: skip
     gate_run_out_chance: float = knob(
         "gate", 0.9, "Chance that the fleet runs out within ``purchase_lead_days`` from which on the check fails.",
         between(0, 1),

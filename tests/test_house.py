@@ -30,11 +30,6 @@ COMING: dict[str, tuple[str, ...]] = {
         "sizing/smallest_profile: smallest_serving",
     ),
     "cost: what of each board a tenant held, slice by slice": ("ledger/slices: slice_hours",),
-    "plan: one that rolls on, and the order of its drains": (
-        "lab/rolling/transition: transition",
-        "lab/rolling/online: roll",
-        "lab/rolling/online: stretch",
-    ),
     "size: how fast a job is on a slice": (
         "plot/sizing: plot_speed_accuracy",
         "plot/sizing: plot_speeds",

@@ -37,7 +37,7 @@ PATIENCE_S = 0.5
 COMMANDS = (
     *("start", "inbox", "readings", "phases", "hints", "size"),
     *("forecast", "planning", "simulate", "compare", "cost", "machine", "diff", "pack", "calibrate"),
-    "recurring.check",
+    *("recurring.check", "recurring.months", "recurring.watch"),
 )
 """Modules of this room that hold commands."""
 
@@ -47,8 +47,8 @@ HEADINGS = {
     "Read": ("ingest", "scrape", "describe", "bill"),
     "Explain": ("fairness", "phases", "hints", "catalog"),
     "Plan": ("size", "forecast", "compare", "plan", "cost"),
-    "Hand over": ("report", "export", "diff"),
-    "Check": ("verify", "check"),
+    "Hand over": ("report", "export", "diff", "schedule"),
+    "Check": ("verify", "check", "watch"),
     LAB_HEADING: ("simulate", "sweep", "calibrate", "classify", "pack"),
 }
 """What people come for, and the commands that do it, in the order in which help shows them.

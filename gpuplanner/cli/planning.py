@@ -159,7 +159,9 @@ def report(
     month: Annotated[
         str,
         typer.Argument(
-            metavar="MONTH|DATA", help="YYYY-MM or 'all'; or what to report on, as a scenario, whole."
+            metavar="MONTH[..MONTH]|DATA",
+            help="YYYY-MM or 'all'; or what to report on, as a scenario, whole. A range is a chain in one folder: what "
+            "was done stands, what is missing is made up; '..' is all whole months of the data.",
         ),
     ],
     scenario: Annotated[
@@ -175,6 +177,10 @@ def report(
             "month is added."
         ),
     ] = None,
+    again: Annotated[
+        list[str] | None,
+        typer.Option("--again", metavar="MONTH", help="With a range: make this month anew; may be repeated."),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -183,10 +189,25 @@ def report(
 
     if month != "all" and (month == "sample" or Path(month).exists()):
         month, scenario = "all", month
-    elif month != "all" and not month[:1].isdigit():
+    elif month != "all" and not (month[:1].isdigit() or ".." in month):
         expected = "a month such as 2026-02, 'all', or the folder or scenario to report on"
         raise ScenarioError(message("report", expected, repr(month), "Check the path."))
     asked = given.scenario(scenario)
+    if ".." in month:
+        from gpuplanner.cli.recurring.months import report_chain
+
+        if ledger is not None:
+            text = "--ledger goes without a range: a chain keeps its own"
+            raise typer.BadParameter(text)
+        report_chain(
+            asked,
+            month,
+            out or Path("reports") / asked.name.replace(" ", "-"),
+            again or [],
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return
     asked = replace(asked, month=None if month == "all" else month)
     place = out or Path("reports") / f"{asked.name.replace(' ', '-')}-{month}"
     _report(asked, place, as_json, quiet, inputs=[scenario, asked.data], ledger=ledger)

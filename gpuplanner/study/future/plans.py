@@ -58,7 +58,6 @@ class Planned:
 
 def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
     """Demand of a view at the scenario's quantile, on the scenario's fleet."""
-    known = history(scenario)
     wanted = at_quantile(OUTLOOKS[view](scenario).to_cover, scenario.quantile).with_columns(
         tenant=pl.col("unique_id").str.replace(r"/[^/]*$", ""),
         profile=pl.col("unique_id").str.split("/").list.last(),
@@ -74,20 +73,34 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
     )
     demand = dense["y"].fill_null(0.0).to_numpy().reshape(len(tenants), len(profiles), len(slots))
     demand = with_room_for_gangs(demand * scenario.arrival_scale, profiles, largest_gang(scenario))
+    return problem_of(scenario, tenants, profiles, demand, prices=_state_prices(scenario, view))
+
+
+def problem_of(
+    scenario: Scenario,
+    tenants: Sequence[str],
+    profiles: Sequence[str],
+    demand: np.ndarray,
+    *,
+    prices: StatePrices | None,
+    start: datetime | None = None,
+) -> PlanProblem:
+    """A demand on the scenario's fleet, by its prices and limits; slots begin where the plan does, or at `start`."""
+    known = history(scenario)
     fleet = known.fleet
     return PlanProblem(
         fleet.board,
         fleet.gpus,
         fleet.node_size,
-        known.plan_start,
+        start or known.plan_start,
         scenario.slot_hours,
         tenants,
         profiles,
         demand,
-        tiers=_tiers(known.jobs, tenants),
+        tiers=_tiers(known.jobs, list(tenants)),
         unmet_price=scenario.unmet_price,
         change=scenario.change(fleet.board),
-        prices=_state_prices(scenario, view),
+        prices=prices,
         whole_gpus_kept=min(scenario.whole_gpus_kept, fleet.gpus),
         # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
         initial=fleet.layouts,
@@ -95,7 +108,7 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
         limits=Limits(
             whole_nodes_kept=min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size),
             switches_per_day=scenario.switches_per_day,
-            change_slots=change_slots(scenario, fleet.board, known.plan_start),
+            change_slots=change_slots(scenario, fleet.board, start or known.plan_start),
             node_changes_per_day=scenario.node_changes_per_day,
             most_changes=scenario.most_changes,
         ),

@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, SchemaError, message
 from gpuplanner.hardware import OFF, ChangeCost, GpuModel, Reconfiguration, as_board
-from gpuplanner.lab.rolling.drain_order import DrainUnit, Move, Supply, ordered
+from gpuplanner.planner.rolling.drain_order import DrainUnit, Move, Supply, ordered
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
 
 ACTIONS = ("return", "cut", "recut", "uncut", "wait", "release")

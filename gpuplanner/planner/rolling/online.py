@@ -14,7 +14,10 @@ from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.methods.search import SearchArguments, plan
 from gpuplanner.planner.program.realised_cost import realised_cost
+from gpuplanner.planner.rolling.worthwhile import standing_plan
 
+Accept = Callable[[int, PlanProblem, Plan, Plan], bool]
+"""From a slot, the problem ahead, the plan in force and a new one to whether the new one is taken."""
 Forecast = Callable[[int], ArrayLike]
 """Demand believed at a slot for the slots from it on, shape (n_tenants, n_profiles, at least the horizon)."""
 
@@ -78,6 +81,7 @@ def roll(
     *,
     commit: int = 1,
     horizon: int = 24,
+    accept: Accept | None = None,
     **how: Unpack[SearchArguments],
 ) -> Online:
     """Plan some slots ahead from a forecast, do the first of them, and plan anew from where that leads.
@@ -92,6 +96,9 @@ def roll(
         Slots done before the next plan, at most `horizon`.
     horizon : int
         Slots planned ahead; fewer near the end.
+    accept : callable, optional
+        Asked of every new plan, with the slot, the problem ahead and the plan in force, which goes on where it says
+        no; the last layouts of a plan stay until another one is accepted. None: every new plan is taken.
     **how
         Arguments of :func:`~gpuplanner.planner.plan`, for each plan.
 
@@ -125,18 +132,27 @@ def roll(
     now, kept = problem.initial, problem.parked
     done: list[Mapping[str, int]] = []
     idle: list[Mapping[str, int]] = []
+    course: list[Mapping[str, int]] = []
     replans = 0
     while len(done) < problem.n_slots:
         slots = range(len(done), min(len(done) + horizon, problem.n_slots))
         believed = _believed(problem, forecast(slots.start), slots)
-        ahead = plan(stretch(problem, slots, believed, now, kept), **how)
+        part = stretch(problem, slots, believed, now, kept)
+        ahead = plan(part, **how)
         if not ahead.found:
             text = message(f"plan at slot {slots.start}", "a plan", ahead.status, ahead.explanation)
             raise InfeasiblePlanError(text)
-        for rows, part in ((done, ahead.counts), (idle, ahead.parked)):
-            rows += [dict(zip(ahead.layouts, row, strict=True)) for row in part[:commit].tolist()]
+        standing = None if accept is None or now is None else standing_plan(ahead, part, course)
+        if accept is None or standing is None or accept(slots.start, part, standing, ahead):
+            replans += 1
+        else:
+            ahead = standing
+        for rows, counts in ((done, ahead.counts), (idle, ahead.parked)):
+            rows += [dict(zip(ahead.layouts, row, strict=True)) for row in counts[:commit].tolist()]
+        course = [
+            dict(zip(ahead.layouts, row, strict=True)) for row in ahead.counts[commit:].tolist()
+        ] or done[-1:]
         now, kept = ({text: gpus for text, gpus in rows[-1].items() if gpus} for rows in (done, idle))
-        replans += 1
     layouts, counts, parked = _counts_of(done, idle)
     cost = realised_cost(problem, layouts, counts, parked)
     hindsight = plan(problem, **how).require()

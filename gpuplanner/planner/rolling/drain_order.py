@@ -40,7 +40,7 @@ class Move:
 
     @property
     def action(self) -> str:
-        """What happens to it, one of :data:`~gpuplanner.lab.rolling.transition.ACTIONS`."""
+        """What happens to it, one of :data:`~gpuplanner.planner.rolling.transition.ACTIONS`."""
         if self.held == self.left:
             if self.after == OFF:
                 return "release"

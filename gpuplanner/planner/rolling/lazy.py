@@ -6,13 +6,13 @@ import itertools
 
 import numpy as np
 
-from gpuplanner.lab.rolling.online import Online
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.methods.best_path import kept_on
 from gpuplanner.planner.methods.dynamic import all_states
 from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.program.families import build
 from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.planner.rolling.online import Online
 from gpuplanner.solving.effort import TOLERANCE, Effort
 from gpuplanner.solving.solver import solve
 

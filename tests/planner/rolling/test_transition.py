@@ -13,9 +13,9 @@ import pytest
 
 from gpuplanner.errors import GeometryError, ScenarioError, SchemaError
 from gpuplanner.hardware import ChangeCost, GpuModel, parse_layout
-from gpuplanner.lab.rolling.transition import ACTIONS, transition
 from gpuplanner.planner import assign, plan
 from gpuplanner.planner.contract.substitution import serves
+from gpuplanner.planner.rolling.transition import ACTIONS, transition
 from gpuplanner.planner.verification.plans import Matching
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)

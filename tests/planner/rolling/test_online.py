@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.lab.rolling.online import roll, stretch
 from gpuplanner.planner import PlanProblem, StatePrices, plan
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_in
+from gpuplanner.planner.rolling.online import roll, stretch
 
 EXACT = {"gap_target": 0.0}
 PARKED = StatePrices(parked_price=0.1, dress=0.3, instance=0.02, drain=0.4, mode=0.1)

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from gpuplanner.lab.rolling import transition
 from gpuplanner.planner import assign, plan
+from gpuplanner.planner.rolling import transition
 from tests.study.test_one_change_cost import MONDAY, WORKED_BY_HAND, problem_of
 from tests.study.test_one_meaning import random_plan
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.lab.rolling.lazy import lazy
 from gpuplanner.planner import PlanProblem, StatePrices
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import realised_cost
+from gpuplanner.planner.rolling.lazy import lazy
 
 EXACT = {"gap_target": 0.0}
 

@@ -1,0 +1,203 @@
+"""A look at a running fleet: what runs on, what comes, the plan that follows, and whether it is worth its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.demand import RunOff, run_off
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.planner import Plan, PlanProblem
+from gpuplanner.planner.numbered.assign import layouts_before
+from gpuplanner.planner.program.realised_cost import realised_cost
+from gpuplanner.planner.rolling import Online, roll, transition, weigh
+from gpuplanner.planner.rolling.online import Accept
+from gpuplanner.planner.rolling.worthwhile import Verdict, standing_plan
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.future.outlook import as_traced, largest_gang
+from gpuplanner.study.future.plans import Planned, planned_for, problem_of, with_room_for_gangs
+from gpuplanner.study.past.history import History, history
+
+EVERYBODY = "all"
+PATHS_WEIGHED = 100
+"""Of the sample paths every second one is held against the plans: a look is to take seconds."""
+WATCHED, ALWAYS, REACTIVE, NEVER, HINDSIGHT = "watch", "always", "reactive", "never", "hindsight"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class FleetLook:
+    """What was found at one instant.
+
+    - ``at``: End of the data; the plan begins ``watch_frozen_hours`` later, and until then all stays as it is.
+    - ``planned``: The plan with its problem, whose fleet begins as it is cut and on today.
+    - ``verdict``: What it gains over leaving the fleet as it is.
+    - ``worth``: Whether that is enough for a change.
+    """
+
+    at: datetime
+    planned: Planned
+    verdict: Verdict
+    worth: bool
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in words."""
+        one = self.verdict
+        return (
+            f"The plan gains {one.gain:,.0f} GPU-hours over the fleet as it is ({one.low:,.0f} to {one.high:,.0f}), "
+            f"changes paid for; it is the cheaper one with {one.chance:.0%} chance: "
+            f"{'worth its changes' if self.worth else 'the fleet stays as it is'}."
+        )
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """The first change of the plan, GPU by GPU, in the order that keeps fewest requests waiting; may be empty."""
+        table, problem = self.planned.layout_plan, self.planned.problem
+        start, slot = problem.slot_start, timedelta(hours=problem.slot_hours)
+        before = layouts_before(self.planned.plan, problem)
+        if before is not None:
+            now = pl.DataFrame(
+                {"slot_start": [start - slot], "slot_end": [start], "changed": [False], "parked": None}
+            )
+            rows = before.join(now, how="cross").select(table.columns).cast(table.schema)
+            table = pl.concat([rows, table])
+        moved = table.sort("slot_start").filter(
+            pl.col("layout") != pl.col("layout").shift(1).over("node", "gpu")
+        )
+        if moved.is_empty():
+            return pl.DataFrame(schema={"step": pl.Int64})
+        return transition(table, at=moved["slot_start"][0], board=problem.board, change=problem.change)
+
+
+def look(scenario: Scenario) -> FleetLook:
+    """Look at the data of a scenario as they are now; the plan follows the sample paths, not a library's model."""
+    known = history(as_traced(scenario))
+    jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.slot_hours)
+    frozen = _frozen(scenario)
+    origin = (known.plan_start - known.recent) // slot
+    steps = frozen + scenario.horizon_slots
+    paths = _paths(jobs, origin, steps, scenario.seed)[:, :, frozen:] * scenario.arrival_scale
+    start = known.plan_start + frozen * slot
+    problem = problem_of(
+        scenario, (EVERYBODY,), jobs.names, _demand(scenario, paths, jobs.names), start=start, prices=None
+    )  # fmt: skip
+    planned = planned_for(problem, scenario)
+    verdict = weigh(problem, standing_plan(planned.plan.require(), problem), planned.plan, paths)
+    return FleetLook(known.plan_start, planned, verdict, verdict.worth(scenario.watch_chance))
+
+
+def _frozen(scenario: Scenario) -> int:
+    return round(scenario.watch_frozen_hours / scenario.slot_hours)
+
+
+def _jobs(known: History, scenario: Scenario) -> RunOff:
+    """Jobs of the fleet by the profile that they need, from the recent past on."""
+    view = known.views["rightsized" if known.fleet.can_be_cut else "whole"]
+    return run_off(
+        view, start=known.recent, slot_hours=scenario.slot_hours, series="profile", size="instances"
+    )
+
+
+def _paths(jobs: RunOff, origin: int, steps: int, seed: int) -> Floats:
+    """Sample paths of instances wanted, shape (n_paths, n_profiles, steps)."""
+    drawn = jobs.draws(jobs.names, origin, steps, seed)
+    return np.moveaxis(drawn, 1, 0)[:: max(drawn.shape[1] // PATHS_WEIGHED, 1)]
+
+
+def _demand(scenario: Scenario, paths: Floats, profiles: tuple[str, ...]) -> Floats:
+    """Demand to cover: the scenario's quantile of each slot, with room for the largest job; shape (1, n, steps)."""
+    wanted = np.quantile(paths, scenario.quantile, axis=0)[None]
+    return with_room_for_gangs(wanted, profiles, largest_gang(scenario))
+
+
+@dataclass(frozen=True)
+class ReplayRow:
+    """One way to react, over the days that are replayed: cost [GPU h], how often it changed, and against others."""
+
+    way: str
+    cost: float
+    packs: int
+    gain: float
+    regret: float
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A stretch of the past, looked at again and again as it went on; ``refused`` looks wrote no pack."""
+
+    begin: datetime
+    days: int
+    looks: int
+    refused: int
+    rows: tuple[ReplayRow, ...]
+
+
+def replay(
+    scenario: Scenario, *, days: int, every: int, told: Callable[[int, Verdict, bool], None] | None = None
+) -> Replay:
+    """Replay the last days of a record, a look every so many slots, nothing later known; and what other ways had cost.
+
+    ``never`` leaves the fleet as it is, ``always`` takes every new plan, ``reactive`` plans as if what is wanted now
+    stayed, ``hindsight`` knew all. Every way pays its changes; cost is of what came, by
+    :func:`gpuplanner.planner.program.realised_cost.realised_cost`.
+    """
+    known = history(as_traced(scenario))
+    jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.slot_hours)
+    end = (known.plan_start - known.recent) // slot
+    span = round(24 * days / scenario.slot_hours)
+    first = end - span
+    if first < span:
+        got = f"{end * scenario.slot_hours / 24:.0f}"
+        todo = "Replay fewer days, or raise history_days."
+        raise ScenarioError(message("watch: replay", f"{2 * days} days of recent past", got, todo))
+    came = jobs.seen(jobs.names, end)
+    problem = problem_of(
+        scenario, (EVERYBODY,), jobs.names, came[None, :, first:], start=known.recent + first * slot, prices=None
+    )  # fmt: skip
+    horizon, frozen = min(scenario.horizon_slots, span), _frozen(scenario)
+    ahead: dict[int, Floats] = {}
+
+    def paths(at: int) -> Floats:
+        if at not in ahead:  # a plan that begins now was made when the slots before it were frozen
+            ahead.clear()
+            ahead[at] = _paths(jobs, first + at - frozen, frozen + horizon, scenario.seed)[:, :, frozen:]
+        return ahead[at]
+
+    def forecast(at: int) -> Floats:
+        return _demand(scenario, paths(at), jobs.names)
+
+    def as_now(at: int) -> Floats:
+        now = jobs.seen(jobs.names, first + at - frozen)[:, -1:]
+        return np.repeat(now[None], horizon, axis=2)
+
+    verdicts: list[bool] = []
+
+    def accept(at: int, part: PlanProblem, standing: Plan, new: Plan) -> bool:
+        verdict = weigh(part, standing, new, paths(at)[:, :, : part.n_slots])
+        verdicts.append(verdict.worth(scenario.watch_chance))
+        if told is not None:
+            told(at, verdict, verdicts[-1])
+        return verdicts[-1]
+
+    def rolled(believed: Callable[[int], Floats], asked: Accept | None = None) -> Online:
+        return roll(problem, believed, commit=every, horizon=horizon, accept=asked, **scenario.effort)
+
+    watched, always, reactive = rolled(forecast, accept), rolled(forecast), rolled(as_now)
+    least = min(one.hindsight_cost for one in (watched, always, reactive))
+    stands = standing_plan(watched.hindsight, problem)
+    never = realised_cost(problem, stands.layouts, stands.counts)
+    costs = {
+        WATCHED: (watched.cost, watched.replans), NEVER: (never, 0), ALWAYS: (always.cost, always.replans),
+        REACTIVE: (reactive.cost, reactive.replans), HINDSIGHT: (least, 1),
+    }  # fmt: skip
+    rows = tuple(
+        ReplayRow(way, cost, packs, never - cost, cost - least) for way, (cost, packs) in costs.items()
+    )
+    return Replay(problem.slot_start, days, len(verdicts), verdicts.count(False), rows)

@@ -1,0 +1,301 @@
+"""A chain of months: every step once, whatever stops a run, and the same bytes as of one that nothing stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import email
+import random
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.policy import default
+
+import polars as pl
+import pytest
+
+from gpuplanner.errors import GpuPlannerError, MissingDependencyError, OutputError, ScenarioError
+from gpuplanner.files import MANIFEST, Mark, replaced_directory, sole_writer
+from gpuplanner.inbox import open_dataset, write_dataset
+from gpuplanner.report import months as room
+from gpuplanner.report.months import months_between, read_chain, report_months
+from gpuplanner.report.scorecards import scorecard
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.sentences import unknown_decision
+from gpuplanner.study.decision.types import Decision, TeamRow
+from tests.study.recurring.small_fleets import SmallFleet
+
+SIX = [f"2026-{number:02d}" for number in range(1, 7)]
+MARK = Mark(MANIFEST, "gpuplanner report 1", names=("index.html",))
+
+
+class KilledError(BaseException):
+    """The process ends here: nothing that catches errors may notice."""
+
+
+@dataclass(frozen=True)
+class Walked:
+    """What the chain asks of a study."""
+
+    scenario: Scenario
+    decision: Decision
+    findings: tuple[str, ...] = (
+        "Half the time went to <waiting>.",
+        "Nobody asks too much.",
+        "Keep the fleet.",
+    )
+    plan: None = None
+
+    def to_json(self):
+        return self.decision.sentence
+
+
+class Works:
+    """Stands for the walk and the report, which take minutes: counts them, and fails or ends when it is told to."""
+
+    def __init__(self):
+        self.done = Counter()
+        self.fails = {}
+        self.moments, self.ends_at = 0, None
+
+    def moment(self):
+        self.moments += 1
+        if self.moments == self.ends_at:
+            raise KilledError
+
+    def evaluate(self, scenario):
+        self.moment()
+        self.done[scenario.month, "study"] += 1
+        sentence = f"Keep the fleet in {scenario.month}."
+        teams = (TeamRow("a/../b", 100.0, 10.0 + int(scenario.month[-2:]), 3), TeamRow("c", 50.0, None, 2))
+        decision = unknown_decision(scenario, "nobody asked")
+        return Walked(scenario, dataclasses.replace(decision, sentence=sentence, teams=teams))
+
+    def write_report(self, scenario, out, *, inputs, ledger):
+        self.done[scenario.month, "report"] += 1
+        if failure := self.fails.pop(scenario.month, None):
+            raise failure
+        rows = pl.DataFrame({"month": [scenario.month]})
+        before = [pl.read_parquet(ledger)] if ledger.exists() else []
+        self.moment()
+        with replaced_directory(out, mark=MARK) as folder:
+            self.moment()
+            (folder / "index.html").write_text(f"{scenario.month} after {len(before) and before[0].height}\n")
+        self.moment()
+        pl.concat([*before, rows]).write_parquet(ledger)
+        self.moment()
+
+
+@pytest.fixture(scope="module")
+def half_year(tmp_path_factory):
+    fleet = SmallFleet(
+        11, weeks=26, nodes=1, gpus_per_node=4, load=0.3, begin=datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    return fleet.write(tmp_path_factory.mktemp("half") / "trace")
+
+
+@pytest.fixture
+def works(monkeypatch):
+    made = Works()
+    monkeypatch.setattr(room, "evaluate", made.evaluate)
+    monkeypatch.setattr(room, "write_report", made.write_report)
+    write = room._write_text
+
+    def writing(place, text):
+        made.moment()
+        write(place, text)
+        made.moment()
+
+    monkeypatch.setattr(room, "_write_text", writing)
+    return made
+
+
+def files(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")
+    }  # fmt: skip
+
+
+def run(half_year, months, out, **how):
+    told = []
+    chain = report_months(Scenario(data=str(half_year)), months, out, told=told.append, **how)
+    return chain, told
+
+
+def test_a_chain_that_is_killed_twenty_times_equals_one_that_is_not(half_year, works, tmp_path):
+    run(half_year, SIX, tmp_path / "whole")
+    moments, rng = works.moments, random.Random(1)
+    assert set(works.done.values()) == {1}
+    kills, again = 0, []
+    while kills < 20:
+        works.moments, works.ends_at = 0, rng.randrange(1, moments // 2)
+        try:
+            run(half_year, SIX, tmp_path / "killed", again=again)
+        except KilledError:
+            kills, again = kills + 1, []
+        else:  # done before that moment came: begin anew somewhere in the middle
+            again = [rng.choice(SIX)]
+    works.ends_at = None
+    run(half_year, SIX, tmp_path / "killed")
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+
+
+def test_backfill_equals_month_by_month(half_year, works, tmp_path):
+    run(half_year, SIX, tmp_path / "at once")
+    for month in SIX:
+        run(half_year, [month], tmp_path / "one by one")
+    run(half_year, SIX[3:], tmp_path / "later first")
+    chain, _ = run(half_year, SIX[:3], tmp_path / "later first")
+    assert [one.month for one in chain.months] == SIX
+    assert files(tmp_path / "at once") == files(tmp_path / "one by one") == files(tmp_path / "later first")
+    assert pl.read_parquet(tmp_path / "at once/ledgers/2026-06.parquet")["month"].to_list() == SIX
+
+
+def test_a_failed_step_goes_on_without_the_earlier_ones(half_year, works, tmp_path):
+    works.fails["2026-03"] = GpuPlannerError("cell 4: no")
+    with pytest.raises(GpuPlannerError, match="cell 4"):
+        run(half_year, SIX, tmp_path)
+    failed = read_chain(tmp_path).months[-1]
+    assert (failed.month, failed.steps[-1].state, failed.steps[-1].error) == (
+        "2026-03",
+        "failed",
+        "cell 4: no",
+    )
+    assert not (tmp_path / "ledgers/2026-03.parquet").exists()
+    run(half_year, SIX, tmp_path)
+    assert {month: works.done[month, "report"] for month in SIX} == dict.fromkeys(SIX, 1) | {"2026-03": 2}
+    studies = {month: works.done[month, "study"] for month in SIX}
+    assert studies == dict.fromkeys(SIX, 1) | {"2026-03": 2}  # read again from the disk for teams and mail
+    assert all(one.complete for one in read_chain(tmp_path).months)
+
+
+def test_a_month_without_data_is_said_and_gone_on_with(half_year, works, tmp_path):
+    chain, told = run(half_year, ["2025-12", "2026-01"], tmp_path)
+    assert [one.steps[-1].state for one in chain.months] == ["no data", "done"]
+    assert any("2025-12: no job came" in one for one in told)
+    assert chain.months[1].before is None
+
+
+def test_data_that_change_during_the_run_are_noticed(half_year, works, tmp_path, monkeypatch):
+    whole = open_dataset(half_year)
+    write_dataset(whole, tmp_path / "trace")
+    report = works.write_report
+
+    def meanwhile(scenario, out, **how):
+        report(scenario, out, **how)
+        if works.done["2026-01", "report"] == 1:
+            write_dataset(whole.with_tables(jobs=whole.jobs.head(900)), tmp_path / "trace")
+
+    monkeypatch.setattr(room, "write_report", meanwhile)
+    with pytest.raises(ScenarioError, match="data that changed"):
+        run(tmp_path / "trace", ["2026-01"], tmp_path / "out")
+    assert read_chain(tmp_path / "out").months[0].steps == ()
+    chain, _ = run(tmp_path / "trace", ["2026-01"], tmp_path / "out")
+    assert chain.months[0].complete
+    assert works.done["2026-01", "report"] == 2
+
+
+def test_what_stands_says_what_changed_since(half_year, works, tmp_path, monkeypatch):
+    run(half_year, SIX[:2], tmp_path)
+    monkeypatch.setattr(room, "__version__", "99.0")
+    chain, told = run(half_year, SIX[:3], tmp_path)
+    assert "2026-01: stands, made by version" in told[0]
+    assert "--again 2026-01" in told[0]
+    assert [one.gpuplanner == "99.0" for one in chain.months] == [False, False, True]
+    _, told = run(half_year, SIX[:3], tmp_path, again=["2026-02"])
+    assert works.done["2026-02", "report"] == 2
+    assert works.done["2026-03", "report"] == 1  # the month handed on what it had handed on before
+
+
+def test_an_output_that_is_gone_is_made_again_alone(half_year, works, tmp_path):
+    run(half_year, SIX[:2], tmp_path)
+    before = files(tmp_path)
+    (tmp_path / "mail/2026-01.eml").unlink()
+    run(half_year, SIX[:2], tmp_path)
+    assert files(tmp_path) == before
+    assert works.done["2026-01", "report"] == 1
+
+
+def test_two_runs_at_once(half_year, works, tmp_path):
+    with sole_writer(tmp_path / "out"):
+        held = {}
+
+        def second():
+            try:
+                run(half_year, SIX[:1], tmp_path / "out")
+            except OutputError as error:
+                held["told"] = str(error)
+
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+    assert "another run" in held["told"]
+    assert not works.done
+
+
+def test_a_full_disk_stops_cleanly_and_the_next_run_goes_on(half_year, works, tmp_path, monkeypatch):
+    works.fails["2026-02"] = OutputError("cannot write: no space left on device")
+    with pytest.raises(OutputError, match="no space left"):
+        run(half_year, SIX[:2], tmp_path)
+    chain, _ = run(half_year, SIX[:2], tmp_path)
+    assert all(one.complete for one in chain.months)
+    assert works.done["2026-01", "report"] == 1
+
+
+def test_a_missing_library_leaves_one_part_out(half_year, works, tmp_path):
+    works.fails["2026-01"] = MissingDependencyError("papermill is missing")
+    chain, told = run(half_year, SIX[:1], tmp_path)
+    assert [one.state for one in chain.months[0].steps] == ["done", "done", "left out", "done", "done"]
+    assert any("report is left out" in one for one in told)
+    chain, _ = run(half_year, SIX[:1], tmp_path)
+    assert chain.months[0].complete
+
+
+def test_names_of_teams_become_no_paths_and_cards_tell_of_one_team(half_year, works, tmp_path):
+    run(half_year, SIX[:2], tmp_path)
+    cards = sorted((tmp_path / "teams/2026-02/cards").iterdir())
+    assert [one.name for one in cards] == ["001-a-b.txt", "002-c.txt"]
+    first, second = (one.read_text() for one in cards)
+    assert "12 of them were held idle: 12.0%, +1.0 points on the month before." in first
+    assert "Place 1 of 2 teams" in first
+    assert "Nobody measured" in second
+    assert "a/../b" not in second
+
+
+def test_the_mail_is_whole_and_loads_nothing(half_year, works, tmp_path):
+    run(half_year, SIX[:1], tmp_path)
+    mail = email.message_from_bytes((tmp_path / "mail/2026-01.eml").read_bytes(), policy=default)
+    text, html = (mail.get_body((kind,)).get_content() for kind in ("plain", "html"))
+    assert mail["Subject"].startswith("GPU report 2026-01")
+    assert "1. Half the time went to <waiting>." in text
+    assert "Half the time went to &lt;waiting&gt;." in html
+    assert "<script" not in html
+    assert "http" not in html
+
+
+def test_ranks_are_of_those_that_were_measured():
+    teams = [TeamRow("b", 10.0, 5.0, 1), TeamRow("a", 10.0, 1.0, 1), TeamRow("z", 99.0, None, 1)]
+    assert scorecard(teams).select("team", "rank").rows() == [("a", 1), ("b", 2), ("z", None)]
+
+
+def test_open_ends_are_those_of_the_data(half_year):
+    scenario = Scenario(data=str(half_year))
+    assert months_between("..", scenario) == SIX[:6]
+    assert months_between("2026-05..", scenario)[0] == "2026-05"
+    with pytest.raises(ScenarioError, match="not behind the last"):
+        months_between("2026-05..2026-04", scenario)
+
+
+@pytest.mark.parametrize("kind", ["cron", "systemd", "ci", "kubernetes"])
+def test_schedules_quote_what_they_are_given(kind, command):
+    code, out, _ = command("schedule", kind, "--data", "/data/50% of 'us'", "--at", "23:05")
+    assert code == 0
+    assert "@" not in out.replace("@daily", "")
+    assert {
+        "cron": "5 23 * * *",
+        "systemd": "23:05:00 UTC",
+        "ci": '"5 23 * * *"',
+        "kubernetes": '"5 23 * * *"',
+    }[kind] in out
+    assert command("schedule", kind, "--data", "a\nb")[0] == 2

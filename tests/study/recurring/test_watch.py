@@ -1,0 +1,117 @@
+"""Looks at a small fleet: a pack where the plan pays, none where it does not, and what looking gains over a replay."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.planner import plan, plan_from_json
+from gpuplanner.planner.rolling import roll, weigh
+from gpuplanner.planner.rolling.worthwhile import standing_plan
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.recurring.watch import look, replay
+from tests.planner.conftest import make_problem
+from tests.study.recurring.small_fleets import SmallFleet
+
+QUICK = ("--set", "horizon_slots=24", "--set", "work_limit=40")
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory):
+    """Eight GPUs of which three are wanted."""
+    fleet = SmallFleet(2, weeks=4, nodes=1, load=0.3, sizes={1: 1.0})
+    return str(fleet.write(tmp_path_factory.mktemp("idle") / "trace"))
+
+
+def test_a_look_writes_a_pack_and_a_second_one_finds_nothing_new(idle, command, tmp_path):
+    out = tmp_path / "watch"
+    code, told, _ = command("watch", idle, "--once", "-o", str(out), *QUICK)
+    assert code == 0
+    assert "worth its changes" in told
+    state = json.loads((out / "watch.json").read_text())
+    assert (state["looks"], state["packs"], state["gpus"]) == (1, 1, 8)
+    assert state["gain"] > 0
+    found, problem = plan_from_json((out / "pack/plan.json").read_text())
+    assert problem.slot_start.isoformat() == "2026-02-02T02:00:00+00:00"  # two hours are frozen
+    assert found.counts.sum() < 8 * problem.n_slots
+    assert (out / "pack/steps.csv").read_text().startswith("step,node,gpu,action")
+    assert "gpuplanner_watch_packs_total 1\n" in (out / "watch.prom").read_text()
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert command("watch", idle, "--once", "-o", str(out), *QUICK)[0] == 0
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_no_pack_below_the_price_of_the_change(idle, command, tmp_path):
+    dear = (*QUICK, "--set", "change_gpu_hours=900", "--set", "unmet_price=1000")
+    code, told, _ = command("watch", idle, "--once", "-o", str(tmp_path / "watch"), *dear)
+    assert code == 0
+    assert "the fleet stays as it is" in told
+    assert not (tmp_path / "watch/pack").exists()
+
+
+def test_time_that_goes_back_is_refused_and_the_state_stays(command, tmp_path):
+    later, earlier = (SmallFleet(2, weeks=weeks, nodes=1, load=0.3, sizes={1: 1.0}) for weeks in (4, 3))
+    folder, out = str(later.write(tmp_path / "trace")), tmp_path / "watch"
+    assert command("watch", folder, "--once", "-o", str(out), *QUICK)[0] == 0
+    earlier.write(tmp_path / "trace")
+    code, _, said = command("watch", folder, "--once", "-o", str(out), *QUICK)
+    assert code == 3
+    assert "end of the data" in said
+    state = json.loads((out / "watch.json").read_text())
+    assert (state["looks"], state["failures"]) == (1, 1)
+
+
+def test_a_replay_knows_nothing_later_and_orders_its_ways(idle):
+    asked = Scenario(data=idle, horizon_slots=24, work_limit=40)
+    found = replay(asked, days=4, every=6)
+    cost = {one.way: one.cost for one in found.rows}
+    assert found.looks == 16
+    assert cost["hindsight"] <= min(cost.values()) + 1e-6
+    assert cost["watch"] < cost["never"]
+    assert {one.way: round(one.gain + one.cost - cost["never"], 6) for one in found.rows} == dict.fromkeys(
+        cost, 0.0
+    )
+    with pytest.raises(ScenarioError, match="30 days of recent past"):
+        replay(asked, days=15, every=6)
+
+
+def test_a_sure_look_is_as_sure_as_it_says(idle):
+    asked = Scenario(data=idle, horizon_slots=24, work_limit=40)
+    assert look(asked.but(watch_chance=0.5)).worth
+    found = look(asked)
+    assert found.verdict.low <= found.verdict.gain <= found.verdict.high
+    assert found.worth == (found.verdict.gain > 0 and found.verdict.chance >= 0.9)
+
+
+def test_who_accepts_nothing_stays_and_who_accepts_all_rolls():
+    problem = make_problem([[[1, 2, 0, 3, 1, 1, 2, 0]]], ["gpu"], initial={"gpu": 2})
+    rolled, taken = roll(problem, lambda at: problem.demand[:, :, at:], commit=2, horizon=4), []
+
+    def all_of_them(at, part, standing, new):
+        taken.append((at, part.n_slots, standing.counts.shape[0]))
+        return True
+
+    alike = roll(problem, lambda at: problem.demand[:, :, at:], commit=2, horizon=4, accept=all_of_them)
+    assert alike.cost == pytest.approx(rolled.cost)
+    assert taken == [(0, 4, 4), (2, 4, 4), (4, 4, 4), (6, 2, 2)]
+    stays = roll(problem, lambda at: problem.demand[:, :, at:], commit=2, horizon=4, accept=lambda *_: False)
+    assert stays.replans == 0
+    assert (stays.counts.sum(axis=1) == 2).all()
+    assert stays.layouts == ("gpu",)
+
+
+def test_gains_are_differences_of_costs_path_by_path():
+    problem = make_problem([[[1, 2, 0, 3]]], ["gpu"], initial={"gpu": 2})
+    new = plan(problem)
+    paths = np.random.default_rng(1).integers(0, 4, (20, len(problem.profiles), 4)).astype(float)
+    same = weigh(problem, new, new, paths)
+    assert (same.gain, same.chance, same.worth(0.5)) == (0.0, 0.0, False)
+    there, back = (
+        weigh(problem, standing_plan(new, problem), new, paths),
+        weigh(problem, new, standing_plan(new, problem), paths),
+    )
+    assert there.gain == pytest.approx(-back.gain)
+    assert there.low == pytest.approx(-back.high)
