@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GPUPLANNER_DATA ?= ../shared/data
 
-.PHONY: demo test test-fast test-long test-core-alone test-prometheus test-slurm replay-slurm test-mig-parted test-crds mutants lint format sample bench notebook docs lock clean
+.PHONY: demo test test-fast test-long test-core-alone test-prometheus test-slurm replay-slurm test-mig-parted test-crds mutants lint format sample bench notebook docs docs-site lock clean
 
 demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 	$(BIN)/gpuplanner demo -o reports/demo
@@ -76,6 +76,10 @@ notebook: $(VENV)/.all  ## JupyterLab on the notebooks
 
 docs: $(VENV)/.dev  ## reference pages that are made from the code
 	$(BIN)/python docs/make_reference.py
+
+docs-site: $(VENV)/.dev  ## the documentation as a site that needs no network: build/site/index.html
+	$(BIN)/uv pip install -q --python $(BIN)/python "mkdocs-material>=9.6,<10"
+	$(BIN)/mkdocs build --strict
 
 lock: $(VENV)/.dev  ## pin every package that the tests run with
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-annotate --no-header --all-extras pyproject.toml -o requirements.lock

@@ -1,4 +1,4 @@
-"""Write the reference pages that are made from the code: tables and commands."""
+"""Write the reference pages that are made from the code: tables, commands and words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpuplanner.cli.reference import commands_markdown
 from gpuplanner.knobs import knobs_markdown
+from gpuplanner.report.words import glossary_markdown
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import TABLES, to_markdown
 
@@ -22,6 +23,7 @@ def pages() -> dict[str, str]:
     return {
         "tables.md": f"# Tables\n\n{intro}\n{tables}",
         "commands.md": commands_markdown(),
+        "glossary.md": glossary_markdown(),
         "scenario.md": f"# A scenario\n\n{FIELDS}\n{knobs_markdown(Scenario)}",
     }
 

@@ -16,18 +16,26 @@ if TYPE_CHECKING:
     from gpuplanner.inbox import open_dataset, read
     from gpuplanner.planner import Plan, PlanProblem, plan, verify
     from gpuplanner.scenario import Scenario
-    from gpuplanner.study import Study, evaluate
-    from gpuplanner.widgets import whatif
+    from gpuplanner.study import Study
+    from gpuplanner.views import View, ahead, compare, costs, decide, evaluate, explore, open_study
+    from gpuplanner.widgets.whatif import whatif
 
 _HOME = {
     "Plan": "planner",
     "PlanProblem": "planner",
     "Scenario": "scenario",
     "Study": "study",
-    "evaluate": "study",
+    "View": "views",
+    "ahead": "views",
+    "compare": "views",
+    "costs": "views",
+    "decide": "views",
+    "evaluate": "views",
+    "explore": "views",
     "facts": "catalog",
     "load_gpu_model": "hardware",
     "open_dataset": "inbox",
+    "open_study": "views",
     "plan": "planner",
     "prove": "hardware",
     "read": "inbox",
@@ -40,11 +48,18 @@ __all__ = [
     "PlanProblem",
     "Scenario",
     "Study",
+    "View",
     "__version__",
+    "ahead",
+    "compare",
+    "costs",
+    "decide",
     "evaluate",
+    "explore",
     "facts",
     "load_gpu_model",
     "open_dataset",
+    "open_study",
     "plan",
     "prove",
     "read",

@@ -172,7 +172,8 @@ class Scenario:
     wait_minutes: float = knob(
         "service", 10.0,
         "How much later than today jobs of every size may start: the service that policies are compared at.",
-        between(0, 10_080, ", which is a week"), unit="minutes", control=Slider("Your limit", 0, 120, 1, decimals=1),
+        between(0, 10_080, ", which is a week"), unit="minutes",
+        control=Slider("Your limit", 0, 120, 1, decimals=1, limit=True),
     )  # fmt: skip
     wait_quantile: float = knob(
         "service", 0.95, "Share of the jobs of each size that keeps the limit.", between(0.5, 0.999),

@@ -28,6 +28,23 @@ def day_text(when: date | str) -> str:
     return f"{found.day} {MONTHS[found.month - 1]} {found.year}"
 
 
+def three_figures(value: float) -> str:
+    """A number as it is shown everywhere: three figures that say something, thousands apart; a zero is a zero.
+
+    Examples
+    --------
+    >>> [three_figures(value) for value in (10752.4, 104.6, 12.345, 0.8381, 0.0, -2.5, 2e-7)]
+    ['10,752', '105', '12.3', '0.838', '0', '−2.5', '2e−7']
+    """
+    size = abs(value)
+    if size >= 99.95 or value == 0:
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:.3g}"
+        text = text.replace("e-0", "e-") if "e" in text else text
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
 def counted(number: int, word: str) -> str:
     """A number of things.
 

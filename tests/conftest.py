@@ -28,6 +28,7 @@ CHROMIUM_FLAGS = [
 
 # Studies are kept by content (scenario, input, code), so tests and the kernels that they start share them.
 os.environ["GPUPLANNER_CACHE"] = str(ROOT / "build" / "test-studies")
+os.environ["GPUPLANNER_BROWSER"] = ""  # pages are printed where that is what is tested
 
 
 # Everybody sees the same examples, however slow the machine; "explore" draws new ones (make test-long).

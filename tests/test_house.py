@@ -29,7 +29,6 @@ COMING: dict[str, tuple[str, ...]] = {
         "simulate/job_phases: hold_largest",
         "sizing/smallest_profile: smallest_serving",
     ),
-    "cost: what of each board a tenant held, slice by slice": ("ledger/slices: slice_hours",),
     "size: how fast a job is on a slice": (
         "plot/sizing: plot_speed_accuracy",
         "plot/sizing: plot_speeds",

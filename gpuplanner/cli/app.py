@@ -44,8 +44,8 @@ COMMANDS = (
 LAB_HEADING = "Lab"
 HEADINGS = {
     "Start": ("start", "demo", "notebook"),
-    "Read": ("ingest", "scrape", "describe", "bill"),
-    "Explain": ("fairness", "phases", "hints", "catalog"),
+    "Read": ("ingest", "describe"),
+    "Explain": ("explain", "fairness", "phases", "hints", "catalog"),
     "Plan": ("size", "forecast", "compare", "plan", "cost"),
     "Hand over": ("report", "export", "diff", "schedule"),
     "Check": ("verify", "check", "watch"),

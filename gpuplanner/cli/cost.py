@@ -76,7 +76,10 @@ def cost(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what the month cost, for whom and why: every sum is the total to the cent, energy and carbon with ranges."""
+    """Say what the month cost, for whom and why: every sum is the total to the cent, energy and carbon with ranges.
+
+    'gpuplanner bill' sums the bill of a cloud, and checks it against its lines.
+    """
     import polars as pl
 
     from gpuplanner.errors import ScenarioError, message

@@ -13,6 +13,8 @@ from gpuplanner.cli.options import Json, Out, Quiet, SmallestGroup, Tz, drawable
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from gpuplanner.inbox import Dataset
 
 
@@ -66,7 +68,10 @@ def ingest(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Add a trace, telemetry, a bill or a node list to a dataset: rows, rejects with reasons, quality, provenance."""
+    """Add a trace, telemetry, a bill or a node list to a dataset: rows, rejects with reasons, quality, provenance.
+
+    'gpuplanner scrape' reads telemetry from a live Prometheus instead of files.
+    """
     from gpuplanner import inbox
     from gpuplanner.inbox.core.progress import progress_bar
 
@@ -169,7 +174,17 @@ def describe(
     show(told.facts, as_json=False)
     put("")
     for title, table in told.tables.items():
-        show_frame(table, as_json=False, title=title)
+        show_frame(_something(table), as_json=False, title=title)
+
+
+def _something(table: pl.DataFrame) -> pl.DataFrame:
+    """A table without the rows in which every number is zero: they say nothing to who reads them."""
+    import polars as pl
+
+    numbers = [name for name, dtype in table.schema.items() if dtype.is_numeric()]
+    if not numbers:
+        return table
+    return table.filter(pl.any_horizontal(pl.col(numbers).fill_null(0) != 0))
 
 
 def _write_hours(folder: str, file: Path) -> None:

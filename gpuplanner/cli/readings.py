@@ -12,7 +12,7 @@ from gpuplanner.cli.options import Json, Out, Quiet
 from gpuplanner.cli.show import show, show_frame
 
 
-@app.command()
+@app.command(hidden=True)
 def scrape(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of Prometheus, without /api/v1.")],
     start: Annotated[str, typer.Option(help="First instant, ISO 8601 with an offset from UTC.")],
@@ -56,7 +56,7 @@ def scrape(
         say(f"written to {out}")
 
 
-@app.command()
+@app.command(hidden=True)
 def bill(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a bill written by 'ingest'.")],
     tag: Annotated[str | None, typer.Option(help="Key of the tag that names tenants.")] = None,

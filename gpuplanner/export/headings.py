@@ -24,11 +24,17 @@ class Unit:
         return "0." + "0" * self.decimals + "%" if self.symbol == "%" else digits
 
     @property
+    def is_money(self) -> bool:
+        """Whether it counts money, which is shown to the cent."""
+        return self.symbol in _CURRENCIES or "USD" in self.symbol
+
+    @property
     def python(self) -> str:
         """Format specification for :func:`format`."""
         return f".{self.decimals}%" if self.symbol == "%" else f",.{self.decimals}f"
 
 
+_CURRENCIES = ("USD", "EUR", "GBP", "CHF", "JPY")
 _UNITS = {
     "gpu_hours": Unit("GPU h", 1),
     "gpu_h": Unit("GPU h", 1),

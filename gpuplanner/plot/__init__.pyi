@@ -28,12 +28,14 @@ from gpuplanner.plot.ledger import plot_held_states as plot_held_states
 from gpuplanner.plot.ledger import plot_ledger as plot_ledger
 from gpuplanner.plot.ledger import plot_ledger_tenants as plot_ledger_tenants
 from gpuplanner.plot.ledger import plot_waterfall as plot_waterfall
-from gpuplanner.plot.outlook import full_text as full_text
+from gpuplanner.plot.outlook import need_text as need_text
 from gpuplanner.plot.outlook import peaks_text as peaks_text
 from gpuplanner.plot.outlook import plot_cost_curve as plot_cost_curve
-from gpuplanner.plot.outlook import plot_full as plot_full
+from gpuplanner.plot.outlook import plot_need as plot_need
 from gpuplanner.plot.outlook import plot_peaks as plot_peaks
 from gpuplanner.plot.outlook import plot_run_out as plot_run_out
+from gpuplanner.plot.outlook import plot_use as plot_use
+from gpuplanner.plot.outlook import use_text as use_text
 from gpuplanner.plot.phases import plot_phases as plot_phases
 from gpuplanner.plot.phases import plot_signatures as plot_signatures
 from gpuplanner.plot.quality import coverage_text as coverage_text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Literal
 
 import altair as alt
 import polars as pl
@@ -11,24 +13,35 @@ from altair.typing import ChartType
 from gpuplanner.plot import theme
 from gpuplanner.plot.prepare import chart_of, drawn, require, tips
 
-_HEIGHT = 176
-_APART = 0.17
-"""Chances that lie nearer to each other than this have their words on either side."""
+_HEIGHT = 172
+_LABEL, _ROOM = 15, 112
+"""Pixels between words at the ends of lines, and beside them."""
+_UNLIKELY = 0.1
+"""Chance from which a run-out is within its range."""
+_WEEKS_BACK = 52
+_MONTHS = "utcFormat(datum.value, utcmonth(datum.value) ? '%b' : '%Y')"
+"""Labels of months: January is the year."""
+_NEED = ("way", "week", "low", "need", "high", "chance")
+_USE = {"requested_gpus": "asked for", "allocated_gpus": "held", "active_gpus": "at work"}
+_SEEN = "seen"
 _WAYS = {"today": "today's way", "recommended": "as recommended"}
 _EVEN = 0.5
 _CURVE = ("quantile", "planned", "short", "cost")
 _RUN_OUT = ("week", "over", "run_out_by", "q50")
 
 
-def plot_full(frame: pl.DataFrame, *, gpus: int, best: str = "today") -> ChartType:
-    """Chance that a fleet is no longer enough, week by week, under today's way and under the recommended one.
+def plot_need(frame: pl.DataFrame, *, gpus: int, best: str = "today") -> ChartType:
+    """GPUs needed week by week, as it was and as it comes, beside those that there are.
 
-    Rings mark the first week in which that is more likely than not.
+    The line of capacity bears a ring where the fleet is more likely than not too small, and a thick bar over the weeks
+    in which that becomes likely; the need does not begin at zero.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        ``way, week, chance``: the way ``"today"`` or ``"recommended"``, the week as a date, the chance by then.
+        ``way, week, low, need, high, chance``: the way ``"seen"``, ``"today"`` or ``"recommended"``, the first day of
+        the week, GPUs needed with their range, and the chance that they were too few by its end; of what was seen range
+        and chance are null.
     gpus : int
         GPUs that there are.
     best : str, optional
@@ -42,59 +55,121 @@ def plot_full(frame: pl.DataFrame, *, gpus: int, best: str = "today") -> ChartTy
     Examples
     --------
     >>> from datetime import date
-    >>> rows = pl.DataFrame({"way": "today", "week": [date(2027, 3, 1), date(2027, 3, 8)], "chance": [0.4, 0.6]})
-    >>> full_text(rows, gpus=64)
+    >>> rows = pl.DataFrame({"way": "today", "week": [date(2027, 3, 1), date(2027, 3, 8)], "low": [50.0, 52.0],
+    ...     "need": [60.0, 66.0], "high": [70.0, 80.0], "chance": [0.4, 0.6]})
+    >>> need_text(rows, gpus=64)
     "64 GPUs, more likely than not: today's way no longer enough by 8 Mar 2027."
     """
-    require(frame, ["way", "week", "chance"], where="plot_full")
+    require(frame, _NEED, where="plot_need")
     title = f"When {gpus:,} GPUs are no longer enough"
-    if frame.is_empty():
-        return theme.saying("There is no week ahead.", title=title)
     words = _words(frame)
-    rows = frame.filter(pl.col("way").is_in(list(words))).with_columns(
-        word=pl.col("way").replace(words), day=pl.col("week").cast(pl.Datetime("us", "UTC"))
+    if not words:
+        return theme.saying("There is no week ahead.", title=title)
+    rows = frame.filter(pl.col("way").is_in([_SEEN, *words])).with_columns(
+        day=pl.col("week").cast(pl.Datetime("us", "UTC")),
+        word=pl.col("way").replace(words | {_SEEN: "as it was"}),
     )
-    ways = [way for way in _WAYS if way in rows["way"]]
-    colours = theme.policy_colours(["today", best])
-    looks = theme.scale({"today": colours["today"], "recommended": colours[best]}, ways)
-    colour = alt.Color("way:N", scale=looks, legend=None)
-    dashes = alt.Scale(domain=ways, range=[[5, 3] if way == "today" else [1, 0] for way in ways])
-    x = alt.X("day:T", title=None, axis=alt.Axis(format="%b %Y", labelAngle=0, tickCount=6, grid=False))
-    y = alt.Y(
-        "chance:Q",
-        title="chance by then",
-        scale=alt.Scale(domain=[0, 1]),
-        axis=alt.Axis(format=".0%", tickCount=5),
-    )
-    hover = tips(word="way", week="week of", chance=("chance by then", ".0%"))
-    line = chart_of(rows).mark_line(size=2)
+    seen, ahead = rows.filter(way=_SEEN).tail(_WEEKS_BACK), rows.filter(pl.col("way") != _SEEN)
+    low, high = _reach(pl.concat([seen, ahead]), gpus)
+    both = theme.policy_colours(["today", best])
+    colours = {"today": both["today"], "recommended": both[best]}
+    full = {"today": theme.ALARM, "recommended": colours["recommended"]}
+    x = alt.X("day:T", title=None, axis=alt.Axis(labelExpr=_MONTHS, labelAngle=0, tickCount=5, grid=False))
+    scale = alt.Scale(domain=[low, high], nice=False, zero=False, clamp=True)
+    y = alt.Y("need:Q", title="GPUs needed", scale=scale, axis=alt.Axis(tickCount=5))
+    hover = tips(
+        word="need", week="week of", need=("GPUs", ",.1f"), low=("at least", ",.1f"), high=("at most", ",.1f"),
+        chance=("too few by then", ".0%"),
+    )  # fmt: skip
+    there = chart_of(pl.DataFrame({"gpus": [float(gpus)]}))
     parts: list[ChartType] = [
+        there.mark_rule(color=theme.INK, size=1.5).encode(y=alt.Y("gpus:Q", scale=scale))
+    ]
+    if seen.height:
+        parts.append(chart_of(seen).mark_line(color=theme.INK, size=1.5).encode(x=x, y=y, tooltip=hover))
+    looks = theme.scale(colours, [way for way in colours if way in words])
+    colour = alt.Color("way:N", scale=looks, legend=None)
+    dashes = alt.Scale(domain=["today", "recommended"], range=[[5, 3] if len(words) > 1 else [1, 0], [1, 0]])
+    band = chart_of(ahead.filter(pl.col("way").is_in(list(words)))).mark_area(opacity=0.16)
+    line = chart_of(ahead.filter(pl.col("way").is_in(list(words)))).mark_line(size=2)
+    parts += [
+        band.encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour),
         line.encode(
             x=x,
             y=y,
             color=colour,
             strokeDash=alt.StrokeDash("way:N", scale=dashes, legend=None),
             tooltip=hover,
-        )
+        ),
     ]
-    even = _even(rows)
-    if even.height:  # a layer without rows has no extent, and Vega warns of it
-        ring = chart_of(even).mark_point(size=110, filled=True, fill="white", strokeWidth=2.5, opacity=1)
-        parts.append(ring.encode(x=x, y=y, stroke=colour, tooltip=hover))
-    # The chance only grows, so that above the end of a line there is room, unless another line is there.
-    ends = rows.group_by("way", maintain_order=True).tail(1)
-    apart = float(ends["chance"].max() - ends["chance"].min())  # type: ignore[operator, arg-type]
-    below = 18 if len(ways) > 1 and apart < _APART else -10
-    for way in ways:
-        word = chart_of(ends.filter(way=way)).mark_text(
-            align="right", dy=below if way == "recommended" else -10, dx=-4
+    last = ahead["day"].max()
+    labels = [
+        (f"need,\n{word}", min(float(ahead.filter(way=way)["need"][-1]), high), way)
+        for way, word in words.items()
+    ]
+    for word, at, way in _apart(
+        [*labels, (f"{gpus:,} there are", float(gpus), "there")], (high - low) / _HEIGHT, low
+    ):
+        end = chart_of(pl.DataFrame({"day": [last], "need": [at], "word": [word]}))
+        colour_of_word = theme.INK if way == "there" else colours[way]
+        parts.append(
+            end.mark_text(
+                align="left",
+                dx=5,
+                lineBreak="\n",
+                color=colour_of_word,
+                fontWeight=600 if way == "there" else 400,
+            ).encode(x=x, y=y, text="word:N")
         )
-        parts.append(word.encode(x=x, y=y, text="word:N", color=colour))
-    finding = full_text(frame, gpus=gpus)
-    return theme.finish(alt.layer(*parts), title=title, finding=finding, height=_HEIGHT, room=12)
+    for number, (way, word) in enumerate(words.items()):
+        parts += _full_marks(ahead.filter(way=way), word, gpus, full[way], x, scale, above=number == 0)
+    finding = need_text(frame, gpus=gpus)
+    return theme.finish(alt.layer(*parts), title=title, finding=finding, height=_HEIGHT, room=_ROOM)
 
 
-def full_text(frame: pl.DataFrame, *, gpus: int) -> str:
+def _apart(
+    labels: Sequence[tuple[str, float, str]], pixel: float, low: float
+) -> list[tuple[str, float, str]]:
+    """Words at the ends of lines, from the top down, moved apart where two would touch."""
+    found: list[tuple[str, float, str]] = []
+    for word, at, way in sorted(labels, key=lambda label: -label[1]):
+        room = pixel * _LABEL * (1 + word.count("\n"))
+        at = at if not found else min(at, found[-1][1] - pixel * _LABEL * (1 + found[-1][0].count("\n")))
+        found.append((word, max(at, low + room / 2), way))
+    return found
+
+
+def _full_marks(
+    rows: pl.DataFrame, word: str, gpus: int, colour: str, x: alt.X, scale: alt.Scale, *, above: bool
+) -> Iterator[ChartType]:
+    """The ring of a run-out on the line of capacity, the bar of its range, and its date."""
+    even = _even(rows)
+    if even.is_empty():
+        return
+    likely = rows.filter(pl.col("chance") >= _UNLIKELY)
+    last = rows.filter(pl.col("chance") >= 1 - _UNLIKELY).head(1)
+    until = (last if last.height else rows.tail(1))["day"][0]
+    spread = pl.DataFrame({"day": [likely["day"][0]], "until": [until], "gpus": [float(gpus)]})
+    y = alt.Y("gpus:Q", scale=scale)
+    yield (chart_of(spread).mark_rule(color=colour, size=5, opacity=0.5).encode(x=x, x2="until:T", y=y))
+    said = f"{word}: full by {_day(even['week'][0])}"
+    ring = chart_of(even.with_columns(gpus=pl.lit(float(gpus)), word=pl.lit(said))).encode(x=x, y=y)
+    yield ring.mark_point(size=110, filled=True, fill="white", stroke=colour, strokeWidth=2.5, opacity=1)
+    side: Literal["left", "right"] = "right" if even["day"][0] > rows["day"][len(rows) // 2] else "left"
+    yield ring.mark_text(color=colour, fontWeight=600, align=side, dy=-20 if above else 20).encode(
+        text="word:N"
+    )
+
+
+def _reach(rows: pl.DataFrame, gpus: int) -> tuple[float, float]:
+    """Ends of the axis: all that was seen and what is most likely, as far as it can be read beside the capacity."""
+    known = [float(one) for one in [*rows["need"].drop_nulls(), *rows["low"].drop_nulls(), gpus]]
+    top = max([float(gpus), *rows["need"].drop_nulls(), *rows["high"].drop_nulls()])
+    high = min(1.06 * top, max(1.6 * gpus, 1.1 * float(rows.filter(way=_SEEN)["need"].max() or 0.0)))  # type: ignore[arg-type]
+    return max(0.94 * min(known), 0.0), max(high, 1.15 * gpus)
+
+
+def need_text(frame: pl.DataFrame, *, gpus: int) -> str:
     """Say from when a fleet is more likely than not too small, for each way."""
     said = []
     for way, word in _words(frame).items():
@@ -110,8 +185,80 @@ def full_text(frame: pl.DataFrame, *, gpus: int) -> str:
 def _words(frame: pl.DataFrame) -> dict[str, str]:
     """What each line is called; lines that are the same are drawn once."""
     there = {way: word for way, word in _WAYS.items() if way in frame["way"]}
-    chances = [frame.filter(way=way)["chance"].to_list() for way in there]
-    return {"today": "either way"} if len(there) > 1 and chances[0] == chances[1] else there
+    needs = [frame.filter(way=way)["need", "chance"].rows() for way in there]
+    return {"today": "either way"} if len(there) > 1 and needs[0] == needs[1] else there
+
+
+@drawn("GPUs asked for, held and at work", *("day", *_USE), empty="There is no day in the record.")
+def plot_use(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartType:
+    """GPUs on average by day: requested, allocated and active, each line with its word, beside those that there are.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        ``day, requested_gpus, allocated_gpus, active_gpus``; null where nobody measured.
+    gpus : int
+        GPUs that there are.
+    known : bool
+        Whether they were counted; if not, no line of capacity is drawn.
+
+    Raises
+    ------
+    SchemaError
+        If a column is missing.
+
+    Examples
+    --------
+    >>> from datetime import date
+    >>> rows = pl.DataFrame({"day": [date(2026, 9, 23)], "requested_gpus": [30.0], "allocated_gpus": [24.0],
+    ...     "active_gpus": [None]}, schema_overrides={"active_gpus": pl.Float64})
+    >>> use_text(rows)
+    'On average 30 GPUs were asked for and 24 held; how many worked was not measured.'
+    """
+    long = (
+        frame.unpivot(list(_USE), index="day", variable_name="what", value_name="gpus")
+        .drop_nulls("gpus")
+        .with_columns(pl.col("day").cast(pl.Datetime("us", "UTC")), word=pl.col("what").replace_strict(_USE))
+        .sort("what", "day")
+    )
+    shown = [name for name in _USE if name in long["what"]]
+    top = max(float(long["gpus"].quantile(0.98) or 1.0), float(gpus) if known else 0.0) * 1.12
+    colours = dict(zip(_USE, (theme.MUTED, theme.INK, theme.BLUE), strict=True))
+    x = alt.X("day:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False))
+    y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False, clamp=True))
+    colour = alt.Color("what:N", scale=theme.scale(colours, shown), legend=None)
+    ends = long.group_by("what", maintain_order=True).tail(1).sort("gpus", descending=True)
+    places: list[float] = []
+    for value in ends["gpus"]:
+        place = min(value, top)
+        places.append(min(place, places[-1] - top * _LABEL / _HEIGHT) if places else place)
+    short = max(-min([0.0, *places]), 0.0)
+    labels = ends.with_columns(gpus=pl.Series([place + short for place in places], dtype=pl.Float64))
+    line = chart_of(long).mark_line(size=1.8, interpolate="step-after")
+    parts: list[ChartType] = [
+        line.encode(
+            x=x, y=y, color=colour, tooltip=tips(word="GPUs", day="day", gpus=("on average", ",.1f"))
+        ),
+        chart_of(labels).mark_text(align="left", dx=5).encode(x=x, y=y, text="word:N", color=colour),
+    ]
+    if known:
+        there = chart_of(pl.DataFrame({"gpus": [float(gpus)], "word": [f"{gpus:,} installed"]})).encode(y=y)
+        parts += [
+            there.mark_rule(color=theme.INK, size=1.5),
+            there.mark_text(align="left", dy=-8, fontWeight=600).encode(x=alt.value(4), text="word:N"),
+        ]
+    return theme.finish(alt.layer(*parts), finding=use_text(frame), height=_HEIGHT, room=80)
+
+
+def use_text(frame: pl.DataFrame) -> str:
+    """Say how many GPUs were asked for, held and at work."""
+    if frame.is_empty():
+        return "There is no day in the record."
+    asked, held, active = frame.select(pl.col(list(_USE)).cast(pl.Float64).mean()).row(0)
+    text = f"On average {asked or 0:,.0f} GPUs were asked for and {held or 0:,.0f} held; "
+    if active is None:
+        return text + "how many worked was not measured."
+    return f"{text}of the days that were measured, {active:,.0f} were at work."
 
 
 @drawn("GPUs held in the busiest hour of each day", "day", "gpus", empty="There is no day in the record.")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 
+from gpuplanner.report.words import safe
 from gpuplanner.study.decision.types import Decision, TeamRow
 from gpuplanner.units import day_text
 
@@ -169,7 +169,7 @@ def shown(one: Decision, name: str, form: Form = count) -> str:
     value = value_of(one, name)
     if value is None:
         return f'<data data-of="{name}" value="">{MISSING}</data>'
-    return f'<data data-of="{name}" value="{escape(str(value))}">{escape(form(value))}</data>'
+    return f'<data data-of="{name}" value="{safe(str(value))}">{safe(form(value))}</data>'
 
 
 def layout_words(layout: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from datetime import date
-from html import escape
 
 import polars as pl
 
@@ -16,6 +15,7 @@ from gpuplanner.report.figures import (
     NOBODY,
     OF_ALL,
     TEAMS,
+    count,
     day,
     minutes,
     money,
@@ -25,13 +25,12 @@ from gpuplanner.report.figures import (
     shown,
 )
 from gpuplanner.report.fleet import fleet_picture
+from gpuplanner.report.words import safe
 from gpuplanner.study.decision.types import PEAKS, Decision
 
 LEFT_OUT = 0.01
 """Share of the GPU-hours that may be left out before the badge warns."""
 NOT_IN_SIGHT = "not within a year"
-LEAST_DRAWN = 0.01
-"""Chances that stay below this are no picture."""
 _COMMAND = re.compile(r"(gpuplanner [^;]*)")
 
 Links = Sequence[tuple[str, str]]
@@ -44,12 +43,14 @@ def first_screen(
     peaks: pl.DataFrame | None = None,
     period: str = "",
     links: Links = (),
+    how: Sequence[str] = (),
     doubts: Sequence[str] = (),
     projects: Sequence[str] = (),
 ) -> str:
     """Everything of a decision that stands above the fold, but its sentence, which is the heading of the page.
 
-    `projects` are the answers to those that were announced, in sentences.
+    `projects` are the answers to those that were announced, in sentences; `how` are places on the page that say how the
+    numbers of the cards come about.
     """
     left, right = _left(one, peaks), fleet_picture(one)
     thin = one.confidence == PEAKS or one.action == "unknown"
@@ -61,7 +62,7 @@ def first_screen(
     )
     lower = f'<div class="by-team">{_teams(one, period)}</div><div class="monday">{_monday(one, links)}</div>'
     return (
-        f'{_cards(one)}{_shortage(one)}<div class="pair pictures">{pictures}</div>'
+        f'{_shown_cards(one, how)}{_shortage(one)}<div class="pair pictures">{pictures}</div>'
         f'<div class="pair lower">{lower}</div>{_announced(projects)}{missing}{_sure(one, doubts)}'
     )
 
@@ -86,20 +87,32 @@ def fleet_words(one: Decision) -> str:
     return f"{words}, {known}" if known else words
 
 
-def _cards(one: Decision) -> str:
-    return '<dl class="cards">' + "".join((_gpus(one), _saved(one), _later(one), _lasts(one))) + "</dl>"
+Card = tuple[str, ...]
+"""Label and value of a card as markup, and its details, of which empty ones are left out."""
 
 
-def _card(label: str, value: str, *details: str, kind: str = "") -> str:
-    detail = " · ".join(text for text in details if text)
-    told = f'<dd class="detail">{detail}</dd>' if detail else ""
-    return f'<div{kind and f" class={kind!r}"}><dt>{label}</dt><dd class="value">{value}</dd>{told}</div>'
+def cards(one: Decision) -> list[Card]:
+    """The four numbers of the first screen."""
+    return [(label, value, *filter(None, details)) for label, value, *details in (
+        _gpus(one), _saved(one), _later(one), _lasts(one)
+    )]  # fmt: skip
 
 
-def _gpus(one: Decision) -> str:
+def _shown_cards(one: Decision, how: Sequence[str]) -> str:
+    found = []
+    for number, (label, value, *details) in enumerate(cards(one)):
+        if how:
+            label = f'<a href="#{how[number]}" title="How this number comes about">{label}</a>'
+        told = f'<dd class="detail">{" · ".join(details)}</dd>' if details else ""
+        kind = "" if number else " class='first'"
+        found.append(f'<div{kind}><dt>{label}</dt><dd class="value">{value}</dd>{told}</div>')
+    return f'<dl class="cards">{"".join(found)}</dl>'
+
+
+def _gpus(one: Decision) -> Card:
     label = f"GPUs on at once, at most, for {shown(one, 'horizon_days')} days"
     if one.action == "unknown":
-        return _card(label, "not known", escape(_reason(one)), kind="first")
+        return (label, "not known", safe(_reason(one)))
     held = one.gpus_hold_rate
     enough = (
         f"enough on {shown(one, 'gpus_hold_rate', per_cent)} of the days not used to set it"
@@ -107,41 +120,41 @@ def _gpus(one: Decision) -> str:
     )  # fmt: skip
     fleet = shown(one, "fleet_gpus")
     if one.action == "buy":
-        return _card("GPUs needed at once", f"{shown(one, 'gpus')}",
-                     f"{fleet} installed, {shown(one, 'more_gpus')} to buy", kind="first")  # fmt: skip
+        return ("GPUs needed at once", f"{shown(one, 'gpus')}",
+                     f"{fleet} installed, {shown(one, 'more_gpus')} to buy")  # fmt: skip
     mean = f"{shown(one, 'gpus_mean')} on average" if round(one.gpus_mean) != one.gpus else ""
     guessed = f"{fleet} is inferred from the jobs" if one.fleet_inferred else ""
-    return _card(label, f"{shown(one, 'gpus')} of {fleet}", mean, enough, guessed, kind="first")
+    return (label, f"{shown(one, 'gpus')} of {fleet}", mean, enough, guessed)
 
 
-def _saved(one: Decision) -> str:
+def _saved(one: Decision) -> Card:
     label, saving, worth = "Saved a week", one.saving, one.worth
     if saving.value is None:
-        return _card(label, "none", escape(_sentence(saving.reason or "")))
+        return (label, "none", safe(_sentence(saving.reason or "")))
     spread = None not in (saving.low, saving.high) and saving.low != saving.high
     weeks = f"{shown(one, 'saving.low')} to {shown(one, 'saving.high')} in 9 weeks of 10"
     energy = f"{shown(one, 'worth.kwh_per_week')}&nbsp;kWh" if worth.kwh_per_week else ""
     dollars = "" if worth.usd_per_week is None else shown(one, "worth.usd_per_week", money)
     week = weeks if spread else "the same every week"
-    return _card(label, f"{shown(one, 'saving.value')} GPU-hours", week, energy, dollars)
+    return (label, f"{shown(one, 'saving.value')} GPU-hours", week, energy, dollars)
 
 
-def _later(one: Decision) -> str:
+def _later(one: Decision) -> Card:
     share = shown(one, "service.quantile", share_of_jobs)
     label = f"Added delay at most, {share}"
     if one.action == "unknown":
-        return _card(label, "not known", escape(_reason(one)))
+        return (label, "not known", safe(_reason(one)))
     service, later = one.service, "no job starts later"
     if service.later_share:
         later = f"{shown(one, 'service.later_share', of_hundred)} jobs pay"
         by = shown(one, "service.longest_minutes", minutes)
-        later += f", the longest by {by}" if service.longest_minutes else ""
+        later += f", at most {by}" if service.longest_minutes else ""
     never = f"{shown(one, 'service.never_started')} jobs never start" if service.never_started else ""
-    limit = f"your limit is {shown(one, 'limit_minutes', minutes)}" if service.by_class else ""
-    return _card(label, shown(one, "service.added_minutes", minutes), never, later, limit)
+    limit = f"your limit: {shown(one, 'limit_minutes', minutes)}" if service.by_class else ""
+    return (label, shown(one, "service.added_minutes", minutes), never, later, limit)
 
 
-def _lasts(one: Decision) -> str:
+def _lasts(one: Decision) -> Card:
     today, then = one.run_out.today, one.run_out.recommended
     label = "The fleet is full"
     if today.date is not None or then.date is not None:
@@ -150,11 +163,11 @@ def _lasts(one: Decision) -> str:
             for name, side in (("today", today), ("recommended", then))
         )
         if today.date == then.date:
-            return _card(label, after, "more likely than not, as today and as recommended")
-        return _card(f"{label}, as recommended", after, f"as today: {before}", "each more likely than not")
+            return (label, after, "more likely than not, as today and as recommended")
+        return (f"{label}, as recommended", after, f"as today: {before}", "more likely than not")
     if not today.by_week:
-        return _card(label, "no date yet", escape(_sentence(today.reason or "")), _see(one))
-    return _card(
+        return (label, "no date yet", safe(_sentence(today.reason or "")), _see(one))
+    return (
         label,
         NOT_IN_SIGHT,
         f"{shown(one, 'run_out_chance', of_hundred)} chances by {day(today.by_week[-1][0])}",
@@ -186,19 +199,33 @@ def _shortage(one: Decision) -> str:
     )
 
 
+def needs_frame(one: Decision) -> pl.DataFrame:
+    """GPUs needed by week as :func:`gpuplanner.plot.plot_need` takes them; empty where no week ahead is known."""
+    sides = (("today", one.run_out.today), ("recommended", one.run_out.recommended))
+    rows: list[tuple[str, date, float | None, float, float | None, float | None]] = [
+        ("seen", date.fromisoformat(week), None, need, None, None) for week, need in one.run_out.today.needed
+    ]
+    for way, side in sides:
+        chances = dict(side.by_week)
+        rows += [
+            (way, date.fromisoformat(week), low, need, high, chances[week])
+            for week, low, need, high in side.need_by_week
+        ]
+    schema: dict[str, type[pl.DataType]] = {"way": pl.String, "week": pl.Date}
+    schema |= dict.fromkeys(("low", "need", "high", "chance"), pl.Float64)
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return frame if frame["chance"].count() else frame.clear()
+
+
 def _left(one: Decision, peaks: pl.DataFrame | None) -> str:
     """When the fleet is full, or else the most that was held, day by day."""
-    rows = [
-        (way, date.fromisoformat(week[:10]), chance)
-        for way, side in (("today", one.run_out.today), ("recommended", one.run_out.recommended))
-        for week, chance in side.by_week
-    ]
-    if rows and max(chance for _, _, chance in rows) >= LEAST_DRAWN:
-        frame = pl.DataFrame(rows, schema=["way", "week", "chance"], orient="row")
+    frame = needs_frame(one)
+    if frame.height:
         return page.figure(
-            plot.plot_full(frame, gpus=one.fleet_gpus, best=one.policy),
+            plot.plot_need(frame, gpus=one.fleet_gpus, best=one.policy),
             title=f"When {one.fleet_gpus:,} GPUs are no longer enough",
-            alt=plot.full_text(frame, gpus=one.fleet_gpus),
+            alt="GPUs needed each week, growing as so far; shaded: range. "
+            f"{plot.need_text(frame, gpus=one.fleet_gpus)}",
             numbers=frame,
             formats={"chance": ".0%"},
         )
@@ -209,7 +236,6 @@ def _left(one: Decision, peaks: pl.DataFrame | None) -> str:
         title="GPUs held in the busiest hour of each day",
         alt=plot.peaks_text(peaks),
         numbers=peaks,
-        formats={"gpus": ",.1f"},
     )
 
 
@@ -233,11 +259,25 @@ def _teams(one: Decision, period: str) -> str:
     )
     unknown = any(row.idle_gpu_hours is None for row in one.teams)
     note = f'<p class="about">{MISSING} means: not measured.</p>' if unknown else ""
-    when = f' <span class="about">{escape(period)}</span>' if period else ""
+    when = f' <span class="about">{safe(period)}</span>' if period else ""
     return (
         f"<h3>By team{when}</h3>"
         '<div class="scroll" tabindex="0" role="region" aria-label="By team"><table class="teams">'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{note}"
+    )
+
+
+def teams_table(one: Decision) -> pl.DataFrame:
+    """The table by team as it is shown, in plain words; no row where no team is known."""
+    found = [
+        (row.team, "" if row.team == NOBODY else count(row.jobs), count(row.held_gpu_hours),
+         "" if row.team == NOBODY else MISSING if row.idle_gpu_hours is None else count(row.idle_gpu_hours))
+        for row in one.teams
+    ]  # fmt: skip
+    return pl.DataFrame(
+        found,
+        schema=dict.fromkeys(("team", "jobs", "held, GPU-hours", "idle, GPU-hours"), pl.String),
+        orient="row",
     )
 
 
@@ -255,7 +295,12 @@ def _team(one: Decision, name: str, path: str, kind: str = "") -> str:
         "" if nobody or kind == "all" else shown(one, idle),
     )
     row = "".join(f'<td class="number">{cell}</td>' for cell in cells)
-    return f'<tr{kind and f" class={kind!r}"}><th scope="row">{escape(name)}</th>{row}</tr>'
+    return f'<tr{kind and f" class={kind!r}"}><th scope="row">{safe(name)}</th>{row}</tr>'
+
+
+def monday(one: Decision) -> list[str]:
+    """What to do, as plain sentences."""
+    return [_sentence(step) for step in one.monday]
 
 
 def _monday(one: Decision, links: Links) -> str:
@@ -263,14 +308,14 @@ def _monday(one: Decision, links: Links) -> str:
     body = (
         f'<ol class="steps">{steps}</ol>' if steps else '<p class="about">Nothing before what is missing.</p>'
     )
-    opened = "".join(f'<a href="{escape(path)}">{escape(name)}</a> ' for name, path in links)
+    opened = "".join(f'<a href="{safe(path)}">{safe(name)}</a> ' for name, path in links)
     more = f'<p class="open"><b>Open</b> {opened}</p>' if opened else ""
     return f"<h3>On Monday</h3>{body}{more}"
 
 
 def _announced(projects: Sequence[str]) -> str:
     """Whether the fleet can take what was announced, a line each."""
-    rows = "".join(f"<li>{escape(text)}</li>" for text in projects)
+    rows = "".join(f"<li>{safe(text)}</li>" for text in projects)
     return f'<h3>Announced projects</h3><ul class="projects">{rows}</ul>' if rows else ""
 
 
@@ -279,7 +324,7 @@ def _missing(one: Decision) -> str:
     if not one.missing:
         return ""
     rows = "".join(
-        f"<li><span>{escape(_sentence(each.what))}</span><code>{escape(each.command)}</code></li>"
+        f"<li><span>{safe(_sentence(each.what))}</span><code>{safe(each.command)}</code></li>"
         for each in one.missing
     )
     head = "<h3>What is missing, and the command that adds it</h3>"
@@ -287,7 +332,7 @@ def _missing(one: Decision) -> str:
 
 
 def _sure(one: Decision, doubts: Sequence[str]) -> str:
-    rows = [*_sure_rows(one), *([("Careful", "<br>".join(map(escape, doubts)))] if doubts else [])]
+    rows = [*sure(one), *([("Careful", "<br>".join(map(safe, doubts)))] if doubts else [])]
     return (
         f'<dl class="sure">{"".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows)}</dl>'
         if rows
@@ -295,20 +340,21 @@ def _sure(one: Decision, doubts: Sequence[str]) -> str:
     )
 
 
-def _sure_rows(one: Decision) -> Iterator[tuple[str, str]]:
+def sure(one: Decision) -> Iterator[tuple[str, str]]:
+    """How sure it is, what it is worth and what was assumed: name and markup of each."""
     if one.how_sure:
-        yield "How sure", escape(" ".join(one.how_sure))
+        yield "How sure", safe(" ".join(one.how_sure))
     if one.saving.value is not None and one.worth.basis:
-        yield "Worth", escape(one.worth.basis.replace("\n", " "))
+        yield "Worth", safe(one.worth.basis.replace("\n", " "))
     if one.assumptions:
-        yield "Assumed", escape("; ".join(one.assumptions)) + "."
+        yield "Assumed", safe("; ".join(one.assumptions)) + "."
 
 
 def _with_command(text: str) -> str:
     """A step, with the command that it names set as one."""
     step, *rest = _COMMAND.split(text, maxsplit=1)
-    told = escape(_sentence(step)) if not rest else escape(step[:1].upper() + step[1:])
-    return told + (f"<code>{escape(rest[0])}</code>{escape(rest[1])}" if rest else "")
+    told = safe(_sentence(step)) if not rest else safe(step[:1].upper() + step[1:])
+    return told + (f"<code>{safe(rest[0])}</code>{safe(rest[1])}" if rest else "")
 
 
 def _sentence(text: str) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from itertools import takewhile
 
 from gpuplanner.errors import GpuPlannerError
 from gpuplanner.hardware import GpuModel, load_gpu_model
 from gpuplanner.hardware.enumerate import placement_table
 from gpuplanner.report.figures import layout_words, nodes_words, shown
+from gpuplanner.report.words import safe
 from gpuplanner.study.decision.types import Decision, LayoutOnNodes
 
-MOST_ROWS = 12
-"""Nodes that are drawn one by one; larger fleets are drawn by group."""
+MOST_ROWS, MOST_KINDS = 10, 8
+"""Nodes that are drawn one by one, and kinds of nodes that are drawn as one row each where there are more."""
+MIXED = "cut into slices"
 LONGEST_NAME = 8
 """Characters of a name that fit beside a row of boxes."""
 MOST_BOXES = 64
@@ -25,15 +26,16 @@ WHOLE = "whole"
 def fleet_picture(one: Decision) -> str:
     """Draw the fleet of a decision, with its layouts as a table folded under it.
 
-    Nodes with the same layouts stand together, one row a node; of a fleet with more nodes than fit, or with nodes that
-    nobody names, one row of boxes stands for each layout. GPUs that rest are outlines.
+    One row is a node; of a fleet with more nodes than fit it is all nodes that hold the same, and where nobody names
+    nodes, or few are alike, all GPUs of a layout. GPUs that rest are outlines.
     """
     if not one.layouts:
         return ""
     board = _board(one.board)
-    nodes = list(dict.fromkeys(name for part in one.layouts for name in part.nodes))
-    by_node = 0 < len(nodes) <= MOST_ROWS and all(part.nodes for part in one.layouts)
-    groups = _by_node(one, board) if by_node else _by_layout(one, board)
+    kinds = _kinds(one.layouts) if all(part.nodes for part in one.layouts) else {}
+    nodes = sum(map(len, kinds.values()))
+    by_node = 0 < nodes <= MOST_ROWS or 0 < len(kinds) <= MOST_KINDS < nodes
+    groups = _by_node(kinds, board, single=nodes <= MOST_ROWS) if by_node else _by_layout(one, board)
     about = "One box is one GPU" if by_node or _box(one) == 1 else f"One box is {_box(one):,} GPUs"
     about += ", its slices as wide as their memory" if one.cut_gpus else ""
     said = "; ".join(_said(part) for part in one.layouts)
@@ -41,7 +43,7 @@ def fleet_picture(one: Decision) -> str:
     return (
         '<div class="fleet">'
         f'<h3>{_title(one)}</h3><p class="about">{about}.</p>'
-        f'<div role="img" aria-label="{escape(said)}">{"".join(groups)}{rest}</div>'
+        f'<div role="img" aria-label="{safe(said)}">{"".join(groups)}{rest}</div>'
         f"{_twin(one)}</div>"
     )
 
@@ -52,23 +54,45 @@ def _title(one: Decision) -> str:
     )
 
 
-def _by_node(one: Decision, board: GpuModel | None) -> Iterator[str]:
-    """Groups of nodes with the same layouts: what they hold in words, then one row a node."""
-    short = _told_apart([name for part in one.layouts for name in part.nodes])
-    for names, parts in _alike(one.layouts):
-        gpus = sum(part.gpus for _, part in parts)
-        whole = [part.layout for _, part in parts] == [WHOLE]
-        total = shown(one, f"layouts.{parts[0][0]}.gpus") if len(parts) == 1 else f"<b>{gpus:,}</b>"
-        kind = (
-            "whole" if whole else layout_words(parts[0][1].layout) if len(parts) == 1 else "cut into slices"
-        )
-        yield f"<p><b>{total} × {escape(kind)}</b> on {escape(nodes_words(names))}</p>"
-        for place, name in enumerate(names):
-            boxes = "".join(
-                _gpu(part.layout, board) * _share(part.gpus, len(names), place) for _, part in parts
-            )
-            full = f' title="{escape(name)}"' if short[name] != name else ""
-            yield f'<div class="row"><span{full}>{escape(short[name])}</span><div>{boxes}</div></div>'
+Kind = tuple[tuple[str, int], ...]
+"""What a node holds: its layouts, with the GPUs of each."""
+
+
+def _kinds(layouts: Sequence[LayoutOnNodes]) -> dict[Kind, list[str]]:
+    """Nodes by what they hold, in the order in which layouts name them."""
+    held: dict[str, list[tuple[str, int]]] = {}
+    for part in layouts:
+        counts = part.by_node or [
+            _share(part.gpus, len(part.nodes), place) for place in range(len(part.nodes))
+        ]
+        for name, gpus in zip(part.nodes, counts, strict=True):
+            held.setdefault(name, []).append((part.layout, gpus))
+    found: dict[Kind, list[str]] = {}
+    for name, parts in held.items():
+        found.setdefault(tuple(parts), []).append(name)
+    return found
+
+
+def _by_node(kinds: dict[Kind, list[str]], board: GpuModel | None, *, single: bool) -> Iterator[str]:
+    """Nodes under a caption for whole ones, one for each layout that fills nodes, and one for all that are mixed.
+
+    A row is a node, or, of many, all nodes that hold the same.
+    """
+    short = _told_apart([name for names in kinds.values() for name in names])
+    captions: dict[str, list[Kind]] = {}
+    for kind in kinds:
+        alone = kind[0][0] if len(kind) == 1 else ""
+        captions.setdefault(WHOLE if alone == WHOLE else layout_words(alone) or MIXED, []).append(kind)
+    for caption, mine in captions.items():
+        names = [name for kind in mine for name in kinds[kind]]
+        gpus = sum(count * len(kinds[kind]) for kind in mine for _, count in kind)
+        yield f"<p><b>{gpus:,} × {safe(caption)}</b> on {safe(nodes_words(names))}</p>"
+        for kind in mine:
+            boxes = "".join(_gpu(layout, board) * count for layout, count in kind)
+            for name in kinds[kind] if single else kinds[kind][:1]:
+                label = short[name] if single else f"× {len(kinds[kind]):,}"
+                full = f' title="{safe(name)}"' if label != name else ""
+                yield f'<div class="row"><span{full}>{safe(label)}</span><div>{boxes}</div></div>'
 
 
 def _told_apart(names: Sequence[str]) -> dict[str, str]:
@@ -96,9 +120,9 @@ def _by_layout(one: Decision, board: GpuModel | None) -> Iterator[str]:
     """One row of boxes a layout."""
     unit = _box(one)
     for place, part in enumerate(one.layouts):
-        where = f" on {escape(nodes_words(part.nodes))}" if part.nodes else ""
+        where = f" on {safe(nodes_words(part.nodes))}" if part.nodes else ""
         total = shown(one, f"layouts.{place}.gpus")
-        yield f"<p><b>{total} × {escape(layout_words(part.layout))}</b>{where}</p>"
+        yield f"<p><b>{total} × {safe(layout_words(part.layout))}</b>{where}</p>"
         boxes = _gpu(part.layout, board) * max(round(part.gpus / unit), 1)
         yield f'<div class="row loose"><div>{boxes}</div></div>'
 
@@ -111,16 +135,6 @@ def _resting(one: Decision) -> str:
     boxes = '<i class="gpu rests"></i>' * max(round(rest / _box(one)), 1)
     word = "GPUs rest" if rest > 1 else "GPU rests"
     return f'<p><b>{shown(one, "resting_gpus")} {word}</b></p><div class="row loose"><div>{boxes}</div></div>'
-
-
-def _alike(
-    layouts: Sequence[LayoutOnNodes],
-) -> list[tuple[tuple[str, ...], list[tuple[int, LayoutOnNodes]]]]:
-    """Layouts by the nodes that they share."""
-    found: dict[tuple[str, ...], list[tuple[int, LayoutOnNodes]]] = {}
-    for place, part in enumerate(layouts):
-        found.setdefault(part.nodes, []).append((place, part))
-    return list(found.items())
 
 
 def _share(gpus: int, nodes: int, place: int) -> int:
@@ -142,14 +156,14 @@ def _gpu(layout: str, board: GpuModel | None) -> str:
         end = start + size
     parts += [("", board.memory_slices - end)] if end < board.memory_slices else []
     cells = "".join(_slice(name, size) for name, size in parts)
-    return f'<i class="gpu" title="{escape(layout_words(layout))}">{cells}</i>'
+    return f'<i class="gpu" title="{safe(layout_words(layout))}">{cells}</i>'
 
 
 def _slice(name: str, size: int) -> str:
     if not name:
         return f'<u style="flex:{size}" class="none"></u>'
     kind = name.split(".")[0]
-    return f'<u style="flex:{size}" class="g{kind[0]}">{escape(kind) if size > 1 else ""}</u>'
+    return f'<u style="flex:{size}" class="g{kind[0]}">{safe(kind) if size > 1 else ""}</u>'
 
 
 def _board(name: str | None) -> GpuModel | None:
@@ -170,8 +184,8 @@ def _said(part: LayoutOnNodes) -> str:
 def _twin(one: Decision) -> str:
     """Layout, GPUs and nodes as a table: what the picture shows, and what is to be typed."""
     rows = "".join(
-        f'<tr><th scope="row">{escape(part.layout)}</th><td class="number">{shown(one, f"layouts.{place}.gpus")}</td>'
-        f'<td class="long">{escape(", ".join(part.nodes)) or "–"}</td></tr>'
+        f'<tr><th scope="row">{safe(part.layout)}</th><td class="number">{shown(one, f"layouts.{place}.gpus")}</td>'
+        f'<td class="long">{safe(", ".join(part.nodes)) or "–"}</td></tr>'
         for place, part in enumerate(one.layouts)
     )
     return (

@@ -122,7 +122,7 @@ def forecast_record(ledger: pl.DataFrame) -> Section:
             else "None is written down"
         )
         text = f"{waits}; a later report says what came of it."
-        return page.fold("Past forecasts", page.paragraph(text))
+        return page.fold("Past forecasts", page.paragraph(text), about=text, appendix=True)
     mean = record.select(pl.col("mae", "naive_mae", "cost", "naive_cost", "coverage_90").mean()).row(
         0, named=True
     )
@@ -135,7 +135,7 @@ def forecast_record(ledger: pl.DataFrame) -> Section:
     shown = record.with_columns(pl.col("cutoff").dt.strftime("%Y-%m-%d"))
     formats = dict.fromkeys(("mae", "naive_mae", "cost", "naive_cost"), ".2f") | {"coverage_90": ".0%"}
     table = page.table(shown, caption="Forecasts of earlier reports", formats=formats, headings=HEADINGS)
-    return page.fold("Past forecasts", page.paragraph(text), table)
+    return page.fold("Past forecasts", page.paragraph(text), table, about=told, appendix=True)
 
 
 def _named(source: Wanted) -> str:

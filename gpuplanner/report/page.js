@@ -45,8 +45,9 @@ document.querySelectorAll(".chart").forEach((box) => { draw(box); observer.obser
 // A link to a folded section opens it.
 function unfold() {
   const target = location.hash && document.getElementById(location.hash.slice(1));
-  const folded = target && target.querySelector(":scope > details");
-  if (folded) folded.open = true;
+  const folded = target && (target.querySelector(":scope > details") || target);
+  for (let part = folded; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+  if (target) target.scrollIntoView();
 }
 window.addEventListener("hashchange", unfold);
 unfold();

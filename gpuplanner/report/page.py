@@ -22,6 +22,8 @@ from gpuplanner._optional import import_optional
 from gpuplanner.export.headings import heading, unit_of
 from gpuplanner.files import write_atomically
 from gpuplanner.report.section import Section
+from gpuplanner.report.words import safe, told, words_on
+from gpuplanner.units import three_figures
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -32,10 +34,15 @@ LONG = 40
 """Characters from which a column of text is wrapped."""
 MISSING = "–"
 """What stands for a missing value: missing is not zero."""
+FEWEST_WORDS = 4
+"""Words of the glossary from which a page lists them."""
 ENDINGS = (".html", ".svg")
 """Of files that a chart option writes: a page of its own; a picture."""
 _HERE = Path(__file__).parent
-_SECTION = re.compile(r'<section id="([^"]*)"><h2>(.*?)</h2>')
+_SECTION = re.compile(
+    r'<section id="([^"]*)"(?: class="fold(?: appendix)?"><details(?: open)?><summary>|>)<h2>(.*?)</h2>'
+)
+_APPENDIX = re.compile(r'<section id="[^"]*" class="fold appendix">.*?</section>\n?', re.DOTALL)
 _CHART = '<script type="application/json">'
 
 
@@ -50,11 +57,13 @@ def section(title: str, *fragments: str) -> Section:
     </section>
     """
     body = "\n".join(fragments)
-    return Section(f'<section id="{_anchor(title)}"><h2>{escape(title)}</h2>\n{body}\n</section>')
+    return Section(f'<section id="{_anchor(title)}"><h2>{safe(title)}</h2>\n{body}\n</section>')
 
 
-def fold(title: str, *fragments: str, about: str = "") -> Section:
+def fold(title: str, *fragments: str, about: str = "", appendix: bool = False) -> Section:
     """Put fragments under a heading that opens them: closed, it is one line.
+
+    One of the appendix stands on a page of its own where there is one, see :func:`parted`.
 
     Examples
     --------
@@ -63,10 +72,23 @@ def fold(title: str, *fragments: str, about: str = "") -> Section:
     <p class="note">All hours.</p>
     </details></section>
     """
-    said = f" <span>{escape(about)}</span>" if about else ""
+    said = f" <span>{safe(about)}</span>" if about else ""
     body = "\n".join(fragments)
-    opening = f'<section id="{_anchor(title)}" class="fold"><details><summary><h2>{escape(title)}</h2>{said}</summary>'
+    kind = "fold appendix" if appendix else "fold"
+    opening = f'<section id="{_anchor(title)}" class="{kind}"><details><summary><h2>{safe(title)}</h2>{said}</summary>'
     return Section(f"{opening}\n{body}\n</details></section>")
+
+
+def parted(body: str) -> tuple[str, str]:
+    """Part a page from its appendix, whose folds are open.
+
+    Examples
+    --------
+    >>> parted(fold("A", "a") + fold("B", "b", appendix=True))[1].count("<details open>")
+    1
+    """
+    aside = "\n".join(found[0] for found in _APPENDIX.finditer(body))
+    return _APPENDIX.sub("", body), aside.replace("<details><summary><h2>", "<details open><summary><h2>")
 
 
 def paragraph(text: str) -> str:
@@ -77,7 +99,7 @@ def paragraph(text: str) -> str:
     >>> paragraph("a < b")
     '<p>a &lt; b</p>'
     """
-    return f"<p>{escape(text)}</p>"
+    return f"<p>{safe(text)}</p>"
 
 
 def note(text: str) -> str:
@@ -88,7 +110,19 @@ def note(text: str) -> str:
     >>> note("Prices of 2026-05-01.")
     '<p class="note">Prices of 2026-05-01.</p>'
     """
-    return f'<p class="note">{escape(text)}</p>'
+    return f'<p class="note">{safe(text)}</p>'
+
+
+def pair(left: str, right: str) -> str:
+    """Two fragments side by side where there is room; one alone takes all of it.
+
+    Examples
+    --------
+    >>> pair("<p>a</p>", "")
+    '<div class="pair halves"><div><p>a</p></div></div>'
+    """
+    parts = "".join(f"<div>{part}</div>" for part in (left, right) if part)
+    return f'<div class="pair halves">{parts}</div>'
 
 
 def figure(
@@ -111,9 +145,9 @@ def figure(
     if numbers is not None:
         rows = table(numbers, caption=title, formats=formats)
         twin = f"<details><summary>The numbers as a table</summary>\n{rows}\n</details>\n"
-    message = escape(alt)
+    message = safe(alt)
     return (
-        f'<figure>\n<figcaption><h3>{escape(title)}</h3><p aria-hidden="true">{message}</p></figcaption>\n'
+        f'<figure>\n<figcaption><h3>{safe(title)}</h3><p aria-hidden="true">{message}</p></figcaption>\n'
         f'<div class="chart" role="img" aria-label="{message}">{_CHART}{_json(spec)}</script><div></div>'
         f'<noscript><img alt="{message}" src="{picture}"></noscript></div>\n'
         f"{twin}</figure>"
@@ -139,7 +173,7 @@ def table(
     specs, names = formats or {}, headings or {}
     side = [_side(series) for series in frame.get_columns()]
     head = "".join(
-        f'<th scope="col"{css}>{escape(names.get(name) or heading(name))}</th>'
+        f'<th scope="col"{css}>{told(names.get(name) or heading(name))}</th>'
         for name, css in zip(frame.columns, side, strict=True)
     )
     columns = [_texts(series.head(max_rows), specs.get(series.name)) for series in frame.get_columns()]
@@ -153,8 +187,8 @@ def table(
     rest = frame.height - max_rows
     more = f'<p class="more">{max_rows:,} of {frame.height:,} rows are shown.</p>\n' if rest > 0 else ""
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">\n'
-        f"<table><caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{safe(caption)}">\n'
+        f"<table><caption>{safe(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
         f"<tbody>\n{chr(10).join(body)}\n</tbody></table>\n{more}</div>"
     )
 
@@ -196,10 +230,12 @@ def render_page(
         f'<li><a href="#{anchor}">{text}</a></li>' for anchor, text in _SECTION.findall(body_html)
     )
     nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if links.count("<li>") > 1 else ""
-    facts = (f"<dt>{escape(key)}</dt><dd>{escape(value)}</dd>" for key, value in provenance.items())
+    facts = (f"<dt>{safe(key)}</dt><dd>{safe(value)}</dd>" for key, value in provenance.items())
+    words = _words(body_html)
+    body_html += words
     return Template((_HERE / "page.html").read_text("utf-8")).substitute(
         policy=_policy(scripts),
-        title=escape(title),
+        title=safe(title),
         header=_header(title, subtitle, decision, badge, body_html),
         style=(_HERE / "page.css").read_text("utf-8"),
         nav=nav,
@@ -209,17 +245,26 @@ def render_page(
     )
 
 
+def _words(body: str) -> str:
+    """What the words of a page mean, folded; nothing on a page that has none of them."""
+    used = words_on(body)
+    if len(used) < FEWEST_WORDS:
+        return ""
+    table = answers(used, caption="Words", answer="meaning")
+    return fold("Words", table, about=f"what {len(used)} of the words above mean")
+
+
 def _header(
     title: str, subtitle: str, decision: str | None, badge: tuple[str, bool] | None, body: str
 ) -> str:
     if decision is None:
-        return f"<h1>{escape(title)}</h1>\n<p>{escape(subtitle)}</p>"
+        return f"<h1>{safe(title)}</h1>\n<p>{safe(subtitle)}</p>"
     corner = ""
     if badge is not None:
         kind, target = "badge warns" if badge[1] else "badge", ' href="#data"' if 'id="data"' in body else ""
         corner = f'<a class="{kind}"{target}>{badge[0]}</a>'
-    kicker = f'<p class="kicker"><span>{escape(title)} · {escape(subtitle)}</span>{corner}</p>'
-    return f"{kicker}\n<h1>{escape(decision)}</h1>"
+    kicker = f'<p class="kicker"><span>{safe(title)} · {safe(subtitle)}</span>{corner}</p>'
+    return f"{kicker}\n<h1>{safe(decision)}</h1>"
 
 
 def _json(spec: Mapping[str, object]) -> str:
@@ -288,7 +333,7 @@ def _side(series: pl.Series) -> str:
 
 
 def _texts(series: pl.Series, spec: str | None) -> list[str]:
-    """Cells of a column as escaped text."""
+    """Cells of a column as escaped text: counts and money exactly, measures with three figures, shares as per cents."""
     if spec is None:
         unit = unit_of(series.name)
         if isinstance(series.dtype, pl.Decimal):
@@ -296,8 +341,8 @@ def _texts(series: pl.Series, spec: str | None) -> list[str]:
         elif series.dtype.is_integer():
             spec = ",d"
         else:
-            spec = unit.python if unit else ",.2f"
-    return [escape(_text(value, spec)) for value in series.to_list()]
+            spec = unit.python if unit and (unit.symbol == "%" or unit.is_money) else ""
+    return [safe(_text(value, spec)) for value in series.to_list()]
 
 
 def _text(value: object, spec: str) -> str:
@@ -307,7 +352,9 @@ def _text(value: object, spec: str) -> str:
         case bool():
             return "yes" if value else "no"
         case int() | float() | Decimal():
-            return MISSING if value != value else format(value, spec).replace("-", "−")
+            if value != value:
+                return MISSING
+            return format(value, spec).replace("-", "−") if spec else three_figures(float(value))
         case datetime():
             return f"{value:%Y-%m-%d %H:%M}" + (f" {value:%Z}" if value.tzinfo else "")
         case date():

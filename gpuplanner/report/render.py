@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from gpuplanner._optional import import_optional
-from gpuplanner.errors import GpuPlannerError, OutputError, ScenarioError, examples, message
+from gpuplanner.errors import (
+    GpuPlannerError,
+    GpuPlannerWarning,
+    OutputError,
+    ScenarioError,
+    examples,
+    message,
+)
 from gpuplanner.files import MANIFEST, Mark, replaced_directory, to_json, write_atomically
 from gpuplanner.names import nearest
 from gpuplanner.planner import plan_to_json
@@ -18,9 +25,10 @@ from gpuplanner.report.cost import savings_record
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import badge, fleet_words
 from gpuplanner.report.forecast import forecast_record
-from gpuplanner.report.page import render_page
+from gpuplanner.report.page import paragraph, parted, render_page
 from gpuplanner.report.section import FRAGMENT
-from gpuplanner.report.tearsheet import period
+from gpuplanner.report.sent import browser, markdown_text, message_text, pdf_into, tables_into
+from gpuplanner.report.tearsheet import PDF, links, period
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder
@@ -29,6 +37,7 @@ from gpuplanner.study.forecast_ledger import read_ledger, remember
 from gpuplanner.study.future.options import check_options
 from gpuplanner.study.handover import notes, write_study_workbook
 from gpuplanner.study.savings_ledger import booked, read_savings, savings_file, savings_json, savings_sheets
+from gpuplanner.study.study import TABLES
 
 CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"
@@ -37,7 +46,19 @@ NEEDED = {"papermill": "report", "xlsxwriter": "report", "vl_convert": "plot", "
 MARK = Mark(
     MANIFEST,
     "gpuplanner report 1",
-    names=("index.html", "study.json", "workbook.xlsx", "plan.json", "scenario.yaml", "report.ipynb"),
+    names=(
+        "index.html",
+        "appendix.html",
+        "message.txt",
+        "summary.md",
+        "report.pdf",
+        "tables",
+        "study.json",
+        "workbook.xlsx",
+        "plan.json",
+        "scenario.yaml",
+        "report.ipynb",
+    ),
 )
 
 
@@ -51,10 +72,11 @@ def write_report(
 ) -> Study:
     """Evaluate a scenario and write its report folder in one step.
 
-    The folder gets ``index.html``, ``study.json``, ``workbook.xlsx``, ``plan.json``, ``scenario.yaml``,
-    ``report.ipynb`` (as executed), ``export/`` and ``manifest.json`` with the hash of each. If anything fails,
-    what stood there stays; a failed notebook is kept beside it as ``<out>.failed.ipynb``. A `ledger` holds what earlier
-    months forecast, and its neighbour, ``<ledger>.savings.json``, what they promised to save.
+    The folder gets ``index.html`` and ``appendix.html``, ``message.txt``, ``summary.md`` and, where a browser is,
+    ``report.pdf``, ``study.json``, ``workbook.xlsx``, ``tables/``, ``plan.json``, ``scenario.yaml``, ``report.ipynb``
+    (as executed), ``export/`` and ``manifest.json`` with the hash of each. If anything fails, what stood there stays;
+    a failed notebook is kept beside it as ``<out>.failed.ipynb``. A `ledger` holds what earlier months
+    forecast, and its neighbour, ``<ledger>.savings.json``, what they promised to save.
     """
     out = Path(out)
     check_options(scenario)
@@ -78,16 +100,8 @@ def write_report(
         body += "" if told is None else forecast_record(told)
         saved = None if saved is None else booked(saved, scenario, study.comparison)
         body += "" if saved is None else savings_record(saved)
-        page = render_page(
-            body,
-            title=f"GPU report: {scenario.name}",
-            subtitle=_subtitle(study),
-            decision=headline(study.decision),
-            badge=badge(study.decision),
-            provenance=notes(study),
-        )
+        _written(folder, study, *parted(body))
         _strip(executed)
-        (folder / "index.html").write_text(page, encoding="utf-8")
         (folder / "study.json").write_text(study.to_json(), encoding="utf-8")
         if study.plan is not None and study.problem is not None:
             (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
@@ -95,6 +109,7 @@ def write_report(
         more = {} if saved is None else savings_sheets(saved)
         write_study_workbook(folder / "workbook.xlsx", study, more)
         pack_into(scenario, study.comparison, folder)
+        _printed(folder)
     out.with_suffix(".failed.ipynb").unlink(missing_ok=True)
     if ledger is not None and told is not None:
         write_atomically(ledger, told.write_parquet)
@@ -102,6 +117,52 @@ def write_report(
         text = savings_json(saved)
         write_atomically(savings_file(ledger), lambda place: place.write_text(text, encoding="utf-8"))
     return study
+
+
+def _written(folder: Path, study: Study, body: str, aside: str) -> None:
+    """Write the page, its appendix, and what is sent: all from the one decision."""
+    title, one = f"GPU report: {study.scenario.name}", study.decision
+    more = '<p class="more"><a href="appendix.html">Appendix: forecast and its errors, the planned layouts</a></p>'
+    index = render_page(
+        body + (more if aside else ""),
+        title=title,
+        subtitle=_subtitle(study),
+        decision=headline(one),
+        badge=badge(one),
+        provenance=notes(study),
+    )
+    back = paragraph(
+        "Behind the page index.html: how the forecast and the plan were made, and how far they can be trusted."
+    )
+    told = {"title": title, "period": period(study)}
+    texts = {
+        "index.html": index,
+        "appendix.html": render_page(
+            back + aside, title=f"{title}, appendix", subtitle=_subtitle(study), provenance=notes(study)
+        ),
+        "message.txt": message_text(one, **told),
+        "summary.md": markdown_text(one, **told, links=dict([("Page", "index.html"), *links(study)])),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    tables_into(folder / TABLES, study.tables)
+
+
+def _printed(folder: Path) -> None:
+    """Print the page where a browser is; where it fails the page does without, and it is said."""
+    program = browser()
+    if program is None:
+        return
+    try:
+        pdf_into(folder / "index.html", folder / PDF[1], program)
+    except OutputError as error:
+        warnings.warn(f"no PDF: {error}", GpuPlannerWarning, stacklevel=2)
+        for name in ("index.html", "summary.md"):
+            text = (folder / name).read_text(encoding="utf-8")
+            text = text.replace(f'<a href="{PDF[1]}">{PDF[0]}</a> ', "").replace(
+                f" · [{PDF[0]}]({PDF[1]})", ""
+            )
+            (folder / name).write_text(text, encoding="utf-8")
 
 
 def run_notebook(

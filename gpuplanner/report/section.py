@@ -104,6 +104,17 @@ def parts(section: Section) -> list[Text | dict[str, object]]:
     return [*found, Text(html[at:])]
 
 
+def charts_of(section: str) -> list[dict[str, object]]:
+    """The specifications of the charts of a section, in order.
+
+    Examples
+    --------
+    >>> charts_of("<p>none</p>")
+    []
+    """
+    return [json.loads(match[1]) for match in _CHART.finditer(section)]
+
+
 def show(section: Section) -> None:
     """Display a section: text, live charts, tables."""
     display = import_optional("IPython.display", extra="notebook").display

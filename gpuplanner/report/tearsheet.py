@@ -11,16 +11,27 @@ from gpuplanner import plot
 from gpuplanner.report import page
 from gpuplanner.report.first_screen import Links, first_screen
 from gpuplanner.report.section import Section
+from gpuplanner.report.sent import browser
 from gpuplanner.report.teams import teams as shared_by
 from gpuplanner.report.ways import ways
+from gpuplanner.report.words import safe
 from gpuplanner.study import Study
+from gpuplanner.study.explain import FIGURES, explained, told
 from gpuplanner.study.future.calm import choice_sentence, choice_table
 from gpuplanner.study.tenants.fairness import Fairness
+from gpuplanner.units import counted
 
 HELD = ("used", "held_idle", "unobserved")
 """Parts of the installed hours that somebody held."""
-FILES = (("Workbook", "workbook.xlsx"), ("Notebook", "report.ipynb"), ("JSON file", "study.json"))
+FILES = (
+    ("Workbook", "workbook.xlsx"), ("Appendix", "appendix.html"), ("Tables", "tables/README.md"),
+    ("Message", "message.txt"), ("Markdown", "summary.md"), ("Notebook", "report.ipynb"), ("JSON file", "study.json"),
+)  # fmt: skip
+PDF = ("PDF", "report.pdf")
 """What always stands beside the page."""
+CARDS = ("gpus", "saving", "delay", "run-out")
+"""Figures of the cards, by the names that they are explained under."""
+HOW, MOST_BEHIND = "how-", 25
 MOST_GPUS = 128
 """Most GPUs whose calendar is drawn GPU by GPU."""
 _COSTS = (
@@ -65,8 +76,41 @@ def summary(study: Study) -> Section:
             peaks=daily_peaks(study),
             period=period(study),
             links=links(study),
+            how=[HOW + name for name in CARDS],
             doubts=study.provenance.doubts,
             projects=[one.sentence for one in study.comparison.projects],
+        ),
+    )
+
+
+def capacity(study: Study) -> Section:
+    """What was asked for, held and at work beside what there is, and how fast the need grows."""
+    one, use = study.decision, study.tables["use"]
+    known, gpus = not one.fleet_inferred, study.headline.installed_gpus
+    peaks = daily_peaks(study)
+    growth = one.run_out.today.growth
+    said = (
+        f"If weeks go on as they did, the need of a year from now is {abs(growth):.0%} "
+        f"{'above' if growth >= 0 else 'below'} that of next week; the first picture has its range."
+        if growth is not None
+        else f"How fast the need grows is not known: {one.run_out.today.reason or 'too few weeks were seen'}."
+    )
+    return page.section(
+        "Demand and capacity",
+        page.paragraph(said),
+        page.pair(
+            page.figure(
+                plot.plot_use(use, gpus=gpus, known=known),
+                title="GPUs asked for, held and at work, mean of each day",
+                alt=plot.use_text(use),
+                numbers=use,
+            ),
+            page.figure(
+                plot.plot_peaks(peaks, gpus=gpus, known=known),
+                title="GPUs held in the busiest hour of each day",
+                alt=plot.peaks_text(peaks),
+                numbers=peaks,
+            ),
         ),
     )
 
@@ -90,7 +134,8 @@ def period(study: Study) -> str:
 def links(study: Study) -> Links:
     """Files that stand beside the page."""
     pack = study.plan is not None and study.headline.board_has_mig
-    return (*FILES, *([("Change pack", "export/")] if pack else []))
+    printed = [PDF] if browser() is not None else []
+    return (*FILES, *printed, *([("Change pack", "export/")] if pack else []))
 
 
 def quality(study: Study) -> Section:
@@ -108,7 +153,7 @@ def quality(study: Study) -> Section:
         *(page.note(note) for note in trace.notes),
         found,
         *(page.note(text) for text in study.provenance.cautions),
-        about="what was read, and what is wrong with it",
+        about=f"{trace.rows_kept:,} of {trace.rows_in:,} rows kept, {counted(table.height, 'finding')}",
     )
 
 
@@ -118,23 +163,42 @@ def ledger(study: Study) -> Section:
     largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
     heaviest = tenants.row(0, named=True) if tenants.height else {"tenant": "-", "held_gpu_hours": 0.0}
     held, installed = study.headline.allocated_gpu_hours, study.headline.installed_gpu_hours
-    return page.fold(
+    return page.section(
         "Where the hours went",
-        page.paragraph(f"{study.findings[0]} In all, jobs held {held:,.0f} of {installed:,.0f} GPU-hours."),
-        page.figure(
-            plot.plot_ledger(study.tables["ledger"], tz=study.scenario.tz),
-            title="Installed GPU-hours by bucket",
-            alt="Every installed GPU-hour is in one bucket; the largest is "
-            f"{largest['bucket'].replace('_', ' ')} with {largest['share']:.0%}.",
-            numbers=buckets,
+        page.paragraph(
+            f"{study.findings[0]} In all, jobs held {held:,.0f} of {installed:,.0f} GPU-hours. {_lost(study)}"
         ),
-        page.figure(
-            plot.plot_ledger_tenants(study.tables["ledger"]),
-            title="Allocated GPU-hours by tenant",
-            alt=f"{heaviest['tenant']} held most: {heaviest['held_gpu_hours']:,.0f} GPU-hours.",
-            numbers=tenants,
+        page.pair(
+            page.figure(
+                plot.plot_ledger(study.tables["ledger"], tz=study.scenario.tz),
+                title="Every installed GPU-hour, by what was done with it",
+                alt="Every installed GPU-hour is in one bucket; the largest is "
+                f"{largest['bucket'].replace('_', ' ')} with {largest['share']:.0%}.",
+                numbers=buckets,
+            ),
+            page.figure(
+                plot.plot_ledger_tenants(study.tables["ledger"]),
+                title="Held GPU-hours by team",
+                alt=f"{heaviest['tenant']} held most: {heaviest['held_gpu_hours']:,.0f} GPU-hours.",
+                numbers=tenants,
+            ),
         ),
-        about="every installed GPU-hour, by what was done with it and by team",
+    )
+
+
+def _lost(study: Study) -> str:
+    """What went to attempts that did not complete, and what that time cost."""
+    ended, figures = study.tables["ended"], study.headline
+    lost = ended.filter("lost")
+    hours, held = float(lost["gpu_hours"].sum()), float(ended["gpu_hours"].sum())
+    if not hours:
+        return "No attempt is known to have ended badly."
+    price = figures.price_per_gpu_hour
+    worth = "" if price is None else f", {hours * price:,.0f} {figures.currency} at {price:,.2f} a GPU-hour"
+    worst = lost.group_by("state").agg(pl.col("gpu_hours").sum()).sort("gpu_hours", "state")["state"][-1]
+    return (
+        f"{hours:,.0f} of them ({hours / held:.0%}) went to attempts that did not complete{worth}, most of it "
+        f"{worst.lower().replace('_', ' ')}; how much checkpoints had saved is not known."
     )
 
 
@@ -165,6 +229,7 @@ def demand(study: Study) -> Section:
         .sort("day", "profile")
     )
     gpus, running = study.headline.tomorrow_gpus, study.headline.tomorrow_running_gpus
+    held = "" if coverage is None else f", {coverage:.0%} of past slots were inside the 90 % range"
     return page.fold(
         "Demand and forecast",
         page.note(f"Of the {gpus:,.0f} GPUs expected tomorrow at noon, {running:,.0f} run today."),
@@ -180,13 +245,21 @@ def demand(study: Study) -> Section:
             alt="Naive stands in every comparison; the model used for each series is in the table.",
             numbers=choice.select(_CHOICE),
         ),
-        about="what was wanted, what is to come, and how wrong that was before",
+        about=f"{gpus or 0:,.0f} GPUs are expected tomorrow at noon{held}",
+        appendix=True,
     )
 
 
 def rightsizing(study: Study) -> Section:
     """Jobs that could be smaller: what people ask for and what they need, in all and week by week."""
-    title, about = "Jobs that could be smaller", "what jobs ask for, and what they need"
+    figures = study.headline
+    title, about = (
+        "Jobs that could be smaller",
+        f"{figures.small_jobs_asking_too_much:,} of {figures.small_jobs:,} jobs of a GPU or less ask for more than "
+        "they need"
+        if figures.small_jobs_with_evidence
+        else "not known: no job's memory or activity was measured",
+    )
     said = page.paragraph(study.findings[1])
     if not study.headline.board_has_mig:
         return page.fold(title, said, about=about)
@@ -249,6 +322,30 @@ def teams(study: Study) -> Section:
     return Section("") if found is None else shared_by(found)
 
 
+def numbers(study: Study) -> Section:
+    """How each figure comes about: its formula, what stands in it, and the rows behind it."""
+    rows = []
+    for name in FIGURES:
+        one = explained(study, name)
+        inputs = page.answers(
+            {what: told(value) for what, value in one.inputs.items()}, caption="What stands in it"
+        )
+        found = page.table(one.rows, caption=f"Rows, in full in {one.source}", max_rows=MOST_BEHIND)
+        parts = [
+            page.paragraph(f"= {one.formula}"),
+            inputs if one.inputs else "",
+            found if one.rows.height else "",
+        ]
+        rows.append(
+            f'<details id="{HOW}{name}"><summary>{safe(one.sentence)}</summary>{"".join(parts)}</details>'
+        )
+    return page.fold(
+        "How the numbers come about",
+        *rows,
+        about=f"formula, inputs and rows of {len(rows)} figures of this page",
+    )
+
+
 def layouts(study: Study) -> Section:
     """The planned calendar, its bound and what drives it; nothing where none was planned."""
     if study.plan is None or study.problem is None:
@@ -297,7 +394,7 @@ def layouts(study: Study) -> Section:
             )
         )
     title = "The planned layouts" if cut else "GPUs on, as planned"
-    return page.fold(title, *shown, about="hour by hour, with what no plan undercuts")
+    return page.fold(title, *shown, about="hour by hour, with what no plan undercuts", appendix=True)
 
 
 def _choices(study: Study) -> list[str]:
@@ -325,8 +422,15 @@ def _bound(study: Study) -> str:
 
 def costs(study: Study) -> Section:
     """Who pays for the period, energy and carbon; what is not known is said in its place."""
-    title, about = "Cost, energy and carbon", "of the whole period, by team"
     table, figures = study.tables["costs"], study.headline
+    told = [
+        f"{Decimal(figures.cost):,.0f} {figures.currency}"
+        if figures.cost and figures.currency
+        else "no price",
+        *([] if figures.energy_kwh is None else [f"{figures.energy_kwh:,.0f} kWh"]),
+        *([] if figures.carbon_kg is None else [f"{figures.carbon_kg:,.0f} kg CO2e"]),
+    ]
+    title, about = "Cost, energy and carbon", f"{', '.join(told)} in the whole period"
     missing = [page.paragraph(sentence) for sentence in study.provenance.not_stated]
     energy = [] if figures.energy_kwh is None else [page.paragraph(_energy(study)), _states(study)]
     if figures.cost is None or figures.currency is None:
@@ -386,4 +490,6 @@ def method(study: Study) -> Section:
         ]
     )
     table = page.table(rows, caption="Assumed figures with range, source and date")
-    return page.fold("What this rests on", table, about="assumed figures, with their sources")
+    return page.fold(
+        "What this rests on", table, about=f"{counted(len(assumed), 'assumed figure')}, with sources"
+    )

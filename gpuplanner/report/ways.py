@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from gpuplanner.report import page
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import badge, first_screen, fleet_words
 from gpuplanner.report.section import Section
+from gpuplanner.report.words import safe
 from gpuplanner.study.decision.frames import (
     bases_in_words,
     class_table,
@@ -30,7 +30,6 @@ from gpuplanner.study.decision.types import TODAY
 if TYPE_CHECKING:
     from altair.typing import ChartType
 
-_HOURS, _MINUTES = ",.0f", ",.1f"
 _WAYS = {
     "policy": "way to run",
     "meaning": "what it means",
@@ -63,7 +62,7 @@ def frontier_chart(found: Comparison, pinned: Comparison | None = None) -> Chart
 
 def ways(found: Comparison) -> Section:
     """Every way to run the fleet: its hours against the minutes that it adds, who waits, and why ways are out."""
-    title, about = "Ways compared", "what each way would cost, and who would wait"
+    title, about = "Ways compared", _about(found)
     if not found.rows:
         return page.fold(title, page.paragraph("No way could be played."), about=about)
     frame = frontier_frame(found)
@@ -81,42 +80,31 @@ def ways(found: Comparison) -> Section:
             title="GPU-hours a week that each way keeps on, against the minutes it adds",
             alt=f"{plot.frontier_text(frame, names=SHORT)} Lower is cheaper, left is faster.",
             numbers=_named(frame),
-            formats={"gpu_hours": _HOURS, "added_minutes": _MINUTES},
         ),
         page.table(
             _ways_table(found),
             caption=f"The same in figures, {_judged(found)}",
-            formats={"gpu_hours": _HOURS, "of_today": ".0%", "later_share": ".0%", "hold_rate": ".0%"}
-            | dict.fromkeys(("added_minutes", "longest_min"), _MINUTES),
+            formats=dict.fromkeys(("of_today", "later_share", "hold_rate"), ".0%"),
             headings=_WAYS,
         ),
         page.note(note),
         page.table(
             split,
             caption="By which lever each GPU-hour a week is saved",
-            formats={"gpu_hours": _HOURS},
             headings={"gpu_hours": "GPU-hours a week"},
         )
         if split.height
         else "",
         *(page.paragraph(text) for text in bases_in_words(found)),
-        page.figure(
-            page.roomy(plot.plot_policies(beside, names=SHORT)),
-            title="Ways on the same jobs",
-            alt=f"{plot.policies_text(beside, names=SHORT)} Lower is better.",
-            numbers=_named(beside),
-        ),
         page.table(
             classes,
             caption=f"Minutes late by what jobs asked for: {limit:g} of 100 start no later",
-            formats=dict.fromkeys(classes.columns[2:], _MINUTES),
             headings=_CLASSES,
         ),
         _energy(found),
         page.table(
             _named(hours_table(found)),
             caption="Of the hours that GPUs are on in a week",
-            formats=dict.fromkeys(hours_table(found).columns[1:], _HOURS),
             headings={
                 "policy": "way to run",
                 "gpu_hours": "on",
@@ -124,13 +112,29 @@ def ways(found: Comparison) -> Section:
                 "idle_gpu_hours": "without",
             },
         ),
+        page.figure(
+            page.roomy(plot.plot_policies(beside, names=SHORT)),
+            title="Ways on the same jobs",
+            alt=f"{plot.policies_text(beside, names=SHORT)} Lower is better.",
+            numbers=_named(beside),
+        ),
         about=about,
     )
 
 
+def _about(found: Comparison) -> str:
+    """The ways in one line: how many there are, and what the best of them needs."""
+    best = found.row(found.winner)
+    if best is None or best.gpu_hours is None or found.today is None or found.today.gpu_hours is None:
+        return "none could be played"
+    there = sum(row.gpu_hours is not None for row in found.rows)
+    hours = f"{best.gpu_hours:,.0f} GPU-hours a week, as today {found.today.gpu_hours:,.0f}"
+    return f"{there} ways; {SHORT.get(best.policy, best.policy)}: {hours}"
+
+
 def decided(found: Comparison) -> Section:
     """The sentence and the first screen of a comparison, without a study around them: for notebooks."""
-    sentence = f"<h3>{escape(headline(found.decision))}</h3>"
+    sentence = f"<h3>{safe(headline(found.decision))}</h3>"
     return page.section("The decision", sentence, _screen(found))
 
 
@@ -205,7 +209,6 @@ def _energy(found: Comparison) -> str:
     return page.table(
         table,
         caption="Energy of a week at the building's meter, and its carbon: what is off draws nothing, idle is not busy",
-        formats=dict.fromkeys(names[1:], _HOURS),
         headings={"policy": "way to run"},
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from gpuplanner.demand import pool
-from gpuplanner.ledger import by_bucket, by_tenant
+from gpuplanner.ledger import by_bucket, by_tenant, held_by_state
 from gpuplanner.planner import layout_changes
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.sizing import asked_and_used, sharing
@@ -23,7 +23,7 @@ from gpuplanner.study.future.outlook import OUTLOOKS, expected_gpu_hours, tomorr
 from gpuplanner.study.future.plans import NAME_THEM, Planned, planned_calendar
 from gpuplanner.study.future.workload import too_short
 from gpuplanner.study.headline import headline_of
-from gpuplanner.study.past.accounts import ledger, rightsizing_table, weeks
+from gpuplanner.study.past.accounts import ledger, rightsizing_table, use, weeks
 from gpuplanner.study.past.history import History, history
 from gpuplanner.study.provenance import provenance_of
 from gpuplanner.study.study import Study, open_study
@@ -112,6 +112,8 @@ def _past_tables(scenario: Scenario, known: History, priced: Money) -> dict[str,
         "costs": priced.costs,
         "energy": priced.states,
         "weeks": weeks(scenario),
+        "use": use(scenario),
+        "ended": held_by_state(known.trace.jobs, start=known.begin, end=known.end),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -32,7 +31,6 @@ from gpuplanner.export.workbook import Summary, write_workbook
 from gpuplanner.files import read_text, replaced_directory
 from gpuplanner.hardware import as_board
 from gpuplanner.names import resolve
-from gpuplanner.plain import to_plain
 from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify, verify_bound
 from gpuplanner.planner.contract.plan import LARGEST_FILE
 from gpuplanner.planner.numbered.assign import layouts_before, node_reboots
@@ -43,6 +41,7 @@ from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
 from gpuplanner.study.decision.frames import target_in_words
 from gpuplanner.study.decision_pack import MARK, write_pack
+from gpuplanner.study.explain import solved
 from gpuplanner.study.future.cost_review import CostReview, price_rows
 from gpuplanner.study.future.drains import drain_of, rehearse
 from gpuplanner.study.future.plans import NAME_THEM
@@ -367,7 +366,9 @@ def notes(study: Study) -> Mapping[str, str]:
     return {
         "Period": f"{study.headline.observed_from} to {study.headline.observed_to}",
         "Source": f"{trace.source}, {trace.rows_kept} of {trace.rows_in} rows kept",
-        "Input hashes": json.dumps(dict(study.provenance.inputs), sort_keys=True),
+        "Files read": "; ".join(
+            f"{name}: sha256 {sha}" for name, sha in sorted(study.provenance.inputs.items())
+        ),
         "Baseline": study.provenance.policies["today"],
         "Service": target_in_words(study.comparison),
         "Fleet": f"{study.headline.fleet_gpus} GPUs of {study.headline.board or study.headline.boards}, "
@@ -378,9 +379,16 @@ def notes(study: Study) -> Mapping[str, str]:
         if price is None
         else f"{price.value:.4f} {price.currency} a GPU-hour; {price.source}; {price.date}",
         "Carbon": f"{study.provenance.carbon.source}; {study.provenance.carbon.year}",
-        "Scenario": json.dumps(to_plain(study.scenario), sort_keys=True),
+        "Scenario": "; ".join(_stated(study.scenario)) or "all as it is by default",
+        **solved(study),
         "gpuplanner": str(study.provenance.gpuplanner),
     }
+
+
+def _stated(scenario: Scenario) -> Iterator[str]:
+    """What a scenario says otherwise than by default, field by field."""
+    for name, (_, stated) in Scenario().diff(scenario).items():
+        yield f"{name} = {stated}"
 
 
 def _service_report(text: str, board: str | None) -> FileReport:

@@ -21,6 +21,8 @@ from gpuplanner.study.future.calm import PlanChoice
 from gpuplanner.study.headline import Headline
 from gpuplanner.study.provenance import Provenance
 
+TABLES = "tables"
+"""Folder of the tables in that of a report."""
 JSON_TABLES = (
     "ledger_buckets", "ledger_tenants", "rightsizing", "scores", "layout_counts", "layout_changes", "costs", "energy",
     "weeks", "quality",
@@ -102,7 +104,7 @@ class Study:
 
 
 def open_study(directory: str | Path) -> Study:
-    """Read a folder written by :meth:`Study.save`.
+    """Read a folder written by :meth:`Study.save`, or that of a report.
 
     Raises
     ------
@@ -115,7 +117,8 @@ def open_study(directory: str | Path) -> Study:
         kept = folder / "plan.json"
         planned = plan_from_json(kept.read_text(encoding="utf-8")) if _has_plan(values) else (None, None)
         scenario = Scenario(**values["scenario"])
-        tables = {path.stem: pl.read_parquet(path) for path in sorted(folder.glob("*.parquet"))}
+        kept_tables = sorted(folder.glob("*.parquet")) or sorted((folder / TABLES).glob("*.parquet"))
+        tables = {path.stem: pl.read_parquet(path) for path in kept_tables}
         beside = tuple(of_plain(PlanChoice, one) for one in values["plan_choices"])
         comparison = Comparison.from_dict(values["comparison"])
     except KeyError as missing:

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 from gpuplanner import plot
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerError
+from gpuplanner.files import write_atomically
 from gpuplanner.knobs import Knob, Slider, knobs_of
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.coarse import coarse
 from gpuplanner.study.decision.frames import frontier_frame, target_in_words
 from gpuplanner.study.decision.policies import MEANINGS, SHORT
 from gpuplanner.study.decision.record import Comparison, PolicyRow, compared
 from gpuplanner.study.decision.worth import usd_per_kwh_of
 from gpuplanner.study.decision_pack import hand_over
 from gpuplanner.study.past.history import history
+from gpuplanner.study.study import Study
 from gpuplanner.widgets.background import BackgroundPanel, table_html
 
 if TYPE_CHECKING:
@@ -208,6 +211,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.pinned: PanelAnswer | None = None
         self._starts = Starts.of(scenario)
         self.controls = {row.name: control_of(row, self._starts) for row in CONTROLS}
+        self._stands, self._before, self._going_back = self._values(), list[dict[str, Any]](), False
         self.policy = widgets.Dropdown(
             options=[(RECOMMENDED, None), *((f"{SHORT[name]}: {MEANINGS[name]}", name) for name in MEANINGS)],
             description="Way shown", tooltip="Whose figures stand in the table",
@@ -217,17 +221,26 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.button = widgets.Button(description="Evaluate", tooltip="Answer the question as it stands")
         self.pin = widgets.Button(description="Pin this answer", tooltip="Keep it beside the answers to come")
         self.reset = widgets.Button(description="Back to the start", tooltip="Set every control back")
+        self.undo = widgets.Button(
+            description="Undo", tooltip="Set the controls back to before the last change"
+        )
+        self.keep = widgets.Button(
+            description="Save", tooltip="Write the scenario as YAML, to go on with it elsewhere"
+        )
         self.files = widgets.Button(description="Write the files", tooltip="Pack and workbook of this answer")
         self.written = widgets.HTML()
         self.button.on_click(lambda _: self.ask())
         self.files.on_click(lambda _: self.write())
+        self.undo.on_click(lambda _: self._undo())
+        self.keep.on_click(lambda _: self._keep())
         self.pin.on_click(lambda _: self._pin())
         self.reset.on_click(lambda _: self._reset())
         for control in self.controls.values():
             control.observe(lambda _: self._changed(), names="value")
         self.policy.observe(lambda _: self._redraw(), names="value")
         buttons = widgets.HBox(
-            [self.button, self.pin, self.reset, self.files], layout={"flex_flow": "row wrap"}
+            [self.button, self.undo, self.pin, self.reset, self.keep, self.files],
+            layout={"flex_flow": "row wrap"},
         )
         fleet = widgets.HTML(f"<b>{escape(self._starts.fleet)}</b>")
         controls = [
@@ -286,7 +299,45 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
 
     def _changed(self) -> None:
         self._say_code()
+        if not self._going_back:
+            self._before.append(self._stands)
+        self._stands = self._values()
+        self._show_coarse()
         self.ask_soon()
+
+    def _values(self) -> dict[str, Any]:
+        return {name: control.value for name, control in self.controls.items()}
+
+    def _show_coarse(self) -> None:
+        """Show at once what another limit would give, where nothing else was changed; the exact answer follows."""
+        known = self.newest or self.pinned
+        if known is None:
+            return
+        changed = list(known.scenario.diff(self.scenario))
+        asked = [row.control for row in CONTROLS if row.name in changed]
+        if len(changed) != 1 or not (asked and isinstance(asked[0], Slider) and asked[0].limit):
+            return
+        before = self.pinned or known
+        found = coarse(known.found, float(getattr(self.scenario, changed[0])))
+        shown = PanelAnswer(self.scenario, found, self.policy.value, frontier_html(found, before.found))
+        self.answer.value = answer_html(shown, before)
+
+    def _undo(self) -> None:
+        """Set the controls back to where they stood before the last change."""
+        if not self._before:
+            return
+        self._going_back = True
+        try:
+            for name, value in self._before.pop().items():
+                self.controls[name].value = value
+        finally:
+            self._going_back = False
+        self.ask_soon()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the scenario as the controls stand, as YAML; ``whatif(Scenario.from_yaml(path))`` begins there."""
+        text = self.scenario.to_yaml()
+        return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
 
     def _pin(self) -> None:
         if self.newest is not None:
@@ -306,6 +357,10 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         )
         self.written.value = f"Written: {links}"
 
+    def _keep(self) -> None:
+        place = self.save(Path("build") / f"what-if-{self.base.name.replace(' ', '-')}.yaml")
+        self.written.value = f"Written: <code>{escape(str(place))}</code>"
+
     def _reset(self) -> None:
         for name, control in self.controls.items():
             control.value = self._starts.values[name]
@@ -318,13 +373,13 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.code.value = f"<code>comparison(replace(scenario{escape(arguments)}))</code>"
 
 
-def whatif(scenario: Scenario | None = None) -> WhatIf:
+def whatif(scenario: Scenario | Study | None = None) -> WhatIf:
     """Make the what-if panel of a scenario.
 
     Parameters
     ----------
-    scenario : Scenario, optional
-        Default: the shipped sample.
+    scenario : Scenario or Study, optional
+        Where the controls begin; default: the shipped sample.
 
     Returns
     -------
@@ -338,4 +393,4 @@ def whatif(scenario: Scenario | None = None) -> WhatIf:
     >>> panel.scenario.wait_minutes, round(panel.controls["price_usd_per_kwh"].value, 3)
     (30.0, 0.122)
     """
-    return WhatIf(scenario or Scenario())
+    return WhatIf(scenario.scenario if isinstance(scenario, Study) else scenario or Scenario())

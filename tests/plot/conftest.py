@@ -137,12 +137,31 @@ def frontier() -> pl.DataFrame:
 @pytest.fixture
 def full() -> pl.DataFrame:
     """A fleet that is too small from the second week on, and one that is not."""
-    rows = [
-        (way, at(168 * week).date(), chance)
-        for way, chances in (("today", (0.2, 0.6, 0.9)), ("recommended", (0.0, 0.1, 0.2)))
-        for week, chance in enumerate(chances)
+    rows = [("seen", at(-168).date(), None, 12.0, None, None)]
+    rows += [
+        (way, at(168 * week).date(), need - 2.0, need, need + 4.0, chance)
+        for way, needs, chances in (
+            ("today", (14.0, 17.0, 19.0), (0.2, 0.6, 0.9)),
+            ("recommended", (10.0, 11.0, 12.0), (0.0, 0.1, 0.2)),
+        )
+        for week, (need, chance) in enumerate(zip(needs, chances, strict=True))
     ]
-    return pl.DataFrame(rows, schema=["way", "week", "chance"], orient="row")
+    numbers = dict.fromkeys(("low", "need", "high", "chance"), pl.Float64)
+    return pl.DataFrame(rows, schema={"way": pl.String, "week": pl.Date} | numbers, orient="row")
+
+
+@pytest.fixture
+def use() -> pl.DataFrame:
+    """Two days of which one was measured."""
+    days = [at(24 * day).date() for day in range(2)]
+    return pl.DataFrame(
+        {
+            "day": days,
+            "requested_gpus": [30.0, 20.0],
+            "allocated_gpus": [14.0, 16.0],
+            "active_gpus": [7.0, None],
+        }
+    )
 
 
 @pytest.fixture

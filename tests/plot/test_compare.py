@@ -70,21 +70,37 @@ def test_only_the_recommended_way_is_in_colour(frontier):
     assert {row["policy"] for row in rows if row["look"] == "best"} == {"pools"}
 
 
-def test_a_chance_has_its_ring_where_it_is_more_likely_than_not(full):
-    spec = plot.chart_spec(plot.plot_full(full, gpus=16))
+def test_a_need_has_its_ring_on_the_capacity_where_it_is_more_likely_than_not_too_much(full):
+    spec = plot.chart_spec(plot.plot_need(full, gpus=16))
     ring = next(part for part in layers(spec, "point"))
-    assert [row["chance"] for row in rows_of(spec, ring)] == [0.6]
-    text = plot.full_text(full, gpus=16)
+    assert [(row["chance"], row["gpus"]) for row in rows_of(spec, ring)] == [(0.6, 16.0)]
+    said = {row["word"] for part in layers(spec, "text") for row in rows_of(spec, part)}
+    assert {"today's way: full by 8 Oct 2026", "need,\nas recommended", "16 there are"} <= said
+    text = plot.need_text(full, gpus=16)
     assert "today's way no longer enough by 8 Oct 2026" in text
     assert "as recommended enough until 15 Oct 2026" in text
 
 
-def test_ways_that_run_out_alike_are_one_line(full):
+def test_ways_that_need_alike_are_one_line(full):
     one = full.filter(way="today")
     both = pl.concat([one, one.with_columns(way=pl.lit("recommended"))])
-    spec = plot.chart_spec(plot.plot_full(both, gpus=16))
-    assert len(rows_of(spec, layers(spec, "line")[0])) == one.height
-    assert "either way no longer enough by 8 Oct 2026" in plot.full_text(both, gpus=16)
+    spec = plot.chart_spec(plot.plot_need(both, gpus=16))
+    assert [len(rows_of(spec, line)) for line in layers(spec, "line")] == [one.height]
+    assert "either way no longer enough by 8 Oct 2026" in plot.need_text(both, gpus=16)
+
+
+def test_use_has_a_line_a_measure_with_its_word_and_no_line_for_what_nobody_measured(use):
+    spec = plot.chart_spec(plot.plot_use(use, gpus=20))
+    words = [row["word"] for part in layers(spec, "text") for row in rows_of(spec, part)]
+    assert sorted(words) == ["20 installed", "asked for", "at work", "held"]
+    assert "7 were at work" in plot.use_text(use)
+    unseen = use.with_columns(active_gpus=pl.lit(None, pl.Float64))
+    spec = plot.chart_spec(plot.plot_use(unseen, gpus=20, known=False))
+    assert sorted(row["word"] for part in layers(spec, "text") for row in rows_of(spec, part)) == [
+        "asked for",
+        "held",
+    ]
+    assert plot.use_text(unseen).endswith("how many worked was not measured.")
 
 
 def test_bars_of_days_stand_on_zero_and_a_guessed_fleet_is_no_line_of_capacity(peaks):

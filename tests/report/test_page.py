@@ -121,7 +121,7 @@ def test_navigation_links_to_every_section(html):
     tags = Outline(html).tags
     sections = [attributes["id"] for tag, attributes in tags if tag == "section"]
     links = [attributes["href"] for tag, attributes in tags if tag == "a"]
-    assert links == [f"#{anchor}" for anchor in sections]
+    assert links == ["#main", *(f"#{anchor}" for anchor in sections)]
     assert len(sections) == 2
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from html import unescape
+from html.parser import HTMLParser
 
 import nbformat
 import polars as pl
@@ -21,8 +22,10 @@ from gpuplanner.inbox import Dataset, write_dataset
 from gpuplanner.report.figures import MISSING, value_of
 from gpuplanner.report.render import run_notebook, write_report
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import evaluate, load_trace
+from gpuplanner.study import evaluate, load_trace, open_study
 from gpuplanner.study.decision.record import Comparison
+from gpuplanner.study.explain import explained
+from gpuplanner.study.explain import told as said
 from tests.report.test_first_screen import Figures, form_of
 
 pytestmark = pytest.mark.notebook
@@ -38,9 +41,19 @@ def report(quick, tmp_path_factory):
 
 def test_folder_holds_everything_and_its_hashes(report):
     manifest = json.loads((report / "manifest.json").read_text())["files"]
-    assert {"index.html", "study.json", "workbook.xlsx", "plan.json", "export/README.md"} <= set(manifest)
+    expected = {
+        "index.html",
+        "appendix.html",
+        "message.txt",
+        "summary.md",
+        "study.json",
+        "workbook.xlsx",
+        "plan.json",
+    }
+    assert expected | {"export/README.md", "tables/README.md", "tables/ledger.parquet"} <= set(manifest)
     assert all(sha256(report / name) == told["sha256"] for name, told in manifest.items())
-    assert (report / "index.html").stat().st_size <= 8_000_000
+    assert (report / "index.html").stat().st_size <= 3_000_000
+    assert (report / "appendix.html").stat().st_size <= 3_000_000
 
 
 def sheet(report, name: str) -> pl.DataFrame:
@@ -102,16 +115,99 @@ def shown(path, scenario):
     """What the cells of a notebook show up to its decision, with a scenario's own parameters."""
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"][:3]
     found: list[str] = []
-    names = {"display": lambda section: found.append(section._repr_mimebundle_()["text/html"])}
+    names = {"display": lambda one: found.append(one._repr_html_())}
     exec(cells[0], names)  # the project's own notebook
     names |= {"path": scenario.path, "policies": scenario.policies}
     for cell in cells[1:]:
-        exec(cell.replace("show(", "display("), names)
+        exec(cell, names)
     return found
 
 
+def test_what_is_sent_says_what_the_page_says_and_is_linked_from_it(report):
+    one = Comparison.from_dict(json.loads((report / "study.json").read_text())["comparison"]).decision
+    page, message, markdown = (
+        (report / name).read_text() for name in ("index.html", "message.txt", "summary.md")
+    )
+    assert len(message) <= 3000
+    shown = {name: text for name, _, text in Figures(page).found}
+    for text in (message, markdown.replace("\\", "")):
+        assert shown["saving.value"] in text
+        assert f"{shown['gpus']} of {shown['fleet_gpus']}" in text
+        assert all(" ".join(step.split())[1:] in " ".join(text.split()) for step in one.monday)
+    held = pl.read_parquet(report / "tables" / "ledger_tenants.parquet")["held_gpu_hours"].sum()
+    assert shown["all_held"] == f"{sum(row.held_gpu_hours for row in one.teams):,.0f}"
+    assert held == pytest.approx(sum(row.held_gpu_hours for row in one.teams if row.team != "nobody"))
+    beside = re.findall(r'<a href="([^"#]*)">', page)
+    assert {
+        "workbook.xlsx",
+        "appendix.html",
+        "message.txt",
+        "summary.md",
+        "report.ipynb",
+        "study.json",
+    } <= set(beside)
+    assert all((report / path).exists() for path in beside)
+
+
+class Places(HTMLParser):
+    """Text of each element with an id, and how many folds are closed around it."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text: dict[str, list[str]] = {}
+        self.closed: dict[str, int] = {}
+        self._open: list[tuple[str, str | None, bool]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        if tag in ("section", "details", "div", "footer"):
+            known = dict(attrs)
+            self._open.append((tag, known.get("id"), tag == "details" and "open" not in known))
+            if known.get("id"):
+                self.closed[known["id"]] = sum(closed for _, _, closed in self._open)
+                self.text[known["id"]] = []
+            elif tag == "details" and self._open[-2:-1] and self._open[-2][0] == "section":
+                self.closed[self._open[-2][1]] += self._open[-1][2]
+
+    def handle_endtag(self, tag):
+        if self._open and self._open[-1][0] == tag:
+            self._open.pop()
+
+    def handle_data(self, data):
+        for _, name, _ in self._open:
+            if name:
+                self.text[name].append(data)
+
+
+def questions(root):
+    lines = (root / "docs" / "questions.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    return [row for row in rows if row[0] != "who"]
+
+
+def test_every_question_has_its_answer_where_the_docs_say_within_two_clicks(report, root):
+    study = open_study(report)
+    asked = questions(root)
+    assert {who: sum(row[0] == who for row in asked) for who, *_ in asked} == dict.fromkeys(
+        ("planner", "director", "operator", "finance"), 3
+    )
+    for _, question, file, place, clicks, figure in asked:
+        found = Places((report / file).read_text())
+        assert place in found.text, question
+        assert found.closed[place] + (file != "index.html") == int(clicks) <= 2, question
+        text = " ".join("".join(found.text[place]).split())
+        if figure == "monday":
+            expected = [step[1:] for step in study.decision.monday]
+        elif figure == "plan":
+            expected = [f"{study.headline.plan_objective_gpu_hours:,.0f}"]
+        else:
+            value = explained(study, figure).value
+            expected = [said(value) if figure != "delay" else "min"]
+        assert all(" ".join(each.split()) in text for each in expected), (question, expected)
+
+
 def test_page_shows_every_part(report):
-    page = (report / "index.html").read_text()
+    page = (report / "index.html").read_text() + (report / "appendix.html").read_text()
     for heading in (
         "The decision", "Ways compared", "Where the hours went", "Jobs that could be smaller",
         "Cost, energy and carbon",        "Demand and forecast", "The planned layouts", "Data", "What this rests on",

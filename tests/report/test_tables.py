@@ -22,9 +22,10 @@ def cell(value: object, name: str = "x", **options: object) -> str:
     [
         (1234567, "jobs", "1,234,567"),
         (1234.567, "cost_usd", "1,234.57"),
-        (1234.567, "used_gpu_hours", "1,234.6"),
+        (1234.567, "used_gpu_hours", "1,235"),
+        (12.345, "used_gpu_hours", "12.3"),
         (0.2512, "idle_fraction", "25.1%"),
-        (-2.5, "x", "−2.50"),
+        (-2.5, "x", "−2.5"),
         (float("nan"), "x", MISSING),
         (None, "x", MISSING),
         (True, "x", "yes"),

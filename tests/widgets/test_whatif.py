@@ -14,6 +14,7 @@ from html import unescape
 import pytest
 
 from gpuplanner.knobs import Slider
+from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.policies import SHORT
 from gpuplanner.study.decision.record import comparison
 from gpuplanner.study.past.history import history
@@ -70,6 +71,25 @@ def test_controls_start_at_the_values_of_the_answer_shown(panel, few):
     assert panel.scenario == few
     assert f"{history(few).fleet.gpus} H100-80GB-SXM5" in panel.panel.children[0].value
     assert "<th scope='col'>as it stands</th>" in panel.answer.value
+
+
+def test_another_limit_is_answered_at_once_and_coarsely_until_the_exact_answer_is_there(panel, few):
+    panel.controls["wait_minutes"].value = 60.0
+    assert "Coarse" in panel.answer.value
+    assert "your limit: 60 min" in unescape(panel.answer.value) or "data:image" in panel.answer.value
+    assert panel.newest.scenario == few  # a coarse answer is none that is kept
+
+
+def test_undo_goes_back_one_change_and_the_scenario_can_be_kept(panel, few, tmp_path):
+    panel.controls["horizon_days"].value = 56
+    panel.controls["wait_minutes"].value = 30.0
+    panel._undo()
+    assert (panel.scenario.horizon_days, panel.scenario.wait_minutes) == (56, few.wait_minutes)
+    kept = panel.save(tmp_path / "kept.yaml")
+    assert Scenario.from_yaml(kept) == panel.scenario
+    panel._undo()
+    panel._undo()  # before the first change there is nothing
+    assert panel.scenario == few
 
 
 def test_a_start_outside_of_the_usual_range_is_no_other_start(few):

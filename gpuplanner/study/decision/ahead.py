@@ -21,6 +21,7 @@ from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 WEEK_DAYS = 7
 EVEN = 0.5
+RANGE = (0.05, 0.5, 0.95)
 TOUCHED = 0.05
 """Where more than this share of the jobs waited for the fleet, it held back what 95 % of them ask for: starts do not
 tell the demand, and submissions do only where a queue explains the waits."""
@@ -91,14 +92,26 @@ def run_out_of(found: Contest, *, rightsized: bool) -> RunOut:
         why = "jobs wait for the fleet already, and no replay explains how long: what they would ask for was not seen"
     if why is not None:
         return RunOut(RunOutSide(None, (), why), RunOutSide(None, (), why))
-    sides = []
-    for side in (False, rightsized):
-        part = run_out(
-            needs_of(found, rightsized=side), float(asked.nodes.total), asked.end.date(), seed=found.scenario.seed,
-        )  # fmt: skip
-        rows = tuple((day.isoformat(), round(chance, 4)) for day, chance in part.by_week)
-        sides.append(RunOutSide(None if part.date is None else part.date.isoformat(), rows, part.reason))
-    return RunOut(sides[0], sides[1])
+    today, then = (_side(needs_of(found, rightsized=side), found) for side in (False, rightsized))
+    return RunOut(today, then)
+
+
+def _side(needs: NDArray[np.float64], found: Contest) -> RunOutSide:
+    """What the needs of past weeks say of those ahead, in whole GPUs on average and within a range."""
+    first, seed = found.asked.end.date(), found.scenario.seed
+    part = run_out(needs, float(found.asked.nodes.total), first, seed=seed)
+    past = tuple(
+        ((first - timedelta(weeks=len(needs) - week)).isoformat(), round(float(need), 2))
+        for week, need in enumerate(needs)
+        if np.isfinite(need)
+    )
+    rows = tuple((day.isoformat(), round(chance, 4)) for day, chance in part.by_week)
+    ahead: tuple[tuple[str, float, float, float], ...] = ()
+    if rows:
+        ends = np.quantile(fit_growth(needs).paths(len(rows), seed=seed), RANGE, axis=0).round(2)
+        ahead = tuple((day, *map(float, ends[:, week])) for week, (day, _) in enumerate(rows))  # type: ignore[misc]
+    date = None if part.date is None else part.date.isoformat()
+    return RunOutSide(date, rows, part.reason, ahead, past)
 
 
 def needs_of(found: Contest, *, rightsized: bool) -> NDArray[np.float64]:

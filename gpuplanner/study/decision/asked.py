@@ -32,7 +32,7 @@ FEWEST_JOBS = 20
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class AskedView:
     """The jobs as one way to serve them asks for them, and how many times as long they run at the slow end."""
 
     requests: NodeRequests
@@ -62,7 +62,7 @@ class Asked:
     nodes: TodaysNodes
     fleet: NodeFleet
     board: GpuModel
-    views: dict[str, View]
+    views: dict[str, AskedView]
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
     pins: list[list[int] | None]
@@ -209,7 +209,7 @@ def _views(
     submit: NDArray[np.float64],
     run: NDArray[np.float64],
     limit: NDArray[np.float64],
-) -> dict[str, View]:
+) -> dict[str, AskedView]:
     whole = known.views["whole"].filter(mask)
     offered = {name for place, name in enumerate(fleet.profiles) if fleet.capacity[:, 0, place].any()}
     asked = known.views["requested"].filter(mask)
@@ -234,14 +234,16 @@ def _views(
     return views
 
 
-def _moved(asked: View, needed: View, used: NDArray[np.float64], fleet: NodeFleet, board: GpuModel) -> View:
+def _moved(
+    asked: AskedView, needed: AskedView, used: NDArray[np.float64], fleet: NodeFleet, board: GpuModel
+) -> AskedView:
     """Jobs on another size than they asked for, with their slow end, by the share of a board's SMs that they used."""
     sizes = [board.profile(name) for name in fleet.profiles[1:]]
     slices = [((one.sms or 0) / (board.sms or 1), one.memory_slices / board.memory_slices) for one in sizes]
     parts = np.array([(1.0, 1.0), *slices])
     held, given = (parts[one.requests.profile] * one.requests.total[:, None] for one in (asked, needed))
     longest = asked.requests.run_s * slow_end(used / held[:, 0], (held / given).max(axis=1))
-    return View(needed.requests, np.maximum(longest / needed.requests.run_s, 1.0))
+    return AskedView(needed.requests, np.maximum(longest / needed.requests.run_s, 1.0))
 
 
 def slow_end(busy: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -265,7 +267,7 @@ def _view(
     submit: NDArray[np.float64],
     run: NDArray[np.float64],
     limit: NDArray[np.float64],
-) -> View:
+) -> AskedView:
     number = {name: place for place, name in enumerate(fleet.profiles)}
     profile = (
         table["profile"]
@@ -291,7 +293,7 @@ def _view(
             (profile > 0) & (given > 0), np.maximum(needed / np.maximum(given, 1e-9), 1.0), 1.0
         )
     requests = NodeRequests(submit, submit, run * slowdown, limit * slowdown, profile, total, nodes)
-    return View(requests, np.ones(len(run)))
+    return AskedView(requests, np.ones(len(run)))
 
 
 def _pins(jobs: pl.DataFrame, nodes: TodaysNodes) -> list[list[int] | None]:

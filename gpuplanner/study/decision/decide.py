@@ -300,15 +300,19 @@ def _layouts(asked: Asked, trial: Trial, gpus: int | None = None) -> tuple[Layou
 def _grouped(asked: Asked, rows: Sequence[tuple[int, Sequence[str]]]) -> tuple[LayoutOnNodes, ...]:
     """GPUs by layout with the nodes that they are on."""
     gpus: dict[str, int] = {}
-    nodes: dict[str, dict[str, None]] = {}
+    nodes: dict[str, dict[str, int]] = {}
     for number, layouts in sorted(rows, key=lambda row: row[0]):
         for layout in layouts:
             name = "whole" if layout == WHOLE_GPU else layout
             gpus[name] = gpus.get(name, 0) + 1
             if asked.nodes.named:
-                nodes.setdefault(name, {})[asked.nodes.names[number]] = None
+                mine = nodes.setdefault(name, {})
+                mine[asked.nodes.names[number]] = mine.get(asked.nodes.names[number], 0) + 1
     order = sorted(gpus, key=lambda name: (name != "whole", -gpus[name], name))
-    return tuple(LayoutOnNodes(name, gpus[name], tuple(nodes.get(name, ()))) for name in order)
+    return tuple(
+        LayoutOnNodes(name, gpus[name], tuple(there := nodes.get(name, {})), tuple(there.values()))
+        for name in order
+    )
 
 
 def _with_more(layouts: tuple[LayoutOnNodes, ...], more: int) -> tuple[LayoutOnNodes, ...]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.simulate.nodes import Readiness
 from gpuplanner.study.decision.arena import Arena, Mask, gpu_hours
-from gpuplanner.study.decision.asked import Asked, View
+from gpuplanner.study.decision.asked import Asked, AskedView
 from gpuplanner.study.decision.promise import by_draw
 from gpuplanner.units import SECONDS_PER_DAY
 
@@ -92,7 +92,7 @@ def again_later(
     for name, view in asked.views.items():
         taken = view.requests.take(order)
         moved = replace(taken, submit_s=taken.submit_s + later_s, ready_s=taken.ready_s + later_s)
-        views[name] = View(moved, view.slowdown[order])
+        views[name] = AskedView(moved, view.slowdown[order])
     more = replace(
         asked, jobs=asked.jobs[order], views=views, start_s=of(asked.start_s), end_s=of(asked.end_s),
         pins=[asked.pins[row] for row in order], standing=asked.standing[order],

@@ -25,7 +25,7 @@ CONFIDENCES = (HELD_BACK, LEFT_OUT, PEAKS)
 
 @dataclass(frozen=True)
 class LayoutOnNodes:
-    """So many GPUs of one layout, and the nodes that they are on; nodes are empty if unnamed.
+    """So many GPUs of one layout, and the nodes that they are on, with how many on each; both are empty if unnamed.
 
     ``whole`` is not cut; of ``on demand`` every job gets an instance that is made for it.
     """
@@ -33,6 +33,7 @@ class LayoutOnNodes:
     layout: str
     gpus: int
     nodes: tuple[str, ...] = ()
+    by_node: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,11 +127,25 @@ class BaseRow:
 
 @dataclass(frozen=True)
 class RunOutSide:
-    """First week in which a fleet no longer holds the target, more likely than not; None with a reason."""
+    """First week in which a fleet no longer holds the target, more likely than not; None with a reason.
+
+    - ``by_week``: First day of each week ahead, and the chance that it has happened by its end.
+    - ``need_by_week``: GPUs needed in each of these weeks: first day, and the 5 %, 50 % and 95 % quantiles.
+    - ``needed``: The need of past weeks, by their first day.
+    """
 
     date: str | None
     by_week: tuple[tuple[str, float], ...] = ()
     reason: str | None = None
+    need_by_week: tuple[tuple[str, float, float, float], ...] = ()
+    needed: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def growth(self) -> float | None:
+        """Growth of the most likely need from the first week ahead to the last, as a share; None if it is not known."""
+        if not self.need_by_week or not self.need_by_week[0][2]:
+            return None
+        return self.need_by_week[-1][2] / self.need_by_week[0][2] - 1.0
 
 
 @dataclass(frozen=True)

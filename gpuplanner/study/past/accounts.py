@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+import numpy as np
 import polars as pl
 
 from gpuplanner.demand import demand_series, weekly
-from gpuplanner.errors import require_sound
+from gpuplanner.errors import GpuPlannerError, require_sound
 from gpuplanner.inbox import Dataset
 from gpuplanner.ledger import (
     by_bucket,
@@ -22,7 +23,11 @@ from gpuplanner.ledger import (
     installed_gpu_hours,
     reconcile,
     requested_allocated_active,
+    slice_hours,
 )
+from gpuplanner.ledger.held import LOST_STATES
+from gpuplanner.ledger.pools import gpu_jobs
+from gpuplanner.ledger.window import Window
 from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.past.fleet import installed
@@ -31,10 +36,12 @@ from gpuplanner.study.stages import stage
 from gpuplanner.units import HOURS_PER_WEEK
 
 WEEKLY_QUANTILE = 0.95
+LEAST_OBSERVED = 0.5
+"""Share of the held hours of a day that must have been observed for its activity to be said."""
 CLOSES = 1e-6
 """A ledger that differs from what is installed by a larger share is refused."""
 DESCRIBED = (
-    "tenant", "job_class", "submit_time", "start_time", "end_time", "state", "gpus", "gpu_model",
+    "tenant", "partition", "job_class", "submit_time", "start_time", "end_time", "state", "gpus", "gpu_model",
     "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity", "memory_peak_gib",
     "quarantined", "gpus_by_memory",
 )  # fmt: skip
@@ -146,6 +153,44 @@ def _fewest_gpus(scenario: Scenario, known: History, wanted: pl.DataFrame) -> tu
     return int(found.counts[0].sum()), "; ".join(layouts)
 
 
+@stage
+def use(scenario: Scenario) -> pl.DataFrame:
+    """GPUs on average by local day of the window: asked for, held and active; see :func:`use_by_day`."""
+    known = history(scenario)
+    return use_by_day(known.trace, Window(known.begin, known.end), tz=scenario.tz)
+
+
+def use_by_day(trace: Dataset, window: Window, *, tz: str) -> pl.DataFrame:
+    """``day, requested_gpus, allocated_gpus, active_gpus``: GPUs on average by local day.
+
+    Requested is what jobs wanted from their submission to their end, allocated what they held. Active is what was held
+    times the mean SM activity of the job, as its source states it or as telemetry joined to it says; what was not seen
+    counts as what was, and a day of which less than half was seen has none.
+    """
+    jobs = gpu_jobs(trace.jobs.lazy(), window).collect()
+    if trace.samples is not None:
+        seen = trace.samples.drop_nulls("job_id").group_by("job_id").agg(seen=pl.col("sm_activity").mean())
+        jobs = jobs.join(seen, on="job_id", how="left", maintain_order="left")
+        jobs = jobs.with_columns(pl.col("sm_activity").fill_null(pl.col("seen")))
+    held = jobs.filter(pl.col("start_time").is_not_null())
+    known = held.filter(pl.col("sm_activity").is_not_null())
+    working = known.with_columns(working=pl.col("gpus") * pl.col("sm_activity"))
+    parts = {
+        "requested_gpus": window.spans(jobs, "submit_time", "end_time", "gpus"),
+        "allocated_gpus": window.spans(held, "start_time", "end_time", "gpus"),
+        "seen": window.spans(known, "start_time", "end_time", "gpus"),
+        "working": window.spans(working, "start_time", "end_time", "working"),
+    }
+    alone = {name: np.zeros(len(one.gpus), np.int64) for name, one in parts.items()}
+    hours = pl.DataFrame({name: one.by_hour(window.hours, alone[name], 1)[0] for name, one in parts.items()})
+    start = pl.lit(window.origin).dt.convert_time_zone(tz)
+    day = (start + pl.duration(hours=pl.int_range(pl.len()))).dt.date()
+    days = hours.group_by(day=day, maintain_order=True).agg(pl.all().mean())
+    told = (pl.col("seen") > 0) & (pl.col("seen") >= LEAST_OBSERVED * pl.col("allocated_gpus"))
+    active = pl.when(told).then(pl.col("allocated_gpus") * pl.col("working") / pl.col("seen"))
+    return days.select("day", "requested_gpus", "allocated_gpus", active_gpus=active)
+
+
 @dataclass(frozen=True)
 class Quarantined:
     """Jobs that are left out of every figure, and the GPU-hours that they state [GPU h]."""
@@ -156,7 +201,10 @@ class Quarantined:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """How many jobs of how many tenants; and, where they have a span, the fleet and how much of it stood dark."""
+    """How many jobs of how many tenants; and, where they have a span, the fleet and how much of it stood dark.
+
+    ``lost_gpu_hours`` were held by attempts that did not complete [GPU h].
+    """
 
     jobs: int
     quarantined: Quarantined | None
@@ -166,6 +214,7 @@ class JobFacts:
     installed_gpus: float | None = None
     fleet: str | None = None
     boards: str | None = None
+    lost_gpu_hours: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,10 +245,14 @@ def describe_jobs(trace: Dataset, *, nodes: bool = False) -> JobsDescribed:
         installed_gpus=there.gpus,
         fleet=there.origin,
         boards=there.listed,
+        lost_gpu_hours=float(held_by_state(jobs, start=begin, end=end).filter("lost")["gpu_hours"].sum()),
     )
+    window = Window(begin, end)
     tables = {
         "ledger": by_bucket(booked),
+        **_slices(jobs, there.inventory, begin, end),
         **classes,
+        **{f"held and waited by {word}": table for word, table in by_each_group(jobs, window).items()},
         "tenants": by_tenant(booked),
         **by_each,
         "GPU-hours asked for, given and active": requested_allocated_active(jobs, start=begin, end=end),
@@ -210,6 +263,64 @@ def describe_jobs(trace: Dataset, *, nodes: bool = False) -> JobsDescribed:
         "held GPU-hours by what was seen": held_by_activity(jobs, trace.samples, start=begin, end=end),
     }
     return JobsDescribed(known, tables, booked)
+
+
+GROUPS = {"tenant": "tenant", "partition": "partition", "board": "gpu_model", "profile": "profile_requested"}
+"""What jobs are told apart by, and the column that says it."""
+UNNAMED = "not named"
+_WAITS = (0.5, 0.95, 0.99)
+
+
+def by_each_group(jobs: pl.DataFrame, window: Window) -> dict[str, pl.DataFrame]:
+    """GPU-hours held, lost and waited for, by tenant, partition, board and profile; what no job names is left out.
+
+    Each table has a row a group, most GPU-hours first: ``jobs``, ``gpu_hours``, ``lost_gpu_hours`` of attempts that did
+    not complete, and the 50 %, 95 % and 99 % quantiles of the wait that was observed [min], null where the source
+    records no waits. The GPU-hours of every table sum to what jobs held.
+    """
+    held = window.overlap_h("start_time", "end_time") * pl.col("gpus")
+    waited = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 60.0
+    known = gpu_jobs(jobs.lazy(), window).collect()
+    if (
+        known.select((waited > 0).any()).item() is not True
+    ):  # the submission stands for a start that is not recorded
+        waited = pl.lit(None, pl.Float64)
+    began = pl.col("start_time").is_not_null()
+    rows = known.with_columns(
+        held=pl.when(began).then(held).otherwise(0.0), waited=pl.when(began).then(waited),
+        lost=pl.col("state").cast(pl.String).is_in(LOST_STATES),
+    )  # fmt: skip
+    found = {}
+    for word, column in GROUPS.items():
+        if column not in rows.columns or rows[column].null_count() == rows.height:
+            continue
+        rest = "whole GPU" if column == "profile_requested" else UNNAMED
+        found[word] = (
+            rows.group_by(pl.col(column).cast(pl.String).fill_null(rest).alias(word))
+            .agg(
+                jobs=pl.len(),
+                gpu_hours=pl.col("held").sum(),
+                lost_gpu_hours=pl.col("held").filter("lost").sum(),
+                **{
+                    f"wait_minutes_p{100 * one:.0f}": pl.col("waited").quantile(one, "higher")
+                    for one in _WAITS
+                },
+            )
+            .sort("gpu_hours", word, descending=[True, False])
+        )
+    return found
+
+
+def _slices(
+    jobs: pl.DataFrame, nodes: pl.DataFrame, begin: datetime, end: datetime
+) -> dict[str, pl.DataFrame]:
+    """Slices installed and what became of them, where nodes are cut as they state it."""
+    if "layouts" not in nodes.columns or nodes["layouts"].null_count() == nodes.height:
+        return {}
+    try:
+        return {"slices by what held them": slice_hours(jobs, nodes, start=begin, end=end)}
+    except GpuPlannerError as error:  # the layouts, as they are stated, do not hold what jobs held
+        return {"slices, not reconciled": pl.DataFrame({"why": [str(error)]})}
 
 
 def _classes(jobs: pl.DataFrame) -> dict[str, pl.DataFrame]:

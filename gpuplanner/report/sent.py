@@ -1,0 +1,152 @@
+"""The decision as it is sent: message, Markdown, tables and PDF, with the figures that the page has."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from html import unescape
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.errors import OutputError, message, printable
+from gpuplanner.export.headings import heading
+from gpuplanner.report.figures import headline
+from gpuplanner.report.first_screen import cards, fleet_words, monday, sure, teams_table
+from gpuplanner.study.decision.types import Decision
+
+LONGEST_MESSAGE = 3000
+"""Characters of a message: what chat programs take."""
+BROWSER = "GPUPLANNER_BROWSER"
+"""Names the browser that prints; empty: none does."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+PATIENCE_S = 300
+_TAG = re.compile(r"<[^>]*>")
+_WHEN = re.compile(rb"/(CreationDate|ModDate) \(D:[^)]*\)")
+
+
+def plain(html: str) -> str:
+    """The words of a fragment.
+
+    Examples
+    --------
+    >>> plain("<b>8 &lt; 9</b> <i>GPUs</i>")
+    '8 < 9 GPUs'
+    """
+    return " ".join(unescape(_TAG.sub("", html.replace("<br>", " "))).split())
+
+
+def message_text(one: Decision, *, title: str, period: str) -> str:
+    """The decision as a message of at most :data:`LONGEST_MESSAGE` characters; what matters least is left out first."""
+    parts = [
+        [f"{title}, {period}, {fleet_words(one)}", "", headline(one), ""],
+        [f"{label}: {value}" + (f" ({detail})" if detail else "") for label, value, detail in _cards(one)],
+        ["", "On Monday:", *(f"{number}. {step}" for number, step in enumerate(monday(one), start=1))],
+        ["", *(f"{name}: {text}" for name, text in _sure(one))],
+        ["", "Held, GPU-hours:", *(f"{row[0]}: {row[2]}" for row in teams_table(one).rows())],
+    ]
+    lines: list[str] = []
+    for part in parts:
+        if len("\n".join([*lines, *part])) > LONGEST_MESSAGE:
+            lines += ["", "The page has the rest."]
+            break
+        lines += part
+    return "\n".join(lines)[:LONGEST_MESSAGE].rstrip() + "\n"
+
+
+def markdown_text(one: Decision, *, title: str, period: str, links: Mapping[str, str]) -> str:
+    """The decision as Markdown: for a wiki, an issue or a commit."""
+    lines = [f"# {_cell(headline(one))}", "", _cell(f"{title}, {period}, {fleet_words(one)}"), ""]
+    lines += ["| | | |", "|---|---|---|"]
+    lines += [
+        f"| {_cell(label)} | **{_cell(value)}** | {_cell(detail)} |" for label, value, detail in _cards(one)
+    ]
+    lines += ["", "## On Monday", ""]
+    lines += [f"{number}. {_cell(step)}" for number, step in enumerate(monday(one), start=1)]
+    table = teams_table(one)
+    if table.height:
+        head = table.columns
+        lines += ["", "## By team", "", f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+        lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in table.rows()]
+    lines += ["", *(f"**{name}.** {_cell(text)}\n" for name, text in _sure(one))]
+    lines.append(" · ".join(f"[{name}]({path})" for name, path in links.items()))
+    return "\n".join(lines) + "\n"
+
+
+def tables_into(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:
+    """Write every table as Parquet, and a page that says what each of their columns is."""
+    folder.mkdir(parents=True)
+    lines = ["# Tables of this report", ""]
+    for name, table in sorted(tables.items()):
+        if not table.width:
+            continue
+        table.write_parquet(folder / f"{name}.parquet")
+        lines += [
+            f"## {name}.parquet",
+            "",
+            f"{table.height:,} rows.",
+            "",
+            "| column | is | type |",
+            "|---|---|---|",
+        ]
+        lines += [f"| `{one}` | {heading(one)} | {dtype} |" for one, dtype in table.schema.items()]
+        lines.append("")
+    (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def browser() -> str | None:
+    """The browser that can print a page; None where there is none, or none is wanted."""
+    named = os.environ.get(BROWSER)
+    if named is not None:
+        return named or None
+    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+def pdf_into(page: Path, out: Path, program: str) -> None:
+    """Print a page, its folds closed, on A4; without the time of day, so that the same page gives the same bytes.
+
+    A browser that ends without having written it is an ``OutputError``.
+    """
+    with tempfile.TemporaryDirectory() as profile:
+        words = [
+            program, "--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+            "--disable-component-update", "--no-pdf-header-footer", "--virtual-time-budget=60000",
+            "--window-size=1066,900", f"--user-data-dir={profile}", f"--print-to-pdf={out}", page.resolve().as_uri(),
+        ]  # fmt: skip
+        if hasattr(os, "geteuid") and os.geteuid() == 0:  # its sandbox cannot be had as root
+            words.insert(1, "--no-sandbox")
+        try:
+            ended = subprocess.run(words, capture_output=True, timeout=PATIENCE_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise OutputError(
+                message(str(out), "a browser that prints", str(error), f"Set {BROWSER}=.")
+            ) from error
+    if ended.returncode or not out.is_file():
+        said = ended.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [
+            f"exit {ended.returncode}"
+        ]
+        raise OutputError(
+            message(str(out), "a browser that prints", said[0], f"Set {BROWSER}= to do without.")
+        )
+    out.write_bytes(
+        _WHEN.sub(lambda found: b"/%b (D:%b)" % (found[1], b"20000101000000+00'00'"), out.read_bytes())
+    )
+
+
+def _cards(one: Decision) -> Iterator[tuple[str, str, str]]:
+    for label, value, *details in cards(one):
+        yield plain(label), plain(value), plain(" · ".join(details))
+
+
+def _sure(one: Decision) -> Iterator[tuple[str, str]]:
+    for name, text in sure(one):
+        yield name, plain(text)
+
+
+def _cell(text: str) -> str:
+    """Text that means nothing but itself in Markdown."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(printable(text).split()))

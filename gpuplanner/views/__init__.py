@@ -1,0 +1,30 @@
+"""Objects that draw themselves, for notebooks and scripts: what ``import gpuplanner`` offers of the walk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuplanner._optional import late_name
+
+if TYPE_CHECKING:
+    from gpuplanner.views.ahead import ahead, costs
+    from gpuplanner.views.study import compare, decide, evaluate, open_study
+    from gpuplanner.views.trace import explore
+    from gpuplanner.views.view import View
+
+_HOME = {
+    "View": "view",
+    "ahead": "ahead",
+    "compare": "study",
+    "costs": "ahead",
+    "decide": "study",
+    "evaluate": "study",
+    "explore": "trace",
+    "open_study": "study",
+}
+
+__all__ = ["View", "ahead", "compare", "costs", "decide", "evaluate", "explore", "open_study"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module exports under that name
+    return late_name(__name__, _HOME, name)

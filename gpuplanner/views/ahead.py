@@ -1,0 +1,167 @@
+"""What comes, and what it costs, for notebooks and scripts: forecasts, and the review of a month."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.forecast import CANDIDATES, fold_scores, mean_scores
+from gpuplanner.report import cost, forecast
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.frames import levers
+from gpuplanner.study.decision.record import compared
+from gpuplanner.study.future.cost_review import CostReview, cost_review, price_rows
+from gpuplanner.study.future.gpus_wanted import Wanted
+from gpuplanner.study.future.purchase import purchase
+from gpuplanner.study.future.rolling import rolling, wanted
+from gpuplanner.study.handover import write_cost_workbook
+from gpuplanner.views.view import View
+from gpuplanner.widgets import workbook_button
+
+
+@dataclass(frozen=True, eq=False)
+class Ahead:
+    """What runs now and what will come, seen from one instant; its parts show themselves.
+
+    - ``source``: The jobs, and what is known of them then.
+    """
+
+    source: Wanted
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What to know of the jobs before trusting a figure."""
+        return tuple(self.source.remarks)
+
+    def expected(self, horizon: int = 48) -> View:
+        """GPUs expected, split into what runs already and what is to come."""
+        return View(forecast.expected(self.source, horizon), self.source.fan(horizon))
+
+    def past_errors(
+        self,
+        horizon: int = 48,
+        *,
+        gap: int = 6,
+        folds: int = 20,
+        price: float = 5.0,
+        models: tuple[str, ...] = CANDIDATES,
+    ) -> View:
+        """How wrong every candidate was from many origins of the past."""
+        judged = rolling(self.source, horizon=horizon, gap=gap, folds=folds, models=models, price=price)
+        return View(forecast.past_errors(judged), mean_scores(fold_scores(judged)))
+
+    def decision(
+        self,
+        horizon: int = 48,
+        *,
+        gap: int = 6,
+        price: float = 5.0,
+        capacity: float = 64.0,
+        growth: float | None = None,
+    ) -> View:
+        """The quantile to plan at, and when the fleet runs out."""
+        shown = forecast.decision(self.source, horizon, gap, price, capacity, growth=growth)
+        return View(shown, self.source.run_out(capacity, growth=growth))
+
+
+def ahead(data: str = "sample", *, at: str = "") -> Ahead:
+    """Look ahead from an instant of a trace.
+
+    Parameters
+    ----------
+    data : str
+        Folder written by ``ingest``, or ``"sample"``.
+    at : str
+        Origin, ISO 8601, UTC if it has no zone; empty: the end of the data.
+
+    Returns
+    -------
+    Ahead
+        ``expected()``, ``past_errors()``, ``decision()``: a view each.
+
+    Raises
+    ------
+    TraceFormatError
+        If it is no dataset.
+
+    Examples
+    --------
+    >>> ahead("nowhere")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.TraceFormatError: ...
+    """
+    instant = datetime.fromisoformat(at) if at else None
+    if instant is not None and instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return Ahead(wanted(Scenario(data=data), at=instant))
+
+
+@dataclass(frozen=True, eq=False)
+class MonthCosts:
+    """What a month cost; its parts show themselves.
+
+    - ``scenario``, ``found``: What was asked, and what every table sums to.
+    """
+
+    scenario: Scenario
+    found: CostReview
+
+    def month(self) -> View:
+        """The bill by team, reason and unit of work, with energy and carbon."""
+        return View(cost.month(self.found), self.found.by_tenant)
+
+    def prices(self) -> View:
+        """Every dated price that could hold for the board."""
+        return View(cost.prices(self.found), price_rows(self.found))
+
+    def commitments(self, months: int = 12, *, risk: float = 0.0) -> View:
+        """What to buy, reserve or rent over the months to come."""
+        found = purchase(self.scenario, months, risk=risk)
+        return View(cost.commitments(found), found.costs)
+
+    def savings(self) -> View:
+        """What the decision saves, lever by lever."""
+        found = compared(self.scenario)
+        rows = pl.DataFrame(levers(found), schema={"lever": pl.String, "gpu_hours": pl.Float64}, orient="row")
+        return View(cost.savings(found), rows)
+
+    def to_excel(self, path: str | Path) -> Path:
+        """Write charge lines, prices and what they sum to as a workbook for finance."""
+        return write_cost_workbook(path, self.found)
+
+    def button(self, path: str | Path) -> Any:  # noqa: ANN401 - what ipywidgets shows
+        """A button that writes the workbook."""
+        return workbook_button(self.found, path)
+
+
+def costs(scenario: Scenario) -> MonthCosts:
+    """Review what a month cost, for whom and why.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The month, its data and its prices.
+
+    Returns
+    -------
+    MonthCosts
+        ``month()``, ``prices()``, ``commitments()``, ``savings()``, ``to_excel()``.
+
+    Raises
+    ------
+    GpuPlannerError
+        If the data or a price cannot be used.
+
+    Examples
+    --------
+    >>> costs(Scenario(data="nowhere"))
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.TraceFormatError: ...
+    """
+    return MonthCosts(scenario, cost_review(scenario))

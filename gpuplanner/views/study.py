@@ -1,0 +1,331 @@
+"""The walk for notebooks and scripts: a study, and a comparison, whose parts show themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+import polars as pl
+
+from gpuplanner import study as walk
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.report import page, tearsheet
+from gpuplanner.report.figures import headline
+from gpuplanner.report.first_screen import first_screen, fleet_words, needs_frame, teams_table
+from gpuplanner.report.fleet import fleet_picture
+from gpuplanner.report.section import Section, still
+from gpuplanner.report.teams import teams
+from gpuplanner.report.ways import decided, ways
+from gpuplanner.report.words import safe
+from gpuplanner.scenario import Scenario
+from gpuplanner.study import Study
+from gpuplanner.study.decision.frames import policy_table
+from gpuplanner.study.decision.record import Comparison, compared
+from gpuplanner.study.decision.types import Decision
+from gpuplanner.study.decision_pack import hand_over
+from gpuplanner.study.explain import Explained, explained, told
+from gpuplanner.study.future.sweep import layouts_to_sweep, sweep_layouts
+from gpuplanner.study.handover import write_study_workbook
+from gpuplanner.study.tenants.fairness import fairness
+from gpuplanner.views.view import View
+from gpuplanner.widgets import SweepPanel, WhatIf, sweep_html, whatif
+
+
+class DecisionCard(Decision):
+    """A decision that shows itself as the first screen of the page.
+
+    Examples
+    --------
+    >>> from gpuplanner.study.decision.sentences import unknown_decision
+    >>> card = DecisionCard.of(unknown_decision(Scenario(), "no job states when it ran"))
+    >>> card.action, "not known" in card._repr_html_()
+    ('unknown', True)
+    """
+
+    @classmethod
+    def of(cls, one: Decision) -> Self:
+        """The same decision, as a card."""
+        return cls(**{field.name: getattr(one, field.name) for field in fields(Decision)})
+
+    def _repr_html_(self) -> str:
+        body = f"<h3>{safe(headline(self))}</h3>{first_screen(self)}"
+        return still(page.section("The decision", body))._repr_html_()
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """A comparison of ways to run a fleet whose parts show themselves.
+
+    - ``scenario``, ``found``: What was asked, and all ways with the decision.
+    """
+
+    scenario: Scenario
+    found: Comparison
+
+    @property
+    def decision(self) -> DecisionCard:
+        """What to do, as a card."""
+        return DecisionCard.of(self.found.decision)
+
+    def _repr_html_(self) -> str:
+        return still(decided(self.found))._repr_html_()
+
+    def ways(self) -> View:
+        """Every way to run the fleet."""
+        return View(ways(self.found), policy_table(self.found))
+
+    def sharing(self) -> View:
+        """What every team was due, got, lent, borrowed and is owed, and why its jobs waited."""
+        found = fairness(self.scenario)
+        return View(teams(found), found.teams)
+
+    def whatif(self) -> WhatIf:
+        """Controls that begin at this answer."""
+        return whatif(self.scenario)
+
+    def fixed_layouts(self, most: int = 3) -> View:
+        """The right-sized jobs of drawn weeks under the most promising static layouts."""
+        found = sweep_layouts(self.scenario, most=most)
+        return View(Section(sweep_html(found)), found.table)
+
+    def sweep(self, most: int = 12) -> SweepPanel:
+        """The same for more layouts, with a button and its progress."""
+        return SweepPanel(*layouts_to_sweep(self.scenario, most=most))
+
+    def export(self, folder: str | Path) -> Path:
+        """Write what carries the decision out, with a workbook, and give the page that says where to begin."""
+        return hand_over(self.scenario, self.found, folder)
+
+
+class ShownStudy(Study):
+    """A study whose parts show themselves; what it says is what the study says.
+
+    Examples
+    --------
+    >>> answer = evaluate(Scenario(month="2026-02", policies="static_whole"))  # doctest: +SKIP
+    >>> answer.ways().frame().height  # doctest: +SKIP
+    2
+    """
+
+    @classmethod
+    def of(cls, study: Study) -> Self:
+        """The same study, with views."""
+        return cls(**{field.name: getattr(study, field.name) for field in fields(Study)})
+
+    @property
+    def decision(self) -> DecisionCard:
+        """What to do, as a card."""
+        return DecisionCard.of(self.comparison.decision)
+
+    def _repr_html_(self) -> str:
+        return self.decision._repr_html_()
+
+    def ways(self) -> View:
+        """Every way to run the fleet."""
+        return View(ways(self.comparison), policy_table(self.comparison))
+
+    def forecast(self) -> View:
+        """What is needed week by week, until the fleet is full; and the forecast behind a plan, where there is one."""
+        shown = Section(tearsheet.capacity(self) + tearsheet.demand(self))
+        return View(shown, needs_frame(self.decision))
+
+    def fleet(self) -> View:
+        """The fleet as it is decided, to scale."""
+        rows = [(one.layout, one.gpus, list(one.nodes)) for one in self.decision.layouts]
+        schema: dict[str, pl.DataType] = {
+            "layout": pl.String(),
+            "gpus": pl.Int64(),
+            "nodes": pl.List(pl.String),
+        }
+        section = page.section(
+            "The fleet", fleet_picture(self.decision), page.note(fleet_words(self.decision))
+        )
+        return View(section, pl.DataFrame(rows, schema=schema, orient="row"))
+
+    def teams(self) -> View:
+        """Who held what, and where the hours went."""
+        shown = page.table(teams_table(self.decision), caption=f"By team, {tearsheet.period(self)}")
+        return View(
+            Section(page.section("By team", shown) + tearsheet.ledger(self)), self.tables["ledger_tenants"]
+        )
+
+    def money(self) -> View:
+        """What the period cost, for whom, with energy and carbon."""
+        return View(tearsheet.costs(self), self.tables["costs"])
+
+    def explain(self, number: str) -> View:
+        """How a figure comes about: formula, inputs and rows."""
+        one = explained(self, number)
+        return View(explanation(one), one.rows)
+
+    def but(self, **changes: Any) -> ShownStudy:  # noqa: ANN401 - fields of a scenario
+        """The study of the same scenario with other values; what can be reused is."""
+        return evaluate(replace(self.scenario, **changes))
+
+    def export(self, folder: str | Path) -> Path:
+        """Write what carries the decision out, with a workbook, and give the page that says where to begin."""
+        return hand_over(self.scenario, self.comparison, folder)
+
+    def to_excel(self, path: str | Path) -> Path:
+        """Write the tables as a workbook whose totals are those of the page."""
+        return write_study_workbook(path, self)
+
+
+def decide(scenario: Scenario) -> Decided:
+    """Compare ways to run the fleet, and decide: without plan and ledger, in seconds.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What to compare, on what data.
+
+    Returns
+    -------
+    Decided
+        ``decision``, ``ways()``, ``whatif()``, ``fixed_layouts()``, ``sweep()``, ``export()``.
+
+    Raises
+    ------
+    GpuPlannerError
+        If the data or the scenario cannot be used.
+
+    Examples
+    --------
+    >>> decide(Scenario(data="nowhere"))
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.TraceFormatError: ...
+    """
+    return Decided(scenario, compared(scenario))
+
+
+def evaluate(scenario: Scenario, *, cache: bool = True) -> ShownStudy:
+    """Walk from data to decision, and get what shows itself.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What to plan, on what data.
+    cache : bool
+        See :func:`gpuplanner.study.evaluate`.
+
+    Returns
+    -------
+    ShownStudy
+        The study: ``decision``, ``ways()``, ``forecast()``, ``fleet()``, ``teams()``, ``money()``, ``explain()``,
+        ``but()``, ``export()``, ``to_excel()``, ``save()``.
+
+    Raises
+    ------
+    GpuPlannerError
+        If the data or the scenario cannot be used; the message says what to do.
+
+    Examples
+    --------
+    >>> evaluate(Scenario(data="nowhere"))
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.TraceFormatError: ...
+    """
+    return ShownStudy.of(walk.evaluate(scenario, cache=cache))
+
+
+def open_study(directory: str | Path) -> ShownStudy:
+    """Open a folder that a study was saved to, or that of a report.
+
+    Parameters
+    ----------
+    directory : str or Path
+        The folder.
+
+    Returns
+    -------
+    ShownStudy
+        As :func:`evaluate` gives it.
+
+    Raises
+    ------
+    ScenarioError
+        If it is no such folder.
+
+    Examples
+    --------
+    >>> open_study("nowhere")
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.ScenarioError: nowhere: ...
+    """
+    return ShownStudy.of(walk.open_study(directory))
+
+
+def compare(*studies: Study | Decided | Comparison | Scenario) -> View:
+    """Hold decisions side by side: what each does, saves and adds, with ranges.
+
+    Parameters
+    ----------
+    *studies : Study, Decided, Comparison or Scenario
+        Two or more of them; a scenario is compared first.
+
+    Returns
+    -------
+    View
+        A row a figure, a column a decision.
+
+    Raises
+    ------
+    ScenarioError
+        If there are fewer than two.
+
+    Examples
+    --------
+    >>> compare(Scenario())
+    Traceback (most recent call last):
+        ...
+    gpuplanner.errors.ScenarioError: compare: expected two or more decisions; got 1. Give another.
+    """
+    if len(studies) < 2:
+        text = message("compare", "two or more decisions", str(len(studies)), "Give another.")
+        raise ScenarioError(text)
+    found = [
+        one.comparison
+        if isinstance(one, Study)
+        else one.found
+        if isinstance(one, Decided)
+        else compared(one)
+        if isinstance(one, Scenario)
+        else one
+        for one in studies
+    ]
+    names = [f"{number}: {headline(one.decision).split('.')[0]}" for number, one in enumerate(found, start=1)]
+    columns = {name: _figures(one.decision) for name, one in zip(names, found, strict=True)}
+    figures = list(next(iter(columns.values())))
+    frame = pl.DataFrame({"figure": figures} | {name: list(one.values()) for name, one in columns.items()})
+    return View(page.section("Side by side", page.table(frame, caption="Decisions side by side")), frame)
+
+
+def explanation(one: Explained) -> Section:
+    """A figure with its formula, inputs and rows, as page and notebook show it."""
+    inputs = page.answers(
+        {name: told(value) for name, value in one.inputs.items()}, caption="What stands in it"
+    )
+    rows = page.table(one.rows, caption=f"Rows, in full in {one.source}") if one.rows.height else ""
+    parts = [page.paragraph(f"= {one.formula}"), inputs if one.inputs else "", rows]
+    return page.section(one.sentence, *filter(None, parts))
+
+
+def _figures(one: Decision) -> Mapping[str, str]:
+    """The figures of a decision in words, for a column."""
+    saving = one.saving
+    low, high = (told(value) for value in (saving.low, saving.high))
+    return {
+        "what to do": one.action.replace("_", " "),
+        "GPUs on at once, at most": f"{one.gpus:,} of {one.fleet_gpus:,}",
+        "saved, GPU-hours a week": told(saving.value) + ("" if saving.low is None else f" ({low} to {high})"),
+        "worth, USD a week": told(one.worth.usd_per_week),
+        "added delay, min": told(one.service.added_minutes),
+        "the fleet is full, as today": told(one.run_out.today.date),
+        "the fleet is full, as recommended": told(one.run_out.recommended.date),
+        "held, of the days not used to set it": told(one.gpus_hold_rate),
+    }
