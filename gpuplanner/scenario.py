@@ -104,7 +104,7 @@ class Scenario:
     pool: str | None = knob(
         "fleet", None,
         "Of a fleet of several boards the one, as the data name it, whose GPUs and jobs alone are planned.", NOT_EMPTY,
-        none="each pool by itself where a command shows several, else that of ``board``, or the largest",
+        none="each pool by itself where a command shows several, else that of the scenario's board, or the largest",
     )  # fmt: skip
     nodes: int = knob(
         "fleet", 0,

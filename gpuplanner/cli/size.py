@@ -273,7 +273,7 @@ def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -
 
 
 def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
-    from gpuplanner.study.seen_peaks import peaks_of_folder, seen_and_predicted
+    from gpuplanner.study.past.seen_peaks import peaks_of_folder, seen_and_predicted
 
     board = _one_board(boards, "--seen")
     rows = _read(Path(place)) if place.endswith(".csv") else peaks_of_folder(place, board)

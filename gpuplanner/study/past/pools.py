@@ -58,10 +58,7 @@ def pools_of(scenario: Scenario) -> FleetPools:
 def clusters_of(scenarios: Sequence[Scenario]) -> FleetPools:
     """The pools of several clusters, each a dataset of its own: named ``cluster/board``, whatever boards they share.
 
-    Raises
-    ------
-    ScenarioError
-        If two clusters are the same dataset, or bear one name.
+    Two clusters that are the same dataset, or bear one name, are a ``ScenarioError``.
     """
     places = [str(Path(one.data).resolve()) for one in scenarios]
     names = [one.name for one in scenarios]

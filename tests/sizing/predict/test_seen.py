@@ -11,7 +11,7 @@ from gpuplanner.sizing.predict.observed import fits, smallest_that_fits, with_ki
 from gpuplanner.sizing.predict.pooled import LINKS, pooled_serving, pooled_trace, pooled_training
 from gpuplanner.sizing.predict.serving import cache_bytes_per_token, serve
 from gpuplanner.sizing.predict.throughput import board_facts, tokens_per_s
-from gpuplanner.study.seen_peaks import seen_and_predicted
+from gpuplanner.study.past.seen_peaks import seen_and_predicted
 
 BOARD = "A100-40GB"
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
