@@ -13,9 +13,10 @@ from gpuplanner.cli.show import show, show_frame
 from gpuplanner.units import money_text
 
 if TYPE_CHECKING:
+    from gpuplanner.scenario import Scenario
     from gpuplanner.study.future.burst import BurstPlan
     from gpuplanner.study.future.cost_review import CostReview
-    from gpuplanner.study.future.purchase import Purchase
+    from gpuplanner.study.future.purchase import Purchase, Refresh
 
 LEDGER = {
     "Savings": "what each month promised a week, and what the next month's data show of it",
@@ -58,6 +59,13 @@ def cost(
         float,
         typer.Option("--risk", min=0, max=1, help="With --months: weight of the dearest tenth of the paths."),
     ] = 0.0,
+    refresh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BOARD=SPEED",
+            help="With --months: when a newer board pays that does the work of so many of today's GPUs.",
+        ),
+    ] = None,
     burst: Annotated[
         Path | None,
         typer.Option(
@@ -108,6 +116,7 @@ def cost(
         from gpuplanner.study.future.purchase import purchase
 
         bought = purchase(asked, months, risk=risk)
+    renewed = None if refresh is None else _renewed(asked, months, refresh)
     if focus is not None:
         if found.total is None:
             raise ScenarioError(message("--focus", "a price of the GPUs", found.missing[0], "Give a price."))
@@ -117,6 +126,7 @@ def cost(
         say(f"written: {write_cost_workbook(workbook, found, saved)}")
     if as_json:
         more: dict[str, object] = {} if bought is None else {"portfolio": bought.to_dict()}
+        more |= {} if renewed is None else {"refresh": renewed}
         more |= {} if sent is None else {"burst": sent}
         more |= {name.lower(): table for name, table in saved.items()}
         show(found.to_dict() | more, as_json=True)
@@ -131,6 +141,8 @@ def cost(
         show_frame(shown, as_json=False, title=f"{name}: {LEDGER[name]}")
     if bought is not None:
         _told_portfolio(bought)
+    if renewed is not None:
+        _told_refresh(renewed)
     if sent is not None:
         _told_burst(sent)
     if not quiet:
@@ -161,6 +173,31 @@ def _told(found: CostReview, by: str) -> None:
             if one is not None:
                 put(f"{name:<20} {one.value:>14,.1f}  ({one.low:,.1f} to {one.high:,.1f})")
         put(f"{'at the yearly mean':<20} {found.carbon_at_yearly_mean_kg or 0.0:>14,.1f}")
+
+
+def _renewed(asked: Scenario, months: int, given: str) -> Refresh:
+    """When a newer board pays, of the text of ``--refresh``."""
+    from gpuplanner.study.future.purchase import refresh
+
+    board, _, speed = given.partition("=")
+    try:
+        faster = float(speed)
+    except ValueError:
+        faster = 0.0
+    if not 0 < faster < float("inf") or not months:
+        text = "BOARD=SPEED, as H200=1.4, with --months"
+        raise typer.BadParameter(text, param_hint="--refresh")
+    return refresh(asked, months, board, faster)
+
+
+def _told_refresh(found: Refresh) -> None:
+    first, last = found.months[0], found.months[-1]
+    when = "does not pay" if found.pays_from is None else f"pays from month {found.pays_from} on"
+    put(
+        f"\n{found.board}, {found.speed:g} of today's GPUs each, {when}: an hour of today's work costs "
+        f"{first.today:.3f} {found.currency} and {first.newer:.3f} on it ({first.kind}), in month {last.month} "
+        f"{last.today:.3f} and {last.newer:.3f} ({last.kind}); saved by then {found.saves:,.0f} {found.currency}"
+    )
 
 
 def _told_burst(found: BurstPlan) -> None:

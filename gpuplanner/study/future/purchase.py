@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.catalog import parameter
+from gpuplanner.catalog import find_any_board, parameter
+from gpuplanner.cost import Facility
+from gpuplanner.cost.footprint import state_watts
 from gpuplanner.cost.portfolio import (
     HOURS_PER_MONTH,
     Offer,
@@ -21,6 +24,7 @@ from gpuplanner.cost.portfolio import (
     reserve_level,
     spot_overhead,
 )
+from gpuplanner.cost.price_book import OwnedLot, PriceBook
 from gpuplanner.demand.growth import FEWEST_WEEKS, fit_growth
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.ledger.views import HELD_BUCKETS
@@ -29,7 +33,7 @@ from gpuplanner.study.decision.record import compared
 from gpuplanner.study.future.money import book_of, money, ownerships, per_kwh_of, price_of, rate_of
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.history import History, history
-from gpuplanner.units import HOURS_PER_WEEK
+from gpuplanner.units import HOURS_PER_WEEK, kwh_from_watt_hours
 
 PATHS = 50
 WEEK = int(HOURS_PER_WEEK)
@@ -159,6 +163,93 @@ def demand_paths(
     return [flat[:, first:last] for first, last in itertools.pairwise(edges)], growth
 
 
+@dataclass(frozen=True)
+class RefreshMonth:
+    """What an hour of today's work costs in a month, and what it would cost on a newer board, bought as ``kind``."""
+
+    month: int
+    today: float
+    newer: float
+    kind: str
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """When a newer board pays: from ``pays_from`` on, a month (1-based) after which its work stays the cheaper one.
+
+    - ``speed``: GPUs of today whose work one of the newer does.
+    - ``saves``: What it saves from that month to the last, for the GPUs that are installed.
+    """
+
+    board: str
+    speed: float
+    currency: str
+    months: tuple[RefreshMonth, ...]
+    pays_from: int | None
+    saves: float
+
+
+def refresh(scenario: Scenario, months: int, board: str, speed: float) -> Refresh:
+    """Hold today's board against a newer one, month by month, at dated prices.
+
+    Of owned boards the purchase is spent: what ends with them is space, support, staff and electricity. A newer board
+    costs all that it costs, as the cheapest way to have it, for each of today's GPUs whose work it does.
+    """
+    known, book = history(scenario), book_of(scenario)
+    newer, mine = find_any_board(board), known.fleet.name
+    if mine is None or not known.fleet.in_catalogue:
+        raise ScenarioError(
+            message("refresh", "a board of the catalogue today", "none", "Name it with --board.")
+        )
+    states, per_kwh = money(scenario).states, per_kwh_of(scenario, known)
+    busy = float(states.filter(state="busy")["gpu_hours"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
+    owners = ownerships(scenario, known, ledger(scenario)).group_by("ownership").agg(pl.col("share").sum())
+    mode = owners.sort("share", "ownership")["ownership"][-1]
+    rows = []
+    for month in range(months):
+        begin = known.end + timedelta(days=month * DAYS_PER_MONTH)
+        end = begin + timedelta(days=DAYS_PER_MONTH)
+
+        def hourly(name: str, way: str, begin: datetime = begin, end: datetime = end) -> float | None:
+            own = name == mine and scenario.price_usd_per_gpu_hour > 0
+            rate = None if own else book.rate(name, way, scenario.currency, begin, end)
+            power = _kwh_per_hour(scenario, name, busy) * per_kwh if way == "owned" else 0.0
+            if name == mine and way == "owned":
+                parts = {} if rate is None else rate.parts or {}
+                return power + sum(cost for part, cost in parts.items() if part != "depreciation")
+            if rate is None and way not in (*TERMS, "owned"):
+                asked = scenario if name == mine else scenario.but(price_usd_per_gpu_hour=0.0)
+                rate = rate_of(asked, known, name, way)
+            return None if rate is None else rate.price.value + power
+
+        ways = {
+            way: cost for way in (*TERMS, "on_demand", "owned") if (cost := hourly(newer, way)) is not None
+        }
+        now = hourly(mine, mode)
+        if not ways or now is None:
+            lacks = newer if not ways else mine
+            todo = "Give them in a price book."
+            raise ScenarioError(message("refresh", f"prices of {lacks}", "none", todo))
+        cheapest = min(ways, key=lambda way: (ways[way], way))
+        rows.append(RefreshMonth(month + 1, now, ways[cheapest] / speed, cheapest))
+    dear = [row.month for row in rows if row.newer >= row.today]
+    first = max(dear, default=0) + 1
+    saved = sum(row.today - row.newer for row in rows[first - 1 :])
+    worth = saved * known.fleet.gpus * HOURS_PER_MONTH
+    return Refresh(newer, speed, scenario.currency, tuple(rows), first if first <= months else None, worth)
+
+
+def _lots(book: PriceBook, board: str) -> list[OwnedLot]:
+    return [lot for lot in book.owned if lot.board == board]
+
+
+def _kwh_per_hour(scenario: Scenario, board: str, busy: float) -> float:
+    """Energy of a GPU-hour at the meter, busy for such a share of it."""
+    watts = state_watts(board, None)
+    mean = busy * watts["busy"].value + (1 - busy) * watts["idle"].value
+    return kwh_from_watt_hours(mean) * Facility.of(scenario.pue).factor("value")
+
+
 def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[Offer], list[str]]:
     """What can be committed: as the price book says, else a one-year reservation at the catalogue's guidance."""
     board, notes = known.fleet.name if known.fleet.in_catalogue else None, []
@@ -177,7 +268,7 @@ def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[
             f"The one-year reservation is {guide.value:.0%} below on demand: {guide.source} ({guide.date}), "
             "not a list price. Name your own in a price book."
         )
-    lots = [lot for lot in book.owned if lot.board == board]
+    lots = [] if board is None else _lots(book, board)
     owned = None if board is None or not lots else rate_of(scenario, known, board, "owned")
     if owned is not None:
         states = money(scenario).states
