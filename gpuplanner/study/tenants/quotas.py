@@ -277,4 +277,4 @@ def entitled_gpus(
         near = {one: nearest(one, names)[:1] for one in absent}
         hints = [f"{one!r} (like {found[0]!r})" if found else repr(one) for one, found in near.items()]
         notes.append(f"No job is of {', '.join(hints[:5])}: their quota stands unused.")
-    return {name: factor * given.get(name, 0.0) for name in {*names, *given}}, tuple(notes)
+    return {name: factor * given.get(name, 0.0) for name in dict.fromkeys([*names, *given])}, tuple(notes)
