@@ -325,3 +325,16 @@ def test_telemetry_alone_is_forecast_by_what_devices_held():
     assert table["q95"].max() <= 2
     earlier = sampled(conform(both, Samples, where="samples").lazy(), 1.0, begin + timedelta(days=2))
     assert earlier.slots == 48
+
+
+def test_what_is_announced_counts_in_its_team_and_in_the_fleet():
+    at = datetime(2026, 2, 9, tzinfo=UTC)
+    found = laid_out(made(["a/x", "a/y", "b"], ["A"]), trace_end=END, at=at)
+    told = pl.DataFrame({"tenant": ["a/x"], "gpus": [4.0]}).with_columns(
+        start_time=pl.lit(at + timedelta(hours=1)), end_time=pl.lit(at + timedelta(hours=2))
+    )
+    more = dict(zip(found.ids, replace(found, announced=told).on_top(3, 0), strict=True))
+    for uid in ("a/x/gpu", "a/gpu", "all/gpu"):
+        assert more[uid].tolist() == [0.0, 4.0, 0.0]
+    assert not more["b/gpu"].any()
+    assert not more["a/y/gpu"].any()

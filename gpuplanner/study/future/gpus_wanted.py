@@ -110,7 +110,11 @@ class Wanted:
             return np.zeros((len(self.ids), horizon))
         origin = self._ahead(1, 0)[0]
         slots = gap + horizon
-        return gpus_announced(self.announced, self.ids, self.whole, origin, self.slot_hours, slots)[:, gap:]
+        more = gpus_announced(self.announced, self.ids, self.whole, origin, self.slot_hours, slots)[:, gap:]
+        for name, parts in self.sums.items():
+            if name != self.whole:
+                more[self.ids.index(name)] += more[[self.ids.index(part) for part in parts]].sum(axis=0)
+        return more
 
     def fan(self, horizon: int, *, seed: int = 1) -> pl.DataFrame:
         """What is expected of the whole in two parts, slot by slot, from the sample paths as they are."""
