@@ -119,7 +119,7 @@ def test_a_pool_of_a_board_without_geometry_is_planned_whole(tmp_path):
     word = "rtx-5090-lab"
     listed = pl.concat([TWO_BOARDS, nodes(("w1", word, 4))])
     found = pools_of(told(tmp_path, made([*MIXED, (word, 1, 8, 6)], listed)))
-    planned = fleet_planned(found, "greedy").pools[word]
+    planned = plan_view(found.pools[word], "rightsized", "greedy")
     assert (planned.problem.gpus, set(planned.plan.layouts)) == (4, {"gpu"})
     with pytest.raises(ScenarioError, match=r"pool 'H100': expected a board of the data; got .*T4"):
         history(found.pools["T4"].but(pool="H100"))
@@ -279,4 +279,4 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two):
     assert "&lt;b&gt;T4&lt;/b&gt;" in text
     assert "<b>T4" not in text
     assert f'href="pools/{quote(folder_of("<b>T4</b>"))}/index.html"' in text
-    assert text.count("</h2>") == 4
+    assert all(f'<section id="{one}">' in text for one in ("the-decision", "on-monday", "the-fleet"))
