@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from gpuplanner.inbox import read
 from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study
-from gpuplanner.study.future.cost_review import cost_review
+from gpuplanner.study.future.cost_review import cost_review, price_rows
 from gpuplanner.study.future.purchase import purchase
 from gpuplanner.study.handover import write_study_workbook
 
@@ -183,3 +184,7 @@ def test_tenants_share_a_bill_to_the_cent_and_one_that_does_not_reconcile_is_ref
     assert code == 1
     assert "-22,033.3" in err
     assert "largest lines" in err
+
+
+def test_a_board_that_nobody_names_has_no_list_price_and_no_warning(quick: Scenario):
+    assert price_rows(replace(cost_review(quick), board=None)).is_empty()

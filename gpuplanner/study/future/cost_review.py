@@ -175,7 +175,7 @@ def price_rows(found: CostReview) -> pl.DataFrame:
     )  # fmt: skip
     listed = (
         facts("gpu_prices")
-        .filter(pl.col("gpu_model") == board)
+        .filter(pl.col("gpu_model") == pl.lit(board, pl.String))
         .sort("term", "cloud", "region", "instance_type")
     )
     told = listed.select(
