@@ -258,6 +258,14 @@ def fairness(
             help="Draw what teams held, lent and are owed: .html, a page with all tables, or .svg, a picture.",
         ),
     ] = None,
+    ahead: Annotated[
+        bool,
+        typer.Option(
+            "--ahead",
+            help="Also look ahead: quotas for each team's stated risk and what each step costs the others, budgets and "
+            "when they are used up, intervals between checkpoints.",
+        ),
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -268,16 +276,22 @@ def fairness(
     if chart is not None:
         require_file(chart, inputs=[scenario])
     asked = given.scenario(scenario)
-    found = account(asked)
+    found, advice = account(asked), None
+    if ahead:
+        from gpuplanner.study.tenants.advice import quota_advice
+
+        advice = quota_advice(asked)
     if chart is not None:
         from gpuplanner.report.teams import write_teams
 
-        write_teams(found, chart, title=f"Teams: {asked.name}")
+        write_teams(found, chart, ahead=advice, title=f"Teams: {asked.name}")
         say(f"written: {chart}")
     if as_json:
-        show(found.to_dict(), as_json=True)
+        show(found.to_dict() | ({} if advice is None else {"ahead": advice.to_dict()}), as_json=True)
         return
     _show_teams(found)
+    for title, table in () if advice is None else advice.told:
+        show_frame(table, as_json=False, title=title)
     if not quiet:
         say(f"entitlements: {found.rules.source}; {found.basis}")
         for note in found.notes:

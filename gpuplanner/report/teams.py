@@ -8,6 +8,7 @@ from gpuplanner import plot
 from gpuplanner._version import __version__
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
+from gpuplanner.study.tenants.advice import QuotaAdvice
 from gpuplanner.study.tenants.fairness import Fairness
 
 _TITLE = "Teams and what they were due"
@@ -28,8 +29,8 @@ _COLUMNS = {
 _SAID = {"tenant": "team", "why": "why its jobs waited", "next_step": "next step"}
 
 
-def teams(found: Fairness) -> Section:
-    """What every team was due, got, lent, borrowed and is owed; why its jobs waited, and what it can do."""
+def teams(found: Fairness, ahead: QuotaAdvice | None = None) -> Section:
+    """What every team was due and got, why its jobs waited, and what quotas, budgets and checkpoints are ahead."""
     table = found.teams
     accounts = table.rename({"borrowed_gpu_hours": "above_gpu_hours", "owed_gpu_hours": "deficit_gpu_hours"})
     alone = (
@@ -57,6 +58,8 @@ def teams(found: Fairness) -> Section:
         ),
         page.table(table.select(list(_SAID)), caption="Why jobs waited", headings=_SAID),
         page.paragraph(alone) if alone else "",
+        *(() if ahead is None else (page.table(table, caption=title) for title, table in ahead.told)),
+        *(() if ahead is None else (page.note(note) for note in ahead.notes)),
         page.figure(
             plot.plot_borrowing(found.borrowed),
             title="GPU-hours borrowed, by borrower and lender",
@@ -76,7 +79,7 @@ def teams(found: Fairness) -> Section:
     )
 
 
-def write_teams(found: Fairness, path: str | Path, *, title: str) -> Path:
+def write_teams(found: Fairness, path: str | Path, *, title: str, ahead: QuotaAdvice | None = None) -> Path:
     """Write the account of teams as a page of its own (``.html``) or as a picture (``.svg``)."""
     accounts = found.teams.rename(
         {"borrowed_gpu_hours": "above_gpu_hours", "owed_gpu_hours": "deficit_gpu_hours"}
@@ -84,7 +87,7 @@ def write_teams(found: Fairness, path: str | Path, *, title: str) -> Path:
     return page.write_drawn(
         path,
         page=lambda: page.render_page(
-            teams(found).replace("<details><summary><h2>", "<details open><summary><h2>", 1),
+            teams(found, ahead).replace("<details><summary><h2>", "<details open><summary><h2>", 1),
             title=title,
             subtitle=found.sentence,
             provenance={"entitlements": found.rules.source, "starts": found.basis, "gpuplanner": __version__},

@@ -28,6 +28,7 @@ from gpuplanner.study.decision_pack import hand_over
 from gpuplanner.study.explain import Explained, explained, told
 from gpuplanner.study.future.sweep import layouts_to_sweep, sweep_layouts
 from gpuplanner.study.handover import write_study_workbook
+from gpuplanner.study.tenants.advice import quota_advice
 from gpuplanner.study.tenants.fairness import fairness
 from gpuplanner.views.view import View
 from gpuplanner.widgets import SweepPanel, WhatIf, sweep_html, whatif
@@ -76,10 +77,10 @@ class Decided:
         """Every way to run the fleet."""
         return View(ways(self.found), policy_table(self.found))
 
-    def sharing(self) -> View:
-        """What every team was due, got, lent, borrowed and is owed, and why its jobs waited."""
+    def sharing(self, *, ahead: bool = False) -> View:
+        """What every team was due, got, lent, borrowed and is owed, and why its jobs waited; quotas ahead."""
         found = fairness(self.scenario)
-        return View(teams(found), found.teams)
+        return View(teams(found, quota_advice(self.scenario) if ahead else None), found.teams)
 
     def whatif(self) -> WhatIf:
         """Controls that begin at this answer."""

@@ -13,8 +13,9 @@ from gpuplanner import Scenario
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
-from gpuplanner.study.decision.asked import Asked, View
+from gpuplanner.study.decision.asked import Asked, AskedView
 from gpuplanner.study.past.nodes import TodaysNodes
+from gpuplanner.study.tenants.advice import burn_down, daly_s, quotas_for
 from gpuplanner.study.tenants.fairness import Fairness, _waits, fairness, shared
 from gpuplanner.study.tenants.quotas import (
     SharingRules,
@@ -51,7 +52,7 @@ def two_teams(seed: int, jobs: int = 300) -> Asked:
     frame = pl.DataFrame({"tenant": np.where(flood, "flood", "meek")})
     return Asked(
         frame, TodaysNodes(("a", "b"), (8, 8), layouts, True, False, False), fleet, BOARD,
-        {"as today": View(requests, ones)}, start, start + run, [None] * jobs, "observed starts", ZERO,
+        {"as today": AskedView(requests, ones)}, start, start + run, [None] * jobs, "observed starts", ZERO,
         ZERO + timedelta(seconds=float(np.ceil(start.max() + 5000))), np.zeros(jobs, bool),
     )  # fmt: skip
 
@@ -159,3 +160,43 @@ def test_slices_of_kueue_count_the_larger_of_compute_and_memory():
     rows = [base | {"profile": None, "nominal": 4.0}, base | {"profile": "1g.20gb", "nominal": 8.0}]
     one = quotas_of_queues(pl.DataFrame(rows), BOARD).of("t")
     assert (one.gpus, one.borrow, one.lend, one.cohort) == (6.0, None, 2.5, "c")
+
+
+def test_quotas_for_a_risk_cost_others_what_they_hold_of_full_hours():
+    rng = np.random.default_rng(3)
+    paths = rng.poisson([[[4.0]], [[7.0]]], (2, 2, 500)).swapaxes(0, 1).astype(float)
+    rules = SharingRules((TeamQuota("a", gpus=2.0, risk=0.05), TeamQuota("b")))
+    quotas, steps = quotas_for(rules, ["a", "b"], paths, 12.0)
+    one = quotas.row(0, named=True)
+    own = paths[:, 0]
+    assert (own > one["gpus_for_risk"]).mean() <= 0.05 < (own > one["gpus_for_risk"] - 1).mean()
+    assert one["risk_now"] == (own > 2).mean()
+    full = paths.sum(axis=1) > 12
+    more = np.minimum(own, one["gpus_for_risk"]) - np.minimum(own, 2)
+    assert one["costs_others_gpu_hours_week"] == pytest.approx((more * full).mean() * 168)
+    mine = steps.filter(team="a")
+    assert mine["gpus"].to_list()[-1] == one["gpus_for_risk"]
+    assert mine["costs_others_gpu_hours_week"].to_list()[-1] == pytest.approx(
+        one["costs_others_gpu_hours_week"]
+    )
+    assert mine["risk"].is_sorted(descending=True)
+
+
+def test_a_budget_is_used_up_when_the_paths_pass_it():
+    sums = 100.0 + np.cumsum(np.ones((100, 240)) * np.linspace(0.5, 1.5, 100)[:, None], axis=1)
+    found = burn_down(sums, 250.0, 100.0, ZERO, 1.0)
+    days = {name: (found[name] - ZERO).total_seconds() / 86_400 for name in ("early", "exhausted_on")}
+    assert days["exhausted_on"] == pytest.approx(150 / 24, rel=0.02)
+    assert days["early"] == pytest.approx(150 / 1.45 / 24, rel=0.02)
+    assert found["late"] is None  # one path in eight lasts the month
+    assert found["chance"] == pytest.approx((np.linspace(0.5, 1.5, 100) > 150 / 240).mean(), abs=0.011)
+
+
+def test_daly_is_near_the_least_of_what_is_lost():
+    write, mtbf = 60.0, 40_000.0
+
+    def lost(every: float) -> float:  # exact for exponential failures: Daly 2006, eq. 13 without restart
+        return mtbf * np.expm1((every + write) / mtbf) / every
+
+    best = min(range(200, 20_000), key=lost)
+    assert daly_s(write, mtbf) == pytest.approx(best, rel=0.01)
