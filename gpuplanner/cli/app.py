@@ -45,11 +45,11 @@ LAB_HEADING = "Lab"
 HEADINGS = {
     "Start": ("start", "demo", "notebook"),
     "Read": ("ingest", "describe"),
-    "Explain": ("explain", "fairness", "phases", "hints", "catalog"),
+    "Explain": ("explain", "fairness", "phases", "hints"),
     "Plan": ("size", "forecast", "compare", "plan", "cost"),
     "Hand over": ("report", "export", "diff", "schedule"),
-    "Check": ("verify", "check", "watch"),
-    LAB_HEADING: ("simulate", "sweep", "calibrate", "classify", "pack"),
+    "Check": ("verify", "check"),
+    LAB_HEADING: ("watch", "simulate", "sweep", "calibrate", "classify", "pack", "catalog"),
 }
 """What people come for, and the commands that do it, in the order in which help shows them.
 

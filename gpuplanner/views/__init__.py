@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 from gpuplanner._optional import late_name
 
 if TYPE_CHECKING:
-    from gpuplanner.views.ahead import ahead, costs
+    from gpuplanner.views.forward import ahead, costs
     from gpuplanner.views.study import compare, decide, evaluate, open_study
     from gpuplanner.views.trace import explore
     from gpuplanner.views.view import View
 
 _HOME = {
     "View": "view",
-    "ahead": "ahead",
+    "ahead": "forward",
     "compare": "study",
-    "costs": "ahead",
+    "costs": "forward",
     "decide": "study",
     "evaluate": "study",
     "explore": "trace",

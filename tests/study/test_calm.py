@@ -15,6 +15,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.calm import calm_and_free, choice_sentence, choice_table, choices, play
 from gpuplanner.study.future.plans import Planned, plan_problem, planned_for
 from gpuplanner.study.handover import calendar_pack
+from gpuplanner.units import three_figures
 from tests.planner.conftest import brute_force
 
 
@@ -104,8 +105,8 @@ def test_page_and_json_and_study_say_the_same(study):
     assert told[1]["played"]["cost"] == free.played.cost
     page = str(layouts(study))
     for row in choice_table(study.plan_choices).rows(named=True):
-        assert f"{row['objective']:,.2f}" in page
-        assert f"{row['played_cost']:,.2f}" in page
+        assert three_figures(row["objective"]) in page
+        assert three_figures(row["played_cost"]) in page
     assert choice_sentence(study.plan_choices) in page
 
 

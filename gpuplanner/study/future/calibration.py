@@ -173,7 +173,7 @@ def calibrate(scenario: Scenario, *, thresholds: Thresholds = USUAL) -> Calibrat
     return Calibration(
         facts=Compared(
             source, jobs.height, asked.nodes.total, known.fleet.note, len(asked.nodes.gpus), asked.nodes.inferred,
-            known.fleet.name, scenario.queue, asked.base, replay.latency_s,
+            known.fleet.name, arena.queue, asked.base, replay.latency_s,
         ),
         verdict=verdict,
         outcome=UNCHECKED if asked.base == ASSUMED else explained,

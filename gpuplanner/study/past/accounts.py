@@ -317,8 +317,9 @@ def _slices(
     """Slices installed and what became of them, where nodes are cut as they state it."""
     if "layouts" not in nodes.columns or nodes["layouts"].null_count() == nodes.height:
         return {}
+    numbered = jobs.with_columns(job_id=pl.int_range(pl.len()).cast(pl.String), attempt=1)
     try:
-        return {"slices by what held them": slice_hours(jobs, nodes, start=begin, end=end)}
+        return {"slices by what held them": slice_hours(numbered, nodes, start=begin, end=end)}
     except GpuPlannerError as error:  # the layouts, as they are stated, do not hold what jobs held
         return {"slices, not reconciled": pl.DataFrame({"why": [str(error)]})}
 

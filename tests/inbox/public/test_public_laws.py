@@ -331,7 +331,8 @@ def test_numbers_of_kept_rows_are_those_of_the_file(name: str):
 
 
 def test_every_public_source_and_every_bill_has_a_case():
-    # Among the first readers in test_reading; two files, in test_lists; with the readers of Slurm.
-    elsewhere = {"itp", "openb", "miso", "supercloud"}
+    # Among the first readers in test_reading; two files, in test_lists; with the readers of Slurm;
+    # bills of two clouds in files of their own.
+    elsewhere = {"itp", "openb", "miso", "supercloud", "azure", "gcp"}
     told = {source.name for source in (*PUBLIC, *BILLS)}
     assert {case.source for case in CASES.values()} | elsewhere == told | {"nodes"}
