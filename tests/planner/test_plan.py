@@ -173,7 +173,7 @@ def test_interrupt_returns_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_bound_that_fails_leaves_an_honest_gap(monkeypatch: pytest.MonkeyPatch, day: PlanProblem) -> None:
-    monkeypatch.setattr(stages, "lower_bound", lambda *_: Relaxation(0.0))
+    monkeypatch.setattr(stages, "lower_bound", lambda *_, **__: Relaxation(0.0))
     found = plan(day, method="milp", gap_target=0.09)
     assert (found.status, found.stopped_by) == ("feasible", "proof")
     assert found.gap is not None
