@@ -50,9 +50,9 @@ def calmed(
     """A plan within the limit, as cheap as can be found."""
     constant = known.constant if known.constant is not None else static_counts(fluid, effort)[0]
     still = standing(fluid) + ([] if constant is None else [constant])
-    states = known.states
+    # A search may end before it has learned any states: those of the plan itself are always there.
+    states = [np.unique(counts, axis=0), *([] if few else known.states)]
     if few:
-        states = [np.unique(counts, axis=0)]
         own = [np.tile(one, (len(counts), 1)) for one in states[0]]
         own = [one for one in own if all(fluid.allowed(t, one[:1])[0] for t in range(len(one)))]
         still = own + [one for one in still if (one == one[0]).all()]
