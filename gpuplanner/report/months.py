@@ -111,7 +111,7 @@ def months_between(text: str, scenario: Scenario) -> list[str]:
     """
     first, _, last = text.partition("..")
     if not (first and last):
-        trace, zone = load_trace(scenario.data), ZoneInfo(scenario.tz)
+        trace, zone = load_trace(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
         begin, end = begin_of(trace).astimezone(zone), end_of(trace).astimezone(zone)
         # The month in which the data end is whole only where the next one begins.
         first, last = first or f"{begin:%Y-%m}", last or f"{_first_of_month(end) - timedelta(days=1):%Y-%m}"
