@@ -52,7 +52,7 @@ MARK = Mark(
         "message.txt",
         "summary.md",
         "report.pdf",
-        "tables",
+        f"{TABLES}/*.parquet",
         "study.json",
         "workbook.xlsx",
         "plan.json",

@@ -10,6 +10,7 @@ import pytest
 from gpuplanner.planner import Limits, PlanProblem, StatePrices, plan
 from gpuplanner.planner.methods.best_path import on_alone
 from gpuplanner.planner.methods.dynamic import all_states, dynamic_counts
+from gpuplanner.planner.methods.parked_states import cheapest_arrivals, states_by_place
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
 
@@ -144,3 +145,22 @@ def test_gpus_on_by_themselves_cost_no_more_than_with_parked_ones(problem_of: An
             assert found[1] <= exact[1] + 1e-9
             beside += 1
     assert beside >= 40
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_transform_over_the_tree_is_the_least_over_all_pairs(problem_of: Any, seed: int) -> None:
+    rng = np.random.default_rng([seed, 3])
+    prices = StatePrices(
+        parked_price=0.1, wake=float(rng.choice([0, 0.02])), dress=float(rng.choice([0, 0.3])),
+        instance=float(rng.choice([0, 0.1])), mode=float(rng.choice([0, 0.2])),
+        reboot=float(rng.choice([0, 0.5])), drain=float(rng.choice([0, 0.1])), remaining_h={}, limit_h=None,
+        evicted_h=0.0,
+    )  # fmt: skip
+    names = rng.choice(PROFILES, size=3, replace=False).tolist()
+    fluid = Fluid.of(problem_of(np.full((1, 3, 2), 2.0), names, gpus=4, gpus_per_node=3, prices=prices))
+    places = states_by_place(fluid, 10_000)
+    assert places is not None
+    counts = places.states[places.real, :-1]
+    values = np.where(rng.random(len(counts)) < 0.3, rng.uniform(0, 3, len(counts)), np.inf)
+    least = (values[:, None] + fluid.ways.costs(counts, counts)).min(axis=0)
+    assert cheapest_arrivals(places, values) == pytest.approx(least, abs=1e-9)

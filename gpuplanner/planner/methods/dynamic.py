@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts, Floats
+from gpuplanner.planner.methods.parked_states import parked_counts
 from gpuplanner.planner.program.change_costs import Ways
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
@@ -15,8 +16,6 @@ from gpuplanner.solving.effort import Effort
 MAX_STATES = 100_000
 """States up to which a week of hours takes seconds, and less than 1 GiB of memory."""
 
-# Up to this many states, the way from each to each is worked out.
-_MOST_PAIRED = 1500
 # Steps of a state that is tried in a slot, for each layout, in the measure of gpuplanner.solving.
 _TRIED = 4
 # Costs are sums of few products: what differs by less is equal.
@@ -60,7 +59,8 @@ def dynamic_counts(
     ([2, 2, 2, 2], 8.0)
     """
     if fluid.parks:
-        return _of_all_states(fluid, effort, min(max_states, _MOST_PAIRED))
+        parked = parked_counts(fluid, effort, max_states)
+        return None if parked is None else (parked, fluid.cost(parked, before=fluid.initial))
     lattice = undominated(fluid, max_states, effort)
     if lattice is None:
         return None
@@ -77,34 +77,6 @@ def dynamic_counts(
         else:
             values.append(fluid.ways.costs(fluid.initial[None], lattice.states[own])[0] + costs)
     counts = _backtrack(fluid, lattice, values)
-    return counts, fluid.cost(counts, before=fluid.initial)
-
-
-def _of_all_states(fluid: Fluid, effort: Effort, max_states: int) -> tuple[Counts, float] | None:
-    """The same where GPUs are parked: over all states, from each to each.
-
-    More GPUs on with a layout than it can ever have work for are never needed: parking them sends no more over any
-    edge of the tree of states.
-    """
-    states = all_states(fluid, max_states, useful(fluid))
-    if states is None:
-        return None
-    between = fluid.ways.costs(states, states)
-    values: list[Floats] = []
-    for slot in range(fluid.problem.n_slots):
-        if effort.spent():
-            return None
-        effort.spend(between.size)
-        costs = np.where(fluid.allowed(slot, states), fluid.slot_costs(slot, states), np.inf)
-        if slot:
-            costs = costs + (values[-1][:, None] + between).min(axis=0)
-        elif fluid.initial is not None:
-            costs = costs + fluid.ways.costs(fluid.initial[None], states)[0]
-        values.append(costs)
-    path = [int(values[-1].argmin())]
-    for value in reversed(values[:-1]):
-        path.append(int((value + between[:, path[-1]]).argmin()))
-    counts = states[path[::-1]]
     return counts, fluid.cost(counts, before=fluid.initial)
 
 
@@ -332,19 +304,9 @@ class _Growth:
             self.cheap[slot] = near[costs.argmin()]
 
 
-def useful(fluid: Fluid) -> Counts:
-    """Most GPUs of each column that have work in a slot, shape (n_slots, n_columns)."""
-    asked = np.array(
-        [fluid.demanded[:, steps.profile] @ steps.width for steps in fluid.steps], dtype=np.int64
-    ).reshape(len(fluid.steps), len(fluid.demanded))
-    able = fluid.cover.clip(1)
-    most: Counts = np.where(fluid.cover > 0, -(-asked[:, :, None] // able), 0).max(axis=1, initial=0)
-    return most
-
-
 def _caps(fluid: Fluid) -> Counts:
     """Most GPUs with each layout that may be of use, shape (n_slots, n_layouts): rule 2."""
-    now = useful(fluid)
+    now = fluid.useful
     ahead, so_far = np.maximum.accumulate(now[::-1])[::-1], np.maximum.accumulate(now)
     if fluid.initial is not None:
         so_far = np.maximum(so_far, fluid.initial)
@@ -354,18 +316,13 @@ def _caps(fluid: Fluid) -> Counts:
     return np.maximum(caps, fluid.pinned)
 
 
-def all_states(fluid: Fluid, max_states: int, needed: Counts | None = None) -> Counts | None:
+def all_states(fluid: Fluid, max_states: int) -> Counts | None:
     """Every state that some slot allows, by number of GPUs, or None if there are too many."""
-    most = np.full(len(fluid.owner), fluid.problem.gpus)
-    if needed is not None:
-        first = fluid.pinned if fluid.initial is None else np.maximum(fluid.pinned, fluid.initial)
-        most = np.where(fluid.used, np.maximum(needed.max(axis=0), first), most)
     level = fluid.pinned[None].astype(np.int64)
     found = [level]
     while level.size:
         more = level[:, None] + np.eye(level.shape[1], dtype=np.int64)
         level = np.unique(more.reshape(-1, level.shape[1]), axis=0)
-        level = level[(level <= most).all(axis=1)]
         level = level[np.any([fluid.allowed(slot, level) for slot in range(fluid.problem.n_slots)], axis=0)]
         found.append(level)
         if sum(map(len, found)) > max_states:

@@ -124,6 +124,17 @@ class Fluid:
         return on
 
     @property
+    def useful(self) -> Counts:
+        """Most GPUs of each column that have work in a slot, shape (n_slots, n_columns)."""
+        asked = np.array(
+            [self.demanded[:, steps.profile] @ steps.width for steps in self.steps], dtype=np.int64
+        ).reshape(len(self.steps), len(self.demanded))
+        most: Counts = np.where(self.cover > 0, -(-asked[:, :, None] // self.cover.clip(1)), 0).max(
+            axis=1, initial=0
+        )
+        return most
+
+    @property
     def may_change(self) -> NDArray[np.bool_]:
         """Whether counts may change as a slot begins, shape (n_slots,)."""
         slots = self.problem.limits.change_slots

@@ -156,8 +156,9 @@ def _world(
     nodes, pools, wide = fleet.capacity.shape
     asks, kind = kinds_of(kept)
     count, kinds = len(kept), int(kind.max()) + 1
-    pins = [list(pinned[row] or ()) if pinned is not None else [] for row in order]
-    places = np.maximum(kept.nodes, [len(one) for one in pins])
+    pins = [] if pinned is None else [list(pinned[row] or ()) for row in order]
+    named = np.array([len(one) for one in pins], np.int64) if pins else np.zeros(count, np.int64)
+    places = np.maximum(kept.nodes, named)
     hold = np.concatenate([[0], np.cumsum(places)])
     how = switching or Switching(0.0, 0.0)
     status = table(STATUS, 1)
@@ -178,7 +179,7 @@ def _world(
         kept=np.array([*how.kept, *[0] * pools][:pools], np.int64),
         ready=kept.ready_s, run=kept.run_s, limit=kept.limit_s, profile=kept.profile, nodes=kept.nodes,
         per=kept.per, rest=kept.rest, total=kept.total, kind=kind, hold=hold.astype(np.int64),
-        pins=np.concatenate([[0], np.cumsum([len(one) for one in pins])]).astype(np.int64),
+        pins=np.concatenate([[0], np.cumsum(named)]).astype(np.int64),
         pin=np.array([node for one in pins for node in one], np.int64),
         larger=serving_table(wide, larger),
         weight=fleet.weights, gpus=fleet.gpus, capacity=np.ascontiguousarray(fleet.capacity),
