@@ -184,6 +184,7 @@ def test_repository_speaks_of_the_project_alone(root):
         assert not re.search(r"/(?:work|root)/|/home/[a-z]+/", text), name
 
 
+@pytest.mark.long
 def test_readme_example_runs(root, monkeypatch, capsys):
     monkeypatch.chdir(root)
     blocks = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.S)

@@ -14,7 +14,7 @@ from gpuplanner.planner import assign, plan, verify
 CASES = read_yaml(Path(__file__).with_name("known_answers.yaml"))
 
 
-@pytest.mark.parametrize("solver", ["highs", "cbc"])
+@pytest.mark.parametrize("solver", ["highs", pytest.param("cbc", marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_known_answer(problem_of: Any, case: dict[str, Any], solver: str) -> None:
     options = {k: v for k, v in case.items() if k not in ("name", "demand", "objective", "counts", "unmet")}

@@ -56,7 +56,7 @@ def nudged(array: np.ndarray, cell: tuple[int, ...], by: float) -> np.ndarray:
     return changed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_moved_gpu_is_found(planned, data):
     """In the middle of a calm stretch a GPU that leaves its layout for a slot changes twice, unaccounted for."""
@@ -76,7 +76,7 @@ def test_any_moved_gpu_is_found(planned, data):
     assert verify(wrong, problem)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_gpu_added_or_taken_is_found(planned, data):
     found, problem = planned.plan, planned.problem
@@ -85,7 +85,7 @@ def test_any_gpu_added_or_taken_is_found(planned, data):
     assert verify(replace(found, counts=nudged(found.counts, cell, by)), problem)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), by=st.floats(0.01, 50).flatmap(lambda x: st.sampled_from([x, -x])))
 def test_any_unmet_demand_hidden_or_invented_is_found(planned, data, by):
     found, problem = planned.plan, planned.problem
@@ -96,7 +96,7 @@ def test_any_unmet_demand_hidden_or_invented_is_found(planned, data, by):
     assert verify(replace(found, unmet=nudged(found.unmet, cell, by)), problem)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     name=st.sampled_from(["objective", "bound", "gap", "gpu_hours_on", "unmet_gpu_hours", "changes"]),
     factor=st.floats(1.001, 3),

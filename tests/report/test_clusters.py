@@ -66,6 +66,7 @@ def test_slurm_cluster_with_its_nodes(run, tmp_path, slurm):
     assert (tmp_path / "r" / "export" / "README.md").exists()
 
 
+@pytest.mark.long
 def test_slurm_cluster_without_its_nodes(run, tmp_path, slurm):
     (tmp_path / "sacct.txt").write_text(slurm.text)
     words = (tmp_path / "sacct.txt", "--tz", "Europe/Oslo")

@@ -280,7 +280,7 @@ def test_nodes_are_those_of_the_inventory(report):
 def hostile_trace(folder) -> str:
     trace = load_trace("sample")
     evil = {"search": '=HYPERLINK("http://x")', "vision": "<script>alert(1)</script>", "speech": "@SUM(1)"}
-    lately = pl.col("submit_time") >= trace.jobs["submit_time"].max() - timedelta(weeks=5)
+    lately = pl.col("submit_time") >= trace.jobs["submit_time"].max() - timedelta(weeks=3)
     jobs = trace.jobs.filter(lately).with_columns(pl.col("tenant").replace(evil))
     write_dataset(
         Dataset({"jobs": jobs, "inventory": trace.inventory}, trace.rejects, trace.quality, trace.provenance),
@@ -290,7 +290,7 @@ def hostile_trace(folder) -> str:
 
 
 def test_hostile_tenant_names_stay_text(tmp_path, quick):
-    scenario = replace(quick, data=hostile_trace(tmp_path), replications=2)
+    scenario = replace(quick, data=hostile_trace(tmp_path), replications=2, policies="static_whole")
     write_report(scenario, tmp_path / "out")
     page = (tmp_path / "out" / "index.html").read_text()
     assert "<script>alert(1)" not in page
@@ -335,7 +335,7 @@ def test_unknown_parameters_are_refused(tmp_path, root):
     [
         ("01_demand_and_phases", {}),
         ("02_forecast", {"folds": 6, "models": "Naive,SeasonalNaive,HourOfDay,RunOff"}),
-        ("03_static_vs_dynamic", {"policies": "static_whole,static_mig"}),
+        ("03_static_vs_dynamic", {"policies": "static_mig,whole_on_off", "path": "slurm"}),
         ("04_mig_layouts", {"horizon_slots": 48, "work_limit": 100}),
         ("05_size_a_job", {}),
         ("06_cost_review", {"policies": "static_mig,whole_on_off", "path": "slurm", "months": 6}),

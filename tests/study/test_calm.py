@@ -11,7 +11,6 @@ import pytest
 
 from gpuplanner.planner import PlanProblem, assign, plan, verify
 from gpuplanner.report.tearsheet import layouts
-from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.calm import calm_and_free, choice_sentence, choice_table, choices, play
 from gpuplanner.study.future.plans import Planned, plan_problem, planned_for
 from gpuplanner.study.handover import calendar_pack
@@ -68,15 +67,15 @@ def test_files_are_those_that_are_written(study):
     assert calm.change_times == len({line.split(",")[1] for line in index})
 
 
-def test_a_plan_that_is_free_already_stands_alone():
-    scenario = Scenario(path="nvml", horizon_slots=24)
+def test_a_plan_that_is_free_already_stands_alone(quick):
+    scenario = quick.but(path="nvml")
     problem = plan_problem(scenario, "rightsized")
     assert calm_and_free(scenario, planned_for(problem, scenario)) == ()
 
 
-def test_played_hours_are_those_of_the_plan_where_all_gpus_are_on():
-    """All GPUs whole for a day: what is on is known, and only waiting is added, at its price."""
-    scenario = Scenario(horizon_slots=24, replications=2)
+def test_played_hours_are_those_of_the_plan_where_all_gpus_are_on(quick):
+    """All GPUs whole for two days: what is on is known, and only waiting is added, at its price."""
+    scenario = quick.but(replications=2)
     problem = replace(plan_problem(scenario, "rightsized"), unmet_price=1e6)
     everything = replace(
         problem, demand=np.full_like(problem.demand, problem.gpus), profiles=problem.profiles
@@ -85,7 +84,7 @@ def test_played_hours_are_those_of_the_plan_where_all_gpus_are_on():
     assert (found.plan.counts.sum(axis=1) == problem.gpus).all()
     played = play(scenario, found)
     assert played.weeks == 2
-    assert played.gpu_hours == pytest.approx(24 * problem.gpus)
+    assert played.gpu_hours == pytest.approx(scenario.horizon_slots * problem.gpus)
     assert played.cost == pytest.approx(played.gpu_hours + 10 * played.waited_gpu_hours)
     twice = play(scenario.but(unmet_price=20.0), found)
     assert twice.waited_gpu_hours == played.waited_gpu_hours

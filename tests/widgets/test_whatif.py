@@ -29,8 +29,8 @@ OTHER = "node_pools"
 
 @pytest.fixture(scope="module")
 def few(quick):
-    """Ways that are tuned at once."""
-    return replace(quick, policies="static_whole,static_mig")
+    """Ways that were tuned for other tests."""
+    return quick
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def told(monkeypatch, few):
 
     def canned(scenario, tell):
         asked.append(scenario)
-        tell("static_whole", None)
+        tell("static_mig", None)
         return dataclasses.replace(found, decision=other) if scenario.wait_minutes == 1 else found
 
     monkeypatch.setattr(panels, "compared", canned)
@@ -157,8 +157,8 @@ def test_another_way_is_shown_at_once_and_asks_nothing(told, few):
     panel = whatif(few)
     panel.ask().result(timeout=60)
     before, picture = panel._pending, panel.newest.picture
-    panel.policy.value = "static_whole"
-    assert cells(panel, "way")[-1] == SHORT["static_whole"]
+    panel.policy.value = "whole_on_off"
+    assert cells(panel, "way")[-1] == SHORT["whole_on_off"]
     assert panel._pending is before
     assert panel.newest.picture is picture
     panel.policy.value = "node_pools"
@@ -182,7 +182,7 @@ def test_tuning_is_told_and_ends_when_another_question_is_put(monkeypatch, few):
         if scenario.wait_minutes == 1:
             return found
         while True:
-            tell("static_whole", None)
+            tell("static_mig", None)
             begun.set()
             said.wait(0.01)
 
@@ -192,7 +192,7 @@ def test_tuning_is_told_and_ends_when_another_question_is_put(monkeypatch, few):
     panel = whatif(few)
     first = panel.ask()
     assert begun.wait(60)
-    assert f"Tuning {SHORT['static_whole']}" in panel.status.value
+    assert f"Tuning {SHORT['static_mig']}" in panel.status.value
     panel.base = replace(few, wait_minutes=1.0)
     panel.controls["wait_minutes"].value = 1
     panel.ask().result(timeout=60)
