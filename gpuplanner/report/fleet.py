@@ -86,7 +86,9 @@ def _by_node(kinds: dict[Kind, list[str]], board: GpuModel | None, *, single: bo
     for caption, mine in captions.items():
         names = [name for kind in mine for name in kinds[kind]]
         gpus = sum(count * len(kinds[kind]) for kind in mine for _, count in kind)
-        yield f"<p><b>{gpus:,} × {safe(caption)}</b> on {safe(nodes_words(names))}</p>"
+        cut = sum(count * len(kinds[kind]) for kind in mine for layout, count in kind if layout != WHOLE)
+        many = f"{cut:,} of {gpus:,}" if caption == MIXED and cut < gpus else f"{gpus:,} ×"
+        yield f"<p><b>{many} {safe(caption)}</b> on {safe(nodes_words(names))}</p>"
         for kind in mine:
             boxes = "".join(_gpu(layout, board) * count for layout, count in kind)
             for name in kinds[kind] if single else kinds[kind][:1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import polars as pl
 
@@ -94,8 +95,9 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
         problem=problem,
         plan_choices=() if reason else plan_choices(scenario),
         comparison=found,
-        provenance=provenance_of(
-            known, priced, inputs, cautions, doubts(known, tables["ledger_buckets"], found)
+        provenance=replace(
+            provenance_of(known, priced, inputs, cautions, doubts(known, tables["ledger_buckets"], found)),
+            search="" if plan is None else f"{plan.stopped_by}. {plan.explanation}",
         ),
     )
 

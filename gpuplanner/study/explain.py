@@ -295,5 +295,4 @@ def solved(study: Study) -> Mapping[str, str]:
         f"{plan.status}; {counted(len(plan.layouts), 'layout')}; it costs {three_figures(plan.objective or 0.0)} "
         f"GPU-hours, no plan less than {three_figures(plan.bound or 0.0)} ({plan.gap or 0.0:.2%})"
     )
-    search = {"Search": f"{plan.stopped_by}. {plan.explanation}"} if plan.stopped_by else {}
-    return {"Plan": told, **search}
+    return {"Plan": told, "Search": study.provenance.search}

@@ -29,6 +29,7 @@ class Provenance:
     - ``price``, ``power``, ``carbon``, ``pue``: What money, energy and carbon rest on; None where it is not known.
     - ``assumptions``: Assumed figures with range and source.
     - ``policies``: What each way to run a fleet means.
+    - ``search``: How the search for the plan ended, in words: files of plans hold only what can be checked.
     """
 
     cautions: tuple[str, ...]
@@ -43,6 +44,7 @@ class Provenance:
     pue: float
     assumptions: Mapping[str, Parameter]
     policies: Mapping[str, str]
+    search: str = ""
 
     @property
     def read(self) -> Stated:

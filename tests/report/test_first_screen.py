@@ -262,6 +262,15 @@ def test_fleets_of_any_size_are_drawn_within_reason(gpus):
     assert 1 <= drawn <= 64
 
 
+def test_a_node_of_both_kinds_counts_as_cut_only_what_is_cut():
+    parts = (
+        LayoutOnNodes("whole", 12, ("n1", "n2"), by_node=(8, 4)), LayoutOnNodes("7g.80gb:1", 4, ("n2",), by_node=(4,)),
+    )  # fmt: skip
+    drawn = fleet_picture(dataclasses.replace(planted().decision, layouts=parts))
+    assert "<b>8 × whole</b> on n1" in drawn
+    assert "<b>4 of 8 cut into slices</b> on n2" in drawn
+
+
 def test_ways_say_why_they_are_out(found):
     html = ways(found)
     for row in found.rows:

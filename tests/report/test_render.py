@@ -281,7 +281,9 @@ def hostile_trace(folder) -> str:
     trace = load_trace("sample")
     evil = {"search": '=HYPERLINK("http://x")', "vision": "<script>alert(1)</script>", "speech": "@SUM(1)"}
     lately = pl.col("submit_time") >= trace.jobs["submit_time"].max() - timedelta(weeks=3)
-    jobs = trace.jobs.filter(lately).with_columns(pl.col("tenant").replace(evil))
+    jobs = trace.jobs.filter(lately & pl.col("tenant").is_in(list(evil))).with_columns(
+        pl.col("tenant").replace(evil)
+    )
     write_dataset(
         Dataset({"jobs": jobs, "inventory": trace.inventory}, trace.rejects, trace.quality, trace.provenance),
         folder / "trace",

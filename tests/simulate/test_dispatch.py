@@ -138,7 +138,7 @@ def single_plans(draw, gpus, most=25):
     return jobs, plans, work
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data(), st.sampled_from(["pass", "strict"]), st.booleans())
 def test_on_one_type_has_is_best_fit(data, queue, pool):
     nodes, per_node = (1, 7) if pool else (data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4)))
@@ -150,7 +150,7 @@ def test_on_one_type_has_is_best_fit(data, queue, pool):
     assert run.outcomes.drop("gpu_type", "tp").equals(plain)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_on_one_type_opportunistic_is_first_fit(data):
     nodes, per_node = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))

@@ -21,11 +21,11 @@ def planned():
 
 
 @pytest.mark.parametrize(("path", "sets"), [("operator", 3), ("slurm", 3), ("nvml", 0), ("dra", 0)])
-def test_few_sets_of_layouts_take_turns_where_nodes_are_emptied(path, sets):
-    scenario = Scenario(path=path)
+def test_few_sets_of_layouts_take_turns_where_nodes_are_emptied(quick, path, sets):
+    scenario = quick.but(path=path)
     board = plan_problem(scenario, "rightsized").board
     assert sets_of_layouts(scenario, board) == sets
-    assert sets_of_layouts(Scenario(path=path, calendars=4), board) == 4
+    assert sets_of_layouts(scenario.but(calendars=4), board) == 4
 
 
 @pytest.mark.long

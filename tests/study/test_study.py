@@ -15,6 +15,7 @@ from gpuplanner.planner import verify
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate, load_trace, open_study
 from gpuplanner.study.decision.record import comparison
+from gpuplanner.study.explain import solved
 from gpuplanner.study.future.money import money
 from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, pooled
 from gpuplanner.study.future.plans import planned_calendar
@@ -64,6 +65,7 @@ def test_study_survives_its_folder(study: Study, tmp_path):
     study.save(tmp_path / "study")
     again = open_study(tmp_path / "study")
     assert again.to_json() == study.to_json()
+    assert solved(again) == solved(study)
     assert verify(again.plan, again.problem) == []
     with pytest.raises(ScenarioError, match="folder written by a study"):
         open_study(tmp_path)

@@ -46,7 +46,8 @@ def as_published(found, percent):
 
 @pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.parametrize("runs_of_each", [1, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("runs_of_each", [3, 10])
 def test_forty_published_runs_to_the_digit(openb, runs_of_each):
     orders = [published_arrivals(*openb, seed) for seed in range(42, 42 + runs_of_each)]
     for policy in ("dot-product", "gpu-packing", "best-fit", "fgd"):

@@ -37,6 +37,7 @@ from gpuplanner.lab.claims.twenty_jobs.decompose import CORNERS
 from gpuplanner.lab.claims.twenty_jobs.recommend import verdicts
 from gpuplanner.lab.claims.twenty_jobs.speed import SPEEDS, capacities
 
+pytestmark = pytest.mark.long
 SEEDS = 100
 
 

@@ -9,7 +9,7 @@ from gpuplanner.lab.claims.page import write_page
 from gpuplanner.lab.claims.published import every_claim
 from gpuplanner.lab.claims.verdict import figure, figures_of
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

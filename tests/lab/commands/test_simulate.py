@@ -118,7 +118,14 @@ def test_options_of_a_job_list_are_refused_with_a_scenario(command):
     assert "--gpus, --order: without meaning with SCENARIO" in err
 
 
-@pytest.mark.parametrize(("order", "queue"), [("srtf", "pass"), ("las", "pass"), ("fifo", "conservative")])
+@pytest.mark.parametrize(
+    ("order", "queue"),
+    [
+        ("srtf", "pass"),
+        pytest.param("las", "pass", marks=pytest.mark.long),
+        pytest.param("fifo", "conservative", marks=pytest.mark.long),
+    ],
+)
 def test_it_prints_what_the_schedule_says(command, jobs, order, queue):
     table, _ = read_job_list(jobs)
     rules = ResearchRules(order=order, queue=queue)
