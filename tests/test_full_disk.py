@@ -100,14 +100,14 @@ def saved(out: Path, place: Path, rows: int, study: Study) -> None:
 
 
 def workbook(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.study.handover import write_study_workbook
+    from gpuplanner.study.handover.workbooks import write_study_workbook
 
     write_study_workbook(out, study)
 
 
 def exported(out: Path, place: Path, rows: int, study: Study) -> None:
     from gpuplanner.planner import plan_to_json
-    from gpuplanner.study.handover import export_plan
+    from gpuplanner.study.handover.calendar import export_plan
 
     (place / "plan.json").write_text(plan_to_json(study.plan, study.problem))
     export_plan(place / "plan.json", out)

@@ -14,7 +14,7 @@ import yaml
 
 import gpuplanner
 from gpuplanner.simulate.rules import ORDERS, QUEUES
-from gpuplanner.study.handover import FORMATS
+from gpuplanner.study.handover.calendar import FORMATS
 
 HEAVY = (
     "pulp",

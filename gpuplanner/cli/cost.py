@@ -95,7 +95,7 @@ def cost(
     from gpuplanner.files import require_file
     from gpuplanner.inbox import open_dataset
     from gpuplanner.study.future.cost_review import cost_review
-    from gpuplanner.study.handover import write_cost_workbook
+    from gpuplanner.study.handover.workbooks import write_cost_workbook
     from gpuplanner.study.savings_ledger import read_savings, savings_file, savings_sheets
 
     if by not in TABLES:

@@ -213,7 +213,7 @@ def export(
     from gpuplanner.study import export_plan
 
     if not given_file.endswith(".json"):
-        from gpuplanner.study.decision_pack import export_decision
+        from gpuplanner.study.handover.decision_pack import export_decision
 
         paths, warnings = export_decision(given.scenario(given_file), out, gres_type=gres_type)
         for path in () if quiet else paths:

@@ -24,7 +24,9 @@
 #   TIMEOUT_S    (@TIMEOUT_S@) for the nodes to empty; CUT_S (@CUT_S@) until they are back with their new devices
 #   CHANGE_LOG   where it is written down how long nodes are out of service (gpuplanner/changes.csv in XDG_STATE_HOME)
 #   STATE        where is written down what was there before (@NAME@.before beside this file)
-#   IF_DUE=yes   does nothing unless it is the planned time and not later than TIMEOUT_S after it
+#   AHEAD_S      'reserve' does nothing earlier than that before the planned time
+#   IF_DUE=yes   does nothing unless it is the planned time and not later than TIMEOUT_S after it, and takes no offence at
+#                'reserve' when all times have passed. IF_DUE=say only says which of them is ahead, due or past
 #
 @NOTES@
 
@@ -64,7 +66,7 @@ cut_node() { # NODE CONFIG
 
 install_lines() { # [--dry-run] FILE
   if [[ -z "${INSTALL:-}" ]]; then
-    bash "$here/install-gres.sh" "$@" "${nodes[@]}"
+    flock "$here" bash "$here/install-gres.sh" "$@" "${nodes[@]}"
   elif [[ "$1" != --dry-run ]]; then
     $INSTALL "$@" "${nodes[@]}"
   fi
@@ -148,13 +150,22 @@ reserve() { # [TIME]: a planned one; never earlier
     if [[ -n "${1:-}" && " $times " != *" $(date -u -d "@$start" +%Y-%m-%dT%H:%M:%SZ) "* ]]; then
       fail "$time: is none of the planned times: $times."
     fi
-    if ((start > now)); then
+    if ((start > now + ${AHEAD_S:-2**62})); then
+      echo "$time: is not reserved yet"
+      return
+    elif ((start > now)); then
+      if scontrol show reservation "$(reservation "$time")" >/dev/null 2>&1; then
+        echo "$time: is reserved"
+        return
+      fi
+      check
       scontrol create reservation reservationname="$(reservation "$time")" nodes="$list" users=root \
         starttime="$(date -d "@$start" +%Y-%m-%dT%H:%M:%S)" duration="$(((timeout_s + cut_s + 59) / 60))" \
         flags=maint,ignore_jobs
       return
     fi
   done
+  if [[ "${IF_DUE:-no}" == yes ]]; then return; fi
   fail "${1:-$times}: has passed; 'apply' needs no reservation."
 }
 
@@ -232,17 +243,14 @@ verb="${1:-}"
   exit 2
 }
 readonly verb
-leave_unless_due
+if [[ "$verb" != reserve ]]; then leave_unless_due; fi
 case "$verb" in
   check)
     check
     for node in "${nodes[@]}"; do echo "$node: at work: $(at_work "$node")"; done
     install_lines --dry-run "$lines"
     ;;
-  reserve)
-    check
-    reserve "${2:-}"
-    ;;
+  reserve) reserve "${2:-}" ;;
   cancel) resume ;;
   apply)
     check

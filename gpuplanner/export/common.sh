@@ -12,18 +12,22 @@ log_change() { # NODE GPUS begin|end: for 'gpuplanner ingest changes', which boo
   } || echo "note: the time that $1 is out of service is not written down: $file" >&2
 }
 
-due() { # whether one of the planned times was in the last TIMEOUT_S
-  local time now
+leave_unless_due() { # IF_DUE=yes: go on only within TIMEOUT_S of a planned time; IF_DUE=say: never
+  local time now at said=''
+  if [[ "${IF_DUE:-no}" == no ]]; then return; fi
   now=$(date -u +%s)
   for time in $times; do
-    if ((now >= $(date -u -d "$time" +%s) && now < $(date -u -d "$time" +%s) + timeout_s)); then return 0; fi
+    at=$(date -u -d "$time" +%s)
+    if ((now < at)); then
+      said+="; $time is ahead"
+    elif ((now >= at + timeout_s)); then
+      said+="; $time is past by more than $timeout_s s, and is skipped if it was not made"
+    elif [[ "$IF_DUE" == yes ]]; then
+      return
+    else
+      said+="; $time is due"
+    fi
   done
-  return 1
-}
-
-leave_unless_due() {
-  if [[ "${IF_DUE:-no}" == yes ]] && ! due; then
-    echo "not due: planned for $times, at most $timeout_s s late"
-    exit 0
-  fi
+  if [[ "$IF_DUE" == say ]]; then echo "${said#; }"; else echo "not due: ${said#; }"; fi
+  exit 0
 }

@@ -9,7 +9,13 @@ from pathlib import Path
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.export.kubernetes import DATA_KEY
 from gpuplanner.export.mig_parted import ALL_DISABLED
-from gpuplanner.export.reread_changes import check_index, check_index_text, check_names, check_script
+from gpuplanner.export.reread_changes import (
+    check_index,
+    check_index_text,
+    check_names,
+    check_script,
+    check_timer,
+)
 from gpuplanner.export.reread_objects import VALUES, check_groups, check_objects
 from gpuplanner.export.reread_parted import check_parted
 from gpuplanner.export.reread_slurm import check_gres_conf, check_slurm
@@ -20,13 +26,14 @@ from gpuplanner.strict_yaml import LinedMapping, load_all_strict, load_strict
 MAX_BYTES = 4_000_000
 UNDERSTOOD = (
     "a mig-parted file (version: v1, mig-configs), a ConfigMap that holds one under data, lines of slurm.conf "
-    "(NodeName=... Gres=...) or gres.conf, a script of a change, the index of changes, or what else a pack has for "
-    "controllers (objects of Kubernetes, node groups, values of charts)"
+    "(NodeName=... Gres=...) or gres.conf, a script of a change or its timer, the index of changes, or what else a "
+    "pack has for controllers (objects of Kubernetes, node groups, values of charts)"
 )
 
 _GRES_LINE = re.compile(
     r"^[ \t]*(?:NodeName[ \t]*=\S+[ \t]+)?(?:AutoDetect|Name)[ \t]*=", re.IGNORECASE | re.MULTILINE
 )
+_TIMER = re.compile(r"^(?:\[Unit\]|kind: CronJob)$", re.MULTILINE)
 _OBJECTS = re.compile(r"^apiVersion:", re.MULTILINE)
 _NODE_LINE = re.compile(r"^[ \t]*NodeName[ \t]*=", re.IGNORECASE | re.MULTILINE)
 _MAX_GPUS_PER_NODE = 64
@@ -96,6 +103,8 @@ def _verify_text(text: str, board: GpuModel, gpus_per_node: int, *, where: str) 
         problems, findings = check_index(text, board, gpus_per_node)
     elif text.startswith("# Changes of layout"):
         problems, findings = check_index_text(text, Path(where), board)
+    elif _TIMER.search(text):
+        problems, findings = check_timer(text)
     elif _GRES_LINE.search(text):
         problems, findings = check_gres_conf(text, board, gpus_per_node)
     elif _NODE_LINE.search(text):

@@ -23,6 +23,8 @@ from gpuplanner.schemas import WHOLE_GPU
 _HOLE = re.compile(r"@([A-Z_]+)@")
 _MAY_BE = {
     "AFTERWARDS": r"[^\n]*",
+    "FOLDER": r"[A-Za-z0-9/._-]+",
+    "IMAGE": r"[A-Za-z0-9/._:@-]+",
     "NOTES": r"(?:#[^\n]*\n?)*",
     "STEPS": r"(?s:.*?)",
     "TIMEOUT_S": r"\d+",
@@ -65,16 +67,26 @@ def check_script(text: str, board: GpuModel, gpus_per_node: int) -> tuple[list[s
     return problems, findings
 
 
+def check_timer(text: str) -> tuple[list[str], list[str]]:
+    """Problems and findings of what keeps the time of a calendar: it is as it is shipped, but for folder and image."""
+    names = [name for name in _shipped("templates/calendar") if not name.endswith((".sh", ".md"))]
+    found = [name for name in names if _form(name).fullmatch(text)]
+    if not found:
+        return ["it is none of the timers that are shipped"], []
+    return [], [f"{found[0]} as it is shipped"]
+
+
 @functools.cache
 def _scripts() -> tuple[str, ...]:
     """Every script of this room, but the parts that several share."""
-    room = resources.files("gpuplanner.export")
-    found = [one.name for one in room.iterdir() if one.name.endswith(".sh")]
-    if (room / "templates").is_dir():
-        found += [
-            f"templates/{one.name}" for one in (room / "templates").iterdir() if one.name.endswith(".sh")
-        ]
-    return tuple(sorted(set(found) - set(SHARED_PARTS.values())))
+    found = [name for folder in ("", "templates", "templates/calendar") for name in _shipped(folder)]
+    return tuple(sorted({name for name in found if name.endswith(".sh")} - set(SHARED_PARTS.values())))
+
+
+def _shipped(folder: str) -> list[str]:
+    """Files of a folder of this room; where a caller put another room in its place it may have no such folder."""
+    room = resources.files("gpuplanner.export") / folder
+    return [f"{folder}/{one.name}".lstrip("/") for one in room.iterdir()] if room.is_dir() else []
 
 
 @functools.cache

@@ -32,10 +32,10 @@ from gpuplanner.report.tearsheet import PDF, links, period
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder
-from gpuplanner.study.decision_pack import pack_into
 from gpuplanner.study.forecast_ledger import read_ledger, remember
 from gpuplanner.study.future.options import check_options
-from gpuplanner.study.handover import notes, write_study_workbook
+from gpuplanner.study.handover.decision_pack import pack_into
+from gpuplanner.study.handover.workbooks import notes, write_study_workbook
 from gpuplanner.study.savings_ledger import booked, read_savings, savings_file, savings_json, savings_sheets
 from gpuplanner.study.study import TABLES
 

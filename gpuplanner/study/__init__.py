@@ -8,7 +8,8 @@ from gpuplanner._optional import late_name
 
 if TYPE_CHECKING:
     from gpuplanner.study.evaluation import evaluate
-    from gpuplanner.study.handover import export_plan, verify_any
+    from gpuplanner.study.handover.calendar import export_plan
+    from gpuplanner.study.handover.read_back import verify_any
     from gpuplanner.study.past.description import describe
     from gpuplanner.study.past.history import load_trace
     from gpuplanner.study.study import Study, open_study
@@ -18,10 +19,10 @@ _HOME = {
     "Study": "study",
     "describe": "past.description",
     "evaluate": "evaluation",
-    "export_plan": "handover",
+    "export_plan": "handover.calendar",
     "load_trace": "past.history",
     "open_study": "study",
-    "verify_any": "handover",
+    "verify_any": "handover.read_back",
 }
 
 __all__ = [

@@ -20,7 +20,7 @@ from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.node_names import expand_node_list
 from gpuplanner.planner import PlanProblem, assign
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.study.handover import read_plan
+from gpuplanner.study.handover.read_back import read_plan
 
 GPUS: dict[str, Any] = {
     "node": pl.String, "gpu": pl.Int32, "before": pl.String, "after": pl.String,

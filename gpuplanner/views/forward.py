@@ -18,7 +18,7 @@ from gpuplanner.study.future.cost_review import CostReview, cost_review, price_r
 from gpuplanner.study.future.gpus_wanted import Wanted
 from gpuplanner.study.future.purchase import purchase
 from gpuplanner.study.future.rolling import rolling, wanted
-from gpuplanner.study.handover import write_cost_workbook
+from gpuplanner.study.handover.workbooks import write_cost_workbook
 from gpuplanner.views.view import View
 from gpuplanner.widgets import workbook_button
 

@@ -24,10 +24,10 @@ from gpuplanner.study import Study
 from gpuplanner.study.decision.frames import policy_table
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.decision.types import Decision
-from gpuplanner.study.decision_pack import hand_over
 from gpuplanner.study.explain import Explained, explained, told
 from gpuplanner.study.future.sweep import layouts_to_sweep, sweep_layouts
-from gpuplanner.study.handover import write_study_workbook
+from gpuplanner.study.handover.decision_pack import hand_over
+from gpuplanner.study.handover.workbooks import write_study_workbook
 from gpuplanner.study.tenants.advice import quota_advice
 from gpuplanner.study.tenants.fairness import fairness
 from gpuplanner.views.view import View

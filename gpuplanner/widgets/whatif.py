@@ -18,7 +18,7 @@ from gpuplanner.study.decision.frames import frontier_frame, target_in_words
 from gpuplanner.study.decision.policies import MEANINGS, SHORT
 from gpuplanner.study.decision.record import Comparison, PolicyRow, compared
 from gpuplanner.study.decision.worth import usd_per_kwh_of
-from gpuplanner.study.decision_pack import hand_over
+from gpuplanner.study.handover.decision_pack import hand_over
 from gpuplanner.study.past.history import history
 from gpuplanner.study.study import Study
 from gpuplanner.widgets.background import BackgroundPanel, table_html

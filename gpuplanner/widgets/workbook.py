@@ -9,7 +9,7 @@ from typing import Any
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerError
 from gpuplanner.study.future.cost_review import CostReview
-from gpuplanner.study.handover import write_cost_workbook
+from gpuplanner.study.handover.workbooks import write_cost_workbook
 
 
 def workbook_button(found: CostReview, path: str | Path = "costs.xlsx") -> Any:  # noqa: ANN401 - of ipywidgets

@@ -337,7 +337,15 @@ class Commands:
             case ("show", "hostnames"):
                 return "".join(f"{name}\n" for name in words[2].split(","))
             case ("show", "reservation"):
-                raise SystemExit(1)
+                if f"reservation/{words[2]}" not in self.objects:
+                    raise SystemExit(1)
+                return ""
+            case ("create" | "delete", *_):
+                name = next(word.partition("=")[2] for word in words if word.startswith("reservationname="))
+                self.objects.pop(f"reservation/{name}", None)
+                if words[0] == "create":
+                    self.objects[f"reservation/{name}"] = {"words": list(words)}
+                return ""
             case ("show", "config"):
                 lines = re.findall(r"^(\w+)=(\S+)$", self.conf(), re.M)
                 return "".join(f"{key:24}= {value}\n" for key, value in lines)

@@ -14,7 +14,7 @@ from gpuplanner.export import change_index, to_change_scripts, to_index_text, to
 from gpuplanner.hardware import ChangeCost
 from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.simulate import Drain
-from gpuplanner.study.handover import calendar_pack
+from gpuplanner.study.handover.calendar import calendar_pack
 
 BOARD = "H100-80GB-SXM5"
 START = datetime(2026, 11, 2, tzinfo=UTC)

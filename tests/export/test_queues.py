@@ -20,7 +20,7 @@ from gpuplanner.inbox import write_dataset
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Drain
-from gpuplanner.study.decision_pack import _quotas
+from gpuplanner.study.handover.decision_pack import _quotas
 from gpuplanner.study.past.history import history
 from tests.clusters import cut_clusters
 from tests.export.stub_cluster import Stub, fenced

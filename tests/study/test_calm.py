@@ -13,7 +13,7 @@ from gpuplanner.planner import PlanProblem, assign, plan, verify
 from gpuplanner.report.tearsheet import layouts
 from gpuplanner.study.future.calm import calm_and_free, choice_sentence, choice_table, choices, play
 from gpuplanner.study.future.plans import Planned, plan_problem, planned_for
-from gpuplanner.study.handover import calendar_pack
+from gpuplanner.study.handover.calendar import calendar_pack
 from gpuplanner.units import three_figures
 from tests.planner.conftest import brute_force
 

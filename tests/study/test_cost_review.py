@@ -20,7 +20,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study
 from gpuplanner.study.future.cost_review import cost_review, price_rows
 from gpuplanner.study.future.purchase import purchase
-from gpuplanner.study.handover import write_study_workbook
+from gpuplanner.study.handover.workbooks import write_study_workbook
 
 AMOUNT = re.compile(r"lines sum to ([\d,.]+\d) USD")
 

@@ -10,7 +10,9 @@ import pytest
 
 from gpuplanner.errors import OutputError, ScenarioError
 from gpuplanner.planner import PlanProblem, plan, plan_to_json
-from gpuplanner.study import export_plan, handover
+from gpuplanner.study import export_plan
+from gpuplanner.study.handover import calendar
+from gpuplanner.study.handover.read_back import read_plan
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 
@@ -27,7 +29,7 @@ def kept(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("formats", handover.FORMATS)
+@pytest.mark.parametrize("formats", calendar.FORMATS)
 def test_each_format_is_files_and_all_is_all_of_them(kept, tmp_path, formats):
     mine, everything = (
         {path.relative_to(tmp_path / out) for path in export_plan(kept, tmp_path / out, formats=each)}
@@ -45,7 +47,7 @@ def test_a_format_that_is_not_known_is_refused_with_the_nearest(kept, tmp_path):
 
 
 def test_what_verify_does_not_know_is_not_handed_over(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(handover, "to_slurm_files", lambda *_, **__: {"slurm-0.csv": "gpu,layout\n0,gpu\n"})
+    monkeypatch.setattr(calendar, "to_slurm_files", lambda *_, **__: {"slurm-0.csv": "gpu,layout\n0,gpu\n"})
     with pytest.raises(OutputError, match=r"slurm-0\.csv cannot be read back"):
         export_plan(kept, tmp_path / "out", formats="slurm")
     assert not (tmp_path / "out").exists()
@@ -53,7 +55,7 @@ def test_what_verify_does_not_know_is_not_handed_over(kept, tmp_path, monkeypatc
 
 def test_names_that_nobody_gave_are_not_handed_over(kept, tmp_path):
     """Files for a node0 that is made up would be applied to whatever is called so."""
-    found, problem = handover.read_plan(kept)
+    found, problem = read_plan(kept)
     nameless = replace(problem, nodes=None)
     path = tmp_path / "plan.json"
     path.write_text(plan_to_json(found, nameless))

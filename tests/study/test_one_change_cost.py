@@ -29,7 +29,8 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
 from gpuplanner.study.future.drains import drain_of
 from gpuplanner.study.future.workload import fleet_and_rules
-from gpuplanner.study.handover import export_plan, verify_any
+from gpuplanner.study.handover.calendar import export_plan
+from gpuplanner.study.handover.read_back import verify_any
 from gpuplanner.study.past.history import history
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)

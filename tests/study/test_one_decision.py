@@ -11,7 +11,7 @@ from gpuplanner.study import open_study
 from gpuplanner.study.decision.frames import class_table, frontier_frame, hours_table, policy_table
 from gpuplanner.study.findings import findings
 from gpuplanner.study.future.money import money
-from gpuplanner.study.handover import notes
+from gpuplanner.study.handover.workbooks import notes
 from gpuplanner.study.headline import headline_of
 from gpuplanner.study.past.history import history
 from gpuplanner.study.study import Study

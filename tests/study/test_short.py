@@ -13,7 +13,7 @@ from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import evaluate, open_study
 from gpuplanner.study.future.workload import too_short
-from gpuplanner.study.handover import write_study_workbook
+from gpuplanner.study.handover.workbooks import write_study_workbook
 
 HEADER = "JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName"
 JOBS = 29

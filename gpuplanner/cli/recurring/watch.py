@@ -149,7 +149,7 @@ def _write_pack(found: FleetLook, folder: Path) -> None:
     """The plan, the order of its first change, and the files of its paths where nodes have names and can be cut."""
     from gpuplanner.files import Mark, replaced_directory
     from gpuplanner.planner import plan_to_json
-    from gpuplanner.study.handover import export_plan
+    from gpuplanner.study.handover.calendar import export_plan
 
     planned = found.planned
     mark = Mark("look.txt", "gpuplanner watch 1", ("plan.json", "steps.csv"))

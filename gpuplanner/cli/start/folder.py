@@ -25,7 +25,7 @@ BEGUN = Mark(MANIFEST, "gpuplanner report 1", names=("index.html", NAME))
 
 def scenario_into(asked: Scenario, place: Path, found: Comparison) -> None:
     """Write scenario and pack alone: an older page would show another decision, and goes."""
-    from gpuplanner.study.decision_pack import pack_into
+    from gpuplanner.study.handover.decision_pack import pack_into
 
     with replaced_directory(place, mark=BEGUN) as folder:
         pack_into(asked, found, folder)
@@ -59,7 +59,7 @@ def pools_into(
     The scenario of a fleet in one dataset stands beside; several clusters are given again as they were.
     """
     from gpuplanner.report.pools import FOLDER, folder_of, write_fleet_report
-    from gpuplanner.study.decision_pack import pack_into
+    from gpuplanner.study.handover.decision_pack import pack_into
 
     if found is None:
         write_fleet_report(pools, title, place)

@@ -17,7 +17,7 @@ from gpuplanner.simulate.nodes import NodeFleet, Switching
 from gpuplanner.study.decision.arena import WaySetting
 from gpuplanner.study.decision.decide import Answer, decide
 from gpuplanner.study.decision.record import comparison_of
-from gpuplanner.study.decision_pack import decision_pack, write_pack
+from gpuplanner.study.handover.decision_pack import decision_pack, write_pack
 
 pytestmark = pytest.mark.long
 

@@ -1,0 +1,204 @@
+"""The files of a calendar of layouts, with the timer that starts them; each is proved before it is put in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gpuplanner.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, message
+from gpuplanner.export import (
+    change_index,
+    to_change_scripts,
+    to_config_map,
+    to_index_text,
+    to_mig_parted,
+    to_slurm,
+    to_slurm_files,
+    verify_file,
+)
+from gpuplanner.export.csv import guarded
+from gpuplanner.export.focus import FOCUS_TIME
+from gpuplanner.export.kubernetes import CONFIG_MAP, NAMESPACE
+from gpuplanner.export.pack import PAGE, Pack, Step, filled, page_tables
+from gpuplanner.files import replaced_directory
+from gpuplanner.names import resolve
+from gpuplanner.planner import Plan, PlanProblem, assign
+from gpuplanner.planner.numbered.assign import layouts_before
+from gpuplanner.scenario import Scenario
+from gpuplanner.simulate import Drain
+from gpuplanner.study.future.drains import drain_of, rehearse
+from gpuplanner.study.future.plans import NAME_THEM
+from gpuplanner.study.handover.decision_pack import MARK, write_pack
+from gpuplanner.study.handover.read_back import read_plan
+
+FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
+TIMER = ("timer.sh", "timer.service", "timer.timer", "timer.yaml")
+"""The script that is run to put a timer in place, and what it puts there; the last is for Kubernetes."""
+FOLDER, IMAGE = "FOLDER", "IMAGE"
+"""What stands for the place of the pack and for an image until the timer is put in place."""
+NO_PLANS = ("README.md",)
+"""Pages for people; ``verify`` reads back all other files."""
+
+
+def export_plan(
+    path: str | Path,
+    out: str | Path,
+    *,
+    formats: str = "all",
+    at: datetime | None = None,
+    gres_type: str | None = None,
+    scenario: Scenario | None = None,
+) -> list[Path]:
+    """Write a plan as the files that operators apply.
+
+    Parameters
+    ----------
+    path : str or Path
+        plan.json.
+    out : str or Path
+        Folder to put in place; what stood there stays if anything fails.
+    formats : str
+        One of :data:`FORMATS`.
+    at : datetime, optional
+        Only the layouts in force at that instant; default: the whole calendar.
+    gres_type : str, optional
+        Slurm's type of a whole GPU; default: what slurmd finds for the board.
+    scenario : Scenario, optional
+        What the plan was made of: says how changes are made, and rehearses them for the index.
+
+    Returns
+    -------
+    list of Path
+        The files, sorted.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such format, or nothing to apply.
+    OutputError
+        If a file does not hold when it is read back, or cannot be written.
+    """
+    plan, problem = read_plan(path)
+    pack = calendar_pack(plan, problem, formats=formats, at=at, gres_type=gres_type, scenario=scenario)
+    with replaced_directory(out, mark=MARK, inputs=[path]) as folder:
+        write_pack(pack, folder)
+        _prove(folder, problem)
+    return [Path(out) / name for name in sorted(pack.files)]
+
+
+def calendar_pack(
+    plan: Plan,
+    problem: PlanProblem,
+    *,
+    formats: str = "all",
+    at: datetime | None = None,
+    gres_type: str | None = None,
+    scenario: Scenario | None = None,
+) -> Pack:
+    """The files of a planned calendar, a folder for each path; parameters as for :func:`export_plan`.
+
+    What names of nodes cannot enter is left out with a warning, unless it is all that was asked for.
+    """
+    formats = resolve(formats, FORMATS, what="format", error=ScenarioError)
+    board = problem.board
+    if not board.profiles:
+        text = message(
+            f"export of a plan for {board.name}",
+            "a plan for a board with MIG",
+            "whole GPUs, switched on and off",
+            "Plan for a board with MIG: name it with --board.",
+        )
+        raise ScenarioError(text)
+    if problem.nodes is None:
+        text = message("export", "a plan that names its nodes", "a plan of nodes without names", NAME_THEM)
+        raise ScenarioError(text)
+    layouts, initial = assign(plan.require(), problem), layouts_before(plan, problem)
+    drain = drain_of(scenario or Scenario(path=problem.change.path), problem.change)
+    known: dict[str, Any] = {"change": problem.change, "drain": drain, "initial": initial}
+    wanted = FORMATS[:-1] if formats == "all" else (formats,)
+    pack = Pack()
+    if "mig-parted" in wanted:
+        pack.add(
+            to_mig_parted(layouts, board, at=at), Step("parted/mig-parted.yaml", "what mig-parted reads")
+        )
+    if "configmap" in wanted:
+        place = "operator/configmap.yaml"
+        apply, delete = (f"kubectl {verb} -f {place}" for verb in ("apply", "delete"))
+        pack.add(
+            to_config_map(layouts, board, at=at), Step(place, "the same for the operator", apply, "", delete)
+        )
+    if "runbook" in wanted:
+        try:
+            scripts = to_change_scripts(layouts, board, **known)
+        except GeometryError as error:
+            if formats == "runbook":
+                raise
+            scripts = {}
+            pack.warnings.append(f"scripts for Kubernetes are left out: {error}")
+        if scripts and drain.scope == "node":
+            known_to_it = {"CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "NAME": "calendar"}
+            what = "lets the MIG manager read it; keeps what was set before"
+            pack.add(filled("policy.sh", known_to_it), Step.script("operator/policy.sh", what))
+        _add_scripts(pack, "nvml" if drain.scope == "gpu" else "operator", scripts, drain)
+    if "slurm" in wanted:
+        if at is None:
+            lines = to_slurm_files(layouts, board, gres_type=gres_type, **known)
+        else:
+            lines = {"slurm.conf": to_slurm(layouts, board, at, gres_type=gres_type)}
+        pack.files |= {f"slurm/{name}": text for name, text in lines.items()}
+        scripts = {name: text for name, text in lines.items() if name.startswith("change-")}
+        _add_scripts(pack, "slurm", scripts, drain)
+    if at is None and {"runbook", "slurm"} & set(wanted):
+        index = change_index(
+            layouts,
+            board,
+            **known,
+            expected=None if scenario is None else rehearse(scenario, layouts, problem),
+        )
+        pack.files["changes.csv"] = guarded(index, FOCUS_TIME).write_csv()
+        pack.add(to_index_text(index, board, problem.change), Step("changes.md", "every change, by time"))
+    pack.files[PAGE] = filled("calendar/page.md", {"BOARD": board.name, **page_tables(pack)})
+    return pack
+
+
+def _add_scripts(pack: Pack, path: str, scripts: Mapping[str, str], drain: Drain) -> None:
+    """The scripts of a calendar, and the timer that finds out which of them is due."""
+    if not scripts:
+        return
+    pack.files |= {f"{path}/{name}": text for name, text in scripts.items()}
+    pack.steps.append(Step(f"{path}/change-*.sh", "a change each; does nothing unless it is due"))
+    known = {
+        "PATH": path,
+        "NAMESPACE": NAMESPACE,
+        "AHEAD_S": f"{drain.ahead_s:.0f}",
+        "FOLDER": FOLDER,
+        "IMAGE": IMAGE,
+    }
+    kept = {
+        name: filled(f"calendar/{name}", known)
+        for name in TIMER
+        if path == "operator" or name != "timer.yaml"
+    }
+    pack.files |= {f"{path}/{name}": text for name, text in kept.items()}
+    what = ", ".join(f"`{name}`" for name in list(kept)[1:])
+    pack.steps.append(Step.script(f"{path}/timer.sh", f"starts them at their times; reads {what}"))
+
+
+def _prove(folder: Path, problem: PlanProblem) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir() or any(path.match(name) for name in NO_PLANS):
+            continue
+        try:
+            report = verify_file(path, problem.board, gpus_per_node=problem.gpus_per_node)
+        except GpuPlannerError as error:
+            raise OutputError(f"{path.name} cannot be read back: {error}") from error  # noqa: EM102
+        if not report.ok:
+            text = message(
+                path.name,
+                "an export that holds when it is read back",
+                "; ".join(report.problems[:5]),
+                "Report it.",
+            )
+            raise OutputError(text)

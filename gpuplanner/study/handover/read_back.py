@@ -1,0 +1,161 @@
+"""Plans and files that were handed over, read back and checked with code that shares nothing with what made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gpuplanner.catalog import board_names
+from gpuplanner.errors import ScenarioError, examples, message
+from gpuplanner.export import (
+    FileReport,
+    verify_file,
+)
+from gpuplanner.files import read_text
+from gpuplanner.hardware import as_board
+from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify, verify_bound
+from gpuplanner.planner.contract.plan import LARGEST_FILE
+from gpuplanner.planner.numbered.assign import node_reboots
+from gpuplanner.planner.verification.bounds import BoundCheck
+from gpuplanner.planner.verification.numbered_gpus import layout_plan_faults
+from gpuplanner.services import verify_services
+from gpuplanner.services.plan_file import is_service_plan, services_from_json
+
+
+def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
+    """Read a plan.json with the problem in it."""
+    pools = read_plans(path)
+    if len(pools) > 1:
+        text = message(
+            str(path), "a plan of one pool", f"{len(pools)} pools", "Plan and export each by itself."
+        )
+        raise ScenarioError(text)
+    return next(iter(pools.values()))
+
+
+def read_plans(path: str | Path) -> dict[str, tuple[Plan, PlanProblem]]:
+    """Read a plan.json of one pool or of a fleet, by pool."""
+    text = read_text(path, error=ScenarioError, what="plan", limit_bytes=LARGEST_FILE)
+    try:
+        return fleet_from_json(text)
+    except ScenarioError as error:
+        fault = message(str(path), "a plan.json", str(error), "Plan again.")
+        raise ScenarioError(fault) from error
+
+
+def verify_any(
+    path: str | Path,
+    board: str | None,
+    *,
+    gpus_per_node: int = 8,
+    against: Mapping[str, PlanProblem] | None = None,
+) -> FileReport:
+    """Check a plan or an exported file again, with code that shares nothing with what made it.
+
+    Parameters
+    ----------
+    path : str or Path
+        plan.json, a plan of services, a mig-parted file, a ConfigMap, or Slurm lines.
+    board : str or None
+        Board of the nodes; a plan names its own, which must then be the same.
+    gpus_per_node : int
+        GPUs on a node, for files that do not say.
+    against : mapping of str to PlanProblem, optional
+        Problems by pool that the plans must be of; the name does not matter where there is one. Without, a plan is
+        held against the problem in its file, which is right about itself whoever wrote it.
+
+    Returns
+    -------
+    FileReport
+        Its words are those of the check; what a file says in words is not repeated.
+
+    Raises
+    ------
+    GpuPlannerError
+        If the file cannot be read, or the board is not known.
+    """
+    if not _is_plan(path):
+        if board is None:
+            text = message(str(path), "--board with the board of the nodes", "none", "Name it.")
+            raise ScenarioError(text)
+        return verify_file(path, board, gpus_per_node=gpus_per_node)
+    text = read_text(path, error=ScenarioError, what="plan", limit_bytes=LARGEST_FILE)
+    if is_service_plan(text):
+        return _service_report(text, board)
+    report = FileReport(ok=True)
+    pools = read_plans(path)
+    for name, (plan, problem) in pools.items():
+        where = f"{name}: " if len(pools) > 1 else ""
+        faults = _plan_faults(plan, problem, board)
+        bound = BoundCheck(faults, "", proven=False) if faults else verify_bound(plan, problem)
+        report.problems.extend(where + fault for fault in bound.faults)
+        report.findings.extend(where + line for line in _held_against(plan, problem))
+        (report.findings if bound.proven else report.unproven).append(where + bound.words)
+    if against is not None:
+        report.problems.extend(_differences({name: problem for name, (_, problem) in pools.items()}, against))
+    if report.problems:
+        return FileReport(ok=False, problems=report.problems)
+    return replace(report, ok=not report.unproven)
+
+
+def _plan_faults(plan: Plan, problem: PlanProblem, board: str | None) -> list[str]:
+    """What is wrong with a plan, its bound aside."""
+    own, faults = problem.board.name, list(verify(plan, problem))
+    if board is not None and as_board(board).name != own:
+        faults.append(f"the plan is for {own}, not for {as_board(board).name}")
+    if own in board_names() and as_board(own) != problem.board:
+        faults.append(f"the file describes {own} otherwise than the catalogue")
+    if faults or not plan.found:
+        return faults
+    reboots = node_reboots(problem, plan.layouts, plan.counts, plan.parked)
+    if plan.reboots != reboots:
+        return [f"reboots: the plan says {plan.reboots}, its GPUs when numbered {reboots}"]
+    return layout_plan_faults(assign(plan, problem), plan, problem)
+
+
+def _held_against(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """What a plan was held against: figures of its problem, no words of it."""
+    asked = float((problem.demand.sum(axis=(0, 2)) * problem.shares).sum()) * problem.slot_hours
+    yield (
+        f"held against the problem in the file: {asked:.6g} GPU-hours asked for in {problem.n_slots} slots from "
+        f"{problem.slot_times[0]:%Y-%m-%d %H:%M} UTC on, {problem.gpus} x {problem.board.name}; "
+        f"{problem.change.words()}"
+    )
+    if plan.found:
+        yield "every layout is placed, and cost, changes, reboots and unmet demand are as recomputed"
+    silent = None if problem.prices is None else replace(problem.prices, basis="")
+    yield f"GPUs that are not needed are {replace(problem, prices=silent).idle_words}"
+
+
+def _differences(found: Mapping[str, PlanProblem], due: Mapping[str, PlanProblem]) -> Iterator[str]:
+    """In what the problems of a file are not those that they should be."""
+    if len(found) == len(due) == 1:
+        due = dict(zip(found, due.values(), strict=True))
+    if set(found) != set(due):
+        yield f"the file has the pools {examples(sorted(found))}, expected {examples(sorted(due))}"
+        return
+    for name, problem in found.items():
+        own, other = problem.to_dict(), due[name].to_dict()
+        if odd := [key for key in own if own[key] != other[key]]:
+            yield f"the plan is of another problem than the one to hold it against: {', '.join(odd)} differ"
+
+
+def _service_report(text: str, board: str | None) -> FileReport:
+    plan, profiles, rates, latencies = services_from_json(text)
+    problems = verify_services(plan, profiles, rates, latencies)
+    if board is not None and as_board(board).name != plan.board.name:
+        problems.append(f"the plan is for {plan.board.name}, not for {as_board(board).name}")
+    finding = (
+        f"{plan.gpus} x {plan.board.name} for {len(rates)} services: every setting was measured, every rate is "
+        "served, every GPU can be cut so"
+    )
+    return FileReport(ok=not problems, problems=problems, findings=[] if problems else [finding])
+
+
+def _is_plan(path: str | Path) -> bool:
+    try:
+        with Path(path).open(encoding="utf-8") as stream:
+            return stream.read(1) == "{" and Path(path).suffix == ".json"
+    except (OSError, UnicodeDecodeError):
+        return False
