@@ -265,28 +265,40 @@ class Game:
     # Step 4: starts, one pass in order of number.
 
     def start_requests(self):
-        blocked: set[int] = set()
-        head = False
-        shadow: dict[str, Any] | None = None
+        self.begin_pass()
         for request in list(self.queue):
-            profile = request["profile"]
-            if self.pinned:
-                self.try_pinned(request)
-            elif self.flexible:  # all take from the same GPUs: one queue
-                if head and self.strict:
-                    continue
-                if not self.try_freely(request, shadow) and not head:
-                    head = True
-                    shadow = None if self.strict else self.shadow_of(request)
-            elif profile > 0:
-                if profile not in blocked and not self.try_freely(request, None):
-                    blocked.add(profile)
-            elif head and self.strict:
-                pass
-            elif not self.try_freely(request, shadow) and not head:
-                head = True
-                if not self.strict:
-                    shadow = self.shadow_of(request)
+            self.tries(request)
+
+    def begin_pass(self):
+        self.blocked: set[int] = set()  # profiles of slices
+        self.head = False
+        self.shadow: dict[str, Any] | None = None
+
+    def is_behind(self, request):
+        """Whether somebody on the same line waits before it."""
+        sliced = request["profile"] > 0 and not self.flexible
+        return request["profile"] in self.blocked if sliced else self.head
+
+    def tries(self, request):
+        """Whether it starts; who is the first to wait on its line is noted."""
+        if self.pinned:
+            return self.try_pinned(request)
+        if request["profile"] > 0 and not self.flexible:
+            if self.is_behind(request):
+                return False
+            if self.try_freely(request, None):
+                return True
+            self.blocked.add(request["profile"])
+            return False
+        # Where GPUs are flexible all take from the same: one queue.
+        if self.head and self.strict:
+            return False
+        if self.try_freely(request, self.shadow):
+            return True
+        if not self.head:
+            self.head = True
+            self.shadow = None if self.strict else self.shadow_of(request)
+        return False
 
     def made_s(self, request, profile):
         if not self.flexible:
@@ -357,6 +369,7 @@ class Game:
         self.start_s[request["row"]] = begins
         self.running.append(
             {
+                "request": request,
                 "start": begins,
                 "end": begins + request["run"],
                 "over_at_the_latest": begins + request["limit"],
@@ -422,21 +435,21 @@ class Game:
 
     def try_pinned(self, request):
         if request["listed"] is None:
-            self.try_freely(request, None)
-            return
+            return self.try_freely(request, None)
         profile, numbers = request["profile"], request["listed"]
         free = [
             self.free(self.nodes[number], profile) if self.nodes[number]["state"] == ON else 0
             for number in numbers
         ]
         if sum(free) < request["total"] or min(free) < 1:
-            return
+            return False
         amounts, left = {}, request["total"]
         for place, (number, most) in enumerate(zip(numbers, free, strict=True)):
             later = len(numbers) - place - 1
             amounts[number] = min(most, left - later)
             left -= amounts[number]
         self.start(request, profile, amounts)
+        return True
 
     # Step 5: nodes are switched on or cut anew.
 
@@ -567,55 +580,64 @@ class Game:
 class SlurmGame(Game):
     """A partition for whole GPUs and one for slices; the first to wait in each reserves nodes, all of each."""
 
-    def start_requests(self):
-        heads: set[bool] = set()
-        self.reserved = {}  # number of a node: from when on
-        for request in list(self.queue):
-            found = self.places_for(request)
-            if found:
-                profile, numbers = found
-                for number, need in zip(numbers, request["places"], strict=True):
-                    node = self.nodes[number]
-                    if node["state"] == OFF:
-                        self.boot(node, self.pools_with(node, profile, need)[0], {})
-                amounts = dict(zip(numbers, request["places"], strict=True))
-                self.start(request, profile, amounts)
-                begins = max(
-                    [self.now]
-                    + [self.nodes[n]["come_s"] for n in numbers if self.nodes[n]["state"] == COMING]
-                )
-                self.start_s[request["row"]] = begins
-                self.running[-1].update(
-                    start=begins, end=begins + request["run"], over_at_the_latest=begins + request["limit"]
-                )
-            elif (request["profile"] > 0) not in heads and self.reserves(request):
-                heads.add(request["profile"] > 0)
+    def begin_pass(self):
+        self.heads: set[bool] = set()
+        self.reserved: dict[int, float] = {}  # number of a node: from when on
+
+    def is_behind(self, request):
+        return (request["profile"] > 0) in self.heads
+
+    def tries(self, request):
+        found = self.places_for(request)
+        if found:
+            profile, numbers = found
+            for number, need in zip(numbers, request["places"], strict=True):
+                node = self.nodes[number]
+                if node["state"] == OFF:
+                    self.boot(node, self.pools_with(node, profile, need)[0], {})
+            self.start(request, profile, dict(zip(numbers, request["places"], strict=True)))
+        elif not self.is_behind(request) and self.reserves(request):
+            self.heads.add(request["profile"] > 0)
+        return bool(found)
+
+    def start(self, request, profile, amounts, shadow=None):
+        super().start(request, profile, amounts, shadow)
+        comes = [self.nodes[n]["come_s"] for n in amounts if self.nodes[n]["state"] == COMING]
+        begins = max([self.now, *comes])
+        self.start_s[request["row"]] = begins
+        self.running[-1].update(
+            start=begins, end=begins + request["run"], over_at_the_latest=begins + request["limit"]
+        )
 
     def places_for(self, request):
-        """The profile and the nodes that it gets: those that are on first, then those that come, then others."""
-        over = self.now + request["limit"]
+        """The profile and the nodes that it gets."""
         for profile in self.profiles_for(request):
-            mine: list[int] = []
-            for need in request["places"]:
-                able = [
-                    node
-                    for node in self.nodes
-                    if node["number"] not in mine
-                    and self.can_give(node, profile, need)
-                    and over <= self.reserved.get(node["number"], math.inf)
-                ]
-                key = self.key(profile)
-                able.sort(
-                    key=lambda node: (
-                        [ON, COMING, OFF].index(node["state"]),
-                        () if node["state"] == OFF else key(node),
-                        node["number"],
-                    )
-                )
-                mine += [node["number"] for node in able[:1]]
-            if len(mine) == len(request["places"]):
+            if mine := self.places_on(request, profile):
                 return profile, mine
         return None
+
+    def places_on(self, request, profile):
+        """Nodes that it gets of a profile: those that are on first, then those that come, then others."""
+        over = self.now + request["limit"]
+        mine: list[int] = []
+        for need in request["places"]:
+            able = [
+                node
+                for node in self.nodes
+                if node["number"] not in mine
+                and self.can_give(node, profile, need)
+                and over <= self.reserved.get(node["number"], math.inf)
+            ]
+            key = self.key(profile)
+            able.sort(
+                key=lambda node: (
+                    [ON, COMING, OFF].index(node["state"]),
+                    () if node["state"] == OFF else key(node),
+                    node["number"],
+                )
+            )
+            mine += [node["number"] for node in able[:1]]
+        return mine if len(mine) == len(request["places"]) else None
 
     def can_give(self, node, profile, need):
         if node["state"] == OFF:

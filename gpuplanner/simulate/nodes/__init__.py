@@ -4,15 +4,21 @@ from gpuplanner.simulate.nodes.instance_sets import Flexible, instance_sets
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Outcome, Switching
 from gpuplanner.simulate.nodes.play import play
 from gpuplanner.simulate.nodes.readiness import Readiness, readiness
+from gpuplanner.simulate.nodes.shared_play import play_shared
+from gpuplanner.simulate.nodes.sharing import QuotaGroup, SharedOutcome, Sharing
 
 __all__ = [
     "Flexible",
     "NodeFleet",
     "NodeRequests",
     "Outcome",
+    "QuotaGroup",
     "Readiness",
+    "SharedOutcome",
+    "Sharing",
     "Switching",
     "instance_sets",
     "play",
+    "play_shared",
     "readiness",
 ]

@@ -21,13 +21,7 @@ from gpuplanner.simulate.nodes.slurm import choose_nodes, reserve, wake
 def advance(w: NodeWorld) -> bool:
     """Play until all is done (True), or until the log must be emptied before going on (False)."""
     s = w.status[0]
-    if not s.begun:
-        s.begun = 1
-        for node in range(len(w.gpus)):
-            if w.pool[node] != NONE:
-                offer(w, node)
-                come_up(w, node, -np.inf)
-                note(w, node, -np.inf, 1)
+    open_nodes(w)
     while len(w.log) - s.logged > 4 * len(w.gpus):
         now = next_instant(w)
         if now == np.inf:
@@ -37,16 +31,7 @@ def advance(w: NodeWorld) -> bool:
             request = w.ends[0].who
             s.running = pop(w.ends, s.running)
             end(w, request)
-        if w.switching:
-            for node in range(len(w.gpus)):
-                if w.state[node] == COMING and w.come[node] <= now:
-                    come_up(w, node, now)
-        while s.arrived < len(w.ready) and w.ready[s.arrived] <= now:
-            w.queue[s.waiting] = s.arrived
-            s.waiting += 1
-            s.kinds += w.of_kind[w.kind[s.arrived]] == 0
-            w.of_kind[w.kind[s.arrived]] += 1
-            s.arrived += 1
+        let_come(w)
         if s.waiting:
             start_some(w)
         if s.waiting > w.most_waiting:
@@ -59,6 +44,42 @@ def advance(w: NodeWorld) -> bool:
                     start_some(w)
                 grow(w)
     return False
+
+
+@compiled
+def open_nodes(w: NodeWorld) -> None:
+    """Begin with the nodes that are on."""
+    s = w.status[0]
+    if not s.begun:
+        s.begun = 1
+        for node in range(len(w.gpus)):
+            if w.pool[node] != NONE:
+                offer(w, node)
+                come_up(w, node, -np.inf)
+                note(w, node, -np.inf, 1)
+
+
+@compiled
+def let_come(w: NodeWorld) -> None:
+    """Let the nodes come up, and the requests wait, whose time it is."""
+    s = w.status[0]
+    if w.switching:
+        for node in range(len(w.gpus)):
+            if w.state[node] == COMING and w.come[node] <= s.now:
+                come_up(w, node, s.now)
+    while s.arrived < len(w.ready) and w.ready[s.arrived] <= s.now:
+        join(w, s.arrived)
+        s.arrived += 1
+
+
+@compiled
+def join(w: NodeWorld, request: int) -> None:
+    """Put a request at the end of the queue."""
+    s = w.status[0]
+    w.queue[s.waiting] = request
+    s.waiting += 1
+    s.kinds += w.of_kind[w.kind[request]] == 0
+    w.of_kind[w.kind[request]] += 1
 
 
 @called

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import polars as pl
@@ -88,32 +90,77 @@ def play(
     >>> gone.on.filter(node=1).rows()
     [(1, 0, -inf, 0.0), (1, 0, 2.0, 362.0)]
     """
-    kept, order = _playable(requests, fleet, larger, pinned)
-    start = np.full(len(requests), np.nan)
-    if not len(order):
-        held = pl.DataFrame(schema=dict.fromkeys(("request", "node", "profile", "amount"), pl.Int64))
-        return Outcome(start, _on([], fleet), held)
-    world = _world(
-        kept, order, requests, fleet,
-        resolve(queue, QUEUES, what="queue", error=ScenarioError),
-        PLACEMENTS.index(resolve(placement, PLACEMENTS, what="placement", error=ScenarioError)),
-        larger, switching, pinned, most_waiting,
-    )  # fmt: skip
-    from gpuplanner.simulate.nodes.loop import advance
+    playing = Playing.of(requests, fleet, queue, placement, larger, switching, pinned, most_waiting)
+    if playing.world is not None:
+        from gpuplanner.simulate.nodes.loop import advance
 
-    pages, finished = [], False
-    while not finished:
-        finished = advance(world)
-        pages.append(world.log[: world.status[0].logged].copy())
-        world.status[0].logged = 0
-    start[order] = world.start
-    started = world.on_node != NONE
-    owner = world.owner[started]
-    held = pl.DataFrame({
-        "request": order[owner], "node": world.on_node[started], "profile": world.served[owner],
-        "amount": world.amount[started],
-    })  # fmt: skip
-    return Outcome(start, _on(pages, fleet), held)
+        finished = False
+        while not finished:
+            finished = advance(playing.world)
+            playing.turn_page()
+    return playing.outcome()
+
+
+@dataclass(eq=False)
+class Playing:
+    """A play under way.
+
+    - ``fleet``: Where.
+    - ``count``: Requests in all.
+    - ``order``: Rows of those that are played, in the order of the queue.
+    - ``world``: The tables of the loop; None where nothing can be played.
+    - ``pages``: When nodes came and went, so far.
+    """
+
+    fleet: NodeFleet
+    count: int
+    order: Ints
+    world: NodeWorld | None
+    pages: list[np.ndarray] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        requests: NodeRequests,
+        fleet: NodeFleet,
+        queue: str,
+        placement: str,
+        larger: Sequence[Sequence[int]] | None,
+        switching: Switching | None,
+        pinned: Sequence[Sequence[int] | None] | None,
+        most_waiting: int | None,
+    ) -> Self:
+        """Lay out the tables; arguments as of :func:`play`."""
+        kept, order = _playable(requests, fleet, larger, pinned)
+        queue = resolve(queue, QUEUES, what="queue", error=ScenarioError)
+        place = PLACEMENTS.index(resolve(placement, PLACEMENTS, what="placement", error=ScenarioError))
+        world = (
+            _world(kept, fleet, order, queue, place, larger, switching, pinned, most_waiting)
+            if len(order)
+            else None
+        )
+        return cls(fleet, len(requests), order, world)
+
+    def turn_page(self) -> None:
+        """Keep what the loop has written, and let it go on."""
+        assert self.world is not None
+        self.pages.append(self.world.log[: self.world.status[0].logged].copy())
+        self.world.status[0].logged = 0
+
+    def outcome(self) -> Outcome:
+        """What came of it."""
+        start, world = np.full(self.count, np.nan), self.world
+        if world is None:
+            held = pl.DataFrame(schema=dict.fromkeys(("request", "node", "profile", "amount"), pl.Int64))
+            return Outcome(start, _on([], self.fleet), held)
+        start[self.order] = world.start
+        started = world.on_node != NONE
+        owner = world.owner[started]
+        held = pl.DataFrame({
+            "request": self.order[owner], "node": world.on_node[started], "profile": world.served[owner],
+            "amount": world.amount[started],
+        })  # fmt: skip
+        return Outcome(start, _on(self.pages, self.fleet), held)
 
 
 def _playable(
@@ -142,9 +189,8 @@ def _playable(
 
 def _world(
     kept: NodeRequests,
-    order: Ints,
-    requests: NodeRequests,
     fleet: NodeFleet,
+    order: Ints,
     queue: str,
     placement: int,
     larger: Sequence[Sequence[int]] | None,

@@ -1,0 +1,162 @@
+"""The event loop of nodes that tenants share: quotas, tiers, stops and failures around the steps of the plain loop.
+
+Within one instant: ends and failures, nodes that come up, requests that become ready, starts in the order of the queue,
+growth, idle nodes that go.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuplanner.simulate.heap import pop
+from gpuplanner.simulate.jit import called, compiled, entry
+from gpuplanner.simulate.nodes.coming import grow, shrink
+from gpuplanner.simulate.nodes.loop import end, join, let_come, next_instant, open_nodes, try_start
+from gpuplanner.simulate.nodes.making_room import make_room
+from gpuplanner.simulate.nodes.node_world import NONE, NodeWorld
+from gpuplanner.simulate.nodes.quota_tree import available, give_back, take
+from gpuplanner.simulate.nodes.shared_order import age, begin_pass, put_in_order
+from gpuplanner.simulate.nodes.shared_runs import next_run, note_end, note_start, note_stop
+from gpuplanner.simulate.nodes.tenancy import Tenancy
+
+STARTED, WAITS, LACKS = range(3)
+
+
+@entry
+def advance_shared(w: NodeWorld, t: Tenancy) -> bool:
+    """Play until all is done or a request is stuck (True), or until the logs must be emptied (False)."""
+    s, n = w.status[0], t.status[0]
+    open_nodes(w)
+    while len(w.log) - s.logged > 4 * len(w.gpus) and 2 * n.stopped <= len(t.stopped):
+        now = min(next_instant(w), n.wake)
+        if now == np.inf or n.stuck != NONE:
+            return True
+        if n.fair:
+            age(t.groups, n.decay, now - s.now)
+        s.now = now
+        while s.running and w.ends[0].at <= now:
+            request = w.ends[0].who
+            s.running = pop(w.ends, s.running)
+            end_run(w, t, request)
+        before = s.arrived
+        let_come(w)
+        for request in range(before, s.arrived):
+            t.jobs[request].since = now
+        share_out(w, t)
+        if s.waiting > w.most_waiting:
+            return True
+        if w.switching:
+            set_aside(w, t)
+            grow(w)
+            gone = shrink(w)
+            take_in(w, t)
+            if gone and s.waiting:
+                if w.slurm:
+                    share_out(w, t)
+                set_aside(w, t)
+                grow(w)
+                take_in(w, t)
+    return False
+
+
+@called
+def end_run(w: NodeWorld, t: Tenancy, request: int) -> None:
+    """Take a request off its nodes; one that failed waits again."""
+    s, mine = w.status[0], t.jobs[request]
+    end(w, request)
+    give_back(t.groups, mine.team, mine.units)
+    if mine.fails:
+        note_stop(t, request, s.now, w.start[request], t.status[0].restart, 1)
+        join(w, request)
+    else:
+        note_end(t, request, s.now, w.start[request])
+
+
+@called
+def share_out(w: NodeWorld, t: Tenancy) -> None:
+    """Start what can start, in the order of the queue."""
+    s, n, kept, place = w.status[0], t.status[0], 0, 0
+    n.wake, n.lacking, n.heads = np.inf, 0, 0
+    begin_pass(t.groups)
+    put_in_order(t.groups, t.jobs, w.queue, t.spare, 0, s.waiting)
+    s.head, s.hopeful, s.behind = NONE, s.kinds, 0
+    w.blocked[:] = 0
+    w.dead[:] = 0
+    w.reserved[:] = np.inf
+    while place < s.waiting:
+        request = w.queue[place]
+        what = attempt(w, t, request)
+        if what == STARTED:
+            w.of_kind[w.kind[request]] -= 1
+            s.kinds -= w.of_kind[w.kind[request]] == 0
+        elif what == LACKS:
+            t.aside[n.lacking] = request
+            n.lacking += 1
+        else:
+            w.queue[kept] = request
+            kept += 1
+        place += 1
+        if n.victims:
+            for rest in range(place, s.waiting):
+                w.queue[kept + rest - place] = w.queue[rest]
+            s.waiting, place = s.waiting - (place - kept), kept
+            for rank in range(n.victims):
+                join(w, t.victims[rank])
+            n.victims = 0
+            put_in_order(t.groups, t.jobs, w.queue, t.spare, place, s.waiting)
+    s.waiting = kept + n.lacking
+    for rank in range(n.lacking):
+        w.queue[kept + rank] = t.aside[rank]
+    for rank in range(n.heads):
+        mine = t.jobs[t.heads[rank]]
+        give_back(t.groups, mine.team, mine.units)
+        t.groups[mine.team].reserved = 0
+
+
+@called
+def attempt(w: NodeWorld, t: Tenancy, request: int) -> int:
+    """Start a request, if it may and can, if need be in place of others; or say whether it waits or lacks quota."""
+    s, n, mine, profile = w.status[0], t.status[0], t.jobs[request], w.profile[request]
+    group = t.groups[mine.team]
+    if group.shut:
+        return LACKS
+    behind = bool(w.blocked[profile] or (s.head != NONE and (profile == 0 or w.flexible)))
+    if w.slurm:
+        behind = bool(w.blocked[min(profile, 1)])
+    if (n.by_tier or n.reclaim) and not behind and mine.barred != s.now:
+        make_room(w, t, request)
+        if n.victims:
+            w.dead[:] = 0
+    if available(t.groups, mine.team) < mine.units:
+        group.shut = w.strict
+        return LACKS
+    w.run[request] = next_run(mine, n.write, n.seed)
+    if try_start(w, request):
+        take(t.groups, mine.team, mine.units)
+        note_start(t, request, s.now, w.start[request])
+        return STARTED
+    if not behind:
+        # Who waits first keeps its quota, as it keeps its nodes.
+        take(t.groups, mine.team, mine.units)
+        group.reserved += mine.units
+        t.heads[n.heads] = request
+        n.heads += 1
+    return WAITS
+
+
+@compiled
+def set_aside(w: NodeWorld, t: Tenancy) -> None:
+    """Look away from those who lack quota: no nodes come for them."""
+    n = t.status[0]
+    w.status[0].waiting -= n.lacking
+    for rank in range(n.lacking):
+        w.of_kind[w.kind[t.aside[rank]]] -= 1
+
+
+@compiled
+def take_in(w: NodeWorld, t: Tenancy) -> None:
+    """See those again."""
+    n = t.status[0]
+    w.status[0].waiting += n.lacking
+    for rank in range(n.lacking):
+        w.of_kind[w.kind[t.aside[rank]]] += 1
