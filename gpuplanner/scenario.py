@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gpuplanner.planner.methods.search import SearchLimits
 
 PRICES = "prices"
-FILES = ("projects", "price_book", "carbon_file", "quotas")
+FILES = ("projects", "price_book", "carbon_file", "quotas", "quotas_to_try")
 """Fields that name files beside the data."""
 NOT_EMPTY = KnobRule("not empty", lambda value, _: value.strip() != "")
 
@@ -186,6 +186,18 @@ class Scenario:
     quotas: str | None = knob(
         "service", None, "File of the teams' quotas, weights and tiers, and of preemption, ``quotas.yaml``.", NOT_EMPTY,
         none="the quotas that the data hold, and they bind nobody in what is played",
+    )  # fmt: skip
+    quotas_to_try: str | None = knob(
+        "service", None,
+        "File of other quotas and rules, written as ``quotas``: ``compare`` plays both on the same weeks, and says who "
+        "waits more, who less, and what work is lost.",
+        NOT_EMPTY, none="quotas that are stated are played against none",
+    )  # fmt: skip
+    gpu_mtbf_hours: float | None = knob(
+        "service", None,
+        "Mean time between failures of one GPU with which ``compare`` plays the teams: a failed job waits again, and "
+        "does over what no checkpoint kept.",
+        between(1, 1e9), unit="h", none="nothing fails in what is played",
     )  # fmt: skip
     reconfigure_minutes: float | None = knob(
         "plan", None, "Time for which a GPU is out of service for a change of layout, see :meth:`change`.",

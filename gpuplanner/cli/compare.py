@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuplanner.study.decision.record import Comparison, PolicyRow
     from gpuplanner.study.past.pools import FleetPools
     from gpuplanner.study.tenants.fairness import Fairness
+    from gpuplanner.study.tenants.tried import SharingTried
 
 
 @app.command()
@@ -91,7 +92,10 @@ def _in_hours(name: str) -> str:
 
 
 @app.command()
-@takes("wait_minutes", "wait_quantile", "policies", "path", "projects", "board", "seed")
+@takes(
+    "wait_minutes", "wait_quantile", "policies", "path", "projects", "quotas", "quotas_to_try", "gpu_mtbf_hours",
+    "board", "seed",
+)  # fmt: skip
 def compare(
     scenario: ScenarioPath,
     given: Given,
@@ -113,19 +117,23 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare ways to run the fleet: each is tuned to today's service on earlier days, and judged on later ones."""
+    """Compare ways to run the fleet: each is tuned to today's service on earlier days, and judged on later ones.
+
+    With quotas, quotas to try or failures, also say which team waits more or less under them on the same weeks.
+    """
     from gpuplanner.files import require_file
     from gpuplanner.study.decision.record import compared
     from gpuplanner.study.fleet_decision import FleetCompared
     from gpuplanner.study.past.pools import pools_of
+    from gpuplanner.study.tenants.tried import is_asked, rules_tried
 
     if chart is not None:
         require_file(chart, inputs=[scenario])
     asked = given.scenario(scenario)
     pools = pools_of(asked)
     if pools.several:
-        if hindsight or chart is not None:
-            text = "--chart and --hindsight show one pool: name its board with --board"
+        if hindsight or chart is not None or is_asked(asked):
+            text = "--chart, --hindsight, quotas and failures show one pool: name its board with --board"
             raise typer.BadParameter(text)
         each = compare_pools(pools, as_json=as_json, quiet=quiet)
         if as_json:
@@ -139,14 +147,18 @@ def compare(
 
         write_ways(found, chart, title=f"Equal service: {asked.name}")
         say(f"written: {chart}")
+    tried = rules_tried(asked) if is_asked(asked) else None
     if as_json:
         from gpuplanner.study.decision.frames import levers
 
-        show(found.to_dict() | {"levers": dict(levers(found))}, as_json=True)
+        teams = {} if tried is None else {"sharing": tried.to_dict()}
+        show(found.to_dict() | {"levers": dict(levers(found))} | teams, as_json=True)
         return
     show_comparison(found, quiet=quiet)
     for one in found.projects:
         put(one.sentence)
+    if tried is not None:
+        _show_tried(tried)
 
 
 def compare_pools(fleet: FleetPools, *, as_json: bool, quiet: bool) -> dict[str, Comparison]:
@@ -213,6 +225,22 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
         say(
             f"tuned from {found.tuned_from[:10]}, judged from {found.judged_from[:10]} to {found.judged_to[:10]}"
         )
+
+
+def _show_tried(found: SharingTried) -> None:
+    put("")
+    show_frame(
+        found.teams.select(SHOWN_TRIED), as_json=False,
+        title=f"{found.after} instead of {found.before}: GPU-hours a week waited and lost; intervals {found.blocks}",
+    )  # fmt: skip
+    for text in (found.sentence, *found.notes):
+        put(text)
+
+
+SHOWN_TRIED = (
+    "team", "jobs", "wait_before_min", "wait_after_min", "waited_before", "waited_after", "change", "change_low",
+    "change_high", "verdict", "lost_before", "lost_after", "stops_after", "failures_after", "never_after",
+)  # fmt: skip
 
 
 class Told:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.simulate.nodes import NodeFleet, Outcome, Readiness, Switching, play
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Outcome, Readiness, Switching, play
 from gpuplanner.study.decision.asked import AS_TODAY, Asked, counts_of, size_classes
 from gpuplanner.study.decision.types import QUEUE, TODAY
 from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
@@ -140,19 +140,12 @@ class Arena:
 
         At the slow end, jobs on another size than they asked for run as long as they may.
         """
-        asked, view = self.asked, self.asked.views[setting.view]
-        rows = np.flatnonzero(self.played)
+        asked = self.asked
         late = np.full((draws, len(self.played)), np.nan)
         first: Outcome | None = None
         wait = np.full(len(self.played), np.nan)
         for draw in range(draws):
-            ready = self.ready_s + self.moves[draw]
-            run = view.requests.run_s * (view.slowdown if slow else 1.0)
-            ready = np.where(self.carried, -CARRIED_S, np.maximum(ready, -CARRIED_S + 1.0))
-            left = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)
-            run = np.where(self.carried, np.maximum(left + CARRIED_S, 1.0), run)
-            limit = np.where(self.carried, np.maximum(view.requests.limit_s, run), view.requests.limit_s)
-            requests = replace(view.requests, ready_s=ready, run_s=run, limit_s=limit).take(rows)
+            rows, requests = self.requests(setting.view, draw, slow=slow)
             found = play(
                 requests, setting.fleet, queue=self.queue,
                 # Slurm takes the first of its table, whoever runs the fleet how.
@@ -174,6 +167,19 @@ class Arena:
         if not slow:
             self.trials.append(trial)
         return trial
+
+    def requests(
+        self, view: str, draw: int = 0, *, slow: bool = False
+    ) -> tuple[NDArray[np.int64], NodeRequests]:
+        """Rows of the jobs that are played, and what they ask for in a replay; at the slow end they run so long."""
+        asked, rows = self.asked.views[view], np.flatnonzero(self.played)
+        ready = self.ready_s + self.moves[draw]
+        run = asked.requests.run_s * (asked.slowdown if slow else 1.0)
+        ready = np.where(self.carried, -CARRIED_S, np.maximum(ready, -CARRIED_S + 1.0))
+        left = np.where(np.isnan(self.asked.end_s), self.asked.seen_s, self.asked.end_s)
+        run = np.where(self.carried, np.maximum(left + CARRIED_S, 1.0), run)
+        limit = np.where(self.carried, np.maximum(asked.requests.limit_s, run), asked.requests.limit_s)
+        return rows, replace(asked.requests, ready_s=ready, run_s=run, limit_s=limit).take(rows)
 
     def late_minutes(self, trial: Trial, which: Mask) -> NDArray[np.float64]:
         """For each class, and last the mean of all jobs, the median over replays of how late they start [min]."""

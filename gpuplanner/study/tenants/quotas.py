@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -271,10 +271,19 @@ def entitled_gpus(
         notes.append(
             f"Quotas of {total:,.0f} GPUs stand above {fleet_gpus:,.0f} installed: each counts {part} of itself."
         )
+    notes += unmatched(rules, names)
+    return {name: factor * given.get(name, 0.0) for name in dict.fromkeys([*names, *given])}, tuple(notes)
+
+
+def unmatched(rules: SharingRules, names: Sequence[str]) -> list[str]:
+    """Which teams have no quota, and which quotas no team, in words; nothing where no quota is stated."""
+    if not rules.stated:
+        return []
+    given, notes = [one.name for one in rules.teams], []
     if strange := [name for name in names if name not in given]:
         notes.append(f"No quota is stated for {examples(strange)}: due nothing, they run on what is free.")
     if absent := [name for name in given if name not in names]:
         near = {one: nearest(one, names)[:1] for one in absent}
         hints = [f"{one!r} (like {found[0]!r})" if found else repr(one) for one, found in near.items()]
         notes.append(f"No job is of {', '.join(hints[:5])}: their quota stands unused.")
-    return {name: factor * given.get(name, 0.0) for name in dict.fromkeys([*names, *given])}, tuple(notes)
+    return notes

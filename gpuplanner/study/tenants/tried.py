@@ -1,0 +1,313 @@
+"""What rules of sharing do to the same jobs on today's nodes: who waits more, who less, and what work is lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.errors import ScenarioError, message
+from gpuplanner.metrics import paired
+from gpuplanner.scenario import Scenario
+from gpuplanner.simulate import Checkpoints, Failures, FairShare, Preemption
+from gpuplanner.simulate.nodes import QuotaGroup, SharedOutcome, Sharing, play_shared
+from gpuplanner.study.decision.arena import Arena
+from gpuplanner.study.decision.asked import AS_TODAY, Asked
+from gpuplanner.study.decision.compare import opened
+from gpuplanner.study.decision.explained import bases
+from gpuplanner.study.decision.types import ASSUMED, QUEUE
+from gpuplanner.study.stages import stage
+from gpuplanner.study.tenants.fairness import rules_of, teams_of
+from gpuplanner.study.tenants.quotas import SharingRules, quota_share, read_quotas, unmatched
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+
+EVERYBODY = "(all)"
+WEEK_S = 7 * SECONDS_PER_DAY
+FEWEST_BLOCKS = 3
+"""With fewer whole weeks, days are compared."""
+MORE, LESS, UNCLEAR, SAME = "waits more", "waits less", "no clear change", "as before"
+
+
+@dataclass(frozen=True)
+class PlayedRules:
+    """Rules by which jobs are played, and failures; ``name`` says which."""
+
+    name: str
+    rules: SharingRules
+    failures: Failures | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SharingTried:
+    """The same jobs under two sets of rules.
+
+    - ``before``, ``after``: What is compared.
+    - ``teams``: A row a team, and last one for all: its jobs; their mean wait in minutes; GPU-hours a week that they
+      waited, the change with its interval, and the verdict on that; GPU-hours a week that were held for nothing that
+      lasts, and the change with its interval; stops and failures a week; jobs that never got their GPUs.
+    - ``blocks``: What intervals are over, in words.
+    - ``notes``: What the figures rest on.
+    """
+
+    before: str
+    after: str
+    teams: pl.DataFrame
+    blocks: str
+    notes: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """The finding in one sentence."""
+        teams = self.teams.filter(pl.col("team") != EVERYBODY)
+        everybody = self.teams.row(-1, named=True)
+        parts = []
+        for verdict, words in ((MORE, "wait more"), (LESS, "wait less")):
+            names = (
+                teams.filter(verdict=verdict).sort(pl.col("change").abs(), descending=True)["team"].to_list()
+            )
+            said = f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
+            parts.append(f"{len(names)}{said} {words}")
+        lost = f"{everybody['lost_after']:,.1f} GPU-hours a week are lost instead of {everybody['lost_before']:,.1f}"
+        return (
+            f"With {self.after} instead of {self.before}, of {teams.height} teams {', '.join(parts)}; {lost}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``--json``."""
+        said = {
+            "sentence": self.sentence,
+            "before": self.before,
+            "after": self.after,
+            "intervals": self.blocks,
+        }
+        return said | {"teams": self.teams.to_dicts(), "notes": list(self.notes)}
+
+
+def is_asked(scenario: Scenario) -> bool:
+    """Whether a scenario states rules to play."""
+    return any(one is not None for one in (scenario.quotas, scenario.quotas_to_try, scenario.gpu_mtbf_hours))
+
+
+@stage
+def rules_tried(scenario: Scenario) -> SharingTried:
+    """Play the recent past on today's fleet under the rules that a scenario has, and those that it is to try.
+
+    Without rules to try, no rules are held against those that it states, or, where it states none, no failures against
+    failures as often as it says.
+    """
+    known, _, arena, _ = opened(scenario)
+    lead, other, not_queue = bases(arena)
+    present = rules_of(scenario, known)
+    if scenario.quotas_to_try is not None:
+        sides = present, read_quotas(scenario.quotas_to_try)
+        before, after = (_played(one.source, one, scenario) for one in sides)
+    elif scenario.quotas is not None:
+        sides = SharingRules(source="no quotas"), present
+        before, after = (_played(one.source, one, scenario) for one in sides)
+    else:
+        before, after = PlayedRules("no failures", present), _played("failures", present, scenario)
+    played = lead if lead.base in (QUEUE, ASSUMED) or other is None else other
+    found = tried_on(played, before, after)
+    return replace(found, notes=(_basis(lead, other, not_queue), *found.notes))
+
+
+def _played(name: str, rules: SharingRules, scenario: Scenario) -> PlayedRules:
+    """Rules with the failures of a scenario."""
+    if scenario.gpu_mtbf_hours is None:
+        return PlayedRules(name, rules)
+    restart = SECONDS_PER_MINUTE * rules.stopping.restart_minutes
+    return PlayedRules(name, rules, Failures(scenario.gpu_mtbf_hours, restart, scenario.seed))
+
+
+def _basis(lead: Arena, other: Arena | None, not_queue: str | None) -> str:
+    """How far the waits of the trace are explained by what is played."""
+    if lead.base == QUEUE:
+        return "What is played explains the waits in the data, every size of job by itself."
+    if lead.base == ASSUMED:
+        return "The data state no starts: waits are those of the queue that is played, and nothing confirms them."
+    if other is not None:
+        return f"What is played explains the waits in the data only in part: {not_queue}."
+    return (
+        "NOT EXPLAINED: what is played does not reproduce the waits in the data. Jobs come when the fleet had no room "
+        "for them, not when they were submitted: trust directions more than figures."
+    )
+
+
+def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTried:
+    """Play the jobs of an arena on today's fleet under two sets of rules."""
+    asked, (rows, requests) = arena.asked, arena.requests(AS_TODAY)
+    length, count, blocks = _blocks(asked.seen_s)
+    jobs = pl.DataFrame(
+        {
+            "team": teams_of(asked).gather(rows),
+            "gpus": asked.gpus()[rows],
+            "ready_s": requests.ready_s,
+            "judged": arena.judged[rows],
+        }
+    )
+    sides = [
+        _what_came(
+            jobs,
+            play_shared(
+                requests,
+                asked.fleet,
+                sharing_of(one, asked, rows),
+                queue=arena.queue,
+                placement="lowest" if arena.queue == "slurm" else "best",
+                larger=arena.larger,
+            ),
+            asked.seen_s,
+        )
+        for one in (before, after)
+    ]
+    names = sorted(set(jobs["team"]))
+    notes = [note for one in (before, after) for note in unmatched(one.rules, names)]
+    found = [_row(name, sides, length, count) for name in [*names, EVERYBODY]]
+    return SharingTried(before.name, after.name, pl.DataFrame(found), blocks, tuple(dict.fromkeys(notes)))
+
+
+def _blocks(seen_s: float) -> tuple[float, int, str]:
+    """Length and number of the parts of the observation that are compared, and what they are in words."""
+    weeks = int(seen_s // WEEK_S)
+    if weeks >= FEWEST_BLOCKS:
+        return WEEK_S, weeks, f"95 %, over {weeks} weeks"
+    days = int(seen_s // SECONDS_PER_DAY)
+    if not days:
+        text = message(
+            "rules to try",
+            "a day of jobs at least",
+            f"{seen_s / SECONDS_PER_HOUR:.1f} hours",
+            "Ingest more of the past.",
+        )
+        raise ScenarioError(text)
+    return SECONDS_PER_DAY, days, f"95 %, over {days} days: whole weeks are fewer than {FEWEST_BLOCKS}"
+
+
+def sharing_of(played: PlayedRules, asked: Asked, rows: NDArray[np.int64]) -> Sharing:
+    """Rules as the engine takes them, for some of the jobs."""
+    rules, stopping = played.rules, played.rules.stopping
+    team = teams_of(asked).gather(rows)
+    teams = list(dict.fromkeys([*(one.name for one in rules.teams), *sorted(set(team))]))
+    given = {one.name: one for one in rules.cohorts}
+    named = [one.cohort for one in rules.teams if one.cohort is not None]
+    cohorts = list(dict.fromkeys([*given, *named]))
+    number = {name: len(teams) + place for place, name in enumerate(cohorts)}
+    groups = [
+        QuotaGroup(
+            one.gpus, one.borrow, one.lend, -1 if one.cohort is None else number[one.cohort], one.weight
+        )
+        for one in map(rules.of, teams)
+    ]
+    for name in cohorts:
+        one = given.get(name)
+        groups.append(
+            QuotaGroup(0.0)
+            if one is None
+            else QuotaGroup(
+                one.gpus or 0.0, one.borrow, one.lend, -1 if one.cohort is None else number[one.cohort]
+            )
+        )
+    place = {name: number for number, name in enumerate(teams)}
+    interval = stopping.checkpoint_minutes
+    return Sharing(
+        np.array([place[name] for name in team], np.int64),
+        _tiers(rules, team, asked.jobs["tier"].gather(rows)),
+        tuple(groups),
+        np.array([1.0, *(quota_share(asked.board, name) for name in asked.fleet.profiles[1:])]),
+        rules.order,
+        FairShare(rules.half_life_days * SECONDS_PER_DAY),
+        stopping.by_tier,
+        stopping.reclaim,
+        Preemption(
+            ((1, SECONDS_PER_MINUTE * stopping.restart_minutes),),
+            min_run_s=SECONDS_PER_MINUTE * stopping.min_run_minutes,
+        ),
+        Checkpoints(
+            math.inf if interval is None else SECONDS_PER_MINUTE * interval, stopping.checkpoint_write_seconds
+        ),
+        played.failures,
+    )
+
+
+def _tiers(rules: SharingRules, team: pl.Series, own: pl.Series) -> NDArray[np.int64]:
+    """The tier of each job: its team's, else its own, else behind all that are named."""
+    place = {name: number for number, name in enumerate(rules.tiers)}
+    names = (rules.of(name).tier or mine for name, mine in zip(team, own, strict=True))
+    return np.array([place.get(name, len(place)) if place else 0 for name in names], np.int64)
+
+
+def _what_came(jobs: pl.DataFrame, found: SharedOutcome, seen_s: float) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Waits of the judged jobs, and ends of all runs with the GPU-hours that each lost.
+
+    A job that never gets its GPUs waits to the end of the observation. What the last run of a job pays for restarts and
+    checkpoints is counted when it ends.
+    """
+    stopped = found.stopped.with_columns(pl.col("request").cast(pl.Int64))
+    rest = found.lost_s - np.bincount(stopped["request"], stopped["lost_s"], jobs.height)
+    last = pl.DataFrame({"at_s": found.end_s, "lost_s": rest}).with_row_index("request").fill_nan(None)
+    ends = pl.concat([stopped, last.drop_nulls().cast({"request": pl.Int64})], how="diagonal")
+    mine = jobs[ends["request"].to_list()]
+    ends = ends.select(
+        "at_s", mine["team"], lost=pl.col("lost_s") / SECONDS_PER_HOUR * mine["gpus"],
+        stops=(~pl.col("failed")).fill_null(value=False).cast(pl.Float64),
+        failures=pl.col("failed").fill_null(value=False).cast(pl.Float64),
+    )  # fmt: skip
+    never = np.isnan(found.end_s)
+    wait = np.where(never, np.clip(seen_s - jobs["ready_s"].to_numpy(), 0.0, None), found.queued_s)
+    waits = jobs.with_columns(wait_s=wait, never=never).filter("judged").select(
+        "team", "wait_s", "never", at_s="ready_s", waited=pl.col("wait_s") / SECONDS_PER_HOUR * pl.col("gpus")
+    )  # fmt: skip
+    return waits, ends
+
+
+def _row(
+    name: str, sides: Sequence[tuple[pl.DataFrame, pl.DataFrame]], length: float, count: int
+) -> dict[str, Any]:
+    """The row of a team."""
+    mine = pl.lit(value=True) if name == EVERYBODY else pl.col("team") == name
+    waits, ends = zip(*((one.filter(mine), other.filter(mine)) for one, other in sides), strict=True)
+    both = tuple(zip(("before", "after"), waits, ends, strict=True))
+    row: dict[str, Any] = {"team": name, "jobs": waits[0].height}
+    row |= {f"wait_{side}_min": (one["wait_s"].mean() or 0.0) / SECONDS_PER_MINUTE for side, one, _ in both}
+    waited = [_a_week(one, "waited", length, count) for one in waits]
+    row |= _changed("", "waited", *waited) | {"verdict": _verdict(*waited)}
+    row |= _changed("lost_", "lost", *(_a_week(one, "lost", length, count) for one in ends))
+    for side, one, other in both:
+        row |= {
+            f"{kind}_{side}": float(_a_week(other, kind, length, count).mean())
+            for kind in ("stops", "failures")
+        }
+        row[f"never_{side}"] = int(one["never"].sum())
+    return row
+
+
+def _a_week(table: pl.DataFrame, column: str, length: float, count: int) -> NDArray[np.float64]:
+    """Sums over the parts of the observation, as if each were a week; what is outside counts nowhere."""
+    inside = table.filter(pl.col("at_s").is_between(0, count * length, closed="left"))
+    block = (inside["at_s"].to_numpy() // length).astype(np.int64)
+    return np.asarray(np.bincount(block, inside[column].to_numpy(), count) * WEEK_S / length, np.float64)
+
+
+def _changed(
+    prefix: str, kind: str, before: NDArray[np.float64], after: NDArray[np.float64]
+) -> dict[str, float | None]:
+    change = paired(before, after).difference
+    return {
+        f"{kind}_before": float(before.mean()), f"{kind}_after": float(after.mean()), f"{prefix}change": change.mean,
+        f"{prefix}change_low": change.low, f"{prefix}change_high": change.high,
+    }  # fmt: skip
+
+
+def _verdict(before: NDArray[np.float64], after: NDArray[np.float64]) -> str:
+    """Whether a team surely waits more or less."""
+    change = paired(before, after).difference
+    if np.allclose(before, after, rtol=0.0, atol=1e-9):
+        return SAME
+    if change.low is None or change.high is None or change.low <= 0.0 <= change.high:
+        return UNCLEAR
+    return MORE if change.mean > 0 else LESS

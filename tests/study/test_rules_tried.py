@@ -1,0 +1,116 @@
+"""Rules of sharing on the same jobs: a planted flood, its meek neighbour, and what quotas and failures do to both."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.hardware import load_gpu_model
+from gpuplanner.simulate import Failures
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
+from gpuplanner.study.decision.arena import Arena
+from gpuplanner.study.decision.asked import Asked, AskedView
+from gpuplanner.study.decision.types import QUEUE
+from gpuplanner.study.past.nodes import TodaysNodes
+from gpuplanner.study.tenants.quotas import SharingRules, Stopping, TeamQuota
+from gpuplanner.study.tenants.tried import EVERYBODY, PlayedRules, tried_on
+from tests.study.test_fairness import ZERO
+
+DAY = 86_400.0
+QUOTAS = (TeamQuota("flood", 8.0, cohort="all"), TeamQuota("meek", 8.0, cohort="all"))
+LENT = SharingRules(QUOTAS, source="lent")
+TAKEN_BACK = SharingRules(QUOTAS, stopping=Stopping(reclaim=True, restart_minutes=1.0), source="taken back")
+APART = SharingRules(tuple(TeamQuota(one.name, 8.0) for one in QUOTAS), source="apart")
+
+
+def flooded(days: int = 6) -> Arena:
+    """Two nodes of 8 GPUs; every morning a team floods the queue, and another wants a GPU every half hour."""
+    flood = np.repeat(DAY * np.arange(days), 60)
+    meek = np.arange(600.0, days * DAY, 1800.0)
+    submit = np.concatenate([flood, meek])
+    run = np.concatenate([np.full(len(flood), 4 * 3600.0), np.full(len(meek), 1800.0)])
+    order = np.argsort(submit, kind="stable")
+    team = np.array(["flood"] * len(flood) + ["meek"] * len(meek))[order]
+    ones = np.ones(len(submit), int)
+    requests = NodeRequests(submit[order], submit[order], run[order], run[order], 0 * ones, ones, ones)
+    fleet = NodeFleet.whole([8, 8])
+    start = play(requests, fleet).start_s
+    nodes = TodaysNodes(("a", "b"), (8, 8), (("gpu",) * 8,) * 2, True, False, False)
+    frame = pl.DataFrame({"tenant": team, "tier": [None] * len(team)}, schema_overrides={"tier": pl.String})
+    asked = Asked(
+        frame, nodes, fleet, load_gpu_model("H100-80GB-SXM5"), {"as today": AskedView(requests, ones.astype(float))},
+        start, start + run[order], [None] * len(team), "observed starts", ZERO, ZERO + timedelta(days=days),
+        np.zeros(len(team), bool),
+    )  # fmt: skip
+    return Arena(asked, asked.back(), "easy", 0.95, 10.0, None, QUEUE, 0)
+
+
+def rows(before: SharingRules, after: SharingRules, failures: Failures | None = None, days: int = 6):
+    found = tried_on(
+        flooded(days), PlayedRules(before.source, before), PlayedRules(after.source, after, failures)
+    )
+    json.dumps(found.to_dict())
+    return found, {row["team"]: row for row in found.teams.iter_rows(named=True)}
+
+
+def test_quotas_that_are_lent_out_make_the_meek_wait_less_and_stop_nobody():
+    found, by = rows(SharingRules(source="none"), LENT)
+    assert (by["meek"]["verdict"], by["flood"]["verdict"]) == ("waits less", "waits more")
+    assert by["meek"]["change_high"] < 0 < by["flood"]["change_low"]
+    assert by[EVERYBODY]["lost_after"] == by[EVERYBODY]["stops_after"] == 0
+    assert by[EVERYBODY]["change"] == pytest.approx(by["meek"]["change"] + by["flood"]["change"])
+    assert (
+        "1 (flood) wait more, 1 (meek) wait less; 0.0 GPU-hours a week are lost instead of 0.0"
+        in found.sentence
+    )
+    assert "6 days" in found.blocks
+
+
+def test_what_is_taken_back_is_had_at_once_and_the_flood_does_its_work_again():
+    _, by = rows(LENT, TAKEN_BACK)
+    assert by["meek"]["wait_after_min"] == 0.0 < by["meek"]["wait_before_min"]
+    assert by["flood"]["stops_after"] > 0
+    assert by["flood"]["lost_after"] > 0
+    assert by["meek"]["stops_after"] == by["meek"]["lost_after"] == 0
+    # One GPU an hour is the meek team's; nobody else is stopped for it, so no more work is lost than it takes back.
+    assert by["flood"]["lost_after"] <= by["flood"]["stops_after"] * (4 + 1 / 60)
+
+
+def test_a_wall_between_teams_costs_the_one_that_borrowed():
+    _, by = rows(LENT, APART)
+    assert by["flood"]["verdict"] == "waits more"
+    assert by["meek"]["wait_after_min"] == 0.0
+
+
+def test_the_same_rules_change_nothing_and_failures_alone_lose_work_as_often_as_stated():
+    _, by = rows(LENT, LENT)
+    assert {row["verdict"] for row in by.values()} == {"as before"}
+    found, by = rows(LENT, LENT, Failures(100.0, 60.0, 1), days=28)
+    assert "4 weeks" in found.blocks
+    hours_a_week = 7 * (60 * 4 + 48 * 0.5) + by[EVERYBODY]["lost_after"]
+    assert by[EVERYBODY]["failures_after"] == pytest.approx(hours_a_week / 100.0, rel=0.25)
+    assert by[EVERYBODY]["failures_before"] == by[EVERYBODY]["lost_before"] == 0
+    assert by[EVERYBODY]["lost_change_low"] > 0
+
+
+def test_a_quota_below_what_a_job_wants_keeps_it_for_ever_and_says_so():
+    none = SharingRules(
+        (TeamQuota("flood", 0.0), TeamQuota("meek", 8.0), TeamQuota("meeek", 1.0)), source="none"
+    )
+    found, by = rows(LENT, none)
+    assert by["flood"]["never_after"] == by["flood"]["jobs"] == 360
+    assert by["flood"]["verdict"] == "waits more"
+    assert any("'meeek' (like 'meek')" in note for note in found.notes)
+
+
+def test_less_than_a_day_says_nothing():
+    arena = flooded(1)
+    short = replace(arena, asked=replace(arena.asked, end=ZERO + timedelta(hours=5)))
+    with pytest.raises(ScenarioError, match=r"a day of jobs at least; got 5\.0 hours"):
+        tried_on(short, PlayedRules("lent", LENT), PlayedRules("apart", APART))
