@@ -4,7 +4,7 @@ from gpuplanner.widgets.explore import ExplorePanel, explore_inbox
 from gpuplanner.widgets.limits import LimitsPanel, price_html
 from gpuplanner.widgets.sweep import SweepPanel, sweep_html
 from gpuplanner.widgets.whatif import WhatIf, whatif
-from gpuplanner.widgets.workbook import workbook_button
+from gpuplanner.widgets.written import files_button, workbook_button
 
 __all__ = [
     "ExplorePanel",
@@ -12,6 +12,7 @@ __all__ = [
     "SweepPanel",
     "WhatIf",
     "explore_inbox",
+    "files_button",
     "price_html",
     "sweep_html",
     "whatif",

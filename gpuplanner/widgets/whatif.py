@@ -22,6 +22,7 @@ from gpuplanner.study.handover.decision_pack import hand_over
 from gpuplanner.study.past.history import history
 from gpuplanner.study.study import Study
 from gpuplanner.widgets.background import BackgroundPanel, table_html
+from gpuplanner.widgets.written import written
 
 if TYPE_CHECKING:
     from gpuplanner.study.decision.arena import Trial
@@ -350,12 +351,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if answer is None:
             self.written.value = "Nothing is answered yet."
             return
-        place = hand_over(answer.scenario, answer.found, out or Path("build") / f"export-{self.base.name}")
-        links = ", ".join(
-            f'<a href="{escape(str(file))}" target="_blank">{escape(str(file))}</a>'
-            for file in dict.fromkeys((place, place.with_name("workbook.xlsx")))
-        )
-        self.written.value = f"Written: {links}"
+        place = out or Path("build") / f"export-{self.base.name}"
+        self.written.value = written(lambda: hand_over(answer.scenario, answer.found, place))
 
     def _keep(self) -> None:
         place = self.save(Path("build") / f"what-if-{self.base.name.replace(' ', '-')}.yaml")

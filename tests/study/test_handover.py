@@ -11,8 +11,11 @@ import pytest
 from gpuplanner.errors import OutputError, ScenarioError
 from gpuplanner.planner import PlanProblem, plan, plan_to_json
 from gpuplanner.study import export_plan
+from gpuplanner.study.future.plans import Planned
 from gpuplanner.study.handover import calendar
+from gpuplanner.study.handover.calendar import hand_over_plan
 from gpuplanner.study.handover.read_back import read_plan
+from gpuplanner.widgets import files_button
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 
@@ -63,3 +66,21 @@ def test_names_that_nobody_gave_are_not_handed_over(kept, tmp_path):
     with pytest.raises(ScenarioError, match="a plan that names its nodes; got a plan of nodes without names"):
         export_plan(path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_at_hand_is_written_with_a_workbook_and_linked(kept, tmp_path):
+    """The page, the pack and the workbook of the plan that a notebook shows; what cannot be written is said."""
+    planned = Planned(*read_plan(kept)[::-1])
+    out = tmp_path / "out"
+    box = files_button(lambda: hand_over_plan(planned, out))
+    box.children[0].click()
+    assert f'<a href="{out}/README.md" target="_blank">' in box.children[1].value
+    assert f'<a href="{out}/workbook.xlsx" target="_blank">' in box.children[1].value
+    assert (out / "operator/timer.sh").is_file()
+    assert (out / "workbook.xlsx").stat().st_size > 5000
+    found, problem = read_plan(kept)
+    nameless = Planned(replace(problem, nodes=None), found)
+    box = files_button(lambda: hand_over_plan(nameless, tmp_path / "none"))
+    box.children[0].click()
+    assert "expected a plan that names its nodes" in box.children[1].value
+    assert not (tmp_path / "none").exists()

@@ -22,6 +22,7 @@ from gpuplanner.export.csv import guarded
 from gpuplanner.export.focus import FOCUS_TIME
 from gpuplanner.export.kubernetes import CONFIG_MAP, NAMESPACE
 from gpuplanner.export.pack import PAGE, Pack, Step, filled, page_tables
+from gpuplanner.export.workbook import write_workbook
 from gpuplanner.files import replaced_directory
 from gpuplanner.names import resolve
 from gpuplanner.planner import Plan, PlanProblem, assign
@@ -29,7 +30,7 @@ from gpuplanner.planner.numbered.assign import layouts_before
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Drain
 from gpuplanner.study.future.drains import drain_of, rehearse
-from gpuplanner.study.future.plans import NAME_THEM
+from gpuplanner.study.future.plans import NAME_THEM, Planned
 from gpuplanner.study.handover.decision_pack import MARK, write_pack
 from gpuplanner.study.handover.read_back import read_plan
 
@@ -161,6 +162,29 @@ def calendar_pack(
         pack.add(to_index_text(index, board, problem.change), Step("changes.md", "every change, by time"))
     pack.files[PAGE] = filled("calendar/page.md", {"BOARD": board.name, **page_tables(pack)})
     return pack
+
+
+def hand_over_plan(planned: Planned, out: str | Path, *, scenario: Scenario | None = None) -> Path:
+    """Write the pack of a plan that is at hand, and a workbook of it, into a folder: its README.
+
+    It is what the button of the notebook of layouts does: ``hand_over_plan(free, "build/plan", scenario=scenario)``.
+    """
+    problem, cuts = planned.problem, planned.layout_plan
+    pack = calendar_pack(planned.plan, problem, scenario=scenario)
+    tables = {
+        "Layout plan": cuts,
+        "Layout changes": change_index(cuts, problem.board, initial=layouts_before(planned.plan, problem)),
+    }
+    notes = {
+        "Cost": f"{planned.plan.objective:.6g} GPU-hours; no plan costs less than {planned.plan.bound:.6g}"
+    }
+    with replaced_directory(out, mark=MARK) as folder:
+        write_pack(pack, folder)
+        _prove(folder, problem)
+        write_workbook(
+            folder / "workbook.xlsx", tables, title=f"Layouts of {problem.board.name}", notes=notes
+        )
+    return Path(out) / PAGE
 
 
 def _add_scripts(pack: Pack, path: str, scripts: Mapping[str, str], drain: Drain) -> None:
