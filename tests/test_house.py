@@ -20,11 +20,7 @@ MOST_FILES = 20
 """Files on one level, beside its door: as many as a newcomer can hold in mind."""
 
 COMING: dict[str, tuple[str, ...]] = {
-    "lab: gangs on whole GPUs": (
-        "simulate/gangs/schedule: run_gangs",
-        "metrics/accounts: Scheduled",
-        "metrics/accounts: always_on",
-    ),
+    "lab: gangs on whole GPUs": ("simulate/gangs/schedule: run_gangs",),
     "compare: slices cut by phase instead of by job": (
         "simulate/job_phases: hold_largest",
         "sizing/smallest_profile: smallest_serving",

@@ -68,7 +68,8 @@ def simulate(
         bool,
         typer.Option(
             "--idle",
-            help="With --jobs: GPU-hours idle while jobs waited, and those of no use to who waits longest.",
+            help="With --jobs: GPU-hours held, of lasting use, idle while jobs waited, and of no use to who waits "
+            "longest.",
         ),
     ] = False,
     as_json: Json = False,

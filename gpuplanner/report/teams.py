@@ -10,6 +10,7 @@ from gpuplanner.report import page
 from gpuplanner.report.section import Section
 from gpuplanner.study.tenants.advice import QuotaAdvice
 from gpuplanner.study.tenants.fairness import Fairness
+from gpuplanner.study.tenants.tried import SharingTried
 
 _TITLE = "Teams and what they were due"
 _HOURS = ",.0f"
@@ -26,11 +27,26 @@ _COLUMNS = {
     "mean_rho": "time against alone",
     "late_share": "jobs later than alone",
 }
+_TRIED = {
+    "team": "team",
+    "jobs": "jobs",
+    "waited_before": "waited before",
+    "waited_after": "waited after",
+    "change": "change",
+    "change_low": "change, low",
+    "change_high": "change, high",
+    "verdict": "verdict",
+    "lost_before": "lost before",
+    "lost_after": "lost after",
+    "stops_after": "stops after",
+    "failures_after": "failures after",
+    "never_after": "never ran after",
+}
 _SAID = {"tenant": "team", "why": "why its jobs waited", "next_step": "next step"}
 
 
-def teams(found: Fairness, ahead: QuotaAdvice | None = None) -> Section:
-    """What every team was due and got, why its jobs waited, and what quotas, budgets and checkpoints are ahead."""
+def teams(found: Fairness, ahead: QuotaAdvice | None = None, tried: SharingTried | None = None) -> Section:
+    """What every team was due and got, why its jobs waited, what other rules change, and what is ahead."""
     table = found.teams
     accounts = table.rename({"borrowed_gpu_hours": "above_gpu_hours", "owed_gpu_hours": "deficit_gpu_hours"})
     alone = (
@@ -58,6 +74,7 @@ def teams(found: Fairness, ahead: QuotaAdvice | None = None) -> Section:
         ),
         page.table(table.select(list(_SAID)), caption="Why jobs waited", headings=_SAID),
         page.paragraph(alone) if alone else "",
+        "" if tried is None else _tried(tried),
         *(() if ahead is None else (page.table(table, caption=title) for title, table in ahead.told)),
         *(() if ahead is None else (page.note(note) for note in ahead.notes)),
         page.figure(
@@ -76,6 +93,24 @@ def teams(found: Fairness, ahead: QuotaAdvice | None = None) -> Section:
         if found.shares["gpus"].max()
         else "",
         about="what each was due, got, lent, borrowed and is owed",
+    )
+
+
+def _tried(found: SharingTried) -> str:
+    """The same weeks under two sets of rules."""
+    return "".join(
+        (
+            page.paragraph(found.sentence),
+            page.table(
+                found.teams.select(list(_TRIED)),
+                caption=f"{found.after} instead of {found.before}, GPU-hours a week (intervals {found.blocks})",
+                headings=_TRIED,
+                formats=dict.fromkeys(
+                    [name for name in _TRIED if name not in ("team", "jobs", "verdict")], ",.1f"
+                ),
+            ),
+            *(page.note(note) for note in found.notes),
+        )
     )
 
 

@@ -19,6 +19,7 @@ from gpuplanner.study import Study
 from gpuplanner.study.explain import FIGURES, explained, told
 from gpuplanner.study.future.calm import choice_sentence, choice_table
 from gpuplanner.study.tenants.fairness import Fairness
+from gpuplanner.study.tenants.tried import SharingTried
 from gpuplanner.units import counted
 
 HELD = ("used", "held_idle", "unobserved")
@@ -319,7 +320,7 @@ def comparison(study: Study) -> Section:
 def teams(study: Study) -> Section:
     """What every team was due and got; nothing in a study that was kept before that was accounted for."""
     found = Fairness.of_tables(study.tables)
-    return Section("") if found is None else shared_by(found)
+    return Section("") if found is None else shared_by(found, tried=SharingTried.of_tables(study.tables))
 
 
 def numbers(study: Study) -> Section:

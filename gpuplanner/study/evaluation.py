@@ -29,6 +29,7 @@ from gpuplanner.study.past.history import History, history
 from gpuplanner.study.provenance import provenance_of
 from gpuplanner.study.study import Study, open_study
 from gpuplanner.study.tenants.fairness import fairness
+from gpuplanner.study.tenants.tried import is_asked, rules_tried
 from gpuplanner.units import HOURS_PER_WEEK
 
 MISMATCH = 1.5
@@ -76,6 +77,8 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     plan, problem = (None, None) if planned is None else (planned.plan, planned.problem)
     tables = _past_tables(scenario, known, priced) | _compared_tables(found) | fairness(scenario).to_tables()
     ahead = None
+    if reason is None and is_asked(scenario):
+        tables |= rules_tried(scenario).to_tables()
     if reason is None and planned is not None:
         tables |= _planned_tables(scenario, planned)
         ahead, cautions = tomorrow(scenario), _mismatch(scenario, found)

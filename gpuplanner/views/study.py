@@ -30,6 +30,7 @@ from gpuplanner.study.handover.decision_pack import hand_over
 from gpuplanner.study.handover.workbooks import write_study_workbook
 from gpuplanner.study.tenants.advice import quota_advice
 from gpuplanner.study.tenants.fairness import fairness
+from gpuplanner.study.tenants.tried import is_asked, rules_tried
 from gpuplanner.views.view import View
 from gpuplanner.widgets import SweepPanel, WhatIf, sweep_html, whatif
 
@@ -78,9 +79,11 @@ class Decided:
         return View(ways(self.found), policy_table(self.found))
 
     def sharing(self, *, ahead: bool = False) -> View:
-        """What every team was due, got, lent, borrowed and is owed, and why its jobs waited; quotas ahead."""
+        """What every team was due, got, lent, borrowed and is owed, why its jobs waited, and what rules change."""
         found = fairness(self.scenario)
-        return View(teams(found, quota_advice(self.scenario) if ahead else None), found.teams)
+        advice = quota_advice(self.scenario) if ahead else None
+        tried = rules_tried(self.scenario) if is_asked(self.scenario) else None
+        return View(teams(found, advice, tried), found.teams)
 
     def whatif(self) -> WhatIf:
         """Controls that begin at this answer."""

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from gpuplanner import Scenario
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.simulate import Failures
@@ -19,7 +20,8 @@ from gpuplanner.study.decision.asked import Asked, AskedView
 from gpuplanner.study.decision.types import QUEUE
 from gpuplanner.study.past.nodes import TodaysNodes
 from gpuplanner.study.tenants.quotas import SharingRules, Stopping, TeamQuota
-from gpuplanner.study.tenants.tried import EVERYBODY, PlayedRules, tried_on
+from gpuplanner.study.tenants.tried import EVERYBODY, PlayedRules, SharingTried, tried_on
+from gpuplanner.views.study import Decided
 from tests.study.test_fairness import ZERO
 
 DAY = 86_400.0
@@ -70,6 +72,7 @@ def test_quotas_that_are_lent_out_make_the_meek_wait_less_and_stop_nobody():
         in found.sentence
     )
     assert "6 days" in found.blocks
+    assert SharingTried.of_tables(found.to_tables()).to_dict() == found.to_dict()
 
 
 def test_what_is_taken_back_is_had_at_once_and_the_flood_does_its_work_again():
@@ -107,6 +110,15 @@ def test_a_quota_below_what_a_job_wants_keeps_it_for_ever_and_says_so():
     assert by["flood"]["never_after"] == by["flood"]["jobs"] == 360
     assert by["flood"]["verdict"] == "waits more"
     assert any("'meeek' (like 'meek')" in note for note in found.notes)
+
+
+def test_the_page_and_the_panel_show_what_rules_change(tmp_path):
+    file = tmp_path / "quotas.yaml"
+    file.write_text("teams:\n- {name: vision, gpus: 8}\n", "utf-8")
+    shown = Decided(Scenario(quotas=str(file)), None).sharing()._repr_html_()
+    assert "quotas.yaml instead of no quotas" in shown
+    assert "What is played explains the waits in the data only in part" in shown
+    assert "never ran after" in shown
 
 
 def test_less_than_a_day_says_nothing():

@@ -31,6 +31,7 @@ def simulate_jobs(
         totals,
     )
     from gpuplanner.lab.orders import ResearchRules
+    from gpuplanner.metrics import always_on, measure
     from gpuplanner.simulate import Fleet, prepare
     from gpuplanner.simulate.gangs.arrays import to_gangs
     from gpuplanner.simulate.gangs.schedule import checked_gangs, outcomes_of, run_of
@@ -54,8 +55,10 @@ def simulate_jobs(
     seconds = {"seconds": looped - loop, "seconds_with_tables": time.process_time() - begin}
     told, spread = totals(outcomes) | seconds, distribution(outcomes)
     if idle:
-        pieces = fragmentation(run_of(table, gangs, stops, order), nodes=nodes[0], gpus_per_node=nodes[1])
-        told |= fragmentation_totals(pieces)
+        run = run_of(table, gangs, stops, order)
+        told |= fragmentation_totals(fragmentation(run, nodes=nodes[0], gpus_per_node=nodes[1]))
+        used = measure(always_on(run, fleet.gpus), fleet.board)
+        told |= {name: float(used[name] or 0.0) for name in ("busy_gpu_hours", "useful_gpu_hours")}
     if as_json:
         show(told | {"distribution": spread.to_dicts()}, as_json=True)
         return

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
@@ -77,15 +78,27 @@ class SharingTried:
             f"With {self.after} instead of {self.before}, of {teams.height} teams {', '.join(parts)}; {lost}."
         )
 
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """What is no table, as plain values."""
+        return {"before": self.before, "after": self.after, "blocks": self.blocks, "notes": list(self.notes)}
+
     def to_dict(self) -> dict[str, Any]:
         """The object of ``--json``."""
-        said = {
-            "sentence": self.sentence,
-            "before": self.before,
-            "after": self.after,
-            "intervals": self.blocks,
-        }
-        return said | {"teams": self.teams.to_dicts(), "notes": list(self.notes)}
+        return {"sentence": self.sentence} | self._facts | {"teams": self.teams.to_dicts()}
+
+    def to_tables(self) -> dict[str, pl.DataFrame]:
+        """Everything as tables that a study keeps."""
+        facts = pl.DataFrame({"facts": [json.dumps(self._facts)]})
+        return {"rules_tried": self.teams, "rules_tried_facts": facts}
+
+    @classmethod
+    def of_tables(cls, tables: Mapping[str, pl.DataFrame]) -> Self | None:
+        """The inverse of :meth:`to_tables`; None where a study tried no rules."""
+        if "rules_tried" not in tables:
+            return None
+        facts = json.loads(tables["rules_tried_facts"]["facts"][0])
+        return cls(teams=tables["rules_tried"], **facts | {"notes": tuple(facts["notes"])})
 
 
 def is_asked(scenario: Scenario) -> bool:
@@ -113,7 +126,10 @@ def rules_tried(scenario: Scenario) -> SharingTried:
         before, after = PlayedRules("no failures", present), _played("failures", present, scenario)
     played = lead if lead.base in (QUEUE, ASSUMED) or other is None else other
     found = tried_on(played, before, after)
-    return replace(found, notes=(_basis(lead, other, not_queue), *found.notes))
+    notes = (_basis(lead, other, not_queue), *found.notes)
+    if scenario.pool is not None:
+        notes = (*notes, f"Quotas count here for the GPUs of {scenario.pool} alone.")
+    return replace(found, notes=notes)
 
 
 def _played(name: str, rules: SharingRules, scenario: Scenario) -> PlayedRules:

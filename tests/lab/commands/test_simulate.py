@@ -75,6 +75,8 @@ def test_spread_of_the_waits_and_idle_gpus_are_a_count(command, jobs):
     assert found["idle_gpu_hours"] * 3600 == pytest.approx(2 * 2 + 2 * 8 + 6 * 30)
     assert found["idle_while_waiting_gpu_hours"] * 3600 == pytest.approx(2 * 1 + 2 * 8)
     assert found["stranded_for_head_gpu_hours"] == found["idle_while_waiting_gpu_hours"]
+    assert found["busy_gpu_hours"] * 3600 == pytest.approx(6 * 100 + 8 * 100 + 2 * 90 + 2 * 30)
+    assert found["useful_gpu_hours"] == found["busy_gpu_hours"]
     assert "Measures of single jobs" in command("simulate", *arguments[:-1])[1]
 
 
@@ -140,6 +142,8 @@ def test_what_stops_jobs_has_spells_to_count_idle_gpus_by(command, jobs):
     arguments = ("--jobs", jobs, "--gpus", "8", "--order", "srtf", "--idle", "--json")
     found = json.loads(command("simulate", *arguments)[1])
     assert 0 <= found["stranded_for_head_gpu_hours"] <= found["idle_gpu_hours"]
+    assert found["useful_gpu_hours"] * 3600 == pytest.approx(6 * 100 + 8 * 100 + 2 * 90 + 2 * 30)
+    assert found["useful_gpu_hours"] < found["busy_gpu_hours"]
 
 
 @pytest.mark.parametrize(("option", "choices"), [("--order", ORDERS), ("--queue", QUEUES)])
