@@ -14,9 +14,8 @@ from gpuplanner.units import money_text
 
 if TYPE_CHECKING:
     from gpuplanner.scenario import Scenario
-    from gpuplanner.study.future.burst import BurstPlan
     from gpuplanner.study.future.cost_review import CostReview
-    from gpuplanner.study.future.purchase import Purchase, Refresh
+    from gpuplanner.study.future.purchase import Refresh
 
 LEDGER = {
     "Savings": "what each month promised a week, and what the next month's data show of it",
@@ -74,6 +73,17 @@ def cost(
             "with what data, stands in the file.",
         ),
     ] = None,
+    shift: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=HOURS",
+            help="Also say what is saved where jobs of a tier, class or tenant may begin so many hours later, by the "
+            "grid hour by hour of --set carbon_file=FILE.csv. May be repeated.",
+        ),
+    ] = None,
+    shift_by: Annotated[
+        str, typer.Option("--shift-by", metavar="carbon|price", help="With --shift: what is to be least.")
+    ] = "carbon",
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -117,6 +127,12 @@ def cost(
 
         bought = purchase(asked, months, risk=risk)
     renewed = None if refresh is None else _renewed(asked, months, refresh)
+    waits = dict(_named_number("--shift", one, "NAME=HOURS, as best_effort=12") for one in shift or ())
+    later = None
+    if waits:
+        from gpuplanner.study.future.shift import shift_plan
+
+        later = shift_plan(asked, waits, by=shift_by)
     if focus is not None:
         if found.total is None:
             raise ScenarioError(message("--focus", "a price of the GPUs", found.missing[0], "Give a price."))
@@ -128,6 +144,7 @@ def cost(
         more: dict[str, object] = {} if bought is None else {"portfolio": bought.to_dict()}
         more |= {} if renewed is None else {"refresh": renewed}
         more |= {} if sent is None else {"burst": sent}
+        more |= {} if later is None else {"shift": later}
         more |= {name.lower(): table for name, table in saved.items()}
         show(found.to_dict() | more, as_json=True)
         return
@@ -139,15 +156,19 @@ def cost(
             )
         )
         show_frame(shown, as_json=False, title=f"{name}: {LEDGER[name]}")
-    if bought is not None:
-        _told_portfolio(bought)
-    if renewed is not None:
-        _told_refresh(renewed)
-    if sent is not None:
-        _told_burst(sent)
-    if not quiet:
-        for text in found.missing:
-            say(text)
+    notes = list(found.missing)
+    for part, tables in (
+        (bought, {"begin": "What is begun when", "costs": "Cost by way to pay"}), (renewed, {}),
+        (sent, {"jobs": "Jobs that go out", "stays": "Jobs of these hours that stay"}),
+        (later, {"jobs": "Jobs that begin later"}),
+    ):  # fmt: skip
+        if part is not None:
+            put(f"\n{part.sentence}")
+            notes += getattr(part, "notes", ())
+            for name, title in tables.items():
+                show_frame(getattr(part, name), as_json=False, title=title)
+    for text in [] if quiet else notes:
+        say(text)
 
 
 def _told(found: CostReview, by: str) -> None:
@@ -179,49 +200,19 @@ def _renewed(asked: Scenario, months: int, given: str) -> Refresh:
     """When a newer board pays, of the text of ``--refresh``."""
     from gpuplanner.study.future.purchase import refresh
 
-    board, _, speed = given.partition("=")
+    expected = "BOARD=SPEED, as H200=1.4, with --months"
+    board, speed = _named_number("--refresh", given if months else "", expected)
+    return refresh(asked, months, board, speed)
+
+
+def _named_number(option: str, given: str, expected: str) -> tuple[str, float]:
+    """The two sides of ``NAME=NUMBER``, the number above 0."""
+    name, _, number = given.partition("=")
     try:
-        faster = float(speed)
+        found = float(number)
     except ValueError:
-        faster = 0.0
-    if not 0 < faster < float("inf") or not months:
-        text = "BOARD=SPEED, as H200=1.4, with --months"
-        raise typer.BadParameter(text, param_hint="--refresh")
-    return refresh(asked, months, board, faster)
-
-
-def _told_refresh(found: Refresh) -> None:
-    first, last = found.months[0], found.months[-1]
-    when = "does not pay" if found.pays_from is None else f"pays from month {found.pays_from} on"
-    put(
-        f"\n{found.board}, {found.speed:g} of today's GPUs each, {when}: an hour of today's work costs "
-        f"{first.today:.3f} {found.currency} and {first.newer:.3f} on it ({first.kind}), in month {last.month} "
-        f"{last.today:.3f} and {last.newer:.3f} ({last.kind}); saved by then {found.saves:,.0f} {found.currency}"
-    )
-
-
-def _told_burst(found: BurstPlan) -> None:
-    put(
-        f"\n{found.over_gpu_hours:,.1f} GPU-hours were wanted beyond what is installed; {found.jobs.height:,} jobs "
-        f"go out for {money_text(found.total, found.currency)} {found.currency} (gap {found.gap:.2%}), "
-        f"{found.left_gpu_hours:,.1f} GPU-hours stay over"
-    )
-    show_frame(found.jobs, as_json=False, title="Jobs that go out")
-    show_frame(found.stays, as_json=False, title="Jobs of these hours that stay")
-
-
-def _told_portfolio(found: Purchase) -> None:
-    put(f"\nOver {found.months} months: {found.action}")
-    for (kind, month), gpus in found.portfolio.begun.items():
-        put(f"  month {month + 1:>3}  {gpus:,.0f} GPUs {kind}")
-    one = found.portfolio
-    for name, amount in found.costs.iter_rows():
-        put(f"{name:<26} {amount:>14,.0f} {found.currency}")
-    put(
-        f"commitments cover {one.coverage:.0%} of demand and are used {one.utilisation:.0%}; gap {one.gap:.2%}"
-    )
-    put(
-        f"the load-duration rule for one term: {found.load_duration_gpus:,} GPUs, those that are held among them"
-    )
-    for text in found.notes:
-        say(text)
+        found = 0.0
+    if not 0 < found < float("inf"):
+        text = f"expected {expected}; got {given!r}"
+        raise typer.BadParameter(text, param_hint=option)
+    return name, found

@@ -1,4 +1,4 @@
-r"""Carbon of the grid hour by hour, from a file; gaps are refused, not filled."""
+"""Carbon of the grid hour by hour, and its price if it is known, from a file; gaps are refused, not filled."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
 
-BOUNDS = {"location_g_per_kwh": (0.0, 5000.0), "market_g_per_kwh": (0.0, 5000.0), "pue": (1.0, 5.0)}
-LOCATION, MARKET, PUE = BOUNDS
+BOUNDS = {
+    "location_g_per_kwh": (0.0, 5000.0), "market_g_per_kwh": (0.0, 5000.0), "pue": (1.0, 5.0),
+    "usd_per_kwh": (-1000.0, 1000.0),
+}  # fmt: skip
+LOCATION, MARKET, PUE, PRICE = BOUNDS
 
 
 def read_grid(path: str | Path, hours: pl.Series) -> pl.DataFrame:
-    r"""``hour, location_g, market_g, pue`` for each of some hours; the last two null where the file has no such column.
+    r"""``hour, location_g, market_g, pue, usd_per_kwh`` for each of some hours; null what the file has no column of.
 
     The file is CSV: ``time`` (ISO 8601 with its offset, the start of an hour), ``location_g_per_kwh``, and, if known,
-    ``market_g_per_kwh`` and ``pue``.
+    ``market_g_per_kwh``, ``pue`` and ``usd_per_kwh``; by the price work is shifted, bills have the one of the contract.
 
     Examples
     --------
@@ -27,7 +30,7 @@ def read_grid(path: str | Path, hours: pl.Series) -> pl.DataFrame:
     ...     file = Path(folder) / "grid.csv"
     ...     _ = file.write_text("time,location_g_per_kwh\n2026-02-01T13:00:00+01:00,250\n")
     ...     read_grid(file, pl.Series([noon])).row(0)[1:]
-    (250.0, None, None)
+    (250.0, None, None, None)
     """
     name = Path(path).name
     try:
@@ -37,7 +40,7 @@ def read_grid(path: str | Path, hours: pl.Series) -> pl.DataFrame:
         raise ScenarioError(text) from error
     there = [one for one in BOUNDS if one in table.columns]
     if not {"time", LOCATION} <= set(table.columns) <= {"time", *BOUNDS}:
-        expected = f"columns time, {', '.join(BOUNDS)}, the last two if known"
+        expected = f"columns time, {', '.join(BOUNDS)}, all but the first two if known"
         raise ScenarioError(message(name, expected, ", ".join(table.columns), "Rename them."))
     read = table.select(
         pl.col("time").str.to_datetime("%+", time_zone="UTC", time_unit="us", strict=False),
@@ -56,5 +59,8 @@ def read_grid(path: str | Path, hours: pl.Series) -> pl.DataFrame:
     if len(gaps):
         got = f"{len(gaps)} of them absent, the first {gaps[0]:%Y-%m-%dT%H:%MZ}"
         raise ScenarioError(message(name, f"{found.height} hours", got, "Add them: no gap is filled."))
-    market, pue = (pl.col(one) if one in there else pl.lit(None, pl.Float64) for one in (MARKET, PUE))
-    return found.select("hour", location_g=LOCATION, market_g=market, pue=pue)
+    rest = {
+        name: pl.col(one) if one in there else pl.lit(None, pl.Float64)
+        for name, one in (("market_g", MARKET), ("pue", PUE), (PRICE, PRICE))
+    }
+    return found.select("hour", location_g=LOCATION, **rest)

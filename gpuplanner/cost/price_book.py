@@ -26,18 +26,8 @@ PRICE = (
     "minimum_term_h", "confidence",
 )  # fmt: skip
 LOT = (
-    "board",
-    "gpus",
-    "capex",
-    "unit",
-    "bought",
-    "life_years",
-    "residual",
-    "space",
-    "support",
-    "staff",
-    "source",
-)
+    "board", "gpus", "capex", "unit", "bought", "life_years", "residual", "space", "support", "staff", "source",
+)  # fmt: skip
 RATE = ("from", "to", "rate", "date", "source")
 POWER = ("price", "unit", "from", "to", "source", "market_g_per_kwh")
 UNIT = re.compile(r"([A-Z]{3}) per (GPU h|instance h|GPU|kWh)")
@@ -140,6 +130,10 @@ class PriceBook:
                 return Rate(self._price(rows, f"{board}, {known}", currency, begin, end))
         return None
 
+    def lots_of(self, board: str | None) -> list[OwnedLot]:
+        """What was bought of a board, the newest last."""
+        return sorted((lot for lot in self.owned if lot.board == board), key=lambda lot: lot.bought)
+
     def per_kwh(self, currency: str, begin: datetime, end: datetime) -> float | None:
         """What a kWh costs between two instants; None where the book says nothing of it."""
         if not self.electricity:
@@ -198,7 +192,7 @@ class PriceBook:
         return Price(sum(means) / len(means), min(values), max(values), currency, told, newest)
 
     def _owned(self, board: str, currency: str, begin: datetime, end: datetime) -> Rate | None:
-        lots = [lot for lot in self.owned if lot.board == board]
+        lots = self.lots_of(board)
         if not lots:
             return None
         gpus = sum(lot.gpus for lot in lots)
@@ -209,9 +203,7 @@ class PriceBook:
                 parts[name] = parts.get(name, 0.0) + share
         value = sum(parts.values())
         source = "; ".join(dict.fromkeys(lot.source for lot in lots))
-        price = Price(
-            value, value, value, currency, f"cost of owning: {source}", max(lot.bought for lot in lots)
-        )
+        price = Price(value, value, value, currency, f"cost of owning: {source}", lots[-1].bought)
         return Rate(price, per_kwh=self.per_kwh(currency, begin, end) or 0.0, parts=parts)
 
 

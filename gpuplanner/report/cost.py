@@ -9,12 +9,16 @@ from gpuplanner.report import page
 from gpuplanner.report.section import Section
 from gpuplanner.study.decision.frames import levers
 from gpuplanner.study.decision.record import Comparison
+from gpuplanner.study.future.burst import BurstPlan
 from gpuplanner.study.future.cost_review import CostReview, price_rows
-from gpuplanner.study.future.purchase import Purchase
+from gpuplanner.study.future.purchase import Purchase, Refresh
+from gpuplanner.study.future.shift import Shift
 from gpuplanner.study.savings_ledger import SavingsMonth, outcomes, savings_table, standing_table
 from gpuplanner.units import money_text
 
 _TWO = ",.2f"
+MOST_JOBS = 20
+"""Most jobs of a table; all are in ``cost --json``."""
 
 
 def month(found: CostReview) -> Section:
@@ -60,21 +64,12 @@ def prices(found: CostReview) -> Section:
     return page.section("Prices", page.paragraph(about), page.table(table, caption="The price book"))
 
 
-def commitments(found: Purchase) -> Section:
-    """What to buy, reserve or rent over the months to come, beside the plain ways."""
-    one, costs = found.portfolio, found.costs
-    begun = pl.DataFrame(
-        [(kind, month + 1, gpus) for (kind, month), gpus in one.begun.items()],
-        schema={"kind": pl.String, "month": pl.Int64, "gpus": pl.Float64}, orient="row",
-    )  # fmt: skip
-    text = (
-        f"Over {found.months} months: {found.action}. Commitments cover {one.coverage:.0%} of demand and are used "
-        f"{one.utilisation:.0%}; no mix is cheaper by more than {one.gap:.2%}. The load-duration rule says "
-        f"{found.load_duration_gpus:,} GPUs for one term."
-    )
+def commitments(found: Purchase, renewed: Refresh | None = None) -> Section:
+    """What to buy, reserve or rent over the months to come, beside the plain ways; and when a newer board pays."""
+    costs, begun = found.costs, found.begin
     return page.section(
         "Buy, reserve or rent",
-        page.paragraph(text),
+        page.paragraph(found.sentence),
         *(page.note(one) for one in found.notes),
         page.figure(
             plot.plot_costs(costs, unit=found.currency, title="Cost by way to pay"),
@@ -83,7 +78,25 @@ def commitments(found: Purchase) -> Section:
             numbers=costs,
         ),
         page.table(begun, caption="What is begun when") if begun.height else "",
+        "" if renewed is None else page.paragraph(renewed.sentence),
     )
+
+
+def moved(sent: BurstPlan | None, later: Shift | None) -> Section:
+    """Jobs that leave for rented GPUs, and jobs that wait for cleaner or cheaper hours."""
+    parts = []
+    for one, caption in (
+        (sent, "Jobs that go out, the dearest"),
+        (later, "Jobs that begin later, the longest"),
+    ):
+        if one is not None:
+            most = one.jobs.sort(one.jobs.columns[-1], descending=True, maintain_order=True).head(MOST_JOBS)
+            notes = (page.note(text) for text in one.notes)
+            parts += [page.paragraph(one.sentence), *notes, page.table(most, caption=caption)]
+    nothing = (
+        "No rules are given: name a file of jobs that may leave, or who may wait, and for how many hours."
+    )
+    return page.section("Work that leaves or waits", *(parts or [page.paragraph(nothing)]))
 
 
 def savings(found: Comparison) -> Section:

@@ -136,7 +136,26 @@ def _saved(one: Decision) -> Card:
     energy = f"{shown(one, 'worth.kwh_per_week')}&nbsp;kWh" if worth.kwh_per_week else ""
     dollars = "" if worth.usd_per_week is None else shown(one, "worth.usd_per_week", money)
     week = weeks if spread else "the same every week"
-    return (label, f"{shown(one, 'saving.value')} GPU-hours", week, energy, dollars)
+    return (label, f"{shown(one, 'saving.value')} GPU-hours", week, energy, dollars, _moved(one))
+
+
+def _moved(one: Decision) -> str:
+    """The purchase that a saving moves: what it costs, from when to when."""
+    found = one.worth.purchase
+    if found is None or found.today == found.then:
+        return ""
+    cost = f" of {shown(one, 'worth.purchase.capital')}&nbsp;{safe(found.currency)}"
+    return f"next purchase{'' if found.capital is None else cost} moves {_ends(one)}"
+
+
+def _ends(one: Decision) -> str:
+    """When the fleet is full, as today and as recommended."""
+    today, then = one.run_out.today.date, one.run_out.recommended.date
+    before, after = (
+        "beyond a year" if date is None else shown(one, f"run_out.{name}.date", day)
+        for name, date in (("today", today), ("recommended", then))
+    )
+    return f"from {before} to {after}"
 
 
 def _later(one: Decision) -> Card:

@@ -101,7 +101,8 @@ class LeverHours:
 class SavingPromise:
     """What a month's decision promises for the next, GPU-hours a week with their range, and the plan that it rests on.
 
-    ``gpu_hours`` 0 is a promise as well: keep the fleet. ``minutes`` and ``quantile`` are the target of its service.
+    ``gpu_hours`` 0 is a promise as well: keep the fleet; of a purchase they are below 0. ``minutes`` and ``quantile``
+    are the target of its service.
     """
 
     decision: str
@@ -282,13 +283,13 @@ def _outcome(before: SavingsMonth, after: SavingsMonth) -> SavingOutcome:
     base, came, promise = before.seen, after.seen, before.promise
     planned, on = base.on_gpu_hours - promise.gpu_hours, came.on_gpu_hours
     ratio = came.busy_gpu_hours / base.busy_gpu_hours if base.busy_gpu_hours else 1.0
-    needed = min(planned * ratio, base.on_gpu_hours)
+    needed = min(planned * ratio, max(planned, base.on_gpu_hours))
     # Towards what came, and no further: less demand does not excuse a fleet that did not shrink.
     low, high = min(planned, on), max(planned, on)
     demand = planned - min(max(needed, low), high)
     saved = base.on_gpu_hours - on
     late = max((came.later_gpu_hours or 0.0) - base.late_gpu_hours, 0.0)
-    service = -min(late, max(saved, 0.0))
+    service = 0.0 - min(late, max(saved, 0.0))
     held = base.installed_gpu_hours - came.installed_gpu_hours
     split = (LeverHours(HELD, held), LeverHours(RESTED, came.rest_gpu_hours - base.rest_gpu_hours))
     return SavingOutcome(
@@ -299,14 +300,14 @@ def _outcome(before: SavingsMonth, after: SavingsMonth) -> SavingOutcome:
 
 def _promise(found: Comparison) -> SavingPromise:
     decision = found.decision
-    saving, ends = decision.saving, decision.run_out
+    saving, ends, more = decision.saving, decision.run_out, decision.gpus - decision.fleet_gpus
     return SavingPromise(
         decision=decision.sentence,
         action=decision.action,
         policy=decision.policy,
         gpus=decision.gpus,
         layouts=decision.layouts,
-        gpu_hours=saving.value or 0.0,
+        gpu_hours=-float(more * HOURS_PER_WEEK) if more > 0 else saving.value or 0.0,
         low=saving.low,
         high=saving.high,
         levers=tuple(LeverHours(lever, hours) for lever, hours in levers(found)),
@@ -336,7 +337,7 @@ def _seen(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingP
         late_before = _late(waits, allowed) / weeks
     fleet = known.fleet.gpus
     everything = Saving(fleet * HOURS_PER_WEEK)
-    worth = worth_for(scenario, everything, freed=fleet, fleet_gpus=fleet)
+    worth = worth_for(scenario, everything, freed=fleet, fleet_gpus=fleet, gone=True)
     per_hour = max(fleet * HOURS_PER_WEEK, 1.0)
     return MonthSeen(
         begin=known.begin.isoformat(),

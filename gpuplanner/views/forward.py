@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +15,13 @@ from gpuplanner.report import cost, forecast
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.frames import levers
 from gpuplanner.study.decision.record import compared
+from gpuplanner.study.future.burst import burst_plan, read_burst
 from gpuplanner.study.future.cost_review import CostReview, cost_review, price_rows
 from gpuplanner.study.future.gpus_wanted import Wanted
 from gpuplanner.study.future.purchase import purchase
+from gpuplanner.study.future.purchase import refresh as renew
 from gpuplanner.study.future.rolling import rolling, wanted
+from gpuplanner.study.future.shift import shift_plan
 from gpuplanner.study.handover.workbooks import write_cost_workbook
 from gpuplanner.views.view import View
 from gpuplanner.widgets import workbook_button
@@ -119,10 +123,20 @@ class MonthCosts:
         """Every dated price that could hold for the board."""
         return View(cost.prices(self.found), price_rows(self.found))
 
-    def commitments(self, months: int = 12, *, risk: float = 0.0) -> View:
-        """What to buy, reserve or rent over the months to come."""
+    def commitments(
+        self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None
+    ) -> View:
+        """What to buy, reserve or rent over the months to come, and when a newer board pays, of a stated speed."""
         found = purchase(self.scenario, months, risk=risk)
-        return View(cost.commitments(found), found.costs)
+        newer = None if refresh is None else renew(self.scenario, months, *refresh)
+        return View(cost.commitments(found, newer), found.costs)
+
+    def moved(self, *, burst: str = "", waits: Mapping[str, float] | None = None, by: str = "carbon") -> View:
+        """Jobs to send to rented GPUs by a file of rules, and jobs of a tier, class or tenant that may wait so long."""
+        sent = burst_plan(self.scenario, read_burst(burst)) if burst else None
+        later = shift_plan(self.scenario, waits, by=by) if waits else None
+        one = later or sent
+        return View(cost.moved(sent, later), pl.DataFrame() if one is None else one.jobs)
 
     def savings(self) -> View:
         """What the decision saves, lever by lever."""
@@ -150,7 +164,7 @@ def costs(scenario: Scenario) -> MonthCosts:
     Returns
     -------
     MonthCosts
-        ``month()``, ``prices()``, ``commitments()``, ``savings()``, ``to_excel()``.
+        ``month()``, ``prices()``, ``commitments()``, ``moved()``, ``savings()``, ``to_excel()``.
 
     Raises
     ------

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import date
-
 import pytest
 
 from gpuplanner.catalog import parameter
 from gpuplanner.cost import PowerModel, Price
 from gpuplanner.errors import ScenarioError
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.types import Saving, Worth
+from gpuplanner.study.decision.types import NextPurchase, Saving, Worth
 from gpuplanner.study.decision.worth import usd_per_kwh_of, worth_of
 
 LAW = PowerModel("any", idle_w=50.0, base_w=240.0, slope_w=130.0, tdp_w=400.0, source="made up")
@@ -32,7 +30,7 @@ def worth(ownership, saving=SAVED, **more) -> Worth:
 
 def test_an_owner_saves_the_electricity_of_idle_gpus_and_no_rental_price():
     # 1000 h x 50 W = 50 kWh at the GPU, x 1.2 = 60 at the meter, x 0.2 = 12 USD; 2,500 USD at the list price.
-    found = worth("owned", next_purchase=("2027-11-13", date(2028, 3, 2)))
+    found = worth("owned", next_purchase=NextPurchase("2027-11-13", "2028-03-02"))
     assert (found.ownership, found.kwh_per_week, found.usd_per_week) == (
         "owned",
         pytest.approx(60),
@@ -43,7 +41,7 @@ def test_an_owner_saves_the_electricity_of_idle_gpus_and_no_rental_price():
         "Electricity: 60 kWh a week (1,000 GPU-hours off, 50 W idle, PUE 1.2), 12.00 USD at 0.2 USD per kWh. "
         "The next purchase moves from 13 Nov 2027 to 2 Mar 2028."
     )
-    assert found == worth("owned", next_purchase=("2027-11-13", "2028-03-02"), price=None)
+    assert found == worth("owned", next_purchase=NextPurchase("2027-11-13", "2028-03-02"), price=None)
 
 
 def test_gpus_that_rest_with_their_power_on_save_no_electricity():
@@ -136,6 +134,10 @@ def test_where_nobody_says_who_pays_there_is_a_line_for_each_case_and_no_sum():
     ("dates", "says"),
     [
         (("2027-01-05", "2027-01-05"), "The next purchase stays on 5 Jan 2027."),
+        (
+            ("2027-01-05", "2027-05-05", 8, 2.4e5, "EUR"),
+            "from 5 Jan 2027 to 5 May 2027: 240,000 EUR for 8 GPUs.",
+        ),
         (("2027-01-05", None), "The next purchase, due on 5 Jan 2027, is no longer in sight."),
         ((None, "2027-01-05"), "The next purchase comes on 5 Jan 2027; under today's way none is in sight."),
         ((None, None), None),
@@ -143,7 +145,7 @@ def test_where_nobody_says_who_pays_there_is_a_line_for_each_case_and_no_sum():
     ],
 )
 def test_the_next_purchase(dates, says):
-    basis = worth("owned", next_purchase=dates).basis
+    basis = worth("owned", next_purchase=dates and NextPurchase(*dates)).basis
     assert basis.endswith(says) if says else "purchase" not in basis
 
 

@@ -209,8 +209,9 @@ def _priced(scenario: Scenario, found: Comparison) -> Comparison:
     policies = tuple(_with_energy(scenario, one, decision.fleet_gpus) for one in found.policies)
     found = dataclasses.replace(found, today=today, policies=policies)
     freed = decision.fleet_gpus - decision.gpus
-    worth = worth_for(scenario, decision.saving, freed=freed, fleet_gpus=decision.fleet_gpus)
-    worth = rounded(worth, DECIMALS)  # rounded as all that is kept
+    gpus, ahead = decision.fleet_gpus, decision.run_out
+    worth = worth_for(scenario, decision.saving, freed=freed, fleet_gpus=gpus, run_out=ahead)
+    worth = rounded(worth, DECIMALS)  # as all that is kept
     return dataclasses.replace(found, decision=dataclasses.replace(decision, worth=worth))
 
 

@@ -73,13 +73,33 @@ class Saving:
 
 
 @dataclass(frozen=True)
+class NextPurchase:
+    """When GPUs are bought next, under today's way and under the recommended one, and what they cost.
+
+    - ``today``, ``then``: ISO days; None: not in sight.
+    - ``gpus``: The least that is bought at once, a node.
+    - ``capital``: What these cost in ``currency``, by the newest lot of the price book; None where it has none.
+    """
+
+    today: str | None
+    then: str | None
+    gpus: int = 0
+    capital: float | None = None
+    currency: str = "USD"
+
+
+@dataclass(frozen=True)
 class Worth:
-    """What a saving is worth to its owner: money only where somebody is paid less for it."""
+    """What a saving is worth to its owner: money only where somebody is paid less for it.
+
+    It is electricity (``kwh_per_week``), rent that is not paid, or a purchase that moves.
+    """
 
     ownership: str
     usd_per_week: float | None
     basis: str
     kwh_per_week: float | None = None
+    purchase: NextPurchase | None = None
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
-
 import polars as pl
 
 from gpuplanner.catalog import parameter
@@ -12,13 +10,11 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware.abilities import ownership_of
 from gpuplanner.paths import OWNED, RENTED, RESERVED
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.types import Saving, Worth
+from gpuplanner.study.decision.types import NextPurchase, Saving, Worth
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, day_text
 
 UNKNOWN = "unknown"
 DOLLARS = "USD"
-NextPurchase = tuple[date | str | None, date | str | None]
-"""Date of the next purchase under today's way and under the recommended one, ISO text too; None: not in sight."""
 Amount = tuple[float | None, str]
 """Dollars a week that are paid less, None where nobody knows, and the sentence on them."""
 
@@ -52,7 +48,8 @@ def worth_of(
     >>> law = power_model("H100-80GB-SXM5")
     >>> found = worth_of(
     ...     Saving(1000.0), gpus_freed_at_peak=6, fleet_gpus=24, ownership="owned",
-    ...     power=law, usd_per_kwh=0.10, pue=1.5, next_purchase=("2027-11-13", "2028-03-02"),
+    ...     power=law, usd_per_kwh=0.10, pue=1.5,
+    ...     next_purchase=NextPurchase("2027-11-13", "2028-03-02", 8, 240000.0),
     ... )
     >>> round(found.usd_per_week, 2), round(found.kwh_per_week, 1)
     (10.5, 105.0)
@@ -60,7 +57,7 @@ def worth_of(
     ...     print(sentence)
     6 of 24 GPUs are free for other work at peak
     Electricity: 105 kWh a week (1,000 GPU-hours off, 70 W idle, PUE 1.5), 10.50 USD at 0.1 USD per kWh
-    The next purchase moves from 13 Nov 2027 to 2 Mar 2028.
+    The next purchase moves from 13 Nov 2027 to 2 Mar 2028: 240,000 USD for 8 GPUs.
     """
     stated = {
         "value_freed_at": value_freed_at, "usd_per_kwh": usd_per_kwh, "billing_step_s": billing_step_s,
@@ -97,7 +94,8 @@ def worth_of(
         said = f"{hours:,.0f} GPU-hours a week; nobody says who pays for the GPUs."
         lines = (f"If {case}: {text}" for case, (_, text) in cases.items())
         return Worth(UNKNOWN, None, "\n".join([_text(none) if saving.value is None else said, *lines]))
-    return Worth(payer, *cases[payer], kwh if payer == OWNED and saving.value is not None else None)
+    known = kwh if payer == OWNED and saving.value is not None else None
+    return Worth(payer, *cases[payer], known, None if payer == RENTED else next_purchase)
 
 
 def usd_per_kwh_of(scenario: Scenario) -> float:
@@ -176,15 +174,20 @@ def _peak(freed: int, fleet: int) -> str:
 
 
 def _upcoming(purchase: NextPurchase | None) -> str | None:
-    before, after = (None if one is None else day_text(one) for one in purchase or (None, None))
-    if before is None or after is None:
-        if before == after:
-            return None
-        come = f"The next purchase comes on {after}; under today's way none is in sight"
-        return come if before is None else f"The next purchase, due on {before}, is no longer in sight"
-    return (
-        f"The next purchase {f'stays on {before}' if before == after else f'moves from {before} to {after}'}"
+    if purchase is None or not (purchase.today or purchase.then):
+        return None
+    before, after = (None if one is None else day_text(one) for one in (purchase.today, purchase.then))
+    capital = (
+        ""
+        if purchase.capital is None
+        else f": {purchase.capital:,.0f} {purchase.currency} for {purchase.gpus:,} GPUs"
     )
+    if before is None:
+        return f"The next purchase comes on {after}; under today's way none is in sight{capital}"
+    if after is None:
+        return f"The next purchase, due on {before}, is no longer in sight{capital}"
+    moves = f"stays on {before}" if before == after else f"moves from {before} to {after}"
+    return f"The next purchase {moves}{capital}"
 
 
 def _check(freed: int, fleet: int, stated: dict[str, float | None]) -> None:

@@ -22,7 +22,7 @@ from gpuplanner.solving.solver import solve
 from gpuplanner.study.future.money import book_of, price_of
 from gpuplanner.study.future.purchase import rented
 from gpuplanner.study.past.history import history
-from gpuplanner.units import SECONDS_PER_HOUR, split_exactly
+from gpuplanner.units import SECONDS_PER_HOUR, money_text, split_exactly
 from gpuplanner.units import money as to_cents
 
 KEYS = ("stay", "spot", "data", "move")
@@ -73,6 +73,15 @@ class BurstPlan:
     gap: float
     currency: str
     notes: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """How much was wanted beyond what there is, and what goes out for how much."""
+        return (
+            f"{self.over_gpu_hours:,.1f} GPU-hours were wanted beyond what is installed; {self.jobs.height:,} jobs go "
+            f"out for {money_text(self.total, self.currency)} {self.currency} (gap {self.gap:.2%}), "
+            f"{self.left_gpu_hours:,.1f} GPU-hours stay over."
+        )
 
 
 def read_burst(path: str | Path) -> BurstRules:

@@ -210,7 +210,7 @@ def energy_of_week(
     known = history(scenario)
     if power_of(known.fleet) is None or known.fleet.name is None:
         return None
-    watts = state_watts(known.fleet.name, _activity(known.jobs).get(""))
+    watts = state_watts(known.fleet.name, activity_of(known.jobs).get(""))
     facility = Facility.of(scenario.pue)
     busy, idle = watts["busy"], watts["idle"]
     return RangedAmount(
@@ -239,10 +239,10 @@ def _at_list(rates: Mapping[tuple[str | None, str], Rate]) -> list[str]:
 
 
 def _footprint(scenario: Scenario, known: History, booked: pl.DataFrame, boards: Boards) -> pl.DataFrame:
-    grid = _grid(scenario, known, booked["hour"])
+    grid = grid_of(scenario, known, booked["hour"])
     powered = {word: board if board is not None and _law(board) else None for word, board in boards.items()}
     facility = Facility.of(scenario.pue)
-    return footprint(booked, powered, activity=_activity(known.jobs), facility=facility, grid=grid,
+    return footprint(booked, powered, activity=activity_of(known.jobs), facility=facility, grid=grid,
                      measured=_measured(known, powered))  # fmt: skip
 
 
@@ -259,21 +259,19 @@ def _measured(known: History, boards: Boards) -> pl.DataFrame | None:
     return found.select("tenant", "state", "watts", gpu_model=pl.lit(words[0], pl.String))
 
 
-def _grid(scenario: Scenario, known: History, hours: pl.Series) -> pl.DataFrame:
+def grid_of(scenario: Scenario, known: History, hours: pl.Series) -> pl.DataFrame:
     """Carbon of each hour: by the file of the scenario, else the mean of the region; by contract as the book says."""
     if scenario.carbon_file is not None:
         grid = read_grid(scenario.carbon_file, hours)
     else:
-        mean = pl.lit(carbon_factor(scenario.carbon_region).gco2e_per_kwh)
-        blank = pl.lit(None, pl.Float64)
-        grid = pl.DataFrame({"hour": hours.unique().sort()}).with_columns(
-            location_g=mean, market_g=blank, pue=blank
-        )
+        mean, blank = carbon_factor(scenario.carbon_region).gco2e_per_kwh, pl.lit(None, pl.Float64)
+        every = pl.DataFrame({"hour": hours.unique().sort()})
+        grid = every.with_columns(location_g=mean, market_g=blank, pue=blank)
     contract = book_of(scenario).market_g(known.begin, known.end)
     return grid.with_columns(pl.coalesce("market_g", pl.lit(contract, pl.Float64), "location_g"))
 
 
-def _activity(jobs: pl.DataFrame) -> dict[str, float]:
+def activity_of(jobs: pl.DataFrame) -> dict[str, float]:
     """Mean SM activity of each tenant's jobs, weighed by GPU time; under no name that of all."""
     seen = jobs.filter(pl.col("sm_activity").is_not_null()).with_columns(
         weight=pl.col("gpus") * pl.col("run_s")

@@ -24,7 +24,6 @@ from gpuplanner.cost.portfolio import (
     reserve_level,
     spot_overhead,
 )
-from gpuplanner.cost.price_book import OwnedLot, PriceBook
 from gpuplanner.demand.growth import FEWEST_WEEKS, fit_growth
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.ledger.views import HELD_BUCKETS
@@ -45,7 +44,8 @@ DAYS_PER_MONTH = 30.4375
 class Purchase:
     """A portfolio with what it rests on: ``margin`` is GPU-hours that the decision has on for each that jobs hold.
 
-    ``load_duration_gpus`` are what the rule of the load-duration curve would commit for one term, all hours alike.
+    ``load_duration_gpus`` are what the rule of the load-duration curve would commit for one term, all hours alike;
+    ``run_out`` is when the fleet is full as recommended, None if not within a year.
     """
 
     months: int
@@ -57,6 +57,7 @@ class Purchase:
     rent: Rent
     portfolio: Portfolio
     load_duration_gpus: int
+    run_out: str | None
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,7 +65,7 @@ class Purchase:
         found = self.portfolio
         return {
             "months": self.months, "currency": self.currency, "action": self.action, "held_gpus": self.held_gpus,
-            "begin": [{"kind": kind, "month": month, "gpus": gpus} for (kind, month), gpus in found.begun.items()],
+            "begin": self.begin.to_dicts(), "run_out": self.run_out,
             "committed_gpus": found.committed.tolist(), "cost": round(found.cost, 2), "risk": round(found.risk, 2),
             "load_duration_gpus": self.load_duration_gpus, "all_on_demand": round(found.all_rented, 2),
             "all_reserved_at_the_mean": round(found.all_reserved, 2),
@@ -83,6 +84,28 @@ class Purchase:
             "all reserved at the mean": one.all_reserved,
         }  # fmt: skip
         return pl.DataFrame({"tenant": list(ways), "cost": list(ways.values())})
+
+    @property
+    def sentence(self) -> str:
+        """What is done, how well commitments are used, what the rule of one term says, and when the fleet is full."""
+        one, full = (
+            self.portfolio,
+            "is not full within a year" if self.run_out is None else f"is full on {self.run_out}",
+        )
+        return (
+            f"Over {self.months} months: {self.action}. Commitments cover {one.coverage:.0%} of demand and are used "
+            f"{one.utilisation:.0%}; no mix is cheaper by more than {one.gap:.2%}. The load-duration rule says "
+            f"{self.load_duration_gpus:,} GPUs for one term, those that are held among them. As recommended the "
+            f"fleet {full}."
+        )
+
+    @property
+    def begin(self) -> pl.DataFrame:
+        """``kind, month, gpus``: what is begun when, the first month as 1."""
+        rows = [(kind, month + 1, gpus) for (kind, month), gpus in self.portfolio.begun.items()]
+        return pl.DataFrame(
+            rows, schema={"kind": pl.String, "month": pl.Int64, "gpus": pl.Float64}, orient="row"
+        )
 
     @property
     def action(self) -> str:
@@ -122,8 +145,9 @@ def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
     )  # fmt: skip
     hours = np.concatenate([one.ravel() for one in demand])
     rule = reserve_level(hours, min(offer.per_gpu_month for offer in offers) / HOURS_PER_MONTH, price.value)
+    ends = decided.decision.run_out.recommended.date
     return Purchase(
-        months, scenario.currency, held, margin, growth, tuple(offers), rent, found, rule, tuple(notes)
+        months, scenario.currency, held, margin, growth, tuple(offers), rent, found, rule, ends, tuple(notes)
     )
 
 
@@ -188,6 +212,18 @@ class Refresh:
     pays_from: int | None
     saves: float
 
+    @property
+    def sentence(self) -> str:
+        """Whether it pays, and what an hour of today's work costs either way, first and last."""
+        first, last = self.months[0], self.months[-1]
+        when = "does not pay" if self.pays_from is None else f"pays from month {self.pays_from} on"
+        return (
+            f"{self.board}, {self.speed:g} of today's GPUs each, {when}: an hour of today's work costs "
+            f"{first.today:.3f} {self.currency} and {first.newer:.3f} on it ({first.kind}), in month "
+            f"{last.month} {last.today:.3f} and {last.newer:.3f} ({last.kind}); saved by then {self.saves:,.0f} "
+            f"{self.currency}."
+        )
+
 
 def refresh(scenario: Scenario, months: int, board: str, speed: float) -> Refresh:
     """Hold today's board against a newer one, month by month, at dated prices.
@@ -239,10 +275,6 @@ def refresh(scenario: Scenario, months: int, board: str, speed: float) -> Refres
     return Refresh(newer, speed, scenario.currency, tuple(rows), first if first <= months else None, worth)
 
 
-def _lots(book: PriceBook, board: str) -> list[OwnedLot]:
-    return [lot for lot in book.owned if lot.board == board]
-
-
 def _kwh_per_hour(scenario: Scenario, board: str, busy: float) -> float:
     """Energy of a GPU-hour at the meter, busy for such a share of it."""
     watts = state_watts(board, None)
@@ -268,7 +300,7 @@ def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[
             f"The one-year reservation is {guide.value:.0%} below on demand: {guide.source} ({guide.date}), "
             "not a list price. Name your own in a price book."
         )
-    lots = [] if board is None else _lots(book, board)
+    lots = book.lots_of(board)
     owned = None if board is None or not lots else rate_of(scenario, known, board, "owned")
     if owned is not None:
         states = money(scenario).states
