@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 
 from gpuplanner.export.focus import write_focus
-from gpuplanner.inbox import read
+from gpuplanner.inbox import read, write_dataset
 from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import Study
+from gpuplanner.study import Study, load_trace
 from gpuplanner.study.future.cost_review import cost_review, price_rows
 from gpuplanner.study.future.purchase import purchase
 from gpuplanner.study.handover.workbooks import write_study_workbook
@@ -86,6 +86,15 @@ def test_jobs_and_ends_share_what_tenants_were_charged(quick: Scenario):
     assert found.by_end["cost"].sum() == held["cost"].sum()
     by_tenant = dict(found.by_job.group_by("tenant").agg(pl.col("cost").sum()).iter_rows())
     assert by_tenant == dict(held.select("tenant", "cost").iter_rows())
+
+
+def test_what_failed_is_not_known_where_no_source_says_how_jobs_ended(quick: Scenario, tmp_path: Path):
+    trace = load_trace("sample")
+    said = cost_review(quick).unit_costs["work_that_failed"]
+    assert Decimal(said) > 0
+    silent = trace.jobs.with_columns(pl.lit("UNKNOWN").cast(trace.jobs.schema["state"]).alias("state"))
+    write_dataset(trace.with_tables(jobs=silent), tmp_path / "silent")
+    assert cost_review(quick.but(data=str(tmp_path / "silent"))).unit_costs["work_that_failed"] is None
 
 
 @pytest.mark.filterwarnings("ignore:.* jobs name a profile")

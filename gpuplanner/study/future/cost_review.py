@@ -170,9 +170,8 @@ def price_rows(found: CostReview) -> pl.DataFrame:
         ("exchange", row.rate, f"{row.to_currency} per {row.from_currency}", row.date, row.source)
         for row in book.rates
     ]
-    own = pl.DataFrame(
-        rows, schema=dict.fromkeys(PRICE_COLUMNS, pl.String) | {"price": pl.Float64}, orient="row",
-    )  # fmt: skip
+    schema = dict.fromkeys(PRICE_COLUMNS, pl.String) | {"price": pl.Float64}
+    own = pl.DataFrame(rows, schema=schema, orient="row")
     listed = (
         facts("gpu_prices")
         .filter(pl.col("gpu_model") == pl.lit(board, pl.String))
@@ -223,7 +222,9 @@ def _unit_costs(
     delivered = float(
         priced.costs.filter(pl.col("x_Bucket").is_in(["used", "unobserved"]))["PricingQuantity"].sum()
     )
-    lost = ends.filter(pl.col("state").cast(pl.String).is_in(LOST_STATES))["cost"].sum()
+    said = ends.filter(pl.col("state").cast(pl.String) != "UNKNOWN")
+    lost = said.filter(pl.col("state").cast(pl.String).is_in(LOST_STATES))["cost"].sum() or Decimal("0.00")
     units = {"run": ran.height, "successful_run": done, "gpu_hour_delivered": delivered}
     found = {name: str(to_cents(float(total) / count)) if count else None for name, count in units.items()}
-    return found | {"work_that_failed": str(lost or Decimal("0.00"))}
+    # Where no source says how jobs ended, what failed is not known: that is not zero.
+    return found | {"work_that_failed": None if said.is_empty() and ends.height else str(lost)}
