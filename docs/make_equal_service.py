@@ -41,8 +41,8 @@ counted from, `confidence` what the decision rests on. `GPUs` are those on at mo
 installed. `GPU-hours` are those on, a week, on the days kept back: today's, and those of the recommended way. `saved`
 is what was promised before these days, with its 90 % interval, and what whole weeks of them saved. `hindsight` is what
 the way needs over what it would have needed had the days been known. `held` is the share of the days kept back on
-which the target was held. Clusters named after a scheduler are generated, with waits that have causes; nodes are
-listed unless it says otherwise.
+which the target was held. A fleet that is only cut otherwise keeps all GPUs on: its hours are today's. Clusters named
+after a scheduler are generated, with waits that have causes; nodes are listed unless it says otherwise.
 """
 NOTES = """
 The table is made anew with the program; the figures in the text below were measured apart from it, by hand, and stay as
@@ -185,10 +185,12 @@ def _jobs(found: Comparison) -> str:
 
 def _hours(found: Comparison) -> str:
     best = found.row(found.winner)
-    if found.today is None or best is None or best.gpu_hours is None:
+    if found.today is None or best is None or (best.gpu_hours is None and found.decision.action != "cut"):
         return "–"
     today = f"{found.today.gpu_hours:,.0f}"
-    return today if best is found.today else f"{today} → {best.gpu_hours:,.0f}"
+    return (
+        today if found.decision.action == "cut" or best is found.today else f"{today} → {best.gpu_hours:,.0f}"
+    )
 
 
 def _saved(found: Comparison) -> str:
@@ -208,8 +210,8 @@ def _hindsight(found: Comparison) -> str:
 
 
 def _held(found: Comparison) -> str:
-    best = found.row(found.winner)
-    return "–" if best is None or best.hold_rate is None else f"{best.hold_rate:.0%}"
+    rate = found.decision.gpus_hold_rate
+    return "–" if rate is None else f"{rate:.0%}"
 
 
 def main(folder: Path, wanted: tuple[str, ...]) -> None:

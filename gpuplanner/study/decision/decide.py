@@ -19,7 +19,7 @@ from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.ahead import gpus_for, run_out_of, within
 from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours
 from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Asked
-from gpuplanner.study.decision.compare import Contest, contest
+from gpuplanner.study.decision.compare import Contest, contest, hold_rate
 from gpuplanner.study.decision.layouts import as_they_are, rules_of
 from gpuplanner.study.decision.policies import WAYS
 from gpuplanner.study.decision.promise import promised
@@ -143,7 +143,7 @@ def _decided(found: Contest) -> tuple[Decision, Trial]:
         worth=worth_for(scenario, course.saving, freed=fleet - course.gpus, fleet_gpus=fleet, run_out=ahead),
         service=_service(found, course.way), run_out=ahead, monday=(), missing=(),
         bases=_bases(found, course.way, course.saving), teams=_teams(scenario),
-        gpus_hold_rate=_rate_of(found, course.policy), left_out_share=_left_out(found),
+        gpus_hold_rate=_rate_of(found, course), left_out_share=_left_out(found),
         horizon_days=scenario.horizon_days, purchase_lead_days=scenario.purchase_lead_days,
         fleet_inferred=asked.nodes.inferred, board=found.known.fleet.name,
     )  # fmt: skip
@@ -221,8 +221,11 @@ def _run_by_the_winner(found: Contest) -> _Proposal:
     return _Proposal(action, found.winner.policy, winner, gpus, mean, layouts, saving)
 
 
-def _rate_of(found: Contest, policy: str) -> float | None:
-    return next((one.hold_rate for one in (found.today, *found.judged) if one.policy == policy), None)
+def _rate_of(found: Contest, course: _Proposal) -> float | None:
+    """Share of the days kept back that what is decided held: nodes that are cut to end waiting were tuned by nobody."""
+    if course.action == "cut" and course.way is not found.winner.trial:
+        return hold_rate(found.arena, course.way, found.later, found.later_days)
+    return next((one.hold_rate for one in (found.today, *found.judged) if one.policy == course.policy), None)
 
 
 def _cut_that_ends(found: Contest) -> Trial | None:

@@ -221,6 +221,7 @@ def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]
         if passed is not None:
             gpus = counted(one.gpus, "GPU")
             yield f"The chance that the next {counted(one.horizon_days, 'day')} pass {gpus} is {passed:.0%}."
+    yield from _thin(one)
     if one.gpus_hold_rate is not None and one.confidence != PEAKS:
         yield f"The target was held on {one.gpus_hold_rate:.0%} of the days not used to set it."
     if one.saving.value is not None and one.saving.low is not None and one.saving.high is not None:
@@ -237,6 +238,16 @@ def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]
         yield f"{jobs} started where by this record there was no room."
     yield from found.asked.nodes.remarks
     yield from found.known.fleet.remarks()
+
+
+def _thin(one: Decision) -> Iterator[str]:
+    """That jobs of all sizes were judged as one, for want of jobs: what holds for all need not hold for each."""
+    groups = one.service.by_class
+    if one.action != "keep" and len(groups) == 1 and ", " in groups[0].size_class:
+        yield (
+            f"This is thin: only {counted(groups[0].jobs, 'job')} speak, too few to judge each size by itself, so that "
+            "one of them may wait longer; ask again with a longer record before anything is given away."
+        )
 
 
 def _realised(weeks: Sequence[float]) -> str:

@@ -73,3 +73,18 @@ def test_a_fleet_all_of_one_class(accounted):
 def test_a_policy_that_nobody_knows_is_refused(accounted):
     with pytest.raises(ScenarioError, match="policy"):
         decided(accounted, "policy", [line(1, 2, 9, 2.0)], policies="sleep_more")
+
+
+def test_few_jobs_of_many_sizes_are_said_to_be_thin(accounted):
+    """Ten days, a hundred jobs, most of the fleet at rest: it may be given back, but not without a word."""
+    sizes = {1: 8, 2: 8}
+    gpus = [size for size, count in sizes.items() for _ in range(count)] + [8] * 96
+    lines = [
+        line(n, 2, 2.1 * n, 1.0, gpus=size, node=f"n{1 + (n % 4 if n < 8 else 0)}")
+        for n, size in enumerate(gpus)
+    ]
+    found = decided(accounted, "thin", lines)
+    assert (found.action, found.confidence) == ("give_back", "left-out days")
+    assert any(said.startswith("This is thin: only 112 jobs speak") for said in found.how_sure)
+    enough = [line(n, 2, 2.1 * n, 1.0, gpus=8, node=f"n{1 + (n % 4 if n < 8 else 0)}") for n in range(112)]
+    assert not any("thin" in said for said in decided(accounted, "enough", enough).how_sure)
