@@ -105,9 +105,7 @@ def _tried(found: SharingTried) -> str:
                 found.teams.select(list(_TRIED)),
                 caption=f"{found.after} instead of {found.before}, GPU-hours a week (intervals {found.blocks})",
                 headings=_TRIED,
-                formats=dict.fromkeys(
-                    [name for name in _TRIED if name not in ("team", "jobs", "verdict")], ",.1f"
-                ),
+                formats=dict.fromkeys(_TRIED.keys() - {"team", "jobs", "verdict", "never_after"}, ",.1f"),
             ),
             *(page.note(note) for note in found.notes),
         )
