@@ -103,6 +103,12 @@ def test_a_block_is_for_its_month_alone_and_units_are_whole():
     assert found.committed.tolist()[0] == found.committed.tolist()[2] == 0
 
 
+def test_a_block_is_nothing_that_the_mean_could_be_reserved_by():
+    offers = [Offer("term", 10.0, 3), Offer("block", 1.0, 1, only_month=1)]
+    found = choose_portfolio([np.full((1, 2), 5.0)] * 3, offers, Rent(1.0))
+    assert found.all_reserved == pytest.approx(5 * 3 * 10.0)
+
+
 def test_what_is_held_anyway_is_not_bought_again():
     demand = [np.full((1, 2), 5.0)] * 3
     found = choose_portfolio(demand, [Offer("year", 10.0, 3)], Rent(1.0), held=[5.0, 5.0, 3.0])

@@ -97,6 +97,12 @@ def test_a_wrong_row_is_named_with_its_line(book, row: str, told: str):
     assert "line 2" in str(error.value)
 
 
+def test_a_file_that_is_no_list_of_sections_is_refused_at_its_first_line(tmp_path):
+    (tmp_path / "prices.yaml").write_text("- board: T4\n")
+    with pytest.raises(ScenarioError, match=r"the file.*\b1\b.*keys prices"):
+        read_price_book(tmp_path / "prices.yaml")
+
+
 def test_overlapping_terms_and_gaps_are_refused(book):
     overlap = f"prices:\n- {{{PRICE}, to: 2026-02-10}}\n- {{{PRICE.replace('2026-01', '2026-02-10')}}}\n"
     with pytest.raises(ScenarioError, match="one price at a time"):
