@@ -293,9 +293,15 @@ def lines_of(words: Sequence[str]) -> str:
 def to_page(making: Making, pack: Pack, told: PageWords, not_winner: str | None) -> str:
     """The page that is read first."""
     rules = making.rules
-    where = f"where kubectl speaks to the cluster; the GPU operator is expected in namespace `{NAMESPACE}`"
-    where = {"slurm": "on the controller of Slurm, as one who may change it", "parted": "where ssh reaches the nodes",
-             "nvml": "where kubectl and ssh reach the nodes"}.get(rules.path, where)  # fmt: skip
+    where = (
+        "where kubectl speaks to the cluster, as one who may label, annotate, cordon and drain nodes and patch the "
+        f"ClusterPolicy; the GPU operator is expected in namespace `{NAMESPACE}`"
+    )
+    where = {
+        "slurm": "on the controller of Slurm, as one who may change it",
+        "parted": "where ssh reaches the nodes as root",
+        "nvml": "where kubectl reaches the cluster, and ssh the nodes as root",
+    }.get(rules.path, where)
     values = {
         "TITLE": told.sentence
         if not_winner is None
@@ -346,10 +352,25 @@ def _durations(making: Making, pack: Pack) -> list[str]:
     rules, found = making.rules, list[str]()
     changed = rules.layout_plan().filter("changed")["node"].n_unique() if rules.named else 0
     if changed and any("change" in step.file for step in pack.steps):
+        emptied = (
+            "cut GPU by GPU while the rest of each stays at work: a GPU that goes takes no new work from the beginning"
+            if rules.path == "nvml"
+            else "emptied and cut: each takes no new work from the beginning"
+        )
         found.append(
-            f"- {changed} nodes are emptied and cut: each takes no new work from the beginning, is waited for at most "
+            f"- {changed} nodes are {emptied}, is waited for at most "
             f"{minutes(float(making.limit_s))}, and then takes {making.change.words()}. Jobs that run there end by "
-            "themselves; none is ended. A script that gave a node up ends with 75: run the same words again."
+            "themselves; none is ended. A script that gave a node up ends with 75: run the same words again. It waits "
+            "in the foreground: begin where it outlives your session (tmux, screen)."
+        )
+        if rules.path != "parted":
+            found.append(
+                "- `check` instead of `apply` says what would stop a change of layout, and changes nothing."
+            )
+    if making.place("power.sh") in pack.files:
+        found.append(
+            f"- Before anything else put what switches your machines into `{making.place('power.sh')}`: as it is, it "
+            "only logs, nodes stay on, and nothing is saved."
         )
     if making.place("released.txt") in pack.files:
         then = "give them back to whom they belong to" if rules.returned else "power them down"

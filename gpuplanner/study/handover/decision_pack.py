@@ -128,7 +128,7 @@ def _means(rules: FleetRules) -> str:
     """What has to hold for the figures to hold."""
     if rules.requests == RIGHTSIZED:
         return (
-            "It holds if jobs ask for the slice that they need and not for more: `gpuplanner hints` lists what to "
-            "write into which job."
+            "It holds if jobs ask for the slice that they need and not for more: `gpuplanner hints DATA` lists what to "
+            "write into which job, from the data that this was decided on; tell owners once the check below passes."
         )
     return "Jobs ask for what they ask for today."
