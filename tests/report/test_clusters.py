@@ -85,6 +85,7 @@ def agrees(told, cluster, *, gpus):
     assert told["allocated_gpu_hours"] == pytest.approx(cluster.gpu_hours(), rel=1e-6)
 
 
+@pytest.mark.long
 def test_kubernetes_cluster(run, tmp_path):
     cluster = Cluster(2)
     (tmp_path / "dump.json").write_text(cluster.dump())

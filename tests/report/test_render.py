@@ -291,6 +291,7 @@ def hostile_trace(folder) -> str:
     return str(folder / "trace")
 
 
+@pytest.mark.long
 def test_hostile_tenant_names_stay_text(tmp_path, quick):
     scenario = replace(quick, data=hostile_trace(tmp_path), replications=2, policies="static_whole")
     write_report(scenario, tmp_path / "out")
@@ -338,7 +339,7 @@ def test_unknown_parameters_are_refused(tmp_path, root):
         ("01_demand_and_phases", {}),
         ("02_forecast", {"folds": 6, "models": "Naive,SeasonalNaive,HourOfDay,RunOff"}),
         ("03_static_vs_dynamic", {"policies": "static_mig,whole_on_off", "path": "slurm"}),
-        ("04_mig_layouts", {"horizon_slots": 48, "work_limit": 100}),
+        ("04_mig_layouts", {"horizon_slots": 48, "work_limit": 30}),
         ("05_size_a_job", {}),
         ("06_cost_review", {"policies": "static_mig,whole_on_off", "path": "slurm", "months": 6}),
     ],
