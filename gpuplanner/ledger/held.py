@@ -57,7 +57,8 @@ def held_by_state(
     window = Window(start, end)
     table = (
         _held(jobs, window)
-        .group_by("tenant", "state")
+        # In order: else threads add up parts of a group as they come, and the last digit is now this, now that.
+        .group_by("tenant", "state", maintain_order=True)
         .agg(attempts=pl.len(), gpu_hours=(pl.col("gpus") * pl.col("hours")).sum())
         .with_columns(pl.col("tenant", "state").cast(pl.String))
         .with_columns(lost=pl.col("state").is_in(LOST_STATES))
