@@ -52,6 +52,14 @@ def written(pack: Pack, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("path", ["operator", "nvml", "slurm", "parted"])
+def test_what_changes_is_listed_beside_the_files(path: str) -> None:
+    rules = fixed(path)
+    names = {node for pool in rules.pools for node in pool.nodes}
+    text = packed(rules).files[f"{path}/changes.md"]
+    assert any(name in text for name in names)
+
+
 @needs_bash
 @pytest.mark.parametrize("path", ["operator", "dra", "slurm", "parted"])
 def test_the_commands_of_the_page_lead_to_what_was_decided_and_back(path: str, tmp_path: Path) -> None:
@@ -247,6 +255,20 @@ def test_pools_come_from_nothing_for_pods_that_wait(controller: str) -> None:
             for key, n in _counts(cut).items()
         }
         assert {key: count for key, count in offers.items() if count} == there
+
+
+@needs_bash
+def test_nothing_is_emptied_where_nothing_makes_nodes_come(tmp_path: Path) -> None:
+    rules = pools("autoscaler")
+    pack = packed(rules)
+    cluster = Stub(tmp_path / "cluster", rules.before)
+    without = fenced(pack.files[PAGE], "Do").replace(
+        "kubectl get crd nodepools.karpenter.sh -o name", "false"
+    )
+    done = cluster.run(without, written(pack, tmp_path / "export"))
+    assert done.returncode != 0
+    assert "no node would come, so none is emptied" in done.stderr
+    assert not any(node["unschedulable"] for node in cluster.state["nodes"].values())
 
 
 @needs_bash

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from gpuplanner.catalog import facts
 from gpuplanner.export.fleet_rules import BY_JOBS, PoolRule
@@ -16,6 +17,11 @@ NODE_CLASSES = {"aws": ("karpenter.k8s.aws", "EC2NodeClass"), "azure": ("karpent
 GROW_FROM_NOTHING = "nvidia.com/gpu"
 PROVISION_TIMES = 2
 """How many times the slowest assumed lead a node may take until another one is asked for."""
+
+
+KARPENTER = "kubectl get crd nodepools.karpenter.sh -o name"
+CLUSTER_AUTOSCALER = "kubectl get deployment --namespace kube-system cluster-autoscaler -o name"
+"""What finds the two that make nodes come."""
 
 
 def pools(making: Making, pack: Pack) -> None:
@@ -38,6 +44,11 @@ def pools(making: Making, pack: Pack) -> None:
     _reserve(making, pack)
     today = tuple(node for pool in rules.today for node in pool.nodes)
     add_release(making, pack, today, "empties the nodes of today, whose place the pools take; run it last")
+    if today:
+        last = pack.steps.pop()
+        found = f"{{ {KARPENTER} || {CLUSTER_AUTOSCALER}; }} >/dev/null 2>&1"
+        said = "neither Karpenter nor Cluster Autoscaler is found: no node would come, so none is emptied"
+        pack.steps.append(replace(last, do=f"if {found}; then {last.do}; else echo '{said}' >&2; false; fi"))
 
 
 def _values(making: Making, pool: PoolRule) -> dict[str, str]:
@@ -77,15 +88,14 @@ def _instance_types(making: Making, gpus: int) -> tuple[str, list[str]]:
 def _karpenter(making: Making, pack: Pack) -> None:
     file = making.place("karpenter.yaml")
     text = "".join(filled("node_pool.yaml", _values(making, pool)) for pool in making.rules.pools)
-    crd = "kubectl get crd nodepools.karpenter.sh -o name"
     says = (
         "Karpenter: a pool and what its nodes offer before there is one (gate NodeOverlay); node class `default` and "
         "instance type are yours to look at"
     )
     do, undo = (
-        f"if {crd} >/dev/null 2>&1; then kubectl {verb} -f {file}; fi" for verb in ("apply", "delete")
+        f"if {KARPENTER} >/dev/null 2>&1; then kubectl {verb} -f {file}; fi" for verb in ("apply", "delete")
     )
-    check = f"if {crd} >/dev/null 2>&1; then kubectl get -f {file} -o name; fi"
+    check = f"if {KARPENTER} >/dev/null 2>&1; then kubectl get -f {file} -o name; fi"
     pack.add(text, Step(file, says, do, check, undo))
 
 
@@ -97,9 +107,8 @@ def _cluster_autoscaler(making: Making, pack: Pack) -> None:
     }  # fmt: skip
     values, groups = (making.place(name) for name in ("cluster-autoscaler-values.yaml", "node-groups.json"))
     release = "cluster-autoscaler autoscaler/cluster-autoscaler --namespace kube-system --reuse-values"
-    has = "kubectl get deployment --namespace kube-system cluster-autoscaler -o name"
-    do = f"if {has} >/dev/null 2>&1; then helm upgrade {release} --values {values}; fi"
-    undo = f"if {has} >/dev/null 2>&1; then helm rollback cluster-autoscaler --namespace kube-system; fi"
+    do = f"if {CLUSTER_AUTOSCALER} >/dev/null 2>&1; then helm upgrade {release} --values {values}; fi"
+    undo = f"if {CLUSTER_AUTOSCALER} >/dev/null 2>&1; then helm rollback cluster-autoscaler --namespace kube-system; fi"
     says = "Cluster Autoscaler instead of Karpenter: its flags, if it was installed by its chart under its usual name"
     pack.add(filled("autoscaler_values.yaml", known), Step(values, says, do, "", undo))
     says = (
