@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuplanner.catalog import facts
@@ -205,12 +205,15 @@ def _by_operator(making: Making, pack: Pack) -> None:
     add_release(making, pack, rules.released, "empties the nodes of `released.txt`, which are not needed")
 
 
-def add_release(making: Making, pack: Pack, nodes: Sequence[str], what: str) -> None:
-    """The nodes that are not needed, and the script that empties them."""
+def add_release(
+    making: Making, pack: Pack, nodes: Sequence[str], what: str, guarded: Callable[[str], str] = str
+) -> None:
+    """The nodes that are not needed, and the script that empties them; ``guarded`` says under which condition."""
     if nodes:
         script = "release_slurm.sh" if making.rules.path == "slurm" else "release.sh"
         pack.files[making.place("released.txt")] = lines_of(nodes)
-        pack.add(making.script(script), Step.script(making.place("release.sh"), what))
+        step = Step.script(making.place("release.sh"), what)
+        pack.add(making.script(script), replace(step, do=guarded(step.do)))
 
 
 def _by_parted(making: Making, pack: Pack) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import polars as pl
 
@@ -88,6 +87,8 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
             )
     else:
         cautions = [f"No forecast and no plan was made: {reason}. What happened stands by itself."]
+    doubted = doubts(known, tables["ledger_buckets"], found)
+    search = "" if plan is None else f"{plan.stopped_by}. {plan.explanation}"
     headline = headline_of(known, priced, found.decision, tables, plan, ahead)
     return Study(
         scenario=scenario,
@@ -98,10 +99,7 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
         problem=problem,
         plan_choices=() if reason else plan_choices(scenario),
         comparison=found,
-        provenance=replace(
-            provenance_of(known, priced, inputs, cautions, doubts(known, tables["ledger_buckets"], found)),
-            search="" if plan is None else f"{plan.stopped_by}. {plan.explanation}",
-        ),
+        provenance=provenance_of(known, priced, inputs, cautions, doubted, search),
     )
 
 

@@ -53,7 +53,12 @@ class Provenance:
 
 
 def provenance_of(
-    known: History, priced: Money, inputs: Mapping[str, str], cautions: Sequence[str], doubts: Sequence[str]
+    known: History,
+    priced: Money,
+    inputs: Mapping[str, str],
+    cautions: Sequence[str],
+    doubts: Sequence[str],
+    search: str,
 ) -> Provenance:
     """What a study of some history rests on."""
     return Provenance(
@@ -69,6 +74,7 @@ def provenance_of(
         pue=priced.pue,
         assumptions={name: parameter(name) for name in ASSUMED},
         policies=MEANINGS,
+        search=search,
     )
 
 

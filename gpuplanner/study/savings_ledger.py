@@ -18,11 +18,11 @@ from gpuplanner.files import to_json
 from gpuplanner.ledger.views import HELD_BUCKETS
 from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.decide import worth_for
 from gpuplanner.study.decision.frames import levers
 from gpuplanner.study.decision.policies import REST
 from gpuplanner.study.decision.record import Comparison, comparison
 from gpuplanner.study.decision.types import DECIMALS, LayoutOnNodes, Saving
+from gpuplanner.study.decision.worth import worth_for
 from gpuplanner.study.past.accounts import ledger as gpu_time
 from gpuplanner.study.past.history import history
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, money

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from gpuplanner.catalog import facts
 from gpuplanner.export.fleet_rules import BY_JOBS, PoolRule
@@ -43,12 +42,15 @@ def pools(making: Making, pack: Pack) -> None:
     _cluster_autoscaler(making, pack)
     _reserve(making, pack)
     today = tuple(node for pool in rules.today for node in pool.nodes)
-    add_release(making, pack, today, "empties the nodes of today, whose place the pools take; run it last")
-    if today:
-        last = pack.steps.pop()
-        found = f"{{ {KARPENTER} || {CLUSTER_AUTOSCALER}; }} >/dev/null 2>&1"
-        said = "neither Karpenter nor Cluster Autoscaler is found: no node would come, so none is emptied"
-        pack.steps.append(replace(last, do=f"if {found}; then {last.do}; else echo '{said}' >&2; false; fi"))
+    what = "empties the nodes of today, whose place the pools take; run it last"
+    add_release(making, pack, today, what, _where_nodes_come)
+
+
+def _where_nodes_come(words: str) -> str:
+    """Words of a shell that are obeyed only where something makes nodes come in the place of those that go."""
+    found = f"{{ {KARPENTER} || {CLUSTER_AUTOSCALER}; }} >/dev/null 2>&1"
+    said = "neither Karpenter nor Cluster Autoscaler is found: no node would come, so none is emptied"
+    return f"if {found}; then {words}; else echo '{said}' >&2; false; fi"
 
 
 def _values(making: Making, pool: PoolRule) -> dict[str, str]:

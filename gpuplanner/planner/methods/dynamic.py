@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuplanner.planner.contract.problem import Counts, Floats
-from gpuplanner.planner.methods.parked_states import parked_counts
+from gpuplanner.planner.methods.parked_states import key_steps, parked_counts
 from gpuplanner.planner.program.change_costs import Ways
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
@@ -20,8 +20,6 @@ MAX_STATES = 100_000
 _TRIED = 4
 # Costs are sums of few products: what differs by less is equal.
 _TIE = 1e-12
-
-_LARGEST_KEY = 2**62
 
 
 def dynamic_counts(
@@ -184,12 +182,9 @@ class _Growth:
         self.cheap = np.tile(fluid.pinned.astype(np.int64), (len(self.slots), 1))
         self.descending = [slot for slot in self.slots if (self.weights >= 0).all()]
         self.enough = np.full(len(self.slots), np.inf)
-        widths = (self.caps.max(axis=0) - fluid.pinned + 1).tolist()
-        radix = [1]
-        for width in widths:
-            radix.append(radix[-1] * int(width))
-        self.fits = radix[-1] < _LARGEST_KEY
-        self.radix = np.array(radix[:-1] if self.fits else [0] * len(widths), dtype=np.int64)
+        steps = key_steps(self.caps.max(axis=0) - fluid.pinned + 1)
+        self.fits = steps is not None
+        self.radix = np.zeros(len(fluid.owner), dtype=np.int64) if steps is None else steps
         first = fluid.pinned[None].astype(np.int64)
         costs = np.full((len(self.slots), 1), np.inf)
         for slot in self.slots:

@@ -99,12 +99,9 @@ def states_by_place(fluid: Fluid, max_states: int) -> PlacedStates | None:
     first = fluid.pinned if fluid.initial is None else np.maximum(fluid.pinned, fluid.initial)
     needed = np.where(fluid.used, np.maximum(fluid.useful.max(axis=0), first), gpus)
     widths = np.append(needed, gpus).clip(fewest, gpus) - fewest + 1
-    radix = [1]
-    for width in widths.tolist():
-        radix.append(radix[-1] * width)
-    if radix[-1] >= _LARGEST_KEY:
+    steps = key_steps(widths)
+    if steps is None:
         return None
-    steps = np.array(radix[:-1], dtype=np.int64)
     levels = [np.zeros(1, dtype=np.int64)]
     for _ in range(fluid.problem.gpus_held - int(fewest.sum())):
         room = levels[-1][:, None] // steps % widths < widths - 1
@@ -121,6 +118,22 @@ def states_by_place(fluid: Fluid, max_states: int) -> PlacedStates | None:
         )
     ]
     return PlacedStates(states + fewest, np.flatnonzero(states[:, -1] == 0), crossings)
+
+
+def key_steps(widths: Counts) -> Counts | None:
+    """What one GPU more in each place adds to the number of a state, by the values that places can have.
+
+    None where numbers would not fit.
+
+    Examples
+    --------
+    >>> key_steps(np.array([3, 2, 4])).tolist()
+    [1, 3, 6]
+    """
+    steps = [1]
+    for width in widths.tolist():
+        steps.append(steps[-1] * width)
+    return np.array(steps[:-1], dtype=np.int64) if steps[-1] < _LARGEST_KEY else None
 
 
 _Prices = list[tuple[float, float, int]]

@@ -10,7 +10,6 @@ import polars as pl
 
 from gpuplanner.demand.peaks import daily_peaks, level_for
 from gpuplanner.export import FleetRules
-from gpuplanner.hardware.abilities import RETURNED
 from gpuplanner.inbox import open_dataset
 from gpuplanner.ledger import by_bucket, by_tenant
 from gpuplanner.scenario import Scenario
@@ -47,17 +46,13 @@ from gpuplanner.study.decision.types import (
     ClassService,
     Decision,
     LayoutOnNodes,
-    NextPurchase,
-    RunOut,
     Saving,
     Service,
     TeamRow,
-    Worth,
 )
-from gpuplanner.study.decision.worth import stated_ownership, worth_of
-from gpuplanner.study.future.money import book_of, per_kwh_of, power_of, price_of
+from gpuplanner.study.decision.worth import worth_for
 from gpuplanner.study.past.accounts import ledger
-from gpuplanner.study.past.history import History, history
+from gpuplanner.study.past.history import history
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_DAY, SECONDS_PER_HOUR
 
 EXCEEDED = 0.10
@@ -381,43 +376,6 @@ def _kept_elsewhere(arena: Arena) -> tuple[float, int]:
     whole = np.where(counts, np.maximum(until - arena.asked.granted.submit_s, 0.0), 0.0)
     other = whole - np.minimum(waited, whole)
     return float(other.sum() / max(whole.sum(), 1e-9)), int((other > arena.minutes * 60.0).sum())
-
-
-def worth_for(
-    scenario: Scenario,
-    saving: Saving,
-    *,
-    freed: int,
-    fleet_gpus: int,
-    run_out: RunOut | None = None,
-    gone: bool = False,
-) -> Worth:
-    """What a saving is worth by the scenario's prices and who owns the GPUs: nothing is played for it.
-
-    A fleet that runs out is bought for; what a node of it costs is what the newest lot of the price book did. Hours
-    that are ``gone`` draw no power, whatever the path can switch.
-    """
-    known = history(scenario)
-    owned_as = scenario.ownership or stated_ownership(known.trace.inventory)
-    able = scenario.abilities(known.fleet.board)
-    off = None if gone or able.switches_nodes or able.returns == RETURNED else 0.0
-    return worth_of(
-        saving, gpus_freed_at_peak=max(freed, 0), fleet_gpus=fleet_gpus, ownership=owned_as,
-        power=power_of(known.fleet), usd_per_kwh=per_kwh_of(scenario, known, "USD"),
-        price=price_of(scenario, known.fleet), value_freed_at=scenario.value_freed_at,
-        idle_gpu_hours_per_week=off, returnable=scenario.returnable, pue=scenario.pue or None,
-        next_purchase=None if run_out is None else _purchase(scenario, known, run_out),
-    )  # fmt: skip
-
-
-def _purchase(scenario: Scenario, known: History, run_out: RunOut) -> NextPurchase:
-    dates, gpus = (run_out.today.date, run_out.recommended.date), known.fleet.node_size
-    lots = book_of(scenario).lots_of(known.fleet.name)
-    return (
-        NextPurchase(*dates, gpus, lots[-1].capex * gpus, lots[-1].currency)
-        if lots
-        else NextPurchase(*dates, gpus)
-    )
 
 
 def _teams(scenario: Scenario) -> tuple[TeamRow, ...]:

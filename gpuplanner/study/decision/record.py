@@ -19,10 +19,11 @@ from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours, order_statistic
 from gpuplanner.study.decision.compare import Contest, JudgedWay
-from gpuplanner.study.decision.decide import Answer, decide, worth_for
+from gpuplanner.study.decision.decide import Answer, decide
 from gpuplanner.study.decision.policies import MEANINGS
 from gpuplanner.study.decision.projects import ProjectAnswer, answered
 from gpuplanner.study.decision.types import DECIMALS, HELD_BACK, Decision
+from gpuplanner.study.decision.worth import worth_for
 from gpuplanner.study.future.money import energy_of_week, power_of
 from gpuplanner.study.stages import shelved, stage
 from gpuplanner.units import GRAMS_PER_KILOGRAM, HOURS_PER_WEEK, SECONDS_PER_DAY, SECONDS_PER_MINUTE

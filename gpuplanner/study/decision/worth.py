@@ -7,10 +7,12 @@ import polars as pl
 from gpuplanner.catalog import parameter
 from gpuplanner.cost import PowerModel, Price, facility_kwh, gpu_kwh
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware.abilities import ownership_of
+from gpuplanner.hardware.abilities import RETURNED, ownership_of
 from gpuplanner.paths import OWNED, RENTED, RESERVED
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.types import NextPurchase, Saving, Worth
+from gpuplanner.study.decision.types import NextPurchase, RunOut, Saving, Worth
+from gpuplanner.study.future.money import book_of, per_kwh_of, power_of, price_of
+from gpuplanner.study.past.history import History, history
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, day_text
 
 UNKNOWN = "unknown"
@@ -96,6 +98,41 @@ def worth_of(
         return Worth(UNKNOWN, None, "\n".join([_text(none) if saving.value is None else said, *lines]))
     known = kwh if payer == OWNED and saving.value is not None else None
     return Worth(payer, *cases[payer], known, None if payer == RENTED else next_purchase)
+
+
+def worth_for(
+    scenario: Scenario,
+    saving: Saving,
+    *,
+    freed: int,
+    fleet_gpus: int,
+    run_out: RunOut | None = None,
+    gone: bool = False,
+) -> Worth:
+    """What a saving is worth by the scenario's prices and who owns the GPUs: nothing is played for it.
+
+    A fleet that runs out is bought for; what a node of it costs is what the newest lot of the price book did. Hours
+    that are ``gone`` draw no power, whatever the path can switch.
+    """
+    known = history(scenario)
+    owned_as = scenario.ownership or stated_ownership(known.trace.inventory)
+    able = scenario.abilities(known.fleet.board)
+    off = None if gone or able.switches_nodes or able.returns == RETURNED else 0.0
+    return worth_of(
+        saving, gpus_freed_at_peak=max(freed, 0), fleet_gpus=fleet_gpus, ownership=owned_as,
+        power=power_of(known.fleet), usd_per_kwh=per_kwh_of(scenario, known, "USD"),
+        price=price_of(scenario, known.fleet), value_freed_at=scenario.value_freed_at,
+        idle_gpu_hours_per_week=off, returnable=scenario.returnable, pue=scenario.pue or None,
+        next_purchase=None if run_out is None else _purchase(scenario, known, run_out),
+    )  # fmt: skip
+
+
+def _purchase(scenario: Scenario, known: History, run_out: RunOut) -> NextPurchase:
+    dates, gpus = (run_out.today.date, run_out.recommended.date), known.fleet.node_size
+    lots = book_of(scenario).lots_of(known.fleet.name)
+    if not lots:
+        return NextPurchase(*dates, gpus)
+    return NextPurchase(*dates, gpus, lots[-1].capex * gpus, lots[-1].currency)
 
 
 def usd_per_kwh_of(scenario: Scenario) -> float:

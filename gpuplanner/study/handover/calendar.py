@@ -193,13 +193,8 @@ def _add_scripts(pack: Pack, path: str, scripts: Mapping[str, str], drain: Drain
         return
     pack.files |= {f"{path}/{name}": text for name, text in scripts.items()}
     pack.steps.append(Step(f"{path}/change-*.sh", "a change each; does nothing unless it is due"))
-    known = {
-        "PATH": path,
-        "NAMESPACE": NAMESPACE,
-        "AHEAD_S": f"{drain.ahead_s:.0f}",
-        "FOLDER": FOLDER,
-        "IMAGE": IMAGE,
-    }
+    known = {"PATH": path, "NAMESPACE": NAMESPACE, "AHEAD_S": f"{drain.ahead_s:.0f}"}
+    known |= {"FOLDER": FOLDER, "IMAGE": IMAGE}
     kept = {
         name: filled(f"calendar/{name}", known)
         for name in TIMER

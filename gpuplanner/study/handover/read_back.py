@@ -8,10 +8,7 @@ from pathlib import Path
 
 from gpuplanner.catalog import board_names
 from gpuplanner.errors import ScenarioError, examples, message
-from gpuplanner.export import (
-    FileReport,
-    verify_file,
-)
+from gpuplanner.export import FileReport, verify_file
 from gpuplanner.files import read_text
 from gpuplanner.hardware import as_board
 from gpuplanner.planner import Plan, PlanProblem, assign, fleet_from_json, verify, verify_bound

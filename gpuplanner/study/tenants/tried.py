@@ -290,8 +290,9 @@ def _row(
     both = tuple(zip(("before", "after"), waits, ends, strict=True))
     row: dict[str, Any] = {"team": name, "jobs": waits[0].height}
     row |= {f"wait_{side}_min": (one["wait_s"].mean() or 0.0) / SECONDS_PER_MINUTE for side, one, _ in both}
-    waited = [_a_week(one, "waited", length, count) for one in waits]
-    row |= _changed("", "waited", *waited) | {"verdict": _verdict(*waited)}
+    before, after = (_a_week(one, "waited", length, count) for one in waits)
+    row |= _changed("", "waited", before, after)
+    row["verdict"] = SAME if np.allclose(before, after, rtol=0.0, atol=1e-9) else _verdict(row)
     row |= _changed("lost_", "lost", *(_a_week(one, "lost", length, count) for one in ends))
     for side, one, other in both:
         row |= {
@@ -319,11 +320,9 @@ def _changed(
     }  # fmt: skip
 
 
-def _verdict(before: NDArray[np.float64], after: NDArray[np.float64]) -> str:
-    """Whether a team surely waits more or less."""
-    change = paired(before, after).difference
-    if np.allclose(before, after, rtol=0.0, atol=1e-9):
-        return SAME
-    if change.low is None or change.high is None or change.low <= 0.0 <= change.high:
+def _verdict(row: Mapping[str, Any]) -> str:
+    """Whether a team surely waits more or less, by the change in its row."""
+    low, high = row["change_low"], row["change_high"]
+    if low is None or high is None or low <= 0.0 <= high:
         return UNCLEAR
-    return MORE if change.mean > 0 else LESS
+    return MORE if row["change"] > 0 else LESS
