@@ -310,7 +310,7 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartTy
         there.mark_rule(color=theme.INK, size=1.5, strokeDash=[1, 0] if known else [2, 4]),
         there.mark_text(align="left", dy=-8, fontWeight=600).encode(x=alt.value(4), text="word:N"),
     )
-    return theme.finish(chart, finding=peaks_text(frame), height=_HEIGHT, room=12)
+    return theme.finish(chart, finding=peaks_text(frame), height=150, room=12)
 
 
 def peaks_text(frame: pl.DataFrame) -> str:

@@ -26,11 +26,11 @@ from gpuplanner.report.figures import (
 )
 from gpuplanner.report.fleet import fleet_picture
 from gpuplanner.report.words import safe
-from gpuplanner.study.decision.types import PEAKS, Decision
+from gpuplanner.study.decision.types import NOT_IN_SIGHT, PEAKS, Decision
 
 LEFT_OUT = 0.01
 """Share of the GPU-hours that may be left out before the badge warns."""
-NOT_IN_SIGHT = "not within a year"
+ASSUMED = "Assumed"
 _COMMAND = re.compile(r"(gpuplanner [^;]*)")
 
 Links = Sequence[tuple[str, str]]
@@ -250,6 +250,11 @@ def _left(one: Decision, peaks: pl.DataFrame | None) -> str:
         )
     if peaks is None or peaks.is_empty() or not one.fleet_gpus:
         return ""
+    return peaks_figure(one, peaks)
+
+
+def peaks_figure(one: Decision, peaks: pl.DataFrame) -> str:
+    """The most that was held, day by day, beside what there is."""
     return page.figure(
         plot.plot_peaks(peaks, gpus=one.fleet_gpus, known=not one.fleet_inferred),
         title="GPUs held in the busiest hour of each day",
@@ -277,12 +282,12 @@ def _teams(one: Decision, period: str) -> str:
         f'<th scope="col" class="number">{name}</th>' for name in columns
     )
     unknown = any(row.idle_gpu_hours is None for row in one.teams)
-    note = f'<p class="about">{MISSING} means: not measured.</p>' if unknown else ""
-    when = f' <span class="about">{safe(period)}</span>' if period else ""
+    about = "; ".join(filter(None, (period, f"{MISSING} is not measured" if unknown else "")))
+    when = f' <span class="about">{safe(about)}</span>' if about else ""
     return (
         f"<h3>By team{when}</h3>"
         '<div class="scroll" tabindex="0" role="region" aria-label="By team"><table class="teams">'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{note}"
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
@@ -352,11 +357,11 @@ def _missing(one: Decision) -> str:
 
 def _sure(one: Decision, doubts: Sequence[str]) -> str:
     rows = [*sure(one), *([("Careful", "<br>".join(map(safe, doubts)))] if doubts else [])]
-    return (
-        f'<dl class="sure">{"".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows)}</dl>'
-        if rows
-        else ""
+    told = (
+        f"<dt>{name}</dt><dd>{f'<details><summary>{text}</summary></details>' if name == ASSUMED else text}</dd>"
+        for name, text in rows
     )
+    return f'<dl class="sure">{"".join(told)}</dl>' if rows else ""
 
 
 def sure(one: Decision) -> Iterator[tuple[str, str]]:
@@ -366,7 +371,7 @@ def sure(one: Decision) -> Iterator[tuple[str, str]]:
     if one.saving.value is not None and one.worth.basis:
         yield "Worth", safe(one.worth.basis.replace("\n", " "))
     if one.assumptions:
-        yield "Assumed", safe("; ".join(one.assumptions)) + "."
+        yield ASSUMED, safe("; ".join(one.assumptions)) + "."
 
 
 def _with_command(text: str) -> str:

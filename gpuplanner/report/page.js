@@ -31,6 +31,8 @@ async function draw(box) {
   const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true };
   const result = await vegaEmbed(box.querySelector("div"), fitted(spec, width), options);
   if (before && before.result) before.result.finalize();
+  // The box says in words what is drawn; the parts of the drawing have no names.
+  box.querySelector("svg").setAttribute("aria-hidden", "true");
   now.result = result;
   box.dataset.width = width;
 }

@@ -240,9 +240,16 @@ def render_page(
         style=(_HERE / "page.css").read_text("utf-8"),
         nav=nav,
         body=body_html,
+        rests=safe(_named(list(provenance))),
         provenance="\n".join(facts),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
+
+
+def _named(facts: Sequence[str], most: int = 4) -> str:
+    """What the provenance says, in one line."""
+    first = ", ".join(name[:1].lower() + name[1:] for name in facts[:most])
+    return first + (f" and {len(facts) - most} more" if len(facts) > most else "")
 
 
 def _words(body: str) -> str:

@@ -12,7 +12,7 @@ from gpuplanner.study.tenants.advice import QuotaAdvice
 from gpuplanner.study.tenants.fairness import Fairness
 from gpuplanner.study.tenants.tried import SharingTried
 
-_TITLE = "Teams and what they were due"
+_TITLE = "What teams were due"
 _HOURS = ",.0f"
 _COLUMNS = {
     "tenant": "team",

@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner import plot
 from gpuplanner.report import page
-from gpuplanner.report.first_screen import Links, first_screen
+from gpuplanner.report.first_screen import Links, first_screen, needs_frame, peaks_figure
 from gpuplanner.report.section import Section
 from gpuplanner.report.sent import browser
 from gpuplanner.report.teams import teams as shared_by
@@ -96,24 +96,15 @@ def capacity(study: Study) -> Section:
         if growth is not None
         else f"How fast the need grows is not known: {one.run_out.today.reason or 'too few weeks were seen'}."
     )
-    return page.section(
-        "Demand and capacity",
-        page.paragraph(said),
-        page.pair(
-            page.figure(
-                plot.plot_use(use, gpus=gpus, known=known),
-                title="GPUs asked for, held and at work, mean of each day",
-                alt=plot.use_text(use),
-                numbers=use,
-            ),
-            page.figure(
-                plot.plot_peaks(peaks, gpus=gpus, known=known),
-                title="GPUs held in the busiest hour of each day",
-                alt=plot.peaks_text(peaks),
-                numbers=peaks,
-            ),
-        ),
+    use_by_day = page.figure(
+        plot.plot_use(use, gpus=gpus, known=known),
+        title="GPUs asked for, held and at work, mean of each day",
+        alt=plot.use_text(use),
+        numbers=use,
     )
+    # Where no week ahead is known, the first screen shows the peaks already.
+    peaks_by_day = peaks_figure(one, peaks) if needs_frame(one).height else ""
+    return page.section("Demand and capacity", page.paragraph(said), page.pair(use_by_day, peaks_by_day))
 
 
 def daily_peaks(study: Study) -> pl.DataFrame:
@@ -329,9 +320,11 @@ def numbers(study: Study) -> Section:
     for name in FIGURES:
         one = explained(study, name)
         inputs = page.answers(
-            {what: told(value) for what, value in one.inputs.items()}, caption="What stands in it"
+            {what: told(value) for what, value in one.inputs.items()}, caption=f"What stands in {one.label}"
         )
-        found = page.table(one.rows, caption=f"Rows, in full in {one.source}", max_rows=MOST_BEHIND)
+        found = page.table(
+            one.rows, caption=f"Rows behind {one.label}, in full in {one.source}", max_rows=MOST_BEHIND
+        )
         parts = [
             page.paragraph(f"= {one.formula}"),
             inputs if one.inputs else "",
@@ -341,7 +334,7 @@ def numbers(study: Study) -> Section:
             f'<details id="{HOW}{name}"><summary>{safe(one.sentence)}</summary>{"".join(parts)}</details>'
         )
     return page.fold(
-        "How the numbers come about",
+        "Formulas",
         *rows,
         about=f"formula, inputs and rows of {len(rows)} figures of this page",
     )
@@ -491,6 +484,4 @@ def method(study: Study) -> Section:
         ]
     )
     table = page.table(rows, caption="Assumed figures with range, source and date")
-    return page.fold(
-        "What this rests on", table, about=f"{counted(len(assumed), 'assumed figure')}, with sources"
-    )
+    return page.fold("Assumptions", table, about=f"{counted(len(assumed), 'assumed figure')}, with sources")

@@ -26,6 +26,7 @@ from gpuplanner.study.decision.frames import (
 from gpuplanner.study.decision.policies import SHORT
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import TODAY
+from gpuplanner.units import counted
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -129,7 +130,7 @@ def _about(found: Comparison) -> str:
         return "none could be played"
     there = sum(row.gpu_hours is not None for row in found.rows)
     hours = f"{best.gpu_hours:,.0f} GPU-hours a week, as today {found.today.gpu_hours:,.0f}"
-    return f"{there} ways; {SHORT.get(best.policy, best.policy)}: {hours}"
+    return f"{counted(there, 'way')}; {SHORT.get(best.policy, best.policy)}: {hours}"
 
 
 def decided(found: Comparison) -> Section:

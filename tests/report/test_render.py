@@ -211,7 +211,7 @@ def test_page_shows_every_part(report):
     page = (report / "index.html").read_text() + (report / "appendix.html").read_text()
     for heading in (
         "The decision", "Ways compared", "Where the hours went", "Jobs that could be smaller",
-        "Cost, energy and carbon",        "Demand and forecast", "The planned layouts", "Data", "What this rests on",
+        "Cost, energy and carbon",        "Demand and forecast", "The planned layouts", "Data", "Assumptions",
     ):  # fmt: skip
         assert f"<h2>{heading}</h2>" in page
     for words in ("GPUs on at once, at most", "Saved a week", "Added delay at most", "The fleet is full", "By team",

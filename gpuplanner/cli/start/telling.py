@@ -11,6 +11,7 @@ import typer
 
 from gpuplanner.cli.app import put, say
 from gpuplanner.errors import file_name, printable
+from gpuplanner.study.decision.types import NOT_IN_SIGHT
 from gpuplanner.units import counted, day_text
 
 if TYPE_CHECKING:
@@ -157,8 +158,8 @@ def figures(one: Decision) -> list[tuple[str, str]]:
     if saving.value is not None:
         span = (
             ""
-            if saving.low is None or saving.high is None
-            else f"     range {saving.low:,.0f} to {saving.high:,.0f}"
+            if saving.low is None or saving.high is None or saving.low == saving.high
+            else f"     {saving.low:,.0f} to {saving.high:,.0f} in 9 weeks of 10"
         )
         rows.append(("GPU-hours a week", f"{saving.value:,.0f} saved{span}"))
     if saving.value is not None or one.worth.usd_per_week is not None:
@@ -168,7 +169,7 @@ def figures(one: Decision) -> list[tuple[str, str]]:
         rows.append(
             (
                 "Too small",
-                f"by {day_text(one.run_out.today.date)}; as recommended {day_text(later) if later else '–'}",
+                f"by {day_text(one.run_out.today.date)}; as recommended {day_text(later) if later else NOT_IN_SIGHT}",
             )
         )
     if one.shortage.jobs:

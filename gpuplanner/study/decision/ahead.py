@@ -89,7 +89,7 @@ def run_out_of(found: Contest, *, rightsized: bool) -> RunOut:
     if asked.nodes.inferred:
         why = "how many GPUs there are is inferred from the jobs on them"
     elif waiting_share(arena) > TOUCHED and not found.explained:
-        why = "jobs wait for the fleet already, and no replay explains how long: what they would ask for was not seen"
+        why = "jobs wait already, and no replay explains how long: what they would ask for is not known"
     if why is not None:
         return RunOut(RunOutSide(None, (), why), RunOutSide(None, (), why))
     today, then = (_side(needs_of(found, rightsized=side), found) for side in (False, rightsized))

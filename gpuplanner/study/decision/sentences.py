@@ -52,7 +52,7 @@ def in_words(
     quota = kept_elsewhere[0] >= QUOTA_SHARE and kept_elsewhere[1] >= QUOTA_JOBS
     return replace(
         decision,
-        sentence=sentence(decision),
+        sentence=sentence(decision, held_share=held_share),
         monday=tuple(_monday(decision, found, quota=quota, jobs=kept_elsewhere[1])),
         missing=tuple(_missing(decision, found, held_share)),
         how_sure=tuple(_how_sure(decision, found, peaks)),
@@ -60,8 +60,8 @@ def in_words(
     )
 
 
-def sentence(one: Decision) -> str:
-    """What to do with how many, and what it costs those who wait.
+def sentence(one: Decision, *, held_share: float = 1.0) -> str:
+    """What to do with how many, and what it costs those who wait; `held_share` is what jobs held of the fleet.
 
     Examples
     --------
@@ -94,6 +94,8 @@ def sentence(one: Decision) -> str:
         return f"Keep your {fleet} on, and cut {one.cut_gpus:,} of them {how}. {_waits(one)}"
     why = "nothing that this path can perform serves jobs as well with less"
     why = "too little was seen to give any back" if one.confidence == PEAKS else why
+    if held_share < WHOLE_LIST:
+        why = f"the jobs that were seen held {held_share:.1%} of them, so that the list may not be whole"
     return f"Keep your {fleet} as they are: {why}."
 
 
@@ -236,8 +238,7 @@ def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]
     if found.arena.back.oversubscribed:
         jobs = counted(found.arena.back.oversubscribed, "job")
         yield f"{jobs} started where by this record there was no room."
-    yield from found.asked.nodes.remarks
-    yield from found.known.fleet.remarks()
+    yield from dict.fromkeys((*found.asked.nodes.remarks, *found.known.fleet.remarks()))
 
 
 def _thin(one: Decision) -> Iterator[str]:

@@ -16,6 +16,8 @@ BASES = (OBSERVED, ASSUMED, QUEUE)
 HELD_BACK, LEFT_OUT, PEAKS = "held-back weeks", "left-out days", "peaks only"
 NEVER_RAN, NO_GPU = "no job states when it ran", "no job asked for a GPU"
 """Why nothing can be played."""
+NOT_IN_SIGHT = "not within a year"
+"""When the fleet is full, where no week ahead says so."""
 DECIMALS = 6
 CUT_BY_JOBS = "on demand"
 """Layout of GPUs that hold what the jobs on them ask for."""

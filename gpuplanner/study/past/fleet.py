@@ -191,10 +191,7 @@ class PlannedFleet:
         return sum(pool.gpus for pool in self.installed.pools if self.pool in (None, pool.board))
 
 
-ASK = (
-    "GPU-hours, demand, forecast and policies of whole GPUs need no board; MIG layouts, exports, cost and energy do: "
-    "name one with --board."
-)
+ASK = "Layouts, cost and energy need a board: name one with --board."
 
 
 def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: datetime) -> PlannedFleet:
