@@ -1,32 +1,38 @@
 """Several pools at once: boards of different models, planned together and answered for together; and their files.
 
-A request names a profile of one pool, as a Slurm ``gres`` type or a node selector does, and quotas are counted
-by tenant and pool, as Kueue counts them by flavour. So a fleet is the sum of its pools: the sum of their
-bounds is a bound, and the sum of best plans is a best plan.
+A request that names a profile of one pool, as a Slurm ``gres`` type or a node selector does, is served there, and
+quotas are counted by tenant and pool, as Kueue counts them by flavour. So a fleet is the sum of its pools: the sum of
+their bounds is a bound, and the sum of best plans is a best plan. Demand that several pools may serve makes them one
+problem: a linear program over all pools bounds it, and sends demand, slot by slot, to pools that are then planned as
+ever.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from gpuplanner.errors import ScenarioError, examples, message
 from gpuplanner.files import read_text, to_json
+from gpuplanner.planner.contract.movable import Movable, Move, after_moves, checked_movable
 from gpuplanner.planner.contract.plan import FORMAT as PLAN_FORMAT
 from gpuplanner.planner.contract.plan import LARGEST_FILE, Plan, plan_from_plain
 from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import SearchArguments, planned_within
+from gpuplanner.planner.methods.search import SearchArguments, SearchLimits, planned_within
+from gpuplanner.planner.program.joint import Joint, joint_bound, joint_floors, solved_jointly, swept
+from gpuplanner.planner.verification.moves import move_faults
 from gpuplanner.planner.verification.plans import verify
-from gpuplanner.solving.effort import WORK_LIMIT, Effort, relative_gap
+from gpuplanner.solving.effort import TOLERANCE, WORK_LIMIT, Effort, relative_gap
 from gpuplanner.strict_json import load_json
 
 FORMAT = "gpuplanner.fleet-plan/2"
 
 # First every pool gets this part of its time; what easy pools leave goes to the widest gap.
 _FIRST_SHARE = 0.4
+_OF_POOLS = 0.5
 _EXPECTED = "a JSON object: a problem, a plan file, or 'pools' with a problem for each name"
 
 
@@ -37,13 +43,19 @@ class FleetPlan:
     Parameters
     ----------
     plans : mapping of str to Plan
-        By pool.
+        By pool, each of the demand that the pool was given.
     seconds : float
         Time that the search took [s].
+    moves : tuple of Move
+        Demand that was sent from its own pool to another one.
+    least : float, optional
+        What no plans undercut, however demand is parted; None where none may move: the bounds of the pools add up.
     """
 
     plans: Mapping[str, Plan]
     seconds: float
+    moves: tuple[Move, ...] = ()
+    least: float | None = None
 
     @property
     def found(self) -> bool:
@@ -58,7 +70,9 @@ class FleetPlan:
     @property
     def bound(self) -> float | None:
         """What no fleet plan undercuts; None unless every pool has a plan."""
-        return sum(found.bound or 0.0 for found in self.plans.values()) if self.found else None
+        if self.objective is None or self.least is None:
+            return sum(found.bound or 0.0 for found in self.plans.values()) if self.found else None
+        return min(self.least, self.objective)
 
     @property
     def gap(self) -> float | None:
@@ -71,7 +85,8 @@ class FleetPlan:
     def status(self) -> str:
         """The weakest status of a pool; see ``Plan.status``."""
         order = ("infeasible", "unknown", "feasible", "optimal")
-        return min((found.status for found in self.plans.values()), key=order.index)
+        weakest = min((found.status for found in self.plans.values()), key=order.index)
+        return weakest if self.least is None or not self.found else "feasible" if self.gap else "optimal"
 
     @property
     def explanation(self) -> str:
@@ -79,19 +94,24 @@ class FleetPlan:
         return "\n".join(f"{name}: {found.explanation}" for name, found in self.plans.items())
 
 
-def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments]) -> FleetPlan:
+def plan_fleet(
+    pools: Mapping[str, PlanProblem], movable: Sequence[Movable] = (), **how: Unpack[SearchArguments]
+) -> FleetPlan:
     """Plan every pool of a fleet.
 
     Pools are planned one after the other with a part of the work, or time, each; what is left then goes to the
-    pools that are furthest from proof, widest absolute gap first.
+    pools that are furthest from proof, widest absolute gap first. Demand that may move is first sent to where all pools
+    together cost least, slot by slot; where that saves nothing it stays.
 
     Parameters
     ----------
     pools : mapping of str to PlanProblem
         By name, over the same slots.
+    movable : sequence of Movable
+        Demand that other pools may serve as well.
     **how
         Arguments of :func:`~gpuplanner.planner.plan`; its limits are those of all pools together, and without any,
-        each pool adds the work of one.
+        each pool adds the work of one. Sending demand has as much again.
 
     Returns
     -------
@@ -114,14 +134,78 @@ def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments])
     >>> found = plan_fleet(pools, gap_target=0)
     >>> found.status, found.objective, verify_fleet(found, pools)
     ('optimal', 8.05, [])
+
+    With a slice on each board, one GPU of either serves both:
+
+    >>> pools["new"] = PlanProblem("H100-80GB-SXM5", 4, 4, profiles=["3g.40gb"], demand=[[[1, 1, 1]]], **hours)
+    >>> movable = [Movable("new", "3g.40gb", 1.0, {("old", "3g.20gb"): 1.0})]
+    >>> plan_fleet(pools, gap_target=0).objective, plan_fleet(pools, movable, gap_target=0).objective
+    (7.05, 6.1)
     """
+    began = time.perf_counter()
+    apart = _each(pools, **how)
+    if not movable or not apart.found:
+        return apart
+    found = best_routed(pools, movable, lambda given: _each(given, **_finer(how)), apart, **_limits(pools, how))
+    return replace(found, seconds=time.perf_counter() - began)
+
+
+def best_routed(
+    pools: Mapping[str, PlanProblem],
+    movable: Sequence[Movable],
+    plan_each: Callable[[Mapping[str, PlanProblem]], FleetPlan],
+    apart: FleetPlan,
+    **limits: Unpack[SearchLimits],
+) -> FleetPlan:
+    """Send demand where all pools together cost least, plan them, and keep the cheapest; `apart` is without moves."""
+    checked_movable(pools, movable)
+    effort = Effort.begin(**{"gap_target": 0.005, **limits})
+    joint = Joint.of(pools, movable)
+    best = replace(apart, least=0.0)
+
+    def better(least: float, moves: Sequence[Move]) -> FleetPlan:
+        held = replace(best, least=max(best.least or 0.0, least))
+        if not moves:
+            return held
+        found = plan_each(after_moves(pools, moves))
+        cheaper = found.objective is not None and found.objective < (best.objective or 0.0) - TOLERANCE
+        return replace(found, moves=tuple(moves), least=held.least) if cheaper else held
+
+    small = solved_jointly(joint, effort.share(0.5))
+    if small is not None:
+        best = better(*small)
+    floors: dict[int, float] = {}
+    for stage in ("program", "floors"):
+        if (best.gap or 0.0) <= effort.gap_target and best.least or effort.spent():
+            break
+        if stage == "floors":
+            floors = joint_floors(joint, effort.share(0.7))
+        least, guides = joint_bound(joint, floors, effort)
+        best = better(least, swept(joint, guides, effort) if guides else ())
+    return best
+
+
+def _finer(how: SearchArguments) -> SearchArguments:
+    """Pools are planned more finely than all of them need be: sending demand has a part in the gap."""
+    found = how.copy()
+    found["gap_target"] = _OF_POOLS * how.get("gap_target", 0.005)
+    return found
+
+
+def _limits(pools: Mapping[str, PlanProblem], how: SearchArguments) -> SearchLimits:
+    """What of the arguments of a search limits it."""
+    found = SearchLimits(**{name: how[name] for name in SearchLimits.__annotations__ if name in how})
+    if found.get("time_limit_s") is None and found.get("work_limit") is None:
+        found["work_limit"] = WORK_LIMIT * len(pools)
+    return found
+
+
+def _each(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments]) -> FleetPlan:
+    """Plans of pools that share no demand."""
     _check(pools)
     began = time.perf_counter()
-    limits: dict[str, Any] = {"gap_target": 0.005, **how}
-    method, calendars = limits.pop("method", "auto"), limits.pop("calendars", 2)
-    if limits.get("time_limit_s") is None and limits.get("work_limit") is None:
-        limits["work_limit"] = WORK_LIMIT * len(pools)
-    effort = Effort.begin(**limits)
+    method, calendars = how.get("method", "auto"), how.get("calendars", 2)
+    effort = Effort.begin(**{"gap_target": 0.005, **_limits(pools, how)})
     plans: dict[str, Plan] = {}
     for place, (name, problem) in enumerate(pools.items()):
         part = _FIRST_SHARE if place + 1 < len(pools) else 1.0
@@ -133,15 +217,19 @@ def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments])
     return FleetPlan(plans, time.perf_counter() - began)
 
 
-def verify_fleet(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> list[str]:
-    """Say everything that is wrong with a fleet plan, pool by pool.
+def verify_fleet(
+    fleet: FleetPlan, pools: Mapping[str, PlanProblem], movable: Sequence[Movable] = ()
+) -> list[str]:
+    """Say everything that is wrong with a fleet plan: with what was sent where, and pool by pool.
 
     Parameters
     ----------
     fleet : FleetPlan
         The plans.
     pools : mapping of str to PlanProblem
-        The problems.
+        The problems, as they were before anything was sent.
+    movable : sequence of Movable
+        Demand that other pools may serve as well.
 
     Returns
     -------
@@ -150,7 +238,9 @@ def verify_fleet(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> list[str
     """
     if set(fleet.plans) != set(pools):
         return [f"pools: the plan has {sorted(fleet.plans)}, the fleet {sorted(pools)}"]
-    return [f"{name}: {fault}" for name, found in fleet.plans.items() for fault in verify(found, pools[name])]
+    given = after_moves(pools, fleet.moves)
+    faults = move_faults(fleet.moves, pools, movable, given)
+    return faults + [f"{name}: {fault}" for name, found in fleet.plans.items() for fault in verify(found, given[name])]
 
 
 def fleet_to_json(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> str:
