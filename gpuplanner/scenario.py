@@ -106,6 +106,11 @@ class Scenario:
         "Of a fleet of several boards the one, as the data name it, whose GPUs and jobs alone are planned.", NOT_EMPTY,
         none="each pool by itself where a command shows several, else that of the scenario's board, or the largest",
     )  # fmt: skip
+    other_boards: str = knob(
+        "fleet", "unnamed",
+        "Of a fleet of several boards, the jobs that others than their own may serve in a plan, where they fit: none, "
+        "those that named no board, or all.", one_of("none", "unnamed", "all"),
+    )  # fmt: skip
     nodes: int = knob(
         "fleet", 0,
         "Nodes of the fleet; 0: the GPUs that the inventory has installed, or the most that were held at once. Nodes "

@@ -98,6 +98,10 @@ def plan_pools(
     figures = fleet_figures(found)
     if not as_json:
         show_frame(planned.table, as_json=False, title="plans by pool, and their sum")
+        if planned.moves:
+            show_frame(planned.moved, as_json=False, title="demand served by another board, mean instances")
+        if planned.sentence is not None:
+            put(planned.sentence)
     if not quiet:
         for remark in (*planned.remarks, *idle_remarks(fleet)):
             say(remark)
@@ -110,6 +114,8 @@ def plan_pools(
             name: plan_figures(one.plan, one.problem, as_json=True) for name, one in planned.pools.items()
         }
         compared = {name: one.to_dict() for name, one in kept.items()} or None
+        figures |= {"moves": planned.moved.to_dicts()}
+        figures |= {"apart_objective": None if planned.apart is None else planned.apart.plan.objective}
         show(figures | {"pools": parts, "comparison": compared, "remarks": planned.remarks}, as_json=True)
     return plan_exit(found.status, timed_out=any(one.plan.hit_time_limit for one in planned.pools.values()))
 

@@ -5,7 +5,7 @@
 """
 
 from gpuplanner.planner.contract.limits import Limits, Quota
-from gpuplanner.planner.contract.movable import Movable, Move
+from gpuplanner.planner.contract.movable import Movable
 from gpuplanner.planner.contract.plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.contract.problem_check import TIERS
@@ -32,7 +32,6 @@ __all__ = [
     "FleetPlan",
     "Limits",
     "Movable",
-    "Move",
     "Plan",
     "PlanProblem",
     "Quota",

@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 from gpuplanner.errors import ScenarioError, examples, message
 from gpuplanner.files import read_text, to_json
-from gpuplanner.planner.contract.movable import Movable, Move, after_moves, checked_movable
+from gpuplanner.planner.contract.movable import Movable, Transfer, after_moves, checked_movable
 from gpuplanner.planner.contract.plan import FORMAT as PLAN_FORMAT
 from gpuplanner.planner.contract.plan import LARGEST_FILE, Plan, plan_from_plain
 from gpuplanner.planner.contract.problem import PlanProblem
@@ -46,7 +46,7 @@ class FleetPlan:
         By pool, each of the demand that the pool was given.
     seconds : float
         Time that the search took [s].
-    moves : tuple of Move
+    moves : tuple of Transfer
         Demand that was sent from its own pool to another one.
     least : float, optional
         What no plans undercut, however demand is parted; None where none may move: the bounds of the pools add up.
@@ -54,7 +54,7 @@ class FleetPlan:
 
     plans: Mapping[str, Plan]
     seconds: float
-    moves: tuple[Move, ...] = ()
+    moves: tuple[Transfer, ...] = ()
     least: float | None = None
 
     @property
@@ -146,7 +146,9 @@ def plan_fleet(
     apart = _each(pools, **how)
     if not movable or not apart.found:
         return apart
-    found = best_routed(pools, movable, lambda given: _each(given, **_finer(how)), apart, **_limits(pools, how))
+    found = best_routed(
+        pools, movable, lambda given: _each(given, **_finer(how)), apart, **_limits(pools, how)
+    )
     return replace(found, seconds=time.perf_counter() - began)
 
 
@@ -159,11 +161,12 @@ def best_routed(
 ) -> FleetPlan:
     """Send demand where all pools together cost least, plan them, and keep the cheapest; `apart` is without moves."""
     checked_movable(pools, movable)
-    effort = Effort.begin(**{"gap_target": 0.005, **limits})
+    asked: dict[str, Any] = {"gap_target": 0.005, **limits}
+    effort = Effort.begin(**asked)
     joint = Joint.of(pools, movable)
     best = replace(apart, least=0.0)
 
-    def better(least: float, moves: Sequence[Move]) -> FleetPlan:
+    def better(least: float, moves: Sequence[Transfer]) -> FleetPlan:
         held = replace(best, least=max(best.least or 0.0, least))
         if not moves:
             return held
@@ -176,7 +179,7 @@ def best_routed(
         best = better(*small)
     floors: dict[int, float] = {}
     for stage in ("program", "floors"):
-        if (best.gap or 0.0) <= effort.gap_target and best.least or effort.spent():
+        if ((best.gap or 0.0) <= effort.gap_target and best.least) or effort.spent():
             break
         if stage == "floors":
             floors = joint_floors(joint, effort.share(0.7))
@@ -192,12 +195,12 @@ def _finer(how: SearchArguments) -> SearchArguments:
     return found
 
 
-def _limits(pools: Mapping[str, PlanProblem], how: SearchArguments) -> SearchLimits:
+def _limits(pools: Mapping[str, PlanProblem], how: SearchArguments) -> dict[str, Any]:
     """What of the arguments of a search limits it."""
-    found = SearchLimits(**{name: how[name] for name in SearchLimits.__annotations__ if name in how})
+    found = {name: value for name, value in how.items() if name not in ("method", "calendars")}
     if found.get("time_limit_s") is None and found.get("work_limit") is None:
         found["work_limit"] = WORK_LIMIT * len(pools)
-    return found
+    return {"gap_target": 0.005, **found}
 
 
 def _each(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments]) -> FleetPlan:
@@ -205,7 +208,7 @@ def _each(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments]) -> F
     _check(pools)
     began = time.perf_counter()
     method, calendars = how.get("method", "auto"), how.get("calendars", 2)
-    effort = Effort.begin(**{"gap_target": 0.005, **_limits(pools, how)})
+    effort = Effort.begin(**_limits(pools, how))
     plans: dict[str, Plan] = {}
     for place, (name, problem) in enumerate(pools.items()):
         part = _FIRST_SHARE if place + 1 < len(pools) else 1.0
@@ -240,7 +243,9 @@ def verify_fleet(
         return [f"pools: the plan has {sorted(fleet.plans)}, the fleet {sorted(pools)}"]
     given = after_moves(pools, fleet.moves)
     faults = move_faults(fleet.moves, pools, movable, given)
-    return faults + [f"{name}: {fault}" for name, found in fleet.plans.items() for fault in verify(found, given[name])]
+    return faults + [
+        f"{name}: {fault}" for name, found in fleet.plans.items() for fault in verify(found, given[name])
+    ]
 
 
 def fleet_to_json(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> str:

@@ -19,12 +19,13 @@ from gpuplanner.schemas import BUCKETS
 from gpuplanner.study import Study
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.fleet_decision import FleetCompared, decision_table, fleet_sentence
-from gpuplanner.study.future.fleet_plans import FleetPlanned
+from gpuplanner.study.future.fleet_plans import FleetPlanned, with_moves
 from gpuplanner.study.future.plans import Planned
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.pools import FleetPools, pool_table
 from gpuplanner.units import counted
 
+_MOVED = {"instances_for_one": ".2g", "instances": ",.2f", "instances_there": ",.2f"}
 FOLDER = "pools"
 """Where the pools have their own pages, each in a folder of its name."""
 MOST_POOLS = 20
@@ -39,7 +40,8 @@ _HEADINGS = {
     "pool": "pool", "gpus": "GPUs", "needed": "needed at once", "cut_gpus": "of them cut", "action": "what to do",
     "saved_gpu_hours": "saved a week, GPU h", "confidence": "rests on", "objective": "cost, GPU h",
     "bound": "no plan costs less than", "mean_gpus": "on, mean", "most_gpus": "on, most",
-    "unmet_gpu_hours": "not met, GPU h", "changes": "GPUs cut anew",
+    "unmet_gpu_hours": "not met, GPU h", "changes": "GPUs cut anew", "of": "asked of", "to": "served by",
+    "instances_for_one": "there for one", "instances": "instances, mean", "instances_there": "there, mean",
 }  # fmt: skip
 
 
@@ -63,7 +65,7 @@ def write_fleet_report(
             if tell is not None:
                 tell(name)
             studies[name] = write_report(own, folder / FOLDER / folder_of(name))
-        planned = planned_of(studies)
+        planned = planned_of(fleet, studies)
         (folder / "index.html").write_text(fleet_page(fleet, studies, planned, title=title), encoding="utf-8")
         found = FleetCompared({name: study.comparison for name, study in studies.items()})
         plans = None if planned is None else planned.table.to_dicts()
@@ -85,15 +87,15 @@ def folder_of(name: str) -> str:
     return text if text.strip(".") else text.replace(".", "%2E")
 
 
-def planned_of(studies: Mapping[str, Study]) -> FleetPlanned | None:
-    """The plans of the studies as one; None where one of them has none."""
+def planned_of(fleet: FleetPools, studies: Mapping[str, Study]) -> FleetPlanned | None:
+    """The plans of the studies as one, with demand sent to other boards; None where one of them has none."""
     found = {
         name: Planned(study.problem, study.plan)
         for name, study in studies.items()
         if study.plan is not None and study.problem is not None
     }
     same = {(one.problem.slot_start, one.problem.n_slots) for one in found.values()}
-    return FleetPlanned(found) if len(found) == len(studies) and len(same) == 1 else None
+    return with_moves(fleet, FleetPlanned(found)) if len(found) == len(studies) and len(same) == 1 else None
 
 
 def fleet_page(
@@ -191,12 +193,19 @@ def _plans(planned: FleetPlanned) -> Section:
     if fleet.objective is not None and fleet.bound is not None and fleet.gap is not None:
         text = (
             f"In all the plans cost {fleet.objective:,.0f} GPU-hours, and no plans of these pools cost less than "
-            f"{fleet.bound:,.0f}: {fleet.gap:.2%} at most lie between. Demand stays with the board that it ran on."
+            f"{fleet.bound:,.0f}: {fleet.gap:.2%} at most lie between. "
+            + (planned.sentence or "Demand stays with the board that it ran on.")
         )
     table = page.table(
         planned.table, caption="Plans by pool, and their sum", headings=_HEADINGS, formats=_FORMATS
     )
-    return page.section("Plans, board by board", page.paragraph(text), table)
+    moved = [
+        page.table(planned.moved, caption="Demand served by another board", headings=_HEADINGS, formats=_MOVED),
+        page.note("plan.json has these plans; the page of each pool has the plan of all that ran on it."),
+    ]  # fmt: skip
+    return page.section(
+        "Plans, board by board", page.paragraph(text), table, *(moved if planned.moves else ())
+    )
 
 
 def _who_is_there(fleet: FleetPools) -> Section:

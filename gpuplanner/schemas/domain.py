@@ -58,6 +58,12 @@ class Jobs(dy.Schema):
     gpu_model = _text(
         "board, as the catalogue names it; in the words of the source where it is not known", nullable=True
     )
+    board_named = dy.Bool(
+        nullable=True,
+        metadata=_meaning(
+            "whether the request named a board, or took any that was free; null where the source does not tell"
+        ),
+    )
     profile_requested = _text("MIG profile asked for; null if none was named", nullable=True)
     nodes = _count("number of nodes", nullable=True)
     node_list = _text("names of the nodes, as the source writes them", nullable=True)

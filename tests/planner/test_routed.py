@@ -45,10 +45,14 @@ def least(pools: dict[str, PlanProblem], movable: list[Movable]) -> float:
             for axis, name in enumerate(names):
                 pair = pair_ways(pools[name], known[name])
                 value = np.moveaxis(
-                    np.array([(np.moveaxis(value, axis, -1) + column).min(axis=-1) for column in pair.T]), 0, axis
+                    np.array([(np.moveaxis(value, axis, -1) + column).min(axis=-1) for column in pair.T]),
+                    0,
+                    axis,
                 )
         here = np.full(value.shape, np.inf)
-        free = [pools[one.pool].demand[0, pools[one.pool].profiles.index(one.profile), slot] for one in movable]
+        free = [
+            pools[one.pool].demand[0, pools[one.pool].profiles.index(one.profile), slot] for one in movable
+        ]
         for sent in itertools.product(*(np.arange(0, amount + 0.1, 0.5) for amount in free)):
             demand = {name: pools[name].demand[:, :, [slot]].copy() for name in names}
             for one, amount in zip(movable, sent, strict=True):

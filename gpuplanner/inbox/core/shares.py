@@ -217,6 +217,8 @@ def _counted(
         pl.concat_str("device_only", pl.lit("="), pl.col("gpus").cast(pl.String))
     )
     rows = pl.concat([jobs, _places(jobs, nodes)], how="horizontal")
+    if "board_named" not in rows.columns:
+        rows = rows.with_columns(board_named=pl.when(held).then(_names_board(rows)))
     rows = rows.with_columns(pl.coalesce(DEVICES, of_node))
     keys = rows.group_by(*KEY).agg(rows=pl.len(), asking=held.fill_null(value=False).sum())
     facts, findings = _facts(keys, boards)
@@ -237,6 +239,14 @@ def _counted(
         profile_requested=pl.when(cut).then("device_profile").otherwise("profile_requested"),
     )
     return table.drop("device_near", "device_only", DEVICES, *FACTS), findings
+
+
+def _names_board(rows: pl.DataFrame) -> pl.Expr:
+    """Whether the words of a row say a board; where it ran says nothing of that."""
+    texts = rows[DEVICES].drop_nulls().unique()
+    named = {text: any(parse_device(word).board is not None for word, _ in _items(text)) for text in texts}
+    said = pl.col(DEVICES).replace_strict(named, default=False, return_dtype=pl.Boolean)
+    return pl.col("gpu_model").is_not_null() | said
 
 
 def _facts(keys: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[Finding]]:

@@ -114,6 +114,8 @@ def with_resources(rows: Rows) -> Rows:
         .join(table, on="tres", how="left", maintain_order="left")
         .with_columns(
             untyped="gpus",
+            # What was given has its type wherever Slurm counts by type; what was asked for has one if it was named.
+            board_named=pl.col("req_tres").str.contains(r"(?:^|,)gres/gpu:"),
             tenant=pl.col("account").fill_null("unknown"),
             time_limit_s=pl.coalesce(minutes, duration_s(pl.col("limit"))),
         )

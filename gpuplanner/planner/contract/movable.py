@@ -45,7 +45,7 @@ class Movable:
 
 
 @dataclass(frozen=True, eq=False)
-class Move:
+class Transfer:
     """Demand that was sent from its own pool to another one.
 
     - ``origin``, ``place``: Pool and profile it was asked of, and those that serve it.
@@ -67,7 +67,9 @@ def checked_movable(pools: Mapping[str, PlanProblem], movable: Sequence[Movable]
     if twice:
         faults.append(f"each pool and profile once, not again {examples(twice)}")
     if faults:
-        text = message("demand that may move", "pools, profiles and shares of the fleet", "; ".join(faults), "Mend it.")
+        text = message(
+            "demand that may move", "pools, profiles and shares of the fleet", "; ".join(faults), "Mend it."
+        )
         raise ScenarioError(text)
 
 
@@ -98,7 +100,7 @@ def shares_of(home: PlanProblem, one: Movable) -> Floats:
     return held
 
 
-def after_moves(pools: Mapping[str, PlanProblem], moves: Sequence[Move]) -> dict[str, PlanProblem]:
+def after_moves(pools: Mapping[str, PlanProblem], moves: Sequence[Transfer]) -> dict[str, PlanProblem]:
     """The problems of the pools with the demand that each is given; pools that nothing touches stay as they are.
 
     A tenant that comes to a pool brings its tier and its price of unmet demand. Quotas are those of the pool that was

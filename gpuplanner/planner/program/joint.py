@@ -1,4 +1,4 @@
-"""Several pools as one program, where some demand may be served by any of them: its bound, and demand sent slot by slot.
+"""Several pools as one program, where any of them may serve some demand: its bound, and demand sent slot by slot.
 
 Each pool keeps its own columns and rows of GPUs and changes. Between them stands, for each profile of each pool, a
 whole number of instances needed, no less than the demand that is sent there: by Hall's theorem over the profiles of
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpuplanner.planner.contract.movable import Movable, Move, Place, shares_of, with_demand
+from gpuplanner.planner.contract.movable import Movable, Place, Transfer, shares_of, with_demand
 from gpuplanner.planner.contract.problem import ROUNDING, Counts, Floats, PlanProblem
 from gpuplanner.planner.program.families import (
     SlotModel,
@@ -90,7 +90,9 @@ class Joint:
             for (pool, profile), each in one.places.items():
                 more = {name: amount * each for name, amount in coming.items()}
                 most[pool] = with_demand(most[pool], profile, more, home)
-                own[pool] = with_demand(own[pool], profile, {name: amount * 0.0 for name, amount in more.items()}, home)
+                own[pool] = with_demand(
+                    own[pool], profile, {name: amount * 0.0 for name, amount in more.items()}, home
+                )
         wanted = {name: np.flatnonzero(one.required.any(axis=1)).tolist() for name, one in most.items()}
         needs = tuple((name, row) for name, rows in wanted.items() for row in rows)
         number = {(name, most[name].profiles[row]): at for at, (name, row) in enumerate(needs)}
@@ -189,7 +191,9 @@ def _add_demand(joint: Joint, model: JointModel, slot: int, stay: float) -> list
         for need, each in kind.places:
             most[need] += each * kind.wanted[:, slot].sum()
     there = np.flatnonzero(most > ROUNDING)
-    columns = linear.add_columns([f"need_{slot}_{need}" for need in there], cost=np.zeros(len(there)), high=np.ceil(most[there]))
+    columns = linear.add_columns(
+        [f"need_{slot}_{need}" for need in there], cost=np.zeros(len(there)), high=np.ceil(most[there])
+    )
     needed = dict(zip(there.tolist(), columns.tolist(), strict=True))
     sent: dict[tuple[int, int], int] = {}
     load: dict[int, dict[int, float]] = {need: {column: 1.0} for need, column in needed.items()}
@@ -201,7 +205,9 @@ def _add_demand(joint: Joint, model: JointModel, slot: int, stay: float) -> list
         total = float(wanted.sum())
         if total <= ROUNDING:
             continue
-        short = linear.add_columns([f"unmet_{slot}_{number}_{k}" for k in range(len(wanted))], cost=kind.price, high=wanted).tolist()
+        short = linear.add_columns(
+            [f"unmet_{slot}_{number}_{k}" for k in range(len(wanted))], cost=kind.price, high=wanted
+        ).tolist()
         unserved += short
         if len(kind.places) == 1:
             need, each = kind.places[0]
@@ -250,13 +256,23 @@ def _add_cover(joint: Joint, model: JointModel, at: int, slot: int) -> None:
     """Instances of each pool that can serve a set of needs are at least as many as these."""
     needed = model.needed[at]
     for place, (name, part) in enumerate(model.parts.items()):
-        row_of = {row: needed[need] for need, (pool, row) in enumerate(joint.needs) if pool == name and need in needed}
+        row_of = {
+            row: needed[need]
+            for need, (pool, row) in enumerate(joint.needs)
+            if pool == name and need in needed
+        }
         fluid = part.fluid
         for index, (cover, asked) in enumerate(zip(fluid.cover, fluid.demanded, strict=True)):
             due = [row_of[row] for row in np.flatnonzero(asked).tolist() if row in row_of]
             if due:
                 on = part.on[at].tolist()
-                model.linear.add_row(f"coverage_{slot}_{index}_pool{place}", [*on, *due], [*cover, *[-1.0] * len(due)], ">=", 0.0)
+                model.linear.add_row(
+                    f"coverage_{slot}_{index}_pool{place}",
+                    [*on, *due],
+                    [*cover, *[-1.0] * len(due)],
+                    ">=",
+                    0.0,
+                )
 
 
 def joint_bound(joint: Joint, floors: Mapping[int, float], effort: Effort) -> tuple[float, dict[str, Floats]]:
@@ -290,7 +306,7 @@ def joint_floors(joint: Joint, effort: Effort) -> dict[int, float]:
     return floors
 
 
-def swept(joint: Joint, guides: Mapping[str, Floats], effort: Effort) -> list[Move]:
+def swept(joint: Joint, guides: Mapping[str, Floats], effort: Effort) -> list[Transfer]:
     """Decide slot after slot which demand goes where, in whole GPUs beside the slot before, near the guides."""
     before = {name: fluid.initial for name, fluid in joint.fluids.items()}
     amounts: dict[tuple[int, int], Floats] = {}
@@ -307,7 +323,7 @@ def swept(joint: Joint, guides: Mapping[str, Floats], effort: Effort) -> list[Mo
     return _moves(joint, amounts)
 
 
-def solved_jointly(joint: Joint, effort: Effort) -> tuple[float, list[Move]] | None:
+def solved_jointly(joint: Joint, effort: Effort) -> tuple[float, list[Transfer]] | None:
     """Bound and moves of all slots as one integer program; None where that is too large, or found nothing in time."""
     before = {name: fluid.initial for name, fluid in joint.fluids.items()}
     model = build_joint(joint, range(joint.n_slots), before=before)
@@ -344,7 +360,7 @@ def _send(
             room[need] -= amount * each
 
 
-def _moves(joint: Joint, amounts: Mapping[tuple[int, int], Floats]) -> list[Move]:
+def _moves(joint: Joint, amounts: Mapping[tuple[int, int], Floats]) -> list[Transfer]:
     """Amounts by tenant, in proportion to what each of them may send."""
     moves = []
     for (number, need), sent in sorted(amounts.items()):
@@ -356,5 +372,5 @@ def _moves(joint: Joint, amounts: Mapping[tuple[int, int], Floats]) -> list[Move
         share = np.divide(sent, total, out=np.zeros_like(total), where=total > 0).clip(0.0, 1.0)
         pool, row = joint.needs[need]
         profile = joint.fluids[pool].problem.profiles[row]
-        moves.append(Move(origin, (pool, profile), dict(kind.places)[need], goes * share))
+        moves.append(Transfer(origin, (pool, profile), dict(kind.places)[need], goes * share))
     return moves

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpuplanner.planner.contract.movable import Movable, Move
+from gpuplanner.planner.contract.movable import Movable, Transfer
 from gpuplanner.planner.contract.problem import Floats, PlanProblem
 from gpuplanner.planner.verification.limits import within_quotas
 
@@ -15,7 +15,7 @@ _TOLERANCE = 1e-6
 
 
 def move_faults(
-    moves: Sequence[Move],
+    moves: Sequence[Transfer],
     pools: Mapping[str, PlanProblem],
     movable: Sequence[Movable],
     given: Mapping[str, PlanProblem],
@@ -34,7 +34,9 @@ def move_faults(
         one, (pool, profile) = may.get(move.origin), move.origin
         where = f"{pool}/{profile} to {'/'.join(move.place)}"
         if one is None or one.places.get(move.place) != move.each or not (move.amount >= 0).all():
-            faults.append(f"moves: {where} is none that may be made, or not at {move.each:g} instances for one")
+            faults.append(
+                f"moves: {where} is none that may be made, or not at {move.each:g} instances for one"
+            )
             continue
         problem = pools[pool]
         free = within_quotas(problem)[:, problem.profiles.index(profile)] * one.part
@@ -51,6 +53,12 @@ def move_faults(
         for tenant, rows in zip(problem.tenants, held, strict=True):
             for profile, row in zip(problem.profiles, rows, strict=True):
                 if not np.allclose(row, due.pop((name, profile, tenant), np.zeros(1)), atol=_TOLERANCE):
-                    faults.append(f"moves: {name} is given another demand of {tenant} for {profile} than was sent")
-    faults += [f"moves: nothing of {'/'.join(key)} is planned" for key, row in due.items() if (row > _TOLERANCE).any()]
+                    faults.append(
+                        f"moves: {name} is given another demand of {tenant} for {profile} than was sent"
+                    )
+    faults += [
+        f"moves: nothing of {'/'.join(key)} is planned"
+        for key, row in due.items()
+        if (row > _TOLERANCE).any()
+    ]
     return faults

@@ -8,11 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from gpuplanner.errors import require_sound
 from gpuplanner.hardware import any_board, whole_board
-from gpuplanner.planner import FleetPlan, PlanProblem
+from gpuplanner.planner import FleetPlan, PlanProblem, verify_fleet
+from gpuplanner.planner.contract.movable import Transfer, after_moves
+from gpuplanner.planner.several_pools import best_routed
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.future.plans import Planned, plan_problem, plan_view, planned_for
+from gpuplanner.study.other_boards import movable_demand
 from gpuplanner.study.past.fleet import UNNAMED, in_service, known_board
 from gpuplanner.study.past.history import history
 from gpuplanner.study.past.pools import FleetPools
@@ -25,10 +29,11 @@ def fleet_planned(
     calendars: int | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> FleetPlanned:
-    """Plan every pool of a fleet, each as it would be planned by itself.
+    """Plan every pool of a fleet, each as it would be planned by itself; then with demand sent to other boards.
 
     Of a fleet whose jobs do not say on which board they ran, any board may serve any job, and the pools are filled
-    one after the other.
+    one after the other. Else the scenario says which jobs are not bound to their board: where their demand costs less
+    on another one, plans are of what is sent there.
     """
     pools: dict[str, Planned] = {}
     remarks: list[str] = []
@@ -46,7 +51,43 @@ def fleet_planned(
             f"Jobs do not say on which board they ran, so any may serve them: {', '.join(named)} are filled in this "
             "order, most GPUs first. What a job needs of memory or architecture is not known."
         )
-    return FleetPlanned(pools, tuple(remarks))
+    apart = FleetPlanned(pools, tuple(remarks))
+    return apart if remarks else with_moves(fleet, apart, method, calendars=calendars, tell=tell)
+
+
+def with_moves(
+    fleet: FleetPools,
+    apart: FleetPlanned,
+    method: str | None = None,
+    *,
+    calendars: int | None = None,
+    tell: Callable[[str], object] | None = None,
+) -> FleetPlanned:
+    """The plans with demand that is not bound to its board sent where all boards together cost least; checked."""
+    movable = movable_demand(fleet, apart.problems)
+    if not movable or not apart.plan.found:
+        return apart
+    if tell is not None:
+        tell("all boards together")
+
+    def again(given: Mapping[str, PlanProblem]) -> FleetPlan:
+        plans = {}
+        for name, problem in given.items():
+            same = problem is apart.problems[name]  # what nothing was sent from or to is planned already
+            made = (
+                apart.pools[name]
+                if same
+                else planned_for(problem, fleet.pools[name], method, calendars=calendars)
+            )
+            plans[name] = made.plan
+        return FleetPlan(plans, 0.0)
+
+    first = next(iter(fleet.pools.values()))
+    found = best_routed(apart.problems, movable, again, apart.plan, **first.effort)
+    require_sound("plan of all boards", verify_fleet(found, apart.problems, movable))
+    given = after_moves(apart.problems, found.moves)
+    routed = {name: Planned(given[name], plan) for name, plan in found.plans.items()}
+    return FleetPlanned(routed, (), found.moves, found.least, apart)
 
 
 def filled_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
@@ -84,16 +125,23 @@ class FleetPlanned:
 
     - ``pools``: Problem and plan of each, by name.
     - ``remarks``: What a reader must know of how demand was parted, in sentences.
+    - ``moves``: Demand that was sent to another board than its own.
+    - ``least``: What no plans undercut, however demand is parted; None where it stays.
+    - ``apart``: The plans without a move, where some were tried.
     """
 
     pools: Mapping[str, Planned]
     remarks: tuple[str, ...] = ()
+    moves: tuple[Transfer, ...] = ()
+    least: float | None = None
+    apart: FleetPlanned | None = None
 
     @property
     def plan(self) -> FleetPlan:
         """The plans as one: objective and bound are the sums over the pools."""
         plans = {name: one.plan for name, one in self.pools.items()}
-        return FleetPlan(plans, sum(found.seconds or 0.0 for found in plans.values()))
+        seconds = sum(found.seconds or 0.0 for found in plans.values())
+        return FleetPlan(plans, seconds, self.moves, self.least)
 
     @property
     def problems(self) -> dict[str, PlanProblem]:
@@ -109,13 +157,53 @@ class FleetPlanned:
         total = parts.select(
             pl.lit("all").alias("pool"),
             pl.lit(fleet.status).alias("status"),
-            pl.col(SUMMED).sum(),
+            pl.col(SUMMED).exclude("bound").sum(),
+            pl.lit(fleet.bound, pl.Float64).alias("bound"),
             pl.lit(fleet.gap, pl.Float64).alias("gap"),
         )
         order = ("pool", "status", *SUMMED[:3], "gap", *SUMMED[3:], "most_gpus")
         return pl.concat([parts, total], how="diagonal_relaxed").select(order)
 
+    @property
+    def moved(self) -> pl.DataFrame:
+        """What was sent where: a row for each pool and profile, and where it went, with mean instances of both."""
+        rows = []
+        for move in self.moves:
+            asked = float(move.amount.sum(axis=0).mean())
+            names = ("/".join(move.origin), "/".join(move.place))
+            rows.append((*names, move.each, asked, asked * move.each))
+        return pl.DataFrame(rows, schema=MOVED, orient="row").sort("instances", descending=True)
 
+    @property
+    def sentence(self) -> str | None:
+        """What sending demand to other boards saves; None where every job is bound to its own."""
+        if self.apart is None:
+            return None
+        alone, both = self.apart.plan.objective or 0.0, self.plan.objective or 0.0
+        if not self.moves:
+            return (
+                "Demand that named no board was tried on the others too: no plan that was found costs less than each "
+                f"board by itself, {alone:,.0f} GPU-hours."
+            )
+        gpus = sum(
+            float(move.amount.sum(axis=0).mean()) * self.problems[move.origin[0]].board.share(move.origin[1])
+            for move in self.moves
+        )
+        listed = ", ".join(
+            f"{one} to {other}" for one, other in self.moved.select("of", "to").head(3).iter_rows()
+        )
+        return (
+            f"A mean of {gpus:,.1f} GPUs of demand goes to another board than its own ({listed}"
+            f"{' and others' if len(self.moves) > 3 else ''}): the plans cost {both:,.0f} GPU-hours instead of "
+            f"{alone:,.0f}, {(alone - both) / alone:.1%} less. A GPU-hour counts alike on every board; a board that is "
+            "faster by its data sheet alone gets no credit, one that is slower takes more instances."
+        )
+
+
+MOVED = {
+    "of": pl.String, "to": pl.String, "instances_for_one": pl.Float64, "instances": pl.Float64,
+    "instances_there": pl.Float64,
+}  # fmt: skip
 SUMMED = ("gpus", "objective", "bound", "mean_gpus", "unmet_gpu_hours", "changes")
 """Columns of the table that are added up over the pools."""
 

@@ -1,0 +1,150 @@
+"""Demand that other boards of the fleet may serve: which jobs are not bound to theirs, where they fit, how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.catalog import board_spec
+from gpuplanner.errors import GeometryError
+from gpuplanner.hardware import GpuModel
+from gpuplanner.planner import Movable, PlanProblem
+from gpuplanner.scenario import Scenario
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.study.past.history import history
+from gpuplanner.study.past.pools import FleetPools
+
+MOST_OF_THE_WORK = 0.9
+"""A board is no place for demand of which less than this fits it."""
+
+
+def movable_demand(fleet: FleetPools, problems: Mapping[str, PlanProblem]) -> tuple[Movable, ...]:
+    """Demand of each pool that others may serve, by profile; none where the scenarios say that jobs stay.
+
+    A job that named no board may run on any that jobs of its partition ran on, if the memory that it was seen to use,
+    with headroom, is there; by ``all``, one that named its board too, where memory is no less. Whole GPUs are served
+    by whole GPUs, slices by the smallest slice with as many SMs and as much memory.
+    """
+    jobs = {name: _free_jobs(own) for name, own in fleet.pools.items()}
+    reached = _partitions(fleet)
+    found = []
+    for name, free in jobs.items():
+        problem = problems[name]
+        for profile in problem.profiles:
+            work = free.filter(profile=profile)
+            places = {}
+            for other, there in problems.items():
+                place = None if other == name else _place(problem.board, profile, there.board)
+                if place is None or _cluster(other) != _cluster(name):
+                    continue
+                fits = _fits(other, there, reached[name])
+                if _share(work, fits) >= MOST_OF_THE_WORK:
+                    places[other, place[0]] = place[1]
+                    work = work.with_columns(free=pl.col("free") & fits)
+            if places:
+                part = _part(work, problem)
+                if part.any():
+                    order = sorted(places.items(), key=lambda one: one[1])
+                    found.append(Movable(name, profile, part, dict(order)))
+    return tuple(found)
+
+
+def _cluster(pool: str) -> str:
+    """Jobs of one cluster cannot be sent to another: each has a queue of its own."""
+    return pool.rpartition("/")[0]
+
+
+def _free_jobs(own: Scenario) -> pl.DataFrame:
+    """Jobs of the recent past with their work, whether they are bound to their board, and the memory that they need."""
+    known = history(own)
+    named = pl.col("board_named").fill_null(value=True)
+    home = known.fleet.board.memory_gib
+    free = {"none": pl.lit(value=False), "unnamed": ~named, "all": pl.lit(value=True)}[own.other_boards]
+    return known.views["rightsized"].filter(pl.col("submit_time") >= known.recent).select(
+        "tenant", "profile", "gpus", partition=pl.col("partition").cast(pl.String), free=free,
+        work=(pl.col("instances") * pl.col("run_s")).fill_null(0.0),
+        needs_gib=pl.coalesce(pl.col("memory_peak_gib") * (1 + own.headroom), pl.when(named).then(home), 0.0),
+    )  # fmt: skip
+
+
+def _partitions(fleet: FleetPools) -> dict[str, dict[str, set[str]]]:
+    """Of each pool, the boards that jobs of each of its partitions ran on, in its cluster."""
+    boards: dict[tuple[str, str], set[str]] = {}
+    for name, own in fleet.pools.items():
+        for partition in history(own).jobs["partition"].cast(pl.String).drop_nulls().unique():
+            boards.setdefault((_cluster(name), partition), set()).add(name)
+    return {
+        name: {
+            partition: there for (cluster, partition), there in boards.items() if cluster == _cluster(name)
+        }
+        for name in fleet.pools
+    }
+
+
+def _fits(other: str, there: PlanProblem, reached: Mapping[str, set[str]]) -> pl.Expr:
+    """Whether a job may run on another board: its partition reaches it, a node is wide enough, and memory suffices."""
+    out_of_reach = [partition for partition, boards in reached.items() if other not in boards]
+    in_reach = ~pl.col("partition").is_in(out_of_reach).fill_null(value=False)
+    return (
+        in_reach & (pl.col("gpus") <= there.gpus_per_node) & (pl.col("needs_gib") <= there.board.memory_gib)
+    )
+
+
+def _share(work: pl.DataFrame, fits: pl.Expr) -> float:
+    """Share of the work that is not bound that fits."""
+    free = work.filter("free").select(all=pl.col("work").sum(), fits=pl.col("work").filter(fits).sum()).row(0)
+    return float(free[1]) / float(free[0]) if free[0] else 0.0
+
+
+def _part(work: pl.DataFrame, problem: PlanProblem) -> np.ndarray:
+    """Share of each tenant's demand that may move, shape (n_tenants, n_slots)."""
+    by = work.group_by("tenant").agg(all=pl.col("work").sum(), free=pl.col("work").filter("free").sum())
+    shares = {tenant: free / whole for tenant, whole, free in by.iter_rows() if whole}
+    part = np.array([min(1.0, shares.get(tenant, 0.0)) for tenant in problem.tenants])
+    return np.repeat(part[:, None], problem.n_slots, axis=1)
+
+
+def _place(home: GpuModel, profile: str, board: GpuModel) -> tuple[str, float] | None:
+    """Profile of another board that serves one, and how many do the work of one; None where none does.
+
+    A gain in speed that nobody measured is none; a loss is that of bandwidth or of arithmetic, whichever is worse.
+    """
+    there = WHOLE_GPU if profile == WHOLE_GPU else _smallest(home, profile, board)
+    sheets = [_speeds(home, profile), None if there is None else _speeds(board, there)]
+    if there is None or sheets[0] is None or sheets[1] is None:
+        return None
+    return there, max(1.0, *(own / other for own, other in zip(*sheets, strict=True)))
+
+
+def _smallest(home: GpuModel, profile: str, board: GpuModel) -> str | None:
+    """Smallest plain profile with as much memory and as many SMs."""
+    own = home.profile(profile)
+    enough = [
+        one
+        for one in board.profiles
+        if one.attribute == own.attribute
+        and None not in (one.memory_gib, own.memory_gib, one.sms, own.sms)
+        and (one.memory_gib or 0) >= (own.memory_gib or 0) * 0.95
+        and (one.sms or 0) >= (own.sms or 0)
+    ]
+    return min(enough, key=lambda one: one.size_order).name if enough else None
+
+
+def _speeds(board: GpuModel, profile: str) -> tuple[float, float] | None:
+    """Bandwidth and arithmetic of an instance; None where no source states them for the board."""
+    try:
+        sheet = board_spec(board.name)
+    except GeometryError:
+        return None
+    peak = sheet.dense_bf16_tflops or sheet.dense_fp16_tflops
+    if not peak or not sheet.memory_bandwidth_gb_s:
+        return None
+    if profile == WHOLE_GPU:
+        return sheet.memory_bandwidth_gb_s, peak
+    one = board.profile(profile)
+    return (
+        sheet.memory_bandwidth_gb_s * one.memory_slices / board.memory_slices,
+        peak * one.compute_slices / board.compute_slices,
+    )
