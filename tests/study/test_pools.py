@@ -331,5 +331,5 @@ def test_what_goes_to_other_boards_is_said_and_costs_less(mixed):
     assert apart.bound + 1e-6 >= found.plan.bound
     assert found.plan.gap < 0.005
     assert found.moved["instances"].sum() > 1
-    assert f"instead of {apart.objective:,.0f}" in found.sentence
+    assert f"less than the {apart.objective:,.0f}" in found.sentence
     assert found.table.filter(pool="all")["bound"].item() == pytest.approx(found.plan.bound)

@@ -44,6 +44,9 @@ _ROUGH_GAP = 0.01
 _SMALL = 1500
 _SNAP = 1e-5
 
+# Mean instances over all slots that are worth sending at all.
+_LEAST_SENT = 0.01
+
 
 @dataclass(frozen=True, eq=False)
 class Kind:
@@ -364,6 +367,8 @@ def _moves(joint: Joint, amounts: Mapping[tuple[int, int], Floats]) -> list[Tran
     """Amounts by tenant, in proportion to what each of them may send."""
     moves = []
     for (number, need), sent in sorted(amounts.items()):
+        if sent.mean() < _LEAST_SENT:
+            continue
         kind = joint.kinds[number]
         origin, goes = kind.origin, kind.goes
         assert origin is not None

@@ -192,11 +192,12 @@ class FleetPlanned:
         listed = ", ".join(
             f"{one} to {other}" for one, other in self.moved.select("of", "to").head(3).iter_rows()
         )
+        others = " and others" if len(self.moves) > 3 else ""
         return (
-            f"A mean of {gpus:,.1f} GPUs of demand goes to another board than its own ({listed}"
-            f"{' and others' if len(self.moves) > 3 else ''}): the plans cost {both:,.0f} GPU-hours instead of "
-            f"{alone:,.0f}, {(alone - both) / alone:.1%} less. A GPU-hour counts alike on every board; a board that is "
-            "faster by its data sheet alone gets no credit, one that is slower takes more instances."
+            f"A mean of {gpus:,.1f} GPUs of demand goes to another board than its own ({listed}{others}): "
+            f"{alone - both:,.0f} GPU-hours, {(alone - both) / alone:.1%}, less than the {alone:,.0f} of each board by "
+            "itself. A GPU-hour counts alike on every board; a board that is faster by its data sheet alone gets no "
+            "credit, one that is slower takes more instances."
         )
 
 
