@@ -23,6 +23,7 @@ from gpuplanner.study.future.fleet_plans import FleetPlanned, with_moves
 from gpuplanner.study.future.plans import Planned
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.pools import FleetPools, pool_table
+from gpuplanner.study.tenants.fairness import Fairness
 from gpuplanner.units import counted
 
 _MOVED = {"instances_for_one": ".2g", "instances": ",.2f", "instances_there": ",.2f"}
@@ -41,7 +42,9 @@ _HEADINGS = {
     "saved_gpu_hours": "saved a week, GPU h", "confidence": "rests on", "objective": "cost, GPU h",
     "bound": "no plan costs less than", "mean_gpus": "on, mean", "most_gpus": "on, most",
     "unmet_gpu_hours": "not met, GPU h", "changes": "GPUs cut anew", "of": "asked of", "to": "served by",
-    "instances_for_one": "there for one", "instances": "instances, mean", "instances_there": "there, mean",
+    "tenant": "team", "held_gpu_hours": "got, GPU h", "owed_gpu_hours": "owed, GPU h", "why": "why its jobs waited",
+    "next_step": "next step", "instances_for_one": "there for one", "instances": "instances, mean",
+    "instances_there": "there, mean",
 }  # fmt: skip
 
 
@@ -118,6 +121,7 @@ def fleet_page(
     ]  # fmt: skip
     if planned is not None:
         parts.append(_plans(planned))
+    parts += _teams(studies)
     parts.append(_who_is_there(fleet))
     first = next(iter(studies.values()))
     gpus = sum(one.fleet_gpus for one in decisions.values())
@@ -206,6 +210,28 @@ def _plans(planned: FleetPlanned) -> Section:
     return page.section(
         "Plans, board by board", page.paragraph(text), table, *(moved if planned.moves else ())
     )
+
+
+def _teams(studies: Mapping[str, Study]) -> list[Section]:
+    """What each team was due and got on each board, why its jobs waited there, and its next step."""
+    found = {name: Fairness.of_tables(study.tables) for name, study in studies.items()}
+    rows = [
+        one.teams.filter(pl.col("jobs") > 0).select(
+            "tenant", pl.lit(name).alias("pool"), "held_gpu_hours", "owed_gpu_hours", "why", "next_step"
+        )
+        for name, one in found.items()
+        if one is not None
+    ]
+    if not rows:
+        return []
+    said = page.note(
+        "Quotas count board by board; what each team was due and lent stands on the page of the board."
+    )
+    table = page.table(
+        pl.concat(rows).sort("tenant", "pool"), caption="Teams, board by board", headings=_HEADINGS,
+        formats={"held_gpu_hours": ",.0f", "owed_gpu_hours": ",.0f"},
+    )  # fmt: skip
+    return [page.section("Why jobs waited, team by team", table, said)]
 
 
 def _who_is_there(fleet: FleetPools) -> Section:

@@ -274,12 +274,29 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two):
     hours = dict(fleet_hours(fleet).group_by("tenant").agg(pl.col("gpu_hours").sum()).iter_rows())
     assert hours == pytest.approx({"A100-40GB": 16 * 72, "T4": 4 * 72})
     one = unknown_decision(two, "nothing")
-    study = SimpleNamespace(decision=one, plan=None, problem=None, provenance=SimpleNamespace(gpuplanner="1"))
+    row = {
+        "tenant": ["t0"],
+        "held_gpu_hours": 3.0,
+        "owed_gpu_hours": 1.0,
+        "why": "<i>full</i>",
+        "next_step": "wait",
+    }
+    bare = dict.fromkeys(("mean_rho", "max_rho", "jain_satisfaction", "jain_rho"))
+    facts = pl.DataFrame({"facts": [json.dumps({"rules": {}, "notes": [], "basis": "seen", **bare})]})
+    tables = dict.fromkeys(("teams", "team_borrowing", "team_shares"), pl.DataFrame(row)) | {
+        "team_facts": facts
+    }
+    study = SimpleNamespace(
+        decision=one, plan=None, problem=None, tables=tables, provenance=SimpleNamespace(gpuplanner="1")
+    )
     studies = {"A100-40GB": study, "<b>T4</b>": study}
     assert planned_of(pools_of(two), studies) is None
     text = fleet_page(fleet, studies, None, title="two")
     assert "&lt;b&gt;T4&lt;/b&gt;" in text
     assert "<b>T4" not in text
+    # Each team's line of each pool says why its jobs waited there.
+    assert text.count("&lt;i&gt;full&lt;/i&gt;</td><td>wait") == 2
+    assert "<i>full" not in text
     assert f'href="pools/{quote(folder_of("<b>T4</b>"))}/index.html"' in text
     assert all(f'<section id="{one}">' in text for one in ("the-decision", "on-monday", "the-fleet"))
 
