@@ -276,6 +276,7 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two):
     one = unknown_decision(two, "nothing")
     row = {
         "tenant": ["t0"],
+        "jobs": 1,
         "held_gpu_hours": 3.0,
         "owed_gpu_hours": 1.0,
         "why": "<i>full</i>",
