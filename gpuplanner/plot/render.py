@@ -12,6 +12,7 @@ import altair as alt
 from altair.typing import ChartType
 
 from gpuplanner._optional import import_optional
+from gpuplanner.errors import printable
 
 SVG_WIDTH = 860
 NOTEBOOK_WIDTH = 720
@@ -47,8 +48,17 @@ def chart_spec(chart: ChartType) -> dict[str, Any]:
     >>> chart_spec(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))["width"]
     'container'
     """
-    spec: dict[str, Any] = chart.to_dict()
+    spec: dict[str, Any] = _shown(chart.to_dict())
     return spec
+
+
+def _shown(value: Any) -> Any:  # noqa: ANN401 - JSON of any shape
+    """Texts of a specification as they may be shown: a control character among them ends the process that draws."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {key: _shown(each) for key, each in value.items()}
+    return [_shown(each) for each in value] if isinstance(value, list) else value
 
 
 def fitted(spec: dict[str, Any], width: int) -> dict[str, Any]:
@@ -137,7 +147,7 @@ def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
 
     def offline(spec: dict[str, Any], **_: object) -> dict[str, Any]:
         ours = "names" in spec.get("usermeta", {})  # a chart of the user's own is shown as it is
-        fit = fitted(spec, width) if ours else spec
+        fit = fitted(spec, width) if ours else _shown(spec)
         picture, told = _drawn(fit), str(spec.get("description") or spec.get("title") or "untitled")
         narrow = spec_to_svg(spec, width=NARROW_WIDTH) if ours else picture
         return {

@@ -123,8 +123,7 @@ def _gpus(one: Decision) -> Card:
         return ("GPUs needed at once", f"{shown(one, 'gpus')}",
                      f"{fleet} installed, {shown(one, 'more_gpus')} to buy")  # fmt: skip
     mean = f"{shown(one, 'gpus_mean')} on average" if round(one.gpus_mean) != one.gpus else ""
-    guessed = f"{fleet} is inferred from the jobs" if one.fleet_inferred else ""
-    return (label, f"{shown(one, 'gpus')} of {fleet}", mean, enough, guessed)
+    return (label, f"{shown(one, 'gpus')} of {fleet}", mean, enough)
 
 
 def _saved(one: Decision) -> Card:

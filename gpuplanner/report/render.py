@@ -170,6 +170,7 @@ def run_notebook(
 ) -> None:
     """Execute a notebook with papermill; unknown parameters are refused, which papermill only logs."""
     papermill = import_optional("papermill", extra="report")
+    exceptions = import_optional("nbclient.exceptions", extra="report")
     if not source.is_file():
         raise ScenarioError(message(str(source), "a notebook", "nothing there", "Check the path."))
     with _quiet():
@@ -198,6 +199,16 @@ def run_notebook(
         except papermill.exceptions.PapermillExecutionError as error:
             left = _keep(target, keep)
             text = f"{source.name}, cell {error.exec_count}: {error.ename}: {error.evalue}{left}"
+            raise GpuPlannerError(text) from None
+        except (exceptions.DeadKernelError, exceptions.CellTimeoutError) as error:
+            # The kernel was killed, or a cell took longer than any should: what it had done so far is kept.
+            why = str(error).strip().splitlines()[0]
+            text = message(
+                source.name,
+                f"a kernel that lives, and answers within {CELL_TIMEOUT_S / 60:g} minutes a cell",
+                f"{why}{_keep(target, keep)}",
+                "Look for what ended it (most often too little memory), and run it again.",
+            )
             raise GpuPlannerError(text) from None
 
 

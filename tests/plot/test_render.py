@@ -104,6 +104,12 @@ def test_a_chart_cannot_fetch_data():
         render._drawn(spec)
 
 
+def test_a_name_of_controls_is_drawn_as_text():
+    name = "a\x1b[2J\u202ecod\uffff" + "b" * 300
+    chart = plot.plot_costs(pl.DataFrame({"tenant": [name, "c"], "cost": [1.0, 2.0]}), unit="USD")
+    assert r"a\u001b[2J\u202ecod\uffff" in plot.chart_to_svg(chart)
+
+
 def test_coordinates_are_short_but_text_is_not_touched():
     rows = pl.DataFrame({"tenant": ["v1.23456"], "cost": [1 / 3]})
     svg = plot.chart_to_svg(plot.plot_costs(rows, unit="USD"))

@@ -322,6 +322,13 @@ def test_failing_notebook_leaves_the_old_report_and_is_kept(tmp_path, quick):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.ipynb", "out", "out.failed.ipynb"]
 
 
+def test_a_kernel_that_is_killed_is_said_and_nothing_is_lost(tmp_path, quick):
+    killed = failing(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(GpuPlannerError, match=r"bad.ipynb: expected a kernel that lives.*Kernel died"):
+        write_report(quick, tmp_path / "out", notebook=killed)
+    assert not (tmp_path / "out").exists()
+
+
 def test_notebook_that_shows_nothing_is_refused(tmp_path, quick):
     with pytest.raises(OSError, match="cells that show sections"):
         write_report(quick, tmp_path / "out", notebook=failing(tmp_path, "1 + 1"))

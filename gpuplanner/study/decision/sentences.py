@@ -92,7 +92,7 @@ def sentence(one: Decision, *, held_share: float = 1.0) -> str:
     if one.action == "cut":
         how = "as jobs come and go" if one.policy == ON_DEMAND else "otherwise"
         return f"Keep your {fleet} on, and cut {one.cut_gpus:,} of them {how}. {_waits(one)}"
-    why = "nothing that this path can perform serves jobs as well with less"
+    why = "no way on this path does with less"
     why = "too little was seen to give any back" if one.confidence == PEAKS else why
     if held_share < WHOLE_LIST:
         why = f"the jobs that were seen held {held_share:.1%} of them, so that the list may not be whole"
