@@ -40,13 +40,15 @@ LOOK = """<style>
 </style>"""
 MISSING = "–"
 RECOMMENDED = "the recommended one"
+UNSAID = ""
+"""What a drop-down holds for None, which it shows as a blank."""
 
 
 @dataclass(frozen=True)
 class Starts:
     """Where the controls begin.
 
-    - ``values``: By field of the scenario; what it leaves to the catalogue is filled in.
+    - ``values``: By field of the scenario, as controls hold them; what it leaves to the catalogue is filled in.
     - ``fleet``: The fleet in words, empty where the data cannot be read: the first answer says why.
     """
 
@@ -56,7 +58,8 @@ class Starts:
     @classmethod
     def of(cls, scenario: Scenario) -> Starts:
         """Read the fleet, and what the scenario leaves open."""
-        values = {row.name: getattr(scenario, row.name) for row in CONTROLS}
+        stated = {row.name: getattr(scenario, row.name) for row in CONTROLS}
+        values = {name: UNSAID if value is None else value for name, value in stated.items()}
         values["price_usd_per_kwh"] = usd_per_kwh_of(scenario)
         try:
             fleet = history(scenario).fleet
@@ -80,7 +83,7 @@ def control_of(row: Knob, starts: Starts) -> Any:  # noqa: ANN401 - an ipywidget
         "layout": {"width": "100%", "max_width": WIDTH},
     }
     if not isinstance(asked, Slider):
-        usual = [("as the data say", None)] if row.none else []
+        usual = [("as the data say", UNSAID)] if row.none else []
         options = [] if row.rule is None else [(name, name) for name in row.rule.options()]
         return widgets.Dropdown(options=usual + options, value=value, **look)
     whole = float not in row.kinds
@@ -214,7 +217,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.controls = {row.name: control_of(row, self._starts) for row in CONTROLS}
         self._stands, self._before, self._going_back = self._values(), list[dict[str, Any]](), False
         self.policy = widgets.Dropdown(
-            options=[(RECOMMENDED, None), *((f"{SHORT[name]}: {MEANINGS[name]}", name) for name in MEANINGS)],
+            options=[(RECOMMENDED, UNSAID), *((f"{SHORT[name]}: {MEANINGS[name]}", name) for name in MEANINGS)],
             description="Way shown", tooltip="Whose figures stand in the table",
             style={"description_width": LABELS}, layout={"width": "100%", "max_width": WIDTH},
         )  # fmt: skip
@@ -260,8 +263,15 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     def scenario(self) -> Scenario:
         """The scenario as the controls stand; a control at its start leaves its field alone."""
         starts = self._starts.values
-        moved = {name: one.value for name, one in self.controls.items() if one.value != starts[name]}
-        return replace(self.base, **moved)
+        moved = (row for row in CONTROLS if self.controls[row.name].value != starts[row.name])
+        return replace(self.base, **{row.name: self._stated(row) for row in moved})
+
+    def _stated(self, row: Knob) -> Any:  # noqa: ANN401 - a value of the scenario
+        """What a control says: steps that a browser adds up end in digits that nobody set."""
+        value = self.controls[row.name].value
+        if isinstance(row.control, Slider):
+            return round(value, row.control.decimals) if isinstance(value, float) else value
+        return None if value == UNSAID else value
 
     @property
     def question(self) -> Scenario:
@@ -283,7 +293,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self.pinned = PanelAnswer(self.base, compared(self.base, told))
         before = self.pinned
         found = compared(asked, told)
-        return PanelAnswer(asked, found, self.policy.value, frontier_html(found, before.found))
+        return PanelAnswer(asked, found, self.policy.value or None, frontier_html(found, before.found))
 
     def _html(self, answer: PanelAnswer) -> str:
         return answer_html(answer, self.pinned or answer)
@@ -291,7 +301,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     def _redraw(self) -> None:
         """Show the newest answer by the way that is chosen now; nothing is tuned for it."""
         if self.newest is not None:
-            self.newest = replace(self.newest, policy=self.policy.value)
+            self.newest = replace(self.newest, policy=self.policy.value or None)
             self.answer.value = self._html(self.newest)
 
     def _arrived(self, number: int, newest: PanelAnswer | None, answer: str, status: str) -> None:
@@ -320,7 +330,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             return
         before = self.pinned or known
         found = coarse(known.found, float(getattr(self.scenario, changed[0])))
-        shown = PanelAnswer(self.scenario, found, self.policy.value, frontier_html(found, before.found))
+        shown = PanelAnswer(
+            self.scenario, found, self.policy.value or None, frontier_html(found, before.found)
+        )
         self.answer.value = answer_html(shown, before)
 
     def _undo(self) -> None:
@@ -361,7 +373,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     def _reset(self) -> None:
         for name, control in self.controls.items():
             control.value = self._starts.values[name]
-        self.policy.value = None
+        self.policy.value = UNSAID
         self.ask()
 
     def _say_code(self) -> None:

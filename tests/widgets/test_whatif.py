@@ -66,7 +66,7 @@ def cells(panel, name: str) -> list[str]:
 def test_controls_start_at_the_values_of_the_answer_shown(panel, few):
     starts = {name: control.value for name, control in panel.controls.items()}
     assert (starts["wait_minutes"], starts["wait_quantile"]) == (few.wait_minutes, few.wait_quantile)
-    assert (starts["path"], starts["ownership"]) == (few.path, None)
+    assert (starts["path"], starts["ownership"]) == (few.path, "")
     assert starts["price_usd_per_kwh"] == 0.122
     assert panel.scenario == few
     assert f"{history(few).fleet.gpus} H100-80GB-SXM5" in panel.panel.children[0].value
@@ -249,3 +249,13 @@ def test_the_files_of_what_is_on_the_screen_are_a_button_away(told, few, tmp_pat
     assert page.startswith(f"# {made.newest.found.decision.sentence}\n")
     assert (tmp_path / "export" / made.newest.found.decision.path).is_dir()
     assert (tmp_path / "export" / "workbook.xlsx").stat().st_size > 5000
+
+
+def test_no_drop_down_is_blank_and_steps_of_a_browser_leave_no_digits(panel, few):
+    shown = [one.label for one in (*panel.controls.values(), panel.policy) if hasattr(one, "options")]
+    assert all(shown)
+    was = panel.controls["wait_minutes"].value
+    panel.controls["wait_minutes"].value = was + 0.1 + 0.2
+    assert panel.scenario.wait_minutes == round(was + 0.3, 2)
+    panel.controls["wait_minutes"].value = was
+    assert panel.scenario == few

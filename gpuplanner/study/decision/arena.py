@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Outcome, Readiness, Switching, play
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Outcome, Readiness, Switching
 from gpuplanner.study.decision.asked import AS_TODAY, Asked, counts_of, size_classes
 from gpuplanner.study.decision.types import QUEUE, TODAY
+from gpuplanner.study.plays import played
 from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 DRAWS = 7
@@ -146,7 +147,7 @@ class Arena:
         wait = np.full(len(self.played), np.nan)
         for draw in range(draws):
             rows, requests = self.requests(setting.view, draw, slow=slow)
-            found = play(
+            found = played(
                 requests, setting.fleet, queue=self.queue,
                 # Slurm takes the first of its table, whoever runs the fleet how.
                 placement="lowest" if self.queue == "slurm" else setting.placement,

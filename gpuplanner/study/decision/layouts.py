@@ -82,7 +82,8 @@ def mixed_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> li
     ['3g.40gb:1,1g.10gb:4', '3g.40gb:1,1g.10gb:4']
     """
     names = [name for name, count in wanted.items() if count > 0]
-    choices = [one for one in pareto_counts(board, names) if any(one.values())]
+    held = ({name: count for name, count in one.items() if count} for one in pareto_counts(board, names))
+    choices = [(one, format_layout(one)) for one in held if one]
     share = {name: board.share(name) for name in names}
     total = sum(share[name] * wanted[name] for name in names)
     target = {name: wanted[name] * gpus / total for name in names}
@@ -90,17 +91,17 @@ def mixed_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> li
     found = []
     for _ in range(gpus):
         shortest = min(names, key=lambda name: (got[name] / target[name], name))
-        able = [one for one in choices if one.get(shortest)]
+        lack = {name: max(target[name] - got[name], 0.0) for name in names}
 
-        def filled(one: Mapping[str, int]) -> tuple[float, str]:
-            fits = sum(
-                share[name] * min(count, max(target[name] - got[name], 0.0)) for name, count in one.items()
-            )
-            return round(fits, 9), format_layout({name: count for name, count in one.items() if count})
+        def filled(
+            choice: tuple[Mapping[str, int], str], lack: Mapping[str, float] = lack
+        ) -> tuple[float, str]:
+            one, text = choice
+            return round(sum(share[name] * min(count, lack[name]) for name, count in one.items()), 9), text
 
-        best = max(able, key=filled)
+        best, text = max((choice for choice in choices if shortest in choice[0]), key=filled)
         got.update(best)
-        found.append(format_layout({name: count for name, count in best.items() if count}))
+        found.append(text)
     return sorted(found)
 
 
