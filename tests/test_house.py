@@ -25,18 +25,16 @@ COMING: dict[str, tuple[str, ...]] = {
         "simulate/job_phases: hold_largest",
         "sizing/smallest_profile: smallest_serving",
     ),
-    "size: how fast a job is on a slice": (
-        "plot/sizing: plot_speed_accuracy",
-        "plot/sizing: plot_speeds",
-        "lab/speed/fast_enough: SpeedNeeds",
-        "lab/speed/fast_enough: smallest_fast_enough",
-        "lab/speed/measurements: own_measurements",
-        "lab/speed/text: model_to_json",
-    ),
+    "size: a speed model of one's own": ("lab/speed/measurements: own_measurements",),
 }
 """Door that is to come → public names that wait for it. The list may only get shorter."""
 
-TOOLS = ("docs/make_reference.py", "docs/make_forecast.py", "data/make_sample.py")
+TOOLS = (
+    "docs/make_reference.py",
+    "docs/make_forecast.py",
+    "data/make_sample.py",
+    "benchmarks/speed_model.py",
+)
 """What the project itself runs on its own package, beside commands and notebooks."""
 
 

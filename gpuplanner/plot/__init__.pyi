@@ -55,8 +55,6 @@ from gpuplanner.plot.render import spec_to_svg as spec_to_svg
 from gpuplanner.plot.render import svg_address as svg_address
 from gpuplanner.plot.sizing import plot_memory_stack as plot_memory_stack
 from gpuplanner.plot.sizing import plot_pooled as plot_pooled
-from gpuplanner.plot.sizing import plot_speed_accuracy as plot_speed_accuracy
-from gpuplanner.plot.sizing import plot_speeds as plot_speeds
 from gpuplanner.plot.theme import described as described
 from gpuplanner.plot.theme import layout_colours as layout_colours
 from gpuplanner.plot.theme import policy_colours as policy_colours
