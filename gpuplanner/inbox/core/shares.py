@@ -30,6 +30,7 @@ FACTS = {
 SHARED_OUT = "their GPU-hours are the share of the board's compute slices that they hold"
 NOT_COUNTED = "GPU-hours leave them out and are too low: name the board with --board WORD=BOARD"
 NOT_DECIDED = "GPU-hours are right; money, energy and layouts need the board: name it with --board WORD=BOARD"
+NOT_TOLD_APART = "which of its GPUs are of which board is not said: list each board as a node"
 TOLD = "of the boards that the word may mean only one has all the MIG profiles named with it; --board says otherwise"
 
 
@@ -159,7 +160,12 @@ def _nodes(inventory: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[
     undecided = Counter[str]()
     for text in inventory.filter(pl.col("gpus") > 0)["gpu_model"].drop_nulls():
         undecided.update(word for word in text.split("|") if boards.device(word).board is None)
-    return nodes, _finding("board of nodes not decided by its name", "info", undecided, NOT_DECIDED)
+    mixed = Counter(nodes.filter(pl.col("gpu_model").str.contains("|", literal=True))["gpu_model"].to_list())
+    findings = [
+        *_finding("board of nodes not decided by its name", "info", undecided, NOT_DECIDED),
+        *_finding("several boards on one node", "warning", mixed, NOT_TOLD_APART),
+    ]
+    return nodes, findings
 
 
 def _joined(text: str, boards: Boards, near: Collection[str] = ()) -> str:

@@ -211,6 +211,7 @@ def test_nodes_have_the_boards_that_words_and_layouts_tell():
     assert told["gpu_model"].to_list() == ["A100-40GB", "A100-40GB", "T4|A30-24GB", "T4|x", None]
     assert [(found.check, found.rows, found.example) for found in findings] == [
         ("board of nodes not decided by its name", 1, "'x'"),
+        ("several boards on one node", 2, "'T4|A30-24GB', 'T4|x'"),
         ("stated board of no device", 0, "'y'"),
     ]
 
@@ -218,3 +219,9 @@ def test_nodes_have_the_boards_that_words_and_layouts_tell():
 def test_words_with_commas_are_no_two_words():
     assert device_words({"a,b": 1, "c": 0}) == "a_b=1"
     assert Boards().device("a_b").board is None
+
+
+def test_a_node_with_two_boards_is_said():
+    nodes = pl.DataFrame({"node": ["n1", "n2"], "gpu_model": ["A30|L40S", "A30"], "gpus": 4, "layouts": None})
+    found = {one.check: (one.severity, one.rows, one.example) for one in resolve_nodes(nodes)[1]}
+    assert found["several boards on one node"] == ("warning", 1, "'A30-24GB|L40S'")
