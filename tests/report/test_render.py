@@ -161,7 +161,7 @@ class Places(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
-        if tag in ("section", "details", "div", "footer"):
+        if tag in ("section", "details", "div", "dl", "footer"):
             known = dict(attrs)
             self._open.append((tag, known.get("id"), tag == "details" and "open" not in known))
             if known.get("id"):
