@@ -16,6 +16,10 @@ GRAMS_PER_KILOGRAM = 1000.0
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
+NOT_IN_SIGHT = "not within a year"
+"""When a fleet is full, where no week ahead says so."""
+
+
 def day_text(when: date | str) -> str:
     """A day of the calendar as people write it, in every locale alike.
 

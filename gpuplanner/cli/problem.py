@@ -114,8 +114,8 @@ def plan_pools(
             name: plan_figures(one.plan, one.problem, as_json=True) for name, one in planned.pools.items()
         }
         compared = {name: one.to_dict() for name, one in kept.items()} or None
-        figures |= {"moves": planned.moved.to_dicts()}
-        figures |= {"apart_objective": None if planned.apart is None else planned.apart.plan.objective}
+        apart = None if planned.apart is None else planned.apart.plan.objective
+        figures |= {"moves": planned.moved.to_dicts(), "apart_objective": apart}
         show(figures | {"pools": parts, "comparison": compared, "remarks": planned.remarks}, as_json=True)
     return plan_exit(found.status, timed_out=any(one.plan.hit_time_limit for one in planned.pools.values()))
 

@@ -21,7 +21,7 @@ from gpuplanner.planner.contract.movable import Movable, Transfer, after_moves, 
 from gpuplanner.planner.contract.plan import FORMAT as PLAN_FORMAT
 from gpuplanner.planner.contract.plan import LARGEST_FILE, Plan, plan_from_plain
 from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import SearchArguments, SearchLimits, planned_within
+from gpuplanner.planner.methods.search import GAP_TARGET, SearchArguments, SearchLimits, planned_within
 from gpuplanner.planner.program.joint import Joint, joint_bound, joint_floors, solved_jointly, swept
 from gpuplanner.planner.verification.moves import move_faults
 from gpuplanner.planner.verification.plans import verify
@@ -161,7 +161,7 @@ def best_routed(
 ) -> FleetPlan:
     """Send demand where all pools together cost least, plan them, and keep the cheapest; `apart` is without moves."""
     checked_movable(pools, movable)
-    asked: dict[str, Any] = {"gap_target": 0.005, **limits}
+    asked: dict[str, Any] = {"gap_target": GAP_TARGET, **limits}
     effort = Effort.begin(**asked)
     joint = Joint.of(pools, movable)
     best = replace(apart, least=0.0)
@@ -178,10 +178,10 @@ def best_routed(
     if small is not None:
         best = better(*small)
     floors: dict[int, float] = {}
-    for stage in ("program", "floors"):
+    for with_floors in (False, True):
         if ((best.gap or 0.0) <= effort.gap_target and best.least) or effort.spent():
             break
-        if stage == "floors":
+        if with_floors:
             floors = joint_floors(joint, effort.share(0.7))
         least, guides = joint_bound(joint, floors, effort)
         best = better(least, swept(joint, guides, effort) if guides else ())
@@ -191,7 +191,7 @@ def best_routed(
 def _finer(how: SearchArguments) -> SearchArguments:
     """Pools are planned more finely than all of them need be: sending demand has a part in the gap."""
     found = how.copy()
-    found["gap_target"] = _OF_POOLS * how.get("gap_target", 0.005)
+    found["gap_target"] = _OF_POOLS * how.get("gap_target", GAP_TARGET)
     return found
 
 
@@ -200,7 +200,7 @@ def _limits(pools: Mapping[str, PlanProblem], how: SearchArguments) -> dict[str,
     found = {name: value for name, value in how.items() if name not in ("method", "calendars")}
     if found.get("time_limit_s") is None and found.get("work_limit") is None:
         found["work_limit"] = WORK_LIMIT * len(pools)
-    return {"gap_target": 0.005, **found}
+    return {"gap_target": GAP_TARGET, **found}
 
 
 def _each(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments]) -> FleetPlan:

@@ -146,8 +146,9 @@ def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
     """
 
     def offline(spec: dict[str, Any], **_: object) -> dict[str, Any]:
+        spec = _shown(spec)
         ours = "names" in spec.get("usermeta", {})  # a chart of the user's own is shown as it is
-        fit = fitted(spec, width) if ours else _shown(spec)
+        fit = fitted(spec, width) if ours else spec
         picture, told = _drawn(fit), str(spec.get("description") or spec.get("title") or "untitled")
         narrow = spec_to_svg(spec, width=NARROW_WIDTH) if ours else picture
         return {

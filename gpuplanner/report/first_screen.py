@@ -26,7 +26,8 @@ from gpuplanner.report.figures import (
 )
 from gpuplanner.report.fleet import fleet_picture
 from gpuplanner.report.words import safe
-from gpuplanner.study.decision.types import NOT_IN_SIGHT, PEAKS, Decision
+from gpuplanner.study.decision.types import PEAKS, Decision
+from gpuplanner.units import NOT_IN_SIGHT
 
 LEFT_OUT = 0.01
 """Share of the GPU-hours that may be left out before the badge warns."""
@@ -130,11 +131,10 @@ def _saved(one: Decision) -> Card:
     label, saving, worth = "Saved a week", one.saving, one.worth
     if saving.value is None:
         return (label, "none", safe(_sentence(saving.reason or "")))
-    spread = None not in (saving.low, saving.high) and saving.low != saving.high
     weeks = f"{shown(one, 'saving.low')} to {shown(one, 'saving.high')} in 9 weeks of 10"
     energy = f"{shown(one, 'worth.kwh_per_week')}&nbsp;kWh" if worth.kwh_per_week else ""
     dollars = "" if worth.usd_per_week is None else shown(one, "worth.usd_per_week", money)
-    week = weeks if spread else "the same every week"
+    week = weeks if saving.varies else "the same every week"
     return (label, f"{shown(one, 'saving.value')} GPU-hours", week, energy, dollars, _moved(one))
 
 
@@ -249,13 +249,13 @@ def _left(one: Decision, peaks: pl.DataFrame | None) -> str:
         )
     if peaks is None or peaks.is_empty() or not one.fleet_gpus:
         return ""
-    return peaks_figure(one, peaks)
+    return peaks_figure(peaks, gpus=one.fleet_gpus, known=not one.fleet_inferred)
 
 
-def peaks_figure(one: Decision, peaks: pl.DataFrame) -> str:
+def peaks_figure(peaks: pl.DataFrame, *, gpus: int, known: bool) -> str:
     """The most that was held, day by day, beside what there is."""
     return page.figure(
-        plot.plot_peaks(peaks, gpus=one.fleet_gpus, known=not one.fleet_inferred),
+        plot.plot_peaks(peaks, gpus=gpus, known=known),
         title="GPUs held in the busiest hour of each day",
         alt=plot.peaks_text(peaks),
         numbers=peaks,

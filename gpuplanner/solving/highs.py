@@ -55,6 +55,8 @@ def hand_over(
     matrix.index_ = np.fromiter(itertools.chain.from_iterable(held), dtype=np.int32)
     matrix.value_ = np.fromiter(itertools.chain.from_iterable(amounts), dtype=np.float64)
     if whole:
-        kinds = (highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous)
-        program.integrality_ = [kinds[place in fractions] for place in range(program.num_col_)]
+        kinds = [highspy.HighsVarType.kInteger] * program.num_col_
+        for place in fractions:
+            kinds[place] = highspy.HighsVarType.kContinuous
+        program.integrality_ = kinds
     highs.passModel(program)

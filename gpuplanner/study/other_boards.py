@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from gpuplanner.catalog import board_spec
 from gpuplanner.errors import GeometryError
 from gpuplanner.hardware import GpuModel
 from gpuplanner.planner import Movable, PlanProblem
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.sizing.predict.throughput import board_facts
 from gpuplanner.study.past.history import history
 from gpuplanner.study.past.pools import FleetPools
 
@@ -135,16 +135,13 @@ def _smallest(home: GpuModel, profile: str, board: GpuModel) -> str | None:
 def _speeds(board: GpuModel, profile: str) -> tuple[float, float] | None:
     """Bandwidth and arithmetic of an instance; None where no source states them for the board."""
     try:
-        sheet = board_spec(board.name)
+        sheet = board_facts(board.name)
     except GeometryError:
         return None
-    peak = sheet.dense_bf16_tflops or sheet.dense_fp16_tflops
-    if not peak or not sheet.memory_bandwidth_gb_s:
-        return None
-    if profile == WHOLE_GPU:
-        return sheet.memory_bandwidth_gb_s, peak
+    if sheet is None or profile == WHOLE_GPU:
+        return None if sheet is None else (sheet.memory_bandwidth, sheet.flops)
     one = board.profile(profile)
     return (
-        sheet.memory_bandwidth_gb_s * one.memory_slices / board.memory_slices,
-        peak * one.compute_slices / board.compute_slices,
+        sheet.memory_bandwidth * one.memory_slices / board.memory_slices,
+        sheet.flops * one.compute_slices / board.compute_slices,
     )

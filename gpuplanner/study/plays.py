@@ -15,8 +15,34 @@ from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Outcome, play
 
 MOST_BYTES = 256 << 20
 """What is remembered holds at most so much; what was not asked for longest goes first."""
-_kept: OrderedDict[bytes, tuple[Outcome, int]] = OrderedDict()
-_lock = Lock()
+
+
+class Kept:
+    """Outcomes by the digest of what was asked, the one that was asked for last at the end."""
+
+    def __init__(self) -> None:
+        self.outcomes: OrderedDict[bytes, Outcome] = OrderedDict()
+        self.held = 0  # bytes: adding them up at every play would take longer than a small play
+        self._lock = Lock()
+
+    def get(self, key: bytes) -> Outcome | None:
+        """What came of it, if it is known."""
+        with self._lock:
+            if key in self.outcomes:
+                self.outcomes.move_to_end(key)
+            return self.outcomes.get(key)
+
+    def put(self, key: bytes, found: Outcome) -> None:
+        """Remember it, and forget what was not asked for longest where all is too much."""
+        with self._lock:
+            if key not in self.outcomes:
+                self.held += _size(found)
+            self.outcomes[key] = found
+            while self.held > MOST_BYTES and len(self.outcomes) > 1:
+                self.held -= _size(self.outcomes.popitem(last=False)[1])
+
+
+_kept = Kept()
 
 
 def played(requests: NodeRequests, fleet: NodeFleet, **how: Any) -> Outcome:  # noqa: ANN401 - as play takes them
@@ -31,18 +57,16 @@ def played(requests: NodeRequests, fleet: NodeFleet, **how: Any) -> Outcome:  # 
     mark = hashlib.blake2b(digest_size=20)
     _feed(mark, (requests, fleet, how))
     key = mark.digest()
-    with _lock:
-        if key in _kept:
-            _kept.move_to_end(key)
-            return _kept[key][0]
-    found = play(requests, fleet, **how)
-    found.start_s.flags.writeable = False
-    size = found.start_s.nbytes + int(found.on.estimated_size() + found.held.estimated_size())
-    with _lock:
-        _kept[key] = (found, size)
-        while len(_kept) > 1 and sum(each for _, each in _kept.values()) > MOST_BYTES:
-            _kept.popitem(last=False)
+    found = _kept.get(key)
+    if found is None:
+        found = play(requests, fleet, **how)
+        found.start_s.flags.writeable = False
+        _kept.put(key, found)
     return found
+
+
+def _size(found: Outcome) -> int:
+    return found.start_s.nbytes + int(found.on.estimated_size() + found.held.estimated_size())
 
 
 def _feed(mark: Any, value: object) -> None:  # noqa: ANN401 - hashlib names no type

@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner import study as walk
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.report import page, tearsheet
+from gpuplanner.report import appendix, page, tearsheet
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import first_screen, fleet_words, needs_frame, teams_table
 from gpuplanner.report.fleet import fleet_picture
@@ -132,7 +132,7 @@ class ShownStudy(Study):
 
     def forecast(self) -> View:
         """What is needed week by week, until the fleet is full; and the forecast behind a plan, where there is one."""
-        shown = Section(tearsheet.capacity(self) + tearsheet.demand(self))
+        shown = Section(tearsheet.capacity(self) + appendix.demand(self))
         return View(shown, needs_frame(self.decision))
 
     def fleet(self) -> View:

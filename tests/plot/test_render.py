@@ -104,10 +104,12 @@ def test_a_chart_cannot_fetch_data():
         render._drawn(spec)
 
 
-def test_a_name_of_controls_is_drawn_as_text():
+def test_a_name_of_controls_is_drawn_as_text(renderer):
     name = "a\x1b[2J\u202ecod\uffff" + "b" * 300
     chart = plot.plot_costs(pl.DataFrame({"tenant": [name, "c"], "cost": [1.0, 2.0]}), unit="USD")
     assert r"a\u001b[2J\u202ecod\uffff" in plot.chart_to_svg(chart)
+    plot.enable_offline_renderer()
+    assert r"a\u001b[2J\u202ecod\uffff" in chart._repr_mimebundle_()["image/svg+xml"]
 
 
 def test_coordinates_are_short_but_text_is_not_touched():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.planner import PlanProblem, assign, plan, verify
-from gpuplanner.report.tearsheet import layouts
+from gpuplanner.report.appendix import layouts
 from gpuplanner.study.future.calm import calm_and_free, choice_sentence, choice_table, choices, play
 from gpuplanner.study.future.plans import Planned, plan_problem, planned_for
 from gpuplanner.study.handover.calendar import calendar_pack

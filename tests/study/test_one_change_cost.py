@@ -24,7 +24,7 @@ from gpuplanner.planner import (
     plan_to_json,
     verify,
 )  # fmt: skip
-from gpuplanner.report import tearsheet
+from gpuplanner.report import appendix
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
 from gpuplanner.study.future.drains import drain_of
@@ -107,9 +107,9 @@ def test_every_door_states_the_same_minutes(tmp_path, study, board, path, before
     shown = replace(
         study, problem=problem, tables={**study.tables, "layout_changes": layout_changes(found, problem)}
     )
-    assert f">{minutes:.4g}<" in tearsheet.layouts(shown)
+    assert f">{minutes:.4g}<" in appendix.layouts(shown)
     words = problem.change.words()
-    assert words in tearsheet.layouts(shown)
+    assert words in appendix.layouts(shown)
     assert words in verify_any(kept, None).findings[0]
     if reboot or path != "nvml":
         assert f"{minutes:.4g} min" in words

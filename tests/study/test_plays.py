@@ -37,9 +37,9 @@ def test_nobody_changes_what_is_remembered():
 
 
 def test_what_was_not_asked_for_longest_goes_first(monkeypatch):
-    plays._kept.clear()
+    monkeypatch.setattr(plays, "_kept", plays.Kept())
     monkeypatch.setattr(plays, "MOST_BYTES", 1)
     first = plays.played(ASKED, FLEET)
     plays.played(ASKED, FLEET, queue="strict")
-    assert len(plays._kept) == 1
+    assert len(plays._kept.outcomes) == 1
     assert plays.played(ASKED, FLEET) is not first

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.inbox import read, write_dataset
-from gpuplanner.report import tearsheet
+from gpuplanner.report import appendix, tearsheet
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import evaluate, open_study
 from gpuplanner.study.future.workload import too_short
@@ -58,7 +58,7 @@ def test_what_happened_is_told_and_nothing_is_planned(three_days, tmp_path):
     assert "Where the hours went" in sections["ledger"]
     assert "29 rows read" in sections["quality"]
     for name in ("demand", "layouts"):
-        assert getattr(tearsheet, name)(study) == ""
+        assert getattr(appendix, name)(study) == ""
     book = write_study_workbook(tmp_path / "book.xlsx", study)
     assert "Ledger" in pl.read_excel(book, sheet_id=0)
     study.save(tmp_path / "study")

@@ -11,8 +11,7 @@ import typer
 
 from gpuplanner.cli.app import put, say
 from gpuplanner.errors import file_name, printable
-from gpuplanner.study.decision.types import NOT_IN_SIGHT
-from gpuplanner.units import counted, day_text
+from gpuplanner.units import NOT_IN_SIGHT, counted, day_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -156,11 +155,7 @@ def figures(one: Decision) -> list[tuple[str, str]]:
     rows = [("GPUs on at once", f"{one.gpus:,} of {one.fleet_gpus:,}     {held}".rstrip())]
     saving = one.saving
     if saving.value is not None:
-        span = (
-            ""
-            if saving.low is None or saving.high is None or saving.low == saving.high
-            else f"     {saving.low:,.0f} to {saving.high:,.0f} in 9 weeks of 10"
-        )
+        span = "" if not saving.varies else f"     {saving.low:,.0f} to {saving.high:,.0f} in 9 weeks of 10"
         rows.append(("GPU-hours a week", f"{saving.value:,.0f} saved{span}"))
     if saving.value is not None or one.worth.usd_per_week is not None:
         rows.append(("Worth", one.worth.basis.replace("\n", " ")))

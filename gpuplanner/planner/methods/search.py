@@ -28,6 +28,10 @@ slot without looking ahead. ``calendar``: few different days. ``static``: no cha
 _DECIMALS = 9
 
 
+GAP_TARGET = 0.005
+"""Gap at which a search stops, where nobody says another."""
+
+
 class SearchLimits(TypedDict, total=False):
     """How hard a plan is searched for: arguments of :func:`plan`."""
 
@@ -51,7 +55,7 @@ def plan(
     method: str = "auto",
     calendars: int = 2,
     time_limit_s: float | None = None,
-    gap_target: float = 0.005,
+    gap_target: float = GAP_TARGET,
     seed: int = 0,
     solver: str = "highs",
     work_limit: int | None = None,

@@ -87,20 +87,19 @@ def mixed_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> li
     share = {name: board.share(name) for name in names}
     total = sum(share[name] * wanted[name] for name in names)
     target = {name: wanted[name] * gpus / total for name in names}
+    lack = dict(target)
     got: Counter[str] = Counter()
+
+    def filled(choice: tuple[Mapping[str, int], str]) -> tuple[float, str]:
+        one, text = choice
+        return round(sum(share[name] * min(count, lack[name]) for name, count in one.items()), 9), text
+
     found = []
     for _ in range(gpus):
         shortest = min(names, key=lambda name: (got[name] / target[name], name))
-        lack = {name: max(target[name] - got[name], 0.0) for name in names}
-
-        def filled(
-            choice: tuple[Mapping[str, int], str], lack: Mapping[str, float] = lack
-        ) -> tuple[float, str]:
-            one, text = choice
-            return round(sum(share[name] * min(count, lack[name]) for name, count in one.items()), 9), text
-
         best, text = max((choice for choice in choices if shortest in choice[0]), key=filled)
         got.update(best)
+        lack |= {name: max(target[name] - got[name], 0.0) for name in best}
         found.append(text)
     return sorted(found)
 

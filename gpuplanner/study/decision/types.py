@@ -16,8 +16,6 @@ BASES = (OBSERVED, ASSUMED, QUEUE)
 HELD_BACK, LEFT_OUT, PEAKS = "held-back weeks", "left-out days", "peaks only"
 NEVER_RAN, NO_GPU = "no job states when it ran", "no job asked for a GPU"
 """Why nothing can be played."""
-NOT_IN_SIGHT = "not within a year"
-"""When the fleet is full, where no week ahead says so."""
 DECIMALS = 6
 CUT_BY_JOBS = "on demand"
 """Layout of GPUs that hold what the jobs on them ask for."""
@@ -72,6 +70,11 @@ class Saving:
     high: float | None = None
     reason: str | None = None
     realised: tuple[float, ...] = ()
+
+    @property
+    def varies(self) -> bool:
+        """Whether weeks are known to differ in what they save."""
+        return None not in (self.low, self.high) and self.low != self.high
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,110 @@
+"""An answer of the what-if panel as it looks: the decision, the frontier, and the figures beside those before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from gpuplanner import plot
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.frames import frontier_frame, target_in_words
+from gpuplanner.study.decision.policies import SHORT
+from gpuplanner.study.decision.record import Comparison, PolicyRow
+from gpuplanner.widgets.background import table_html
+
+LOOK = """<style>
+.gpuplanner-answer picture img { max-width: 100%; height: auto; }
+.gpuplanner-answer table { border-collapse: collapse; margin: .6em 0; }
+.gpuplanner-answer :is(th, td) { padding: .2em .5em; text-align: right; vertical-align: top; }
+.gpuplanner-answer td { overflow-wrap: anywhere; min-width: 6em; }
+.gpuplanner-answer tbody th { text-align: left; font-weight: normal; }
+.gpuplanner-answer tbody tr:nth-child(odd) { background: rgba(128, 128, 128, .08); }
+</style>"""
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class PanelAnswer:
+    """What was found for a scenario, and how it is looked at.
+
+    - ``scenario``: As it was asked.
+    - ``found``: All ways, and the decision.
+    - ``policy``: Whose figures are shown; None: the recommended way's.
+    - ``picture``: From :func:`frontier_html`.
+    """
+
+    scenario: Scenario
+    found: Comparison
+    policy: str | None = None
+    picture: str = ""
+
+    @property
+    def row(self) -> PolicyRow | None:
+        """The figures of the way that is shown; None if it was not compared."""
+        return self.found.row(self.policy or self.found.winner)
+
+
+def frontier_html(found: Comparison, pinned: Comparison) -> str:
+    """The frontier, with the ways of the pinned answer as outlines."""
+    frame = frontier_frame(found, None if pinned == found else pinned)
+    return plot.picture_html(plot.plot_frontier(frame, limit=found.minutes, best=found.winner, names=SHORT))
+
+
+def answer_html(answer: PanelAnswer, pinned: PanelAnswer) -> str:
+    """The decision, the frontier, and the figures beside those of the answer that is pinned."""
+    columns = {"as it stands": _figures(answer)}
+    if (old := _figures(pinned)) != columns["as it stands"]:
+        columns = {"pinned": old, "what if": _figures(answer)}
+    names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
+    rows = ([name, *(figures.get(name, MISSING) for figures in columns.values())] for name in names)
+    one = answer.found.decision
+    steps = "".join(f"<li>{escape(step)}</li>" for step in one.monday)
+    to_do = f"<details><summary>On Monday</summary><ol>{steps}</ol></details>" if steps else ""
+    sure = " ".join(one.how_sure)
+    return (
+        f"{LOOK}<div class='gpuplanner-answer'><p><b>{escape(one.sentence)}</b></p>"
+        f"<p>{escape(target_in_words(answer.found))}</p>{answer.picture}"
+        f"{table_html(['', *columns], rows)}{to_do}"
+        f"<p>{escape(sure)}</p></div>"
+    )
+
+
+def _figures(answer: PanelAnswer) -> dict[str, str]:
+    """Figures by what they are called; those of the decision first, then those of the way that is shown."""
+    found, one, row = answer.found, answer.found.decision, answer.row
+    cells = {
+        "what to do": one.action.replace("_", " "),
+        "GPUs on at once, at most": f"{one.gpus:,} of {one.fleet_gpus:,}",
+        "saved [GPU h a week]": _between(one.saving.value, one.saving.low, one.saving.high),
+        "worth [USD a week]": _number(one.worth.usd_per_week, ",.0f"),
+        "the fleet is full, as today": one.run_out.today.date or MISSING,
+        "the fleet is full, as recommended": one.run_out.recommended.date or MISSING,
+    }
+    if row is None:
+        return cells | {"way": f"{SHORT.get(answer.policy or found.winner, answer.policy)} (not compared)"}
+    cells |= {
+        "way": SHORT.get(row.policy, row.policy),
+        "holds the limit": "yes" if row.meets_target else row.reason or "no",
+        "GPUs on [GPU h a week]": _number(row.gpu_hours, ",.0f"),
+        "added, the class that pays most [min]": _number(row.added_minutes, ",.1f"),
+        "jobs that pay [%]": _number(None if row.later_share is None else 100 * row.later_share, ",.0f"),
+        "longest [min]": _number(row.longest_min, ",.0f"),
+    }
+    for part in row.by_class:
+        cells[f"{part.size_class}: late, of its limit [min]"] = (
+            f"{_number(part.late_quantile_min, ',.1f')} of {_number(part.limit_min, ',.1f')}"
+        )
+    return cells
+
+
+def _between(mean: float | None, low: float | None, high: float | None) -> str:
+    """A mean with its interval, if there is one."""
+    if mean is None:
+        return MISSING
+    return f"{mean:,.0f}" + (
+        "" if low is None or high is None or low == high else f" ({low:,.0f} to {high:,.0f})"
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return MISSING if value is None else format(value, form)
