@@ -34,6 +34,7 @@ class Shared:
             request.update(
                 team=rules["team"][row], tier=rules["tier"][row], left=request["run"], charge=0.0, starts=0, since=0.0,
                 barred=None, first=math.nan, finished=math.nan, queued=0.0, lost=0.0, stops=0, failures=0,
+                slowed=0.0, factor=1.0,
                 units=rules["units"][request["profile"]] * request["total"], fails=False,
             )  # fmt: skip
         self.numbers = {id(request): number for number, request in enumerate(self.requests)}
@@ -45,7 +46,7 @@ class Shared:
 
     def found(self):
         _, on = self.play()
-        names = ("first", "finished", "queued", "lost", "stops", "failures")
+        names = ("first", "finished", "queued", "lost", "stops", "failures", "slowed")
         rows = {request["row"]: request for request in self.requests}
         blank = {name: math.nan if name in names[:2] else 0 for name in names}
         table = [rows.get(row, blank) for row in range(len(self.start_s))]
@@ -120,6 +121,7 @@ class Shared:
                 request["finished"] = self.now
                 request["lost"] += run["start"] - run["begun"] + request["charge"]
                 request["lost"] += self.rules["write"] * self.written(request)
+                request["slowed"] += request["left"] * (request["factor"] - 1.0)
                 request["left"] = 0.0
 
     def age(self):
@@ -208,10 +210,15 @@ class Shared:
 
     def written(self, request):
         every = self.every(request)
-        return max(math.ceil(request["left"] / every) - 1.0, 0.0) if 0 < every < math.inf else 0.0
+        takes = request["left"] * request["factor"]
+        return max(math.ceil(takes / every) - 1.0, 0.0) if 0 < every < math.inf else 0.0
 
     def plan(self, request):
-        run = request["charge"] + request["left"] + self.rules["write"] * self.written(request)
+        run = (
+            request["charge"]
+            + request["left"] * request["factor"]
+            + self.rules["write"] * self.written(request)
+        )
         request["fails"] = False
         if self.rules["mtbf"] is not None:
             fails = -math.log(self.draw(request)) * (self.rules["mtbf"] / request["total"])
@@ -236,8 +243,9 @@ class Shared:
             worked = 0.0
         elif every > 0:
             worked = every * math.floor(worked / (every + self.rules["write"]))
-        worked = min(worked, request["left"])
-        request["left"] -= worked
+        worked = min(worked, request["left"] * request["factor"])
+        request["left"] -= worked / request["factor"]
+        request["slowed"] += worked - worked / request["factor"]
         request["lost"] += self.now - run["begun"] - worked
         request["charge"], request["since"] = charge, self.now
 
@@ -245,7 +253,7 @@ class Shared:
 
     def make_room(self, request):
         """Stop as few as will do; who they are."""
-        profiles = self.profiles_for(request)
+        profiles = self.open_profiles(request)
         everybody = self.running
         if any(self.fits(request, profile) for profile in profiles):
             return []
@@ -275,6 +283,9 @@ class Shared:
                 return [self.stop(run, request) for run in taken]
             self.running = everybody
         return []
+
+    def open_profiles(self, request):
+        return self.profiles_for(request)
 
     def may_stop(self, request, run, within):
         other = run["request"]

@@ -2,6 +2,7 @@
 
 from gpuplanner.simulate.nodes.instance_sets import Flexible, instance_sets
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Outcome, Switching
+from gpuplanner.simulate.nodes.network import NodeNetwork
 from gpuplanner.simulate.nodes.play import play
 from gpuplanner.simulate.nodes.readiness import Readiness, readiness
 from gpuplanner.simulate.nodes.shared_play import play_shared
@@ -10,6 +11,7 @@ from gpuplanner.simulate.nodes.sharing import QuotaGroup, SharedOutcome, Sharing
 __all__ = [
     "Flexible",
     "NodeFleet",
+    "NodeNetwork",
     "NodeRequests",
     "Outcome",
     "QuotaGroup",

@@ -189,3 +189,12 @@ def shrink(w: NodeWorld) -> bool:
         w.state[node], gone = GONE, True
         note(w, node, s.now, 0)
     return gone
+
+
+@called
+def wake(w: NodeWorld, request: int, profile: int) -> None:
+    """Wake those of the chosen nodes that sleep."""
+    for rank in range(w.nodes[request]):
+        node = w.chosen[rank]
+        if w.state[node] == GONE:
+            bring(w, node, pool_with(w, node, profile, w.given[rank]))

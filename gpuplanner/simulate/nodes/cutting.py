@@ -27,7 +27,7 @@ def recount(w: NodeWorld, node: int, states: Ints, free: Ints) -> None:
 @compiled
 def due_of(w: NodeWorld, request: int) -> float:
     """When a request that runs is over by its limit, at the earliest now."""
-    due: float = max(w.start[request] + w.limit[request], w.status[0].now)
+    due: float = max(w.start[request] + w.limit[request] * w.factor[request], w.status[0].now)
     return due
 
 
@@ -48,7 +48,7 @@ def put(w: NodeWorld, node: int, states: Ints, profile: int, need: int, request:
     For no request they are put on paper only. Those that are late, which is beyond the instant at which the head will
     start, leave it what it needs there; IMPOSSIBLE: they cannot.
     """
-    p, lost, head = w.cuts.places, 0, w.status[0].wants
+    p, lost, mine = w.cuts.places, 0, w.line[profile]
     for _ in range(need):
         best, least, costs = NONE, IMPOSSIBLE, 0
         for gpu in range(w.cuts.first[node], w.cuts.first[node + 1]):
@@ -57,7 +57,7 @@ def put(w: NodeWorld, node: int, states: Ints, profile: int, need: int, request:
                 continue
             cost = 0
             if late:
-                shadow = w.status[0].shadow
+                shadow, head = w.shadow[mine], w.wants[mine]
                 before = left_at(w, gpu, states[gpu], shadow)
                 cost = p.room[before, head] - p.room[left_at(w, gpu, after, shadow), head]
                 if lost + cost > w.extra[node]:
@@ -76,7 +76,7 @@ def put(w: NodeWorld, node: int, states: Ints, profile: int, need: int, request:
 def spares(w: NodeWorld, node: int, profile: int, need: int) -> bool:
     """Whether a late request leaves the head of the queue what it needs on a node."""
     if not is_flexible(w, node):
-        return bool(w.extra[node] >= (need if profile == w.status[0].wants else 0))
+        return bool(w.extra[node] >= (need if profile == w.wants[w.line[profile]] else 0))
     for gpu in range(w.cuts.first[node], w.cuts.first[node + 1]):
         w.cuts.paper[gpu] = w.cuts.state[gpu]
     return put(w, node, w.cuts.paper, profile, need, NONE, True) < IMPOSSIBLE

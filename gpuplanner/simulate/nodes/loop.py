@@ -10,11 +10,11 @@ import numpy as np
 
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import called, compiled, entry
-from gpuplanner.simulate.nodes.coming import come_up, grow, note, offer, shrink
-from gpuplanner.simulate.nodes.cutting import clear, is_flexible, settle, spares
-from gpuplanner.simulate.nodes.node_world import BEST, COMING, DEPTH, FULLEST, NONE, ON, NodeWorld
-from gpuplanner.simulate.nodes.shadow import cast_shadow
-from gpuplanner.simulate.nodes.slurm import choose_nodes, reserve, wake
+from gpuplanner.simulate.nodes.choosing import choose, draw, factor_there
+from gpuplanner.simulate.nodes.coming import come_up, grow, note, offer, shrink, wake
+from gpuplanner.simulate.nodes.cutting import clear, is_flexible, settle
+from gpuplanner.simulate.nodes.node_world import COMING, DEPTH, NONE, ON, NodeWorld
+from gpuplanner.simulate.nodes.shadow import lead, reserve
 
 
 @entry
@@ -111,6 +111,7 @@ def end(w: NodeWorld, request: int) -> None:
         else:
             w.free[node, profile] += w.amount[held]
         w.used[node] -= w.weight[profile] * w.amount[held]
+        draw(w, node, profile, -w.amount[held])
         w.busy[node] -= 1
         if w.busy[node] == 0:
             w.used[node], w.since[node] = 0.0, w.status[0].now
@@ -126,15 +127,13 @@ def end(w: NodeWorld, request: int) -> None:
 def start_some(w: NodeWorld) -> None:
     """Start what can start, in the order of the queue."""
     s, kept, place = w.status[0], 0, 0
-    s.head, s.hopeful, s.behind = NONE, s.kinds, 0
-    w.blocked[:] = 0
-    w.dead[:] = 0
-    w.reserved[:] = np.inf
+    begin_pass(w)
     while place < s.waiting and (s.hopeful or w.pinned):
         request = w.queue[place]
         kind = w.kind[request]
         was_dead = w.dead[kind]
         if try_start(w, request):
+            let_run(w, request, w.run[request] * w.factor[request])
             w.of_kind[kind] -= 1
             if w.of_kind[kind] == 0:
                 s.kinds -= 1
@@ -150,71 +149,116 @@ def start_some(w: NodeWorld) -> None:
     s.waiting -= place - kept
 
 
+@compiled
+def begin_pass(w: NodeWorld) -> None:
+    """Nobody waits yet, of those that are looked at."""
+    s = w.status[0]
+    s.hopeful, s.behind = s.kinds, 0
+    w.head[:] = NONE
+    w.shut[:] = 0
+    w.blocked[:] = 0
+    w.dead[:] = 0
+    w.reserved[:] = np.inf
+
+
+@called
+def is_behind(w: NodeWorld, request: int) -> bool:
+    """Whether somebody waits before a request wherever it may wait."""
+    asked = w.profile[request]
+    if w.slurm or w.line[asked] == NONE:
+        return bool(w.blocked[w.part[asked] if w.slurm else asked])
+    for rank in range(w.larger.shape[1]):
+        serving = w.larger[asked, rank]
+        if serving != NONE and not has_head(w, serving):
+            return False
+    return True
+
+
+@compiled
+def has_head(w: NodeWorld, profile: int) -> bool:
+    """Whether somebody waits first in the line of a profile."""
+    mine = w.line[profile]
+    return bool(mine != NONE and (w.shut[mine] or w.head[mine] != NONE))
+
+
 @called
 def try_start(w: NodeWorld, request: int) -> bool:
     """Start a request, if it may and can."""
-    s, profile, kind = w.status[0], w.profile[request], w.kind[request]
+    s, profile, kind, waits = w.status[0], w.profile[request], w.kind[request], False
     if w.pinned and w.pins[request] < w.pins[request + 1]:
         return start_pinned(w, request)
     if w.slurm:
         return try_in_slurm(w, request)
-    if w.dead[kind] or w.blocked[profile]:
+    if w.dead[kind] or (w.line[profile] == NONE and w.blocked[profile]):
+        if not w.pinned:
+            hold_others(w, request)
         return False
-    behind, room = s.head != NONE and (profile == 0 or w.flexible), False
     for rank in range(w.larger.shape[1]):
         serving = w.larger[profile, rank]
-        # Without the head's claim first: what finds no room so finds none at all.
-        if serving == NONE or not choose(w, request, serving, False):
+        # Without the heads' claims first: what finds no room so finds none at all.
+        if serving == NONE or (w.line[serving] != NONE and w.shut[w.line[serving]]):
             continue
-        room = True
-        late = behind and is_late(w, request, serving)
-        if not behind or (s.behind < DEPTH and choose(w, request, serving, late)):
+        if not choose(w, request, serving, False, -np.inf):
+            continue
+        behind = has_head(w, serving)
+        over = over_at(w, request, serving)
+        late = behind and over > w.shadow[w.line[serving]]
+        waits |= behind or len(w.drawn) > 0
+        if (not behind and not len(w.drawn)) or (
+            (not behind or s.behind < DEPTH) and choose(w, request, serving, late, over)
+        ):
             begin(w, request, serving, w.nodes[request], late)
             return True
-    if behind and room:
-        s.behind += 1
-        w.dead[kind] = s.behind >= DEPTH
-        return False
-    w.dead[kind] = 1
-    if behind or w.pinned:
-        return False
-    if w.strict and w.flexible:
-        w.blocked[:] = 1
-    elif w.strict or (profile and not w.flexible):
-        w.blocked[profile] = 1
-    else:
-        s.head = request
-        cast_shadow(w, request)
+    s.behind += waits
+    w.dead[kind] = not waits or s.behind >= DEPTH
+    if not w.pinned:
+        hold_others(w, request)
     return False
+
+
+@called
+def hold_others(w: NodeWorld, request: int) -> None:
+    """Let those behind who may not pass wait as well, or see what they may take."""
+    asked = w.profile[request]
+    if w.line[asked] == NONE:
+        w.blocked[asked] = 1
+    elif not w.strict:
+        lead(w, request)
+    else:
+        for rank in range(w.larger.shape[1]):
+            serving = w.larger[asked, rank]
+            if serving != NONE and w.line[serving] != NONE:
+                w.shut[w.line[serving]] = 1
 
 
 @called
 def try_in_slurm(w: NodeWorld, request: int) -> bool:
     """Start a request beside nodes that others wait for, if need be on some that sleep; the first to wait reserves."""
-    s, kind, part, room = w.status[0], w.kind[request], min(w.profile[request], 1), False
+    s, kind, part, room = w.status[0], w.kind[request], w.part[w.profile[request]], False
     if w.dead[kind]:
         return False
     for rank in range(w.larger.shape[1]):
         serving = w.larger[w.profile[request], rank]
-        if serving == NONE or not choose_nodes(w, request, serving, np.inf):
+        if serving == NONE or not choose(w, request, serving, False, -np.inf):
             continue
         room = True
-        if s.behind < DEPTH and choose_nodes(w, request, serving, s.now + w.limit[request]):
+        if s.behind < DEPTH and choose(w, request, serving, False, over_at(w, request, serving)):
             wake(w, request, serving)
             begin(w, request, serving, w.nodes[request], False)
             return True
     s.behind += room
     w.dead[kind] = not room or s.behind >= DEPTH
-    if not w.blocked[part] and reserve(w, request):
+    if not w.blocked[part] and reserve(w, request, part):
         w.blocked[part] = 1
     return False
 
 
 @compiled
-def is_late(w: NodeWorld, request: int, profile: int) -> bool:
-    """Whether a request may by its limit still be there when the head of the queue can start."""
-    over = w.status[0].now + longest_made(w, request, profile) + w.limit[request]
-    return bool(over > w.status[0].shadow)
+def over_at(w: NodeWorld, request: int, profile: int) -> float:
+    """When a request that starts now on the chosen nodes is over at the latest, by its limit."""
+    lasts = w.limit[request] * factor_there(w, request, profile, w.nodes[request])
+    over: float = w.status[0].now + longest_made(w, request, profile) + lasts
+    return over
 
 
 @compiled
@@ -222,33 +266,6 @@ def longest_made(w: NodeWorld, request: int, profile: int) -> float:
     """How long it takes at most until what a request gets is made [s]."""
     made: float = w.per[request] * w.cuts.make_s if profile else w.cuts.whole_s
     return made
-
-
-@called
-def choose(w: NodeWorld, request: int, profile: int, late: bool) -> bool:
-    """Choose nodes for a request, or find that there are not enough; `late`: beside what the head will need."""
-    s, count = w.status[0], w.nodes[request]
-    s.stamp += 1
-    for rank in range(count):
-        need = w.per[request] if rank < count - 1 else w.rest[request]
-        best, least = NONE, np.inf
-        for node in range(len(w.gpus)):
-            if w.state[node] != ON or w.free[node, profile] < need or w.taken[node] == s.stamp:
-                continue
-            if late and w.in_shadow[node] and not spares(w, node, profile, need):
-                continue
-            key = 0.0
-            if w.placement == BEST:
-                key = float(w.free[node, profile])
-            elif w.placement == FULLEST:
-                key = -w.used[node]
-            if best == NONE or key < least:
-                best, least = node, key
-        if best == NONE:
-            return False
-        w.taken[best] = s.stamp
-        w.chosen[rank], w.given[rank] = best, need
-    return True
 
 
 @called
@@ -275,6 +292,7 @@ def begin(w: NodeWorld, request: int, profile: int, count: int, late: bool) -> N
     """Start a request on the chosen nodes, once instances are made."""
     s, made = w.status[0], 0.0
     w.start[request], w.served[request] = s.now + longest_made(w, request, profile), profile
+    w.factor[request] = factor_there(w, request, profile, count)
     for rank in range(count):
         node, held = w.chosen[rank], w.hold[request] + rank
         w.on_node[held], w.amount[held], w.owner[held] = node, w.given[rank], request
@@ -282,14 +300,20 @@ def begin(w: NodeWorld, request: int, profile: int, count: int, late: bool) -> N
             made = max(made, settle(w, node, profile, w.given[rank], request, late and w.in_shadow[node] > 0))
         else:
             w.free[node, profile] -= w.given[rank]
-            w.extra[node] -= w.given[rank] if late and profile == s.wants else 0
+            w.extra[node] -= w.given[rank] if late and profile == w.wants[w.line[profile]] else 0
         if w.state[node] == COMING:
             made = max(made, w.come[node] - s.now)
         w.used[node] += w.weight[profile] * w.given[rank]
+        draw(w, node, profile, w.given[rank])
         w.busy[node] += 1
         w.before[held], w.next_of[held] = NONE, w.first_of[node]
         if w.first_of[node] != NONE:
             w.before[w.first_of[node]] = held
         w.first_of[node] = held
     w.start[request] = s.now + made
-    s.running = push(w.ends, s.running, w.start[request] + w.run[request], request)
+
+
+@compiled
+def let_run(w: NodeWorld, request: int, lasts: float) -> None:
+    """Note when a request that was started will end."""
+    w.status[0].running = push(w.ends, w.status[0].running, w.start[request] + lasts, request)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Self
 
 import numpy as np
 import polars as pl
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.simulate.nodes.instance_sets import Flexible
+from gpuplanner.simulate.nodes.network import NodeNetwork
 from gpuplanner.simulate.slices.world import Floats, Ints
 
 OFF = -1
@@ -34,6 +35,8 @@ class NodeRequests:
         GPUs, or instances of the profile, in all.
     nodes : array of int, shape (n_requests,)
         Nodes over which they are spread, each with as many but the last, which takes the rest.
+    work : array of int, shape (n_requests,), optional
+        Kind of work, by which boards and networks are more or less fast; without any, all are of kind 0.
 
     Raises
     ------
@@ -48,14 +51,17 @@ class NodeRequests:
     profile: Ints
     total: Ints
     nodes: Ints
+    work: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
         """Cast and check the columns."""
-        for field in fields(self):
-            kind = np.float64 if field.name.endswith("_s") else np.int64
-            object.__setattr__(self, field.name, np.asarray(getattr(self, field.name), kind))
+        for one in fields(self):
+            kind = np.float64 if one.name.endswith("_s") else np.int64
+            object.__setattr__(self, one.name, np.asarray(getattr(self, one.name), kind))
+        if not len(self.work):
+            object.__setattr__(self, "work", np.zeros(len(self.profile), np.int64))
         object.__setattr__(self, "limit_s", np.maximum(self.limit_s, self.run_s))
-        lengths = {len(getattr(self, field.name)) for field in fields(self)}
+        lengths = {len(getattr(self, one.name)) for one in fields(self)}
         sound = len(lengths) == 1 and bool(
             (self.run_s >= 0).all()
             and np.isfinite(self.ready_s).all()
@@ -89,7 +95,7 @@ class NodeRequests:
     def take(self, rows: ArrayLike) -> Self:
         """Some of the requests, by mask or number."""
         chosen = np.asarray(rows)
-        return type(self)(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        return type(self)(*(getattr(self, one.name)[chosen] for one in fields(self)))
 
     def at(self, ready_s: Floats) -> Self:
         """The same requests, ready at other times."""
@@ -114,6 +120,15 @@ class NodeFleet:
         Share of a GPU that an instance is.
     flexible : Flexible, optional
         Pools whose GPUs are cut as jobs come and go; their capacity is that of empty GPUs, profile by profile.
+    boards : array of int, shape (n_profiles,), optional
+        Number of the board of each profile; None: there is one. A profile of which no node has any stands for those
+        that may serve it, and is of the board of the first of them.
+    sliced : array of bool, shape (n_profiles,), optional
+        Which are slices; None: all but the first.
+    slower : array of float, shape (n_works, n_profiles), optional
+        How many times as long each kind of work takes with a profile as on what it asked for; None: as long.
+    network : NodeNetwork, optional
+        How far nodes are apart, and what racks may draw; None: it makes no difference, and there is no limit.
 
     Raises
     ------
@@ -133,6 +148,10 @@ class NodeFleet:
     first: Ints
     weights: Floats
     flexible: Flexible | None = None
+    boards: Ints | None = None
+    sliced: NDArray[np.bool_] | None = None
+    slower: Floats | None = None
+    network: NodeNetwork | None = None
 
     def __post_init__(self) -> None:
         """Cast and check the tables."""
@@ -146,6 +165,11 @@ class NodeFleet:
             and self.capacity.shape[2] == wide == len(self.weights)
             and (self.flexible is None or self.flexible.places.add.shape[1] == wide)
             and bool((self.first < self.capacity.shape[1]).all() and (self.capacity >= 0).all())
+            and all(
+                one is None or np.shape(one)[-1] == wide for one in (self.boards, self.sliced, self.slower)
+            )
+            and (self.network is None or self.network.domains.shape[1] == nodes)
+            and (self.boards is None or self.flexible is None)
         )
         if not fits or nodes == 0:
             text = message(
@@ -165,7 +189,27 @@ class NodeFleet:
     def only(self, nodes: ArrayLike) -> Self:
         """Some of the nodes, by mask or number."""
         kept = np.asarray(nodes)
-        return replace(self, gpus=self.gpus[kept], capacity=self.capacity[kept], first=self.first[kept])
+        network = self.network and self.network.only(kept)
+        some = {name: getattr(self, name)[kept] for name in ("gpus", "capacity", "first")}
+        return replace(self, network=network, **some)
+
+    @property
+    def lines(self) -> Ints:
+        """For each profile the line in which requests for it wait behind a first one; -1: first come, first served."""
+        wide = len(self.profiles)
+        boards = np.zeros(wide, np.int64) if self.boards is None else np.asarray(self.boards, np.int64)
+        return np.where(self.slices & (self.flexible is None), -1, boards)
+
+    @property
+    def parts(self) -> Ints:
+        """For each profile its partition in Slurm: whole GPUs and slices of each board are one each."""
+        boards = np.zeros(len(self.profiles), np.int64) if self.boards is None else np.asarray(self.boards)
+        return np.asarray(2 * boards + self.slices, np.int64)
+
+    @property
+    def slices(self) -> NDArray[np.bool_]:
+        """Which profiles are slices."""
+        return np.arange(len(self.profiles)) > 0 if self.sliced is None else np.asarray(self.sliced, bool)
 
 
 @dataclass(frozen=True)
@@ -212,11 +256,14 @@ class Outcome:
         ``node, pool, from_s, until_s``: when each node was on or coming; infinite where nothing bounds it.
     held : polars.DataFrame
         ``request, node, profile, amount``: what each request held, by its row.
+    factor : array of float, shape (n_requests,)
+        How many times as long each ran, by its board and network, as on what it asked for; NaN: never.
     """
 
     start_s: Floats
     on: pl.DataFrame
     held: pl.DataFrame
+    factor: Floats
 
     def most_gpus(self, gpus: Ints, begin_s: float, end_s: float) -> int:
         """GPUs of nodes that were on at once, at most, within a window."""

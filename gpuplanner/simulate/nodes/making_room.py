@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuplanner.simulate.heap import drop
 from gpuplanner.simulate.jit import called
 from gpuplanner.simulate.nodes.cutting import is_flexible
-from gpuplanner.simulate.nodes.loop import end
+from gpuplanner.simulate.nodes.loop import end, has_head
 from gpuplanner.simulate.nodes.node_world import GONE, NONE, ON, NodeWorld
 from gpuplanner.simulate.nodes.quota_tree import available, give_back, take
 from gpuplanner.simulate.nodes.shared_runs import next_victim, note_stop
@@ -18,7 +18,7 @@ def make_room(w: NodeWorld, t: Tenancy, request: int) -> None:
     for stop in range(2):
         for rank in range(w.larger.shape[1]):
             profile = w.larger[w.profile[request], rank]
-            if profile != NONE:
+            if profile != NONE and (w.slurm or not has_head(w, profile)):
                 weigh_nodes(w, t, request, profile)
                 if enough(w, t, request) or (stop and find_victims(w, t, request, profile)):
                     return
@@ -45,9 +45,8 @@ def weigh(w: NodeWorld, t: Tenancy, request: int, profile: int, node: int) -> No
     """Count a node anew; in Slurm those that sleep have room, and those reserved for others by then have none."""
     s, before, usable = t.status[0], w.virtual[node, profile], w.state[node] == ON
     if w.slurm:
-        usable = w.status[0].now + w.limit[request] <= w.reserved[node] and (
-            w.switching or w.state[node] != GONE
-        )
+        lasts = w.limit[request] * w.slower[w.work[request], profile]
+        usable = w.status[0].now + lasts <= w.reserved[node] and (w.switching or w.state[node] != GONE)
     room = room_without(w, t, node, profile) if usable else NONE
     w.virtual[node, profile] = room
     s.full += int(room >= w.per[request]) - int(before >= w.per[request])
@@ -124,7 +123,7 @@ def find_victims(w: NodeWorld, t: Tenancy, request: int, profile: int) -> bool:
                 theirs.barred = s.now
             s.running = drop(w.ends, s.running, victim)
             end(w, victim)
-            note_stop(t, victim, s.now, w.start[victim], theirs.overhead, 0)
+            note_stop(t, victim, s.now, w.start[victim], w.factor[victim], theirs.overhead, 0)
             t.victims[n.victims] = victim
             n.victims += 1
     return True

@@ -9,7 +9,7 @@ from gpuplanner.simulate.slices.world import Floats, Ints, Table
 NONE = -1
 IMPOSSIBLE = 1 << 60
 GONE, COMING, ON = range(3)
-BEST, FULLEST, LOWEST = range(3)
+BEST, FULLEST, LOWEST, CONSOLIDATE, SPREAD = range(5)
 DEPTH = 500
 """Requests behind the head that a backfill looks at: bf_max_job_test of Slurm (slurm.conf(5), SchedulerParameters)."""
 STATUS = {
@@ -24,9 +24,6 @@ STATUS = {
     "stamp": int,  # of the search under way: nodes already used by a request bear it
     "last_add": float,
     "behind": int,  # requests that were looked at behind the head in this pass, and could not start
-    "head": int,  # first request that has to wait in this pass and that others may delay; NONE: none has
-    "wants": int,  # profile that it is served with
-    "shadow": float,  # when it can start at the latest
     "timer": float,  # next instant at which an idle node may go
 }
 CHANGE = {"node": int, "pool": int, "at": float, "on": int}
@@ -75,6 +72,7 @@ class NodeWorld(NamedTuple):
     run: Floats
     limit: Floats
     profile: Ints
+    work: Ints  # kind of work: how long it takes on other boards, and with nodes far apart
     nodes: Ints
     per: Ints
     rest: Ints
@@ -85,6 +83,15 @@ class NodeWorld(NamedTuple):
     pin: Ints  # nodes that requests are pinned to
     larger: Ints  # [profile, rank] profiles that serve it: itself, then larger ones, then NONE
     weight: Floats  # [profile]
+    line: Ints  # [profile] line with a head in which requests for it wait; NONE: first come first served by itself
+    part: Ints  # [profile] partition in Slurm
+    slower: Floats  # [work, profile] how many times as long it takes with it
+    apart: Floats  # [work, tier] and on nodes so far apart: one node, one domain of each tier, or of none
+    domain: Ints  # [tier, node] narrow tiers first
+    rack: Ints  # [node]
+    may_draw: Ints  # [rack] power, in watts; no racks: no limit
+    drawn: Ints  # [rack]
+    watts: Ints  # [profile] of an instance in use
     gpus: Ints  # [node]
     capacity: Ints  # [node, pool, profile]
     pool: Ints  # [node]
@@ -101,22 +108,30 @@ class NodeWorld(NamedTuple):
     before: Ints
     owner: Ints
     start: Floats  # [request]
+    factor: Floats  # [request] how many times as long it runs as on what it asked for
     served: Ints
     queue: Ints  # [rank]
     ends: Table  # [heap]
     chosen: Ints  # [rank] nodes chosen for a start
     given: Ints  # [rank] how much of each
     taken: Ints  # [node] stamp of the last search that used it
-    blocked: Ints  # [profile] 1 if a request for it waits; in Slurm [0] for whole GPUs and [1] for slices
+    blocked: Ints  # [profile] 1 if a request for it waits; in Slurm [partition]
+    head: Ints  # [line] first request that has to wait in this pass and that others may delay; NONE: none has
+    wants: Ints  # [line] profile that it is served with
+    shadow: Floats  # [line] when it can start at the latest; in Slurm [partition]
+    shut: Ints  # [line] 1 if nobody may pass who waits
     wanted: Ints  # [profile] 1 if it would serve one that waits
     of_kind: Ints  # [kind] how many of them wait
     asks: Ints  # [kind] its profile
     dead: Ints  # [kind] 1 if none of them can start any more in this pass
     lost: Ints  # [kind] 1 if nothing can come for them any more in this instant
     at: Floats  # [node] when it has room for the head
-    in_shadow: Ints  # [node]
+    in_shadow: Ints  # [node] number of the line whose head will start there, from 1 on; 0: of none
     reserved: Floats  # [node] from when on a request that waits has it for itself; infinite: none does
     extra: Ints  # [node] what others may still hold when the head starts
+    full: Ints  # [domain] its nodes with room for a part of the request that is looked at
+    last: Ints  # [domain] and for what is on its last node
+    spare: Ints  # [domain] what is free there
     virtual: Ints  # [node, profile] what is not claimed by requests that wait
     claimed: Ints  # [node]
     idle: Ints  # [pool] idle nodes

@@ -19,11 +19,12 @@ from gpuplanner.simulate.nodes.machine import (
     kinds_of,
     serving_table,
 )
+from gpuplanner.simulate.nodes.network import NodeNetwork
 from gpuplanner.simulate.nodes.node_world import CHANGE, STATUS, Cuts, InstanceSets, NodeWorld
 from gpuplanner.simulate.slices.world import EVENT, Floats, Ints, table
 
 QUEUES = ("easy", "strict", "slurm")
-PLACEMENTS = ("best", "fullest", "lowest")
+PLACEMENTS = ("best", "fullest", "lowest", "consolidate", "spread")
 NONE = -1
 ROOM = 1 << 14
 """Changes of nodes that are written before the loop hands them over."""
@@ -55,8 +56,9 @@ def play(
         Where.
     queue : {"easy", "strict", "slurm"}
         Who may pass.
-    placement : {"best", "fullest", "lowest"}
-        Which nodes are taken first: with least of the profile to spare, with most in use, or of the lowest number.
+    placement : {"best", "fullest", "lowest", "consolidate", "spread"}
+        Which nodes are taken first: with least of the profile to spare, with most in use, of the lowest number, those
+        of the narrowest domain that has enough, or with most to spare.
     larger : sequence of sequence of int, optional
         For each profile those that may serve in its place, in this order; None: exact profiles alone.
     switching : Switching, optional
@@ -152,15 +154,16 @@ class Playing:
         start, world = np.full(self.count, np.nan), self.world
         if world is None:
             held = pl.DataFrame(schema=dict.fromkeys(("request", "node", "profile", "amount"), pl.Int64))
-            return Outcome(start, _on([], self.fleet), held)
-        start[self.order] = world.start
+            return Outcome(start, _on([], self.fleet), held, start.copy())
+        factor = start.copy()
+        start[self.order], factor[self.order] = world.start, world.factor
         started = world.on_node != NONE
         owner = world.owner[started]
         held = pl.DataFrame({
             "request": self.order[owner], "node": world.on_node[started], "profile": world.served[owner],
             "amount": world.amount[started],
         })  # fmt: skip
-        return Outcome(start, _on(self.pages, self.fleet), held)
+        return Outcome(start, _on(self.pages, self.fleet), held, np.where(np.isnan(start), np.nan, factor))
 
 
 def _playable(
@@ -171,6 +174,9 @@ def _playable(
 ) -> tuple[NodeRequests, Ints]:
     """Requests that could start on an empty fleet, or have their nodes, in the order of the queue, and their rows."""
     most = fleet.capacity.max(axis=1)
+    if fleet.network is not None and fleet.network.racks is not None:
+        may = fleet.network.rack_watts[fleet.network.racks]
+        most = np.minimum(most, may[:, None] // np.maximum(fleet.network.watts, 1))
     served_by = serving_table(most.shape[1], larger)
     kinds, kind = kinds_of(requests)
     able = np.zeros(len(kinds), bool)
@@ -207,8 +213,13 @@ def _world(
     places = np.maximum(kept.nodes, named)
     hold = np.concatenate([[0], np.cumsum(places)])
     how = switching or Switching(0.0, 0.0)
+    slower = np.ones((1, wide)) if fleet.slower is None else np.asarray(fleet.slower, np.float64)
+    net = fleet.network or NodeNetwork(np.zeros((0, nodes), np.int64), np.ones((1, 2)))
+    works = max(len(slower), len(net.slowdowns), int(kept.work.max(initial=0)) + 1)
+    parts, places_of = 2 * int(fleet.parts.max()) + 2, int(net.domains.max(initial=-1)) + 1
+    racks = 0 if net.racks is None else len(net.rack_watts)
     status = table(STATUS, 1)
-    status[0].last_add, status[0].timer, status[0].head = -np.inf, np.inf, NONE
+    status[0].last_add, status[0].timer = -np.inf, np.inf
 
     def ints(*shape: int, fill: int = 0) -> Ints:
         return np.full(shape, fill, np.int64)
@@ -223,24 +234,35 @@ def _world(
         idle_s=float(how.idle_s), lead_s=float(how.lead_s), look_s=float(how.look_s), cool_s=float(how.cool_s),
         most_waiting=count if most_waiting is None else most_waiting,
         kept=np.array([*how.kept, *[0] * pools][:pools], np.int64),
-        ready=kept.ready_s, run=kept.run_s, limit=kept.limit_s, profile=kept.profile, nodes=kept.nodes,
+        ready=kept.ready_s, run=kept.run_s, limit=kept.limit_s, profile=kept.profile, work=kept.work, nodes=kept.nodes,
         per=kept.per, rest=kept.rest, total=kept.total, kind=kind, hold=hold.astype(np.int64),
         pins=np.concatenate([[0], np.cumsum(named)]).astype(np.int64),
         pin=np.array([node for one in pins for node in one], np.int64),
         larger=serving_table(wide, larger),
+        line=fleet.lines, part=fleet.parts, slower=_of_works(slower, works), apart=_of_works(net.slowdowns, works),
+        domain=np.ascontiguousarray(net.domains), rack=ints(nodes) if net.racks is None else net.racks,
+        may_draw=net.rack_watts[:racks], drawn=ints(racks), watts=net.watts if racks else ints(wide),
+        full=ints(places_of), last=ints(places_of), spare=ints(places_of),
+        head=ints(parts, fill=NONE), wants=ints(parts), shadow=floats(parts), shut=ints(parts), factor=np.ones(count),
         weight=fleet.weights, gpus=fleet.gpus, capacity=np.ascontiguousarray(fleet.capacity),
         pool=fleet.first.copy(), state=ints(nodes), come=floats(nodes), since=floats(nodes), used=floats(nodes),
         busy=ints(nodes), free=ints(nodes, wide), first_of=ints(nodes, fill=NONE),
         on_node=ints(int(hold[-1]), fill=NONE), amount=ints(int(hold[-1])), next_of=ints(int(hold[-1]), fill=NONE),
         before=ints(int(hold[-1]), fill=NONE), owner=ints(int(hold[-1])), start=np.full(count, np.nan),
         served=ints(count, fill=NONE), queue=ints(count), ends=table(EVENT, count),
-        chosen=ints(int(places.max())), given=ints(int(places.max())), taken=ints(nodes), blocked=ints(max(wide, 2)),
+        chosen=ints(int(places.max())), given=ints(int(places.max())), taken=ints(nodes),
+        blocked=ints(max(wide, parts)),
         wanted=ints(wide), of_kind=ints(kinds),
         asks=asks[:, 0].copy(), dead=ints(kinds), lost=ints(kinds), at=floats(nodes), in_shadow=ints(nodes),
         reserved=floats(nodes),
         extra=ints(nodes), virtual=ints(nodes, wide), claimed=ints(nodes), idle=ints(pools),
         cuts=_cuts(fleet), log=table(CHANGE, ROOM + 8 * nodes), status=status,
     )  # fmt: skip
+
+
+def _of_works(rows: Floats, works: int) -> Floats:
+    """A row for each kind of work; of one row, the same for all."""
+    return np.ascontiguousarray(np.broadcast_to(rows, (works, rows.shape[1])) if len(rows) == 1 else rows)
 
 
 def _cuts(fleet: NodeFleet) -> Cuts:

@@ -1,4 +1,10 @@
-"""When the first request that has to wait can start at the latest, and what others may take until then."""
+"""When the first request that has to wait can start at the latest, and what others may take until then.
+
+Backfill of Slurm keeps one reservation a partition (``bf_job_part_count_reserve=1``): of the nodes that the first job
+which has to wait will start on, all of each, so that on a cut node it holds up jobs of other profiles as well. Whole
+GPUs and slices of a board are a partition each. Jobs are given nodes that sleep as they are given others, after those
+that are on and those that come; these wake, and the job stays with them.
+"""
 
 from __future__ import annotations
 
@@ -11,59 +17,87 @@ from gpuplanner.simulate.nodes.node_world import COMING, GONE, NONE, ON, NodeWor
 
 
 @called
-def cast_shadow(w: NodeWorld, head: int) -> None:
-    """Find when the head can start by the limits of what runs, on which nodes, and what these have to spare then."""
-    s = w.status[0]
+def lead(w: NodeWorld, request: int) -> None:
+    """Let a request be the first of a line, the first of those that it may wait in where it will ever start.
+
+    Where it never will, it holds up nobody, and is the first of the first of them nevertheless.
+    """
+    first = NONE
     for rank in range(w.larger.shape[1]):
-        s.wants = w.larger[w.profile[head], rank]
-        if s.wants == NONE:
+        wants = w.larger[w.profile[request], rank]
+        mine = NONE if wants == NONE else w.line[wants]
+        if mine == NONE or w.head[mine] != NONE:
+            continue
+        first = mine if first == NONE else first
+        find_nodes(w, request, wants, mine)
+        if w.shadow[mine] < np.inf:
+            w.head[mine] = request
+            hold_power(w, mine)
             return
-        find_nodes(w, head)
-        if s.shadow < np.inf:
-            return
+    if first != NONE:
+        w.head[first] = request
 
 
 @called
-def find_nodes(w: NodeWorld, head: int) -> None:
-    """The same with instances of one profile."""
+def find_nodes(w: NodeWorld, head: int, wants: int, mine: int) -> None:
+    """Find when the head of a line can start by the limits of what runs, where, and what there is to spare then.
+
+    What racks may draw is not looked at: the head may start later than that, and nobody who draws there passes it.
+    """
     s, per, count = w.status[0], w.per[head], w.nodes[head]
-    w.in_shadow[:] = 0
+    w.wants[mine] = wants
     for node in range(len(w.gpus)):
+        if w.slurm or w.in_shadow[node] == mine + 1:
+            w.in_shadow[node] = 0
         w.at[node] = np.inf
         if w.state[node] == ON or (w.slurm and w.state[node] == COMING):
-            w.at[node] = room_at(w, node, per)
+            w.at[node] = room_at(w, node, per, wants)
         elif w.slurm and w.state[node] == GONE:
-            if w.switching and pool_with(w, node, s.wants, per) != NONE:
+            if w.switching and pool_with(w, node, wants, per) != NONE:
                 w.at[node] = s.now
-        elif w.state[node] == COMING and w.capacity[node, w.pool[node], s.wants] >= per:
+        elif w.state[node] == COMING and w.capacity[node, w.pool[node], wants] >= per:
             w.at[node] = w.come[node]
-    s.shadow = np.inf
+    w.shadow[mine] = np.inf
     last = NONE
     for _ in range(count):
         best = NONE
         for node in range(len(w.gpus)):
-            if not w.in_shadow[node] and w.at[node] < np.inf and (best == NONE or w.at[node] < w.at[best]):
+            free = w.in_shadow[node] != mine + 1
+            if free and w.at[node] < np.inf and (best == NONE or w.at[node] < w.at[best]):
                 best = node
         if best == NONE:
-            w.in_shadow[:] = 0
+            for node in range(len(w.gpus)):
+                if w.in_shadow[node] == mine + 1:
+                    w.in_shadow[node] = 0
             return
-        w.in_shadow[best] = 1
+        w.in_shadow[best] = mine + 1
         last = best
-    s.shadow = w.at[last]
+    w.shadow[mine] = w.at[last]
     for node in range(len(w.gpus)):
-        if w.in_shadow[node]:
+        if w.in_shadow[node] == mine + 1:
             # A node that is cut anew for the head has to be empty by then: below 0, nothing may stay on it.
-            w.extra[node] = max(free_by(w, node, s.shadow) - per, NONE)
+            w.extra[node] = max(free_by(w, node, w.shadow[mine], wants) - per, NONE)
 
 
 @called
-def room_at(w: NodeWorld, node: int, need: int) -> float:
+def hold_power(w: NodeWorld, mine: int) -> None:
+    """Keep what the racks of the head may draw: from when it can start nobody else draws there."""
+    if len(w.drawn):
+        for there in range(len(w.gpus)):
+            if w.in_shadow[there] == mine + 1:
+                for node in range(len(w.gpus)):
+                    if w.rack[node] == w.rack[there]:
+                        w.reserved[node] = min(w.reserved[node], w.shadow[mine])
+
+
+@called
+def room_at(w: NodeWorld, node: int, need: int, wants: int) -> float:
     """When a node has so much of what the head wants, by the limits of what runs; infinite if it never has."""
     s, flexible = w.status[0], is_flexible(w, node)
-    room, at = w.free[node, s.wants], s.now
-    anew = w.flexible and w.switching and w.capacity[node, w.pool[node], s.wants] < need
+    room, at = w.free[node, wants], s.now
+    anew = w.flexible and w.switching and w.capacity[node, w.pool[node], wants] < need
     if anew:
-        if pool_with(w, node, s.wants, need) == NONE:
+        if pool_with(w, node, wants, need) == NONE:
             return np.inf
         held = w.first_of[node]
         while held != NONE:
@@ -75,13 +109,13 @@ def room_at(w: NodeWorld, node: int, need: int) -> float:
         held = w.first_of[node]
         while held != NONE:
             due = due_of(w, w.owner[held])
-            serves = flexible or w.served[w.owner[held]] == s.wants
+            serves = flexible or w.served[w.owner[held]] == wants
             if serves and (at < due or at == s.now) and due < soonest:
                 soonest = due
             held = w.next_of[held]
         if soonest == np.inf:
             return np.inf
-        at, room = soonest, free_by(w, node, soonest)
+        at, room = soonest, free_by(w, node, soonest, wants)
         if at == s.now and room < need:
             # All that is over its limit counts as ending now: go on behind it.
             at = np.nextafter(at, np.inf)
@@ -90,9 +124,8 @@ def room_at(w: NodeWorld, node: int, need: int) -> float:
 
 
 @called
-def free_by(w: NodeWorld, node: int, at: float) -> int:
+def free_by(w: NodeWorld, node: int, at: float, wants: int) -> int:
     """How much of what the head wants is free on a node at an instant if nothing else starts there."""
-    wants = w.status[0].wants
     if w.state[node] == COMING and not w.slurm:
         return int(w.capacity[node, w.pool[node], wants])
     room = 0
@@ -107,3 +140,19 @@ def free_by(w: NodeWorld, node: int, at: float) -> int:
             room += w.amount[held]
         held = w.next_of[held]
     return int(room)
+
+
+@called
+def reserve(w: NodeWorld, request: int, part: int) -> bool:
+    """Reserve the nodes on which a request can start first, all of each; False if no nodes will do."""
+    for rank in range(w.larger.shape[1]):
+        serving = w.larger[w.profile[request], rank]
+        if serving == NONE:
+            return False
+        find_nodes(w, request, serving, part)
+        if w.shadow[part] < np.inf:
+            for node in range(len(w.gpus)):
+                if w.in_shadow[node]:
+                    w.reserved[node] = min(w.reserved[node], w.shadow[part])
+            return True
+    return False

@@ -11,11 +11,21 @@ import numpy as np
 from gpuplanner.simulate.heap import pop
 from gpuplanner.simulate.jit import called, compiled, entry
 from gpuplanner.simulate.nodes.coming import grow, shrink
-from gpuplanner.simulate.nodes.loop import end, join, let_come, next_instant, open_nodes, try_start
+from gpuplanner.simulate.nodes.loop import (
+    begin_pass,
+    end,
+    is_behind,
+    join,
+    let_come,
+    let_run,
+    next_instant,
+    open_nodes,
+    try_start,
+)
 from gpuplanner.simulate.nodes.making_room import make_room
 from gpuplanner.simulate.nodes.node_world import NONE, NodeWorld
 from gpuplanner.simulate.nodes.quota_tree import available, give_back, take
-from gpuplanner.simulate.nodes.shared_order import age, begin_pass, put_in_order
+from gpuplanner.simulate.nodes.shared_order import age, put_in_order, see_quotas
 from gpuplanner.simulate.nodes.shared_runs import next_run, note_end, note_start, note_stop
 from gpuplanner.simulate.nodes.tenancy import Tenancy
 
@@ -66,10 +76,10 @@ def end_run(w: NodeWorld, t: Tenancy, request: int) -> None:
     end(w, request)
     give_back(t.groups, mine.team, mine.units)
     if mine.fails:
-        note_stop(t, request, s.now, w.start[request], t.status[0].restart, 1)
+        note_stop(t, request, s.now, w.start[request], w.factor[request], t.status[0].restart, 1)
         join(w, request)
     else:
-        note_end(t, request, s.now, w.start[request])
+        note_end(t, request, s.now, w.start[request], w.factor[request])
 
 
 @called
@@ -77,12 +87,9 @@ def share_out(w: NodeWorld, t: Tenancy) -> None:
     """Start what can start, in the order of the queue."""
     s, n, kept, place = w.status[0], t.status[0], 0, 0
     n.wake, n.lacking, n.heads = np.inf, 0, 0
-    begin_pass(t.groups)
+    see_quotas(t.groups)
     put_in_order(t.groups, t.jobs, w.queue, t.spare, 0, s.waiting)
-    s.head, s.hopeful, s.behind = NONE, s.kinds, 0
-    w.blocked[:] = 0
-    w.dead[:] = 0
-    w.reserved[:] = np.inf
+    begin_pass(w)
     while place < s.waiting:
         request = w.queue[place]
         what = attempt(w, t, request)
@@ -116,13 +123,11 @@ def share_out(w: NodeWorld, t: Tenancy) -> None:
 @called
 def attempt(w: NodeWorld, t: Tenancy, request: int) -> int:
     """Start a request, if it may and can, if need be in place of others; or say whether it waits or lacks quota."""
-    s, n, mine, profile = w.status[0], t.status[0], t.jobs[request], w.profile[request]
+    s, n, mine = w.status[0], t.status[0], t.jobs[request]
     group = t.groups[mine.team]
     if group.shut:
         return LACKS
-    behind = bool(w.blocked[profile] or (s.head != NONE and (profile == 0 or w.flexible)))
-    if w.slurm:
-        behind = bool(w.blocked[min(profile, 1)])
+    behind = is_behind(w, request)
     if (n.by_tier or n.reclaim) and not behind and mine.barred != s.now:
         make_room(w, t, request)
         if n.victims:
@@ -130,8 +135,8 @@ def attempt(w: NodeWorld, t: Tenancy, request: int) -> int:
     if available(t.groups, mine.team) < mine.units:
         group.shut = w.strict
         return LACKS
-    w.run[request] = next_run(mine, n.write, n.seed)
     if try_start(w, request):
+        let_run(w, request, next_run(mine, n.write, n.seed, w.factor[request]))
         take(t.groups, mine.team, mine.units)
         note_start(t, request, s.now, w.start[request])
         return STARTED

@@ -19,7 +19,7 @@ def age(groups: Table, decay: float, seconds: float) -> None:
 
 
 @called
-def begin_pass(groups: Table) -> None:
+def see_quotas(groups: Table) -> None:
     """See who has quota of its own left; where any team has a quota, those without one have none left."""
     stated = 0
     for group in groups:

@@ -184,8 +184,8 @@ def _outcome(playing: Playing, tenancy: Tenancy, stopped: list[np.ndarray]) -> S
         "lost_s": log["lost"],
     }
     return SharedOutcome(
-        start_s=spread(jobs.first), on=plain.on, held=plain.held, end_s=spread(jobs.end),
+        start_s=spread(jobs.first), on=plain.on, held=plain.held, factor=plain.factor, end_s=spread(jobs.end),
         queued_s=spread(jobs.queued, 0.0), lost_s=spread(jobs.lost, 0.0), stops=spread(jobs.stops, 0),
         failures=spread(jobs.failures, 0), stopped=pl.DataFrame(rows | {"failed": log["failed"] == 1}),
-        last_s=spread(last),
+        last_s=spread(last), slowed_s=spread(jobs.slowed, 0.0),
     )  # fmt: skip

@@ -22,9 +22,13 @@ def checkpoints(work: float, every: float) -> float:
 
 
 @called
-def next_run(mine: Row, write: float, seed: int) -> float:
-    """How long a request will hold its nodes once it works: to its end, or to a failure."""
-    needs: float = mine.charge + mine.left + write * checkpoints(mine.left, mine.every)
+def next_run(mine: Row, write: float, seed: int, factor: float) -> float:
+    """How long a request will hold its nodes once it works: to its end, or to a failure.
+
+    Its work takes there so many times as long as on what it asked for.
+    """
+    takes = mine.left * factor
+    needs: float = mine.charge + takes + write * checkpoints(takes, mine.every)
     mine.fails = 0
     if mine.mtbf < np.inf:
         fails = time_to_failure(seed, mine.row, mine.starts, mine.mtbf)
@@ -60,24 +64,29 @@ def note_start(t: Tenancy, request: int, now: float, works: float) -> None:
 
 
 @called
-def note_end(t: Tenancy, request: int, now: float, works: float) -> None:
+def note_end(t: Tenancy, request: int, now: float, works: float, factor: float) -> None:
     """Write that all work of a request is done."""
     mine = t.jobs[request]
+    takes = mine.left * factor
     mine.end = now
-    mine.lost += works - mine.begun + mine.charge + t.status[0].write * checkpoints(mine.left, mine.every)
+    mine.lost += works - mine.begun + mine.charge + t.status[0].write * checkpoints(takes, mine.every)
+    mine.slowed += takes - mine.left
     mine.left = 0.0
 
 
 @called
-def note_stop(t: Tenancy, request: int, now: float, works: float, charge: float, failed: int) -> None:
+def note_stop(
+    t: Tenancy, request: int, now: float, works: float, factor: float, charge: float, failed: int
+) -> None:
     """Write that a run was stopped: what its last checkpoint saved is kept, and the next start pays."""
     s, mine = t.status[0], t.jobs[request]
     wall, every = now - mine.begun, mine.every
     saved = max(now - works - mine.charge, 0.0)
     if every > 0.0:
         saved = 0.0 if every == np.inf else every * math.floor(saved / (every + s.write))
-    saved = min(saved, mine.left)
-    mine.left -= saved
+    saved = min(saved, mine.left * factor)
+    mine.left -= saved / factor
+    mine.slowed += saved - saved / factor
     mine.lost += wall - saved
     mine.charge, mine.since = charge, now
     mine.stops += 1 - failed

@@ -133,7 +133,7 @@ class SharedOutcome(Outcome):
 
     Attributes
     ----------
-    start_s, on, held
+    start_s, on, held, factor
         As of :class:`Outcome`; the first start, and what each held in its last run.
     end_s : array of float, shape (n_requests,)
         When all its work was done; NaN: never.
@@ -163,5 +163,7 @@ class SharedOutcome(Outcome):
         before = self.stopped.select("request", "begun_s", "at_s")
         return pl.concat([before, last]).sort("request", "begun_s", maintain_order=True)
 
+    slowed_s: Floats
+    """Time that its runs took longer than on what it asked for, by board and network; below 0: less long [s]."""
     last_s: Floats
     """When each got its nodes for its last run; NaN: it waits."""

@@ -45,6 +45,7 @@ TENANT_JOB = {
     "end": float,
     "queued": float,  # time in the queue so far
     "lost": float,  # time it held its nodes for nothing that lasts
+    "slowed": float,  # and longer, or less long below 0, than on what it asked for
     "barred": float,  # instant in which its team had to give back: it stops nobody then
 }
 STOPPED = {"request": int, "failed": int, "begun": float, "at": float, "lost": float}

@@ -1,0 +1,258 @@
+"""Pools of several boards, networks and power of racks in the shared loop: against the slow program, and what must be.
+
+The same loop plays fleets of one board; that it still does so as before is held beside the other slow programs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import polars as pl
+import pytest
+
+from gpuplanner.errors import ScenarioError
+from gpuplanner.simulate import Fleet, GangPlacement, Rules, Topology, schedule
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Switching, play, play_shared
+from gpuplanner.simulate.nodes.network import NodeNetwork
+from tests.simulate.test_nodes_oracle import intervals
+from tests.simulate.test_shared_nodes import sharing_of
+from tests.simulate.wide_slow import play_wide_slow, wide_case
+
+CASES, BATCHES = 200, 10
+WAYS = {
+    "queue": {},
+    "slurm": {"queue": "slurm"},
+    "shared": {"rules": True},
+    "shared slurm": {"queue": "slurm", "rules": True},
+}
+
+
+def network_of(net):
+    racks = {} if net["racks"] is None else {name: net[name] for name in ("racks", "rack_watts", "watts")}
+    nodes = np.array(net["domains"], np.int64)
+    return nodes, net["slowdowns"], racks
+
+
+@cache
+def played(seed, way):
+    """A case, its rules, and what the engine makes of it."""
+    case, rules = wide_case(seed, **WAYS[way])
+    fleet, switching = case["fleet"], case["switching"]
+    columns = ["ready", "submit", "run", "limit", "profile", "total", "nodes", "work"]
+    requests = NodeRequests(*([row[column] for row in case["requests"]] for column in columns))
+    domains, slowdowns, racks = network_of(fleet["network"])
+    nodes = NodeFleet(
+        tuple(map(str, range(len(case["weights"])))), fleet["gpus"], fleet["capacity"], fleet["first"],
+        case["weights"], boards=fleet["boards"], sliced=fleet["sliced"], slower=fleet["slower"],
+        network=NodeNetwork(domains.reshape(-1, len(fleet["gpus"])), slowdowns, **racks),
+    )  # fmt: skip
+    options = {"queue": case["queue"], "placement": case["placement"], "larger": case["larger"],
+               "switching": None if switching is None else Switching(**switching)}  # fmt: skip
+    if rules is None:
+        return case, rules, play(requests, nodes, **options)
+    return case, rules, play_shared(requests, nodes, sharing_of(rules), **options)
+
+
+def differences(seed, way):
+    """What the engine and the slow program say differently, in words."""
+    case, rules, outcome = played(seed, way)
+    mine = play_wide_slow(case, rules)
+    names = {"first": "start_s", "factor": "factor"}
+    if rules is not None:
+        names |= {"finished": "end_s", "queued": "queued_s", "lost": "lost_s", "slowed": "slowed_s"}
+        names |= {"stops": "stops", "failures": "failures"}
+    said = []
+    for name, theirs in names.items():
+        for row, (here, there) in enumerate(zip(mine[name], getattr(outcome, theirs).tolist(), strict=True)):
+            if here != pytest.approx(there, abs=1e-9, nan_ok=True):
+                said.append(f"{way} {seed}, request {row}, {name}: {here} here, {there} by the engine")
+    on = intervals(outcome, len(case["fleet"]["gpus"]))
+    for node, (here, there) in enumerate(zip(mine["on"], on, strict=True)):
+        if len(here) != len(there) or not np.allclose(sorted(here), there, atol=1e-9):
+            said.append(f"{way} {seed}, node {node}: on {here} here, {there} by the engine")
+    return said
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_few_wide_cases_are_played_as_the_slow_program_does(way):
+    assert [line for seed in range(5) for line in differences(seed, way)] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", range(BATCHES))
+def test_wide_cases_are_played_as_the_slow_program_does(number, way):
+    size = CASES // BATCHES
+    seeds = range(number * size, (number + 1) * size)
+    assert [line for seed in seeds for line in differences(seed, way)] == []
+
+
+def some(seeds=range(30)):
+    """Cases of every way."""
+    return [(way, *played(seed, way)) for seed in seeds for way in WAYS]
+
+
+def held_spells(case, rules, outcome):
+    """(profile, node, amount, from, until) of all last runs."""
+    run = np.array([request["run"] for request in case["requests"]])
+    begun = outcome.start_s if rules is None else outcome.last_s
+    until = outcome.start_s + run * outcome.factor if rules is None else outcome.end_s
+    return [
+        (profile, node, amount, begun[request], math.inf if math.isnan(until[request]) else until[request])
+        for request, node, profile, amount in outcome.held.select("request", "node", "profile", "amount").iter_rows()
+        if not math.isnan(begun[request])
+    ]  # fmt: skip
+
+
+def test_nothing_holds_more_than_nodes_have_and_racks_may_draw():
+    bound = 0
+    for _, case, rules, outcome in some():
+        fleet, spells = case["fleet"], held_spells(case, rules, outcome)
+        for now in {begun for *_, begun, _ in spells}:
+            held, drawn = {}, {}
+            for profile, node, amount, begun, until in spells:
+                if begun <= now < until:
+                    held[node, profile] = held.get((node, profile), 0) + amount
+                    if (racks := fleet["network"]["racks"]) is not None:
+                        watts = amount * fleet["network"]["watts"][profile]
+                        drawn[racks[node]] = drawn.get(racks[node], 0) + watts
+            for (node, profile), amount in held.items():
+                assert amount <= max(pool[profile] for pool in fleet["capacity"][node])
+            for rack, watts in drawn.items():
+                assert watts <= fleet["network"]["rack_watts"][rack]
+                bound += watts == fleet["network"]["rack_watts"][rack]
+    assert bound > 10
+
+
+def test_every_request_is_served_by_what_may_serve_it_and_takes_as_long_as_that_says():
+    moved = 0
+    for _, case, _, outcome in some():
+        net, nodes = case["fleet"]["network"], {}
+        for request, node, profile in outcome.held.select("request", "node", "profile").iter_rows():
+            nodes.setdefault((request, profile), []).append(node)
+        for (number, profile), mine in nodes.items():
+            asked = case["requests"][number]
+            assert profile in (asked["profile"], *case["larger"][asked["profile"]])
+            same = [
+                tier for tier, of in enumerate(net["domains"], 1) if len({of[node] for node in mine}) == 1
+            ]
+            tier = 0 if len(mine) == 1 else min(same, default=len(net["domains"]) + 1)
+            takes = case["fleet"]["slower"][asked["work"]][profile] * net["slowdowns"][asked["work"]][tier]
+            assert outcome.factor[number] == pytest.approx(takes)
+            moved += takes != 1.0
+    assert moved > 100
+
+
+def test_work_is_conserved_with_boards_of_unequal_speed():
+    for way, case, rules, outcome in some():
+        if rules is None:
+            continue
+        run = np.array([request["run"] for request in case["requests"]], float)
+        runs = outcome.runs().drop_nulls()
+        held = np.bincount(runs["request"].to_numpy(), (runs["at_s"] - runs["begun_s"]).to_numpy(), len(run))
+        done = ~np.isnan(outcome.end_s)
+        assert held[done] == pytest.approx((run + outcome.lost_s + outcome.slowed_s)[done]), way
+
+
+def drawn_requests(draw, sizes, count):
+    submit = np.cumsum(draw.integers(0, 6, count)).astype(float)
+    run = draw.integers(1, 60, count).astype(float)
+    gpus = draw.choice(sizes, count)
+    return submit, run, gpus
+
+
+def as_jobs(submit, run, gpus, limit):
+    names = [str(row) for row in range(len(run))]
+    return pl.DataFrame({"job_id": names, "tenant": "t", "submit_s": submit, "run_s": run, "gpus": gpus,
+                         "profile": "gpu", "limit_s": limit})  # fmt: skip
+
+
+@pytest.mark.parametrize("queue", ["strict", "easy"])
+def test_two_boards_are_two_schedulers_where_jobs_name_their_board(queue):
+    """Each board by the loop over gangs, all jobs at once by the shared loop: the same to the digit."""
+    for seed in range(100):
+        draw = np.random.default_rng(seed)
+        submit, run, gpus = drawn_requests(draw, [1, 2, 3, 4, 8], 40)
+        limit, board = run + draw.integers(0, 30, 40), draw.integers(0, 2, 40)
+        sizes = draw.integers(8, 17, 2)
+        fleet = NodeFleet(
+            ("a", "b"),
+            sizes,
+            np.diag(sizes)[:, None, :],
+            [0, 0],
+            [1.0, 1.0],
+            boards=[0, 1],
+            sliced=[False, False],
+        )
+        together = play(
+            NodeRequests(submit, submit, run, limit, board, gpus, np.ones(40)), fleet, queue=queue
+        )
+        for number in range(2):
+            mine = board == number
+            alone = schedule(
+                as_jobs(submit[mine], run[mine], gpus[mine], limit[mine]),
+                Fleet("H100-80GB-SXM5", 1, int(sizes[number])), Rules(queue=queue), policy="p",
+            )  # fmt: skip
+            assert together.start_s[mine].tolist() == alone["first_start"].to_list()
+
+
+def test_gangs_that_are_consolidated_start_and_end_as_the_loop_over_placed_gangs_has_them():
+    """Whole nodes or parts of one, as both know them; by how much they are slowed down is seen in when others start."""
+    apart = 0
+    for seed in range(200):
+        draw = np.random.default_rng(seed)
+        nodes, per_rack, racks = int(draw.integers(4, 13)), int(draw.integers(2, 4)), int(draw.integers(1, 3))
+        submit, run, gpus = drawn_requests(draw, [1, 2, 3, 4, 4, 8, 12, 16], 40)
+        slow = (1.0, 1.0, *np.sort(draw.choice([1.0, 1.25, 1.5, 2.0, 3.0], 3)).tolist())
+        topology = Topology(4, 4, nodes_per_rack=per_rack, racks_per_spine=racks, slowdowns=slow)
+        theirs = schedule(
+            as_jobs(submit, run, gpus, run), Fleet("H100-80GB-SXM5", nodes, 4), Rules(queue="strict"), policy="p",
+            placement=GangPlacement(topology),
+        )  # fmt: skip
+        number = np.arange(nodes)
+        network = NodeNetwork([number // per_rack, number // (per_rack * racks)], [slow[1:]])
+        fleet = replace(NodeFleet.whole([4] * nodes), network=network)
+        asked = NodeRequests(submit, submit, run, run, np.zeros(40), gpus, -(-gpus // 4))
+        mine = play(asked, fleet, queue="strict", placement="consolidate")
+        assert mine.start_s == pytest.approx(theirs["first_start"].to_numpy()), seed
+        assert mine.start_s + run * mine.factor == pytest.approx(theirs["end"].to_numpy()), seed
+        apart += (mine.factor > 1).sum()
+    assert apart > 200
+
+
+def test_who_consolidates_is_slowed_down_less_than_who_spreads():
+    asked = NodeRequests(*np.zeros((2, 3)), [100.0] * 3, [100.0] * 3, [0, 0, 0], [4, 4, 4], [1, 2, 2])
+    network = NodeNetwork([[0, 0, 1, 1]], [[1.0, 1.2, 1.5]])
+    fleet = replace(NodeFleet.whole([4, 4, 4, 4]), network=network)
+    close = play(asked, fleet, placement="consolidate")
+    far = play(asked, fleet, placement="spread")
+    assert close.factor.tolist() == [1.0, 1.2, 1.2]
+    assert far.factor.tolist() == [1.0, 1.5, 1.5]
+
+
+def test_a_rack_that_may_draw_power_for_two_gpus_runs_two():
+    asked = NodeRequests([0, 1, 2], [0, 1, 2], [10] * 3, [10] * 3, [0] * 3, [1] * 3, [1] * 3)
+    network = NodeNetwork(np.zeros((0, 2), int), [[1.0, 1.0]], racks=[0, 0], rack_watts=[1500], watts=[700])
+    fleet = replace(NodeFleet.whole([4, 4]), network=network)
+    assert play(asked, fleet).start_s.tolist() == [0.0, 1.0, 10.0]
+
+
+def test_a_network_whose_parts_do_not_fit_is_refused():
+    for parts in (
+        {"domains": [[0, 0]], "slowdowns": [[1.0, 1.2]]},
+        {"domains": [[0, 0]], "slowdowns": [[1.0, 1.5, 1.2]]},
+        {
+            "domains": [[0, 0]],
+            "slowdowns": [[1.0, 1.0, 1.0]],
+            "racks": [0, 1],
+            "rack_watts": [9],
+            "watts": [1],
+        },
+    ):
+        with pytest.raises(
+            ScenarioError, match="network of nodes: expected a domain of each tier for every node"
+        ):
+            NodeNetwork(**parts)
