@@ -1,4 +1,4 @@
-"""Heterogeneous GPUs, near and far places, elastic jobs: policies on the same jobs in replications, and their rates.
+"""Heterogeneous GPUs, elastic jobs: policies on the same jobs in replications, and their rates.
 
     python benchmarks/heterogeneous_gpus.py
 
@@ -30,16 +30,9 @@ from gpuplanner.lab.claims.heterogeneous.synthetic_fleet import (
     elastic_models,
     largest_useful,
 )
-from gpuplanner.simulate import (
-    Fleet,
-    GangPlacement,
-    Rules,
-    Topology,
-    dispatch,
-    heterogeneity_aware,
-    opportunistic,
-    schedule,
-)
+from gpuplanner.lab.orders.mixed.dispatch import dispatch
+from gpuplanner.lab.orders.mixed.machines import heterogeneity_aware, opportunistic
+from gpuplanner.simulate import Fleet, Rules, schedule
 
 BOARD = "H100-80GB-SXM5"
 T95 = {9: 2.262}
@@ -127,38 +120,6 @@ def gangs(seed, count, gpus, load):
     ).with_columns(profile=pl.lit("gpu"))
 
 
-def tiers():
-    """Rules of placement and patience on racks and spines."""
-    fleet, topology = Fleet(BOARD, 64, 8), Topology(4, 8, nodes_per_rack=4, racks_per_spine=4)
-    print(
-        "\n512 GPUs, islands of 4, racks of 4 nodes, spines of 4 racks, default slow-downs; 5 000 jobs, load 0.6"
-    )
-    cases = {(rule, 0.0): [] for rule in ("consolidate", "best_fit", "first_fit", "spread")}
-    cases |= {("best_fit", patience): [] for patience in (60.0, 600.0, math.inf)}
-    lost = {case: [] for case in cases}
-    for seed in range(10):
-        jobs = gangs(seed, 5_000, fleet.gpus, 0.6)
-        for case in cases:
-            run = schedule(jobs, fleet, PASS, policy="p", placement=GangPlacement(topology, *case))
-            cases[case].append(run["jct_s"].mean())
-            lost[case].append(run["lost_gpu_s"].sum() / (jobs["run_s"] * jobs["gpus"]).sum())
-    for case, values in cases.items():
-        found = f"mean JCT {np.mean(values):>7.0f} s, lost {np.mean(lost[case]):.1%}"
-        print(f"  {case[0]:<12} patience {case[1]:>5.0f} s: {found}")
-    for case in list(cases)[1:]:
-        paired(
-            f"{case[0]}, patience {case[1]:.0f} s, against consolidate",
-            cases["consolidate", 0.0],
-            cases[case],
-        )
-    jobs = gangs(0, 100_000, fleet.gpus, 0.6)
-    for case in ((("consolidate", 0.0)), ("best_fit", 60.0), ("first_fit", 0.0), ("spread", 0.0)):
-        begin = time.process_time()
-        schedule(jobs, fleet, PASS, policy="p", placement=GangPlacement(topology, *case))
-        seconds = time.process_time() - begin
-        print(f"  {case[0]:<12} 100 000 jobs: {seconds:.2f} s, {100_000 / seconds:,.0f} jobs/s")
-
-
 def rigid_run(jobs, models, fleet, rules):
     """Mean JCT and GPU-hours of jobs that keep the size they came with."""
     twin = rigid_jobs(jobs, models, fleet)
@@ -217,7 +178,6 @@ def main():
         "  hypothesis (Frenzy's abstract): JCT 12-18 % lower than the state of the art, a tenth of its overhead"
     )
     many()
-    tiers()
     phases()
 
 

@@ -5,11 +5,6 @@ from gpuplanner.simulate.gangs.cluster import Cluster, Gang
 from gpuplanner.simulate.gangs.python_policies import in_order, run_gangs_by, schedule_by
 from gpuplanner.simulate.gangs.schedule import prepare, run_gangs, schedule
 from gpuplanner.simulate.gangs.spells import GangRun
-from gpuplanner.simulate.gangs.topology import GangPlacement, Topology
-from gpuplanner.simulate.heterogeneous.dispatch import MixedRun, dispatch
-from gpuplanner.simulate.heterogeneous.machines import heterogeneity_aware, opportunistic
-from gpuplanner.simulate.heterogeneous.mixed import GpuType, MixedJobs, Plans
-from gpuplanner.simulate.job_phases import hold_largest
 from gpuplanner.simulate.jobs import Workload
 from gpuplanner.simulate.replications import bootstrap_days
 from gpuplanner.simulate.rules import Checkpoints, Drain, Failures, FairShare, Preemption, Rules
@@ -25,24 +20,14 @@ __all__ = [
     "FairShare",
     "Fleet",
     "Gang",
-    "GangPlacement",
     "GangRun",
-    "GpuType",
-    "MixedJobs",
-    "MixedRun",
-    "Plans",
     "Preemption",
     "Rules",
     "Run",
     "Speeds",
-    "Topology",
     "Workload",
     "bootstrap_days",
-    "dispatch",
-    "heterogeneity_aware",
-    "hold_largest",
     "in_order",
-    "opportunistic",
     "prepare",
     "run_gangs",
     "run_gangs_by",

@@ -6,9 +6,7 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner.errors import SchemaError, examples, message
-from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU, check
-from gpuplanner.sizing import smallest_serving
 
 OF_A_PHASE = ("profile", "run_s", "gpus", "sms_needed", "limit_s")
 
@@ -51,46 +49,3 @@ def in_phases(jobs: pl.DataFrame, phases: pl.DataFrame | None) -> pl.DataFrame:
     )
     alone = rows.join(chain, on="job_id", how="anti", maintain_order="left")
     return pl.concat([alone, chained.select(alone.columns)])
-
-
-def hold_largest(phases: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
-    """Let every job ask for its largest need in all of its phases, as a policy does that knows no phases.
-
-    Parameters
-    ----------
-    phases : polars.DataFrame
-        ``job_id``, ``profile``, ``run_s``, and what else a phase has.
-    board : GpuModel or str
-        The board.
-
-    Returns
-    -------
-    polars.DataFrame
-        The same rows, with the smallest profile of the board that holds all needs of the job, or with whole GPUs
-        if a phase needs them. A job whose phases all ask for the same keeps its instance throughout.
-
-    Raises
-    ------
-    SchemaError
-        If the phases are not as described.
-    GeometryError
-        If a profile is not one of the board.
-
-    Examples
-    --------
-    >>> phases = pl.DataFrame({"job_id": ["a", "a", "b"], "profile": ["1g.20gb", "2g.20gb", "1g.10gb"],
-    ...     "run_s": 60.0})
-    >>> hold_largest(phases, "H100-80GB-SXM5")["profile"].to_list()
-    ['2g.20gb', '2g.20gb', '1g.10gb']
-    """
-    board = as_board(board)
-    chain = check(phases, Phases, where="phases of jobs")
-    chain = chain.with_columns(
-        needs=pl.col("profile").unique().sort().over("job_id", mapping_strategy="join")
-    )
-    held = {tuple(names): smallest_serving(board, names) for names in chain["needs"].unique().to_list()}
-    most = pl.col("gpus").max().over("job_id")
-    return chain.with_columns(
-        profile=pl.Series("profile", [held[tuple(names)] for names in chain["needs"].to_list()], pl.String),
-        gpus=most,
-    ).drop("needs")

@@ -108,7 +108,7 @@ def simulate(
     phases : polars.DataFrame, optional
         ``job_id``, ``profile``, ``run_s``, and ``gpus``, ``sms_needed`` and ``limit_s`` as for jobs (they may be
         null or absent): the phases of a job in the order of the rows. What the job itself asks for then does
-        not count; see :func:`~gpuplanner.simulate.hold_largest` for policies that know no phases.
+        not count.
     speeds : Speeds, optional
         Speed of classes of jobs (column ``job_class``) on profiles.
 

@@ -7,7 +7,7 @@ from gpuplanner.sizing.peak_trend import peak_trends
 from gpuplanner.sizing.requests import resolve_requests, unknown_profiles
 from gpuplanner.sizing.rightsize import EVIDENCE, keep_requests, rightsize
 from gpuplanner.sizing.sharing import plugin_configs, sharing
-from gpuplanner.sizing.smallest_profile import slices, smallest_of_compute, smallest_profile, smallest_serving
+from gpuplanner.sizing.smallest_profile import slices, smallest_of_compute, smallest_profile
 
 __all__ = [
     "EVIDENCE",
@@ -28,6 +28,5 @@ __all__ = [
     "slices",
     "smallest_of_compute",
     "smallest_profile",
-    "smallest_serving",
     "unknown_profiles",
 ]

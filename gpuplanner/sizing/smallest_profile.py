@@ -6,11 +6,10 @@ profiles that it stands in for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import polars as pl
 
-from gpuplanner.errors import GeometryError, message
 from gpuplanner.hardware import GpuModel, MigProfile, as_board
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -110,31 +109,6 @@ def smallest_of_compute(board: GpuModel) -> dict[int, MigProfile]:
     for profile in plain_profiles(board):
         found.setdefault(profile.compute_slices, profile)
     return found
-
-
-def smallest_serving(board: GpuModel, names: Iterable[str]) -> str:
-    """Smallest profile, variants included, that can stand in for each of some; the whole GPU if one of them is it.
-
-    Raises
-    ------
-    GeometryError
-        If a name is no profile of the board, or no profile serves all of them.
-
-    Examples
-    --------
-    >>> smallest_serving(as_board("H100-80GB-SXM5"), ["1g.20gb", "2g.20gb"])
-    '2g.20gb'
-    """
-    wanted = set(names)
-    if WHOLE_GPU in wanted:
-        return WHOLE_GPU
-    needs = [board.profile(name) for name in wanted]
-    able = [profile for profile in board.profiles if all(profile.serves(need) for need in needs)]
-    if not able:
-        asked = ", ".join(sorted(wanted))
-        todo = "Graphics and all media engines go with different profiles: split the job, or use whole GPUs."
-        raise GeometryError(message(f"{board.name}: {asked}", "a profile that serves them all", "none", todo))
-    return min(able, key=lambda profile: profile.compute_order).name
 
 
 def _first(board: GpuModel | str, fits: Callable[[MigProfile], pl.Expr]) -> pl.Expr:

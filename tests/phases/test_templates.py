@@ -27,7 +27,6 @@ from gpuplanner.phases import (
     template_from_yaml,
     template_to_yaml,
 )
-from gpuplanner.simulate import hold_largest
 
 BOARD = "H100-80GB-SXM5"
 
@@ -143,8 +142,6 @@ def test_applied_phases_add_up_and_run_in_the_simulator(measured):
         pytest.approx(600.0),
     ]
     assert rows.filter(job_id="b").select("profile", "gpus").unique().rows() == [("gpu", 16)]
-    held = hold_largest(rows, BOARD)
-    assert held.filter(job_id="a")["profile"].n_unique() == 1
     with pytest.raises(ScenarioError, match="run_s of job 'c'"):
         apply_template(template, pl.DataFrame({"job_id": ["c"], "run_s": [0.0]}), BOARD)
 

@@ -12,7 +12,6 @@ from gpuplanner.simulate import (
     Fleet,
     Rules,
     Speeds,
-    hold_largest,
     simulate,
 )
 from tests.simulate.unservable import unservable
@@ -66,12 +65,6 @@ class TestPhases:
         assert spells(run)[1] == ("3g.40gb", 105, 550, 780, 30)
         assert run.outcomes["queued_s"].to_list() == [445, 0, 45]
 
-    def test_held_throughout_the_largest_need_costs_no_restart(self, jobs_of):
-        held = hold_largest(self.CHAIN, BOARD)
-        assert held["profile"].unique().to_list() == ["3g.40gb"]
-        run = simulate(jobs_of(self.JOBS), ONE, MIXED, RESTART, policy="p", phases=held)
-        assert run.outcomes.select("end", "lost_gpu_s").row(0) == (365, 0)
-
     def test_a_substitute_is_kept_if_the_next_phase_gets_the_same_instance(self, jobs_of):
         # There is only 3g.40gb, of which two serve everything.
         rules = Rules("strict", change=RESTART.change)
@@ -124,12 +117,6 @@ class TestPhases:
         chain = phases_of(("a", "gpu", 1)).with_columns(**{key: pl.lit(value) for key, value in bad.items()})
         with pytest.raises(SchemaError, match="phases of jobs"):
             simulate(jobs_of(self.JOBS), ONE, MIXED, RESTART, policy="p", phases=chain)
-
-    def test_the_largest_need_holds_them_all(self):
-        # 1g.20gb has more memory than 1g.10gb and less compute than 2g.10gb would: 2g.20gb holds both.
-        chain = phases_of(("a", "1g.20gb", 1), ("a", "2g.20gb", 1), ("b", "1g.10gb", 1), ("b", "gpu", 1))
-        held = hold_largest(chain.with_columns(gpus=pl.Series([1, 1, 1, 4])), BOARD)
-        assert held.select("profile", "gpus").rows() == [("2g.20gb", 1)] * 2 + [("gpu", 4)] * 2
 
 
 class TestSpeeds:

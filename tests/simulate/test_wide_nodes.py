@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate import Fleet, GangPlacement, Rules, Topology, schedule
+from gpuplanner.simulate import Fleet, Rules, schedule
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Switching, play, play_shared
 from gpuplanner.simulate.nodes.network import NodeNetwork
 from tests.simulate.test_nodes_oracle import intervals
@@ -197,30 +197,6 @@ def test_two_boards_are_two_schedulers_where_jobs_name_their_board(queue):
                 Fleet("H100-80GB-SXM5", 1, int(sizes[number])), Rules(queue=queue), policy="p",
             )  # fmt: skip
             assert together.start_s[mine].tolist() == alone["first_start"].to_list()
-
-
-def test_gangs_that_are_consolidated_start_and_end_as_the_loop_over_placed_gangs_has_them():
-    """Whole nodes or parts of one, as both know them; by how much they are slowed down is seen in when others start."""
-    apart = 0
-    for seed in range(200):
-        draw = np.random.default_rng(seed)
-        nodes, per_rack, racks = int(draw.integers(4, 13)), int(draw.integers(2, 4)), int(draw.integers(1, 3))
-        submit, run, gpus = drawn_requests(draw, [1, 2, 3, 4, 4, 8, 12, 16], 40)
-        slow = (1.0, 1.0, *np.sort(draw.choice([1.0, 1.25, 1.5, 2.0, 3.0], 3)).tolist())
-        topology = Topology(4, 4, nodes_per_rack=per_rack, racks_per_spine=racks, slowdowns=slow)
-        theirs = schedule(
-            as_jobs(submit, run, gpus, run), Fleet("H100-80GB-SXM5", nodes, 4), Rules(queue="strict"), policy="p",
-            placement=GangPlacement(topology),
-        )  # fmt: skip
-        number = np.arange(nodes)
-        network = NodeNetwork([number // per_rack, number // (per_rack * racks)], [slow[1:]])
-        fleet = replace(NodeFleet.whole([4] * nodes), network=network)
-        asked = NodeRequests(submit, submit, run, run, np.zeros(40), gpus, -(-gpus // 4))
-        mine = play(asked, fleet, queue="strict", placement="consolidate")
-        assert mine.start_s == pytest.approx(theirs["first_start"].to_numpy()), seed
-        assert mine.start_s + run * mine.factor == pytest.approx(theirs["end"].to_numpy()), seed
-        apart += (mine.factor > 1).sum()
-    assert apart > 200
 
 
 def test_who_consolidates_is_slowed_down_less_than_who_spreads():

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import GeometryError
 from gpuplanner.hardware import load_gpu_model
-from gpuplanner.sizing import slices, smallest_of_compute, smallest_profile, smallest_serving
+from gpuplanner.sizing import slices, smallest_of_compute, smallest_profile
 from gpuplanner.sizing.smallest_profile import smallest_of_share
 
 BOARDS = ("A100-40GB", "A100-80GB", "H100-80GB-SXM5", "A30-24GB", "B200-180GB", "RTX-PRO-6000-Blackwell-96GB")
@@ -70,28 +69,6 @@ def test_a_number_of_compute_slices_stands_for_its_least_memory(name):
     assert all(part.attribute == "" for part in found.values())
 
 
-@settings(deadline=None)
-@given(st.sampled_from(BOARDS), st.data())
-def test_what_stands_in_for_several_has_as_much_of_everything_as_each(name, data):
-    board = load_gpu_model(name)
-    asked = data.draw(
-        st.lists(st.sampled_from([part.name for part in board.profiles]), min_size=1, max_size=3)
-    )
-    parts = [board.profile(one) for one in asked]
-    able = [other for other in board.profiles if all(other.serves(part) for part in parts)]
-    if not able:
-        with pytest.raises(GeometryError, match="serves them all"):
-            smallest_serving(board, asked)
-        return
-    found = board.profile(smallest_serving(board, asked))
-    assert found == min(able, key=lambda part: (part.compute_slices, part.memory_slices, part.name))
-    for part in parts:
-        assert (found.compute_slices, found.memory_slices) >= (part.compute_slices, part.memory_slices)
-        assert (found.decoders or 0) >= (part.decoders or 0)
-
-
 def test_graphics_need_a_profile_with_graphics():
     board = load_gpu_model("RTX-PRO-6000-Blackwell-96GB")
     assert not board.profile("4g.96gb").serves(board.profile("1g.24gb+gfx"))
-    assert smallest_serving(board, ["1g.24gb+gfx", "2g.48gb"]) == "2g.48gb+gfx"
-    assert smallest_serving(board, ["1g.24gb", "gpu"]) == "gpu"

@@ -32,9 +32,9 @@ def simulate_jobs(
     )
     from gpuplanner.lab.orders import ResearchRules
     from gpuplanner.metrics import always_on, measure
-    from gpuplanner.simulate import Fleet, prepare
+    from gpuplanner.simulate import Fleet, prepare, run_gangs
     from gpuplanner.simulate.gangs.arrays import to_gangs
-    from gpuplanner.simulate.gangs.schedule import checked_gangs, outcomes_of, run_of
+    from gpuplanner.simulate.gangs.schedule import checked_gangs, outcomes_of
 
     order, queue = served
     rules = ResearchRules(order=order, queue=queue)
@@ -49,13 +49,13 @@ def simulate_jobs(
     table = checked_gangs(jobs, fleet, rules)
     gangs = to_gangs(table, fleet, rules)
     loop = time.process_time()
-    stops = rules.run(gangs)
+    rules.run(gangs)
     looped = time.process_time()
     outcomes = outcomes_of(table, gangs, rules.order)
     seconds = {"seconds": looped - loop, "seconds_with_tables": time.process_time() - begin}
     told, spread = totals(outcomes) | seconds, distribution(outcomes)
     if idle:
-        run = run_of(table, gangs, stops, order)
+        run = run_gangs(jobs, fleet, rules, policy=order)
         told |= fragmentation_totals(fragmentation(run, nodes=nodes[0], gpus_per_node=nodes[1]))
         used = measure(always_on(run, fleet.gpus), fleet.board)
         told |= {name: float(used[name] or 0.0) for name in ("busy_gpu_hours", "useful_gpu_hours")}

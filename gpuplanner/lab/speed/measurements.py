@@ -17,9 +17,6 @@ from gpuplanner.schemas.kinds import meaning, number
 from gpuplanner.sizing.speed.slices import sm_fraction
 from gpuplanner.sizing.speed.speed_tables import FACTS, KINDS
 
-READERS: dict[str, Callable[[Path], pl.DataFrame]] = {"miso_mig": read_miso, "parvagpu": read_parvagpu}
-"""Folder of each data set and what reads it."""
-
 OUTCOMES = ("measured", "does not fit", "not measured")
 """What became of a setting. A job that does not fit a slice is not slow on it: it has no speed there."""
 
@@ -58,7 +55,7 @@ def measurements(path: str | Path) -> pl.DataFrame:
     Parameters
     ----------
     path : str or Path
-        Folder with ``miso_mig`` and ``parvagpu``, or one of them.
+        Folder with ``miso_mig``, ``parvagpu`` and ``own``, CSV files of one's own measurements, or some of them.
 
     Returns
     -------
@@ -68,7 +65,7 @@ def measurements(path: str | Path) -> pl.DataFrame:
     Raises
     ------
     TraceFormatError
-        If the folder has neither, or one of them cannot be read.
+        If the folder has none of them, or one of them cannot be read.
 
     Examples
     --------
@@ -86,7 +83,9 @@ def measurements(path: str | Path) -> pl.DataFrame:
     folders = {Path(path) / name: read for name, read in READERS.items() if (Path(path) / name).is_dir()}
     if not folders:
         expected = f"a folder with {' or '.join(READERS)}"
-        raise TraceFormatError(message(str(path), expected, "neither", "Name the folder of the public data."))
+        raise TraceFormatError(
+            message(str(path), expected, "none of them", "Name the folder of the public data.")
+        )
     tables = [
         check(conform(read(folder), Measurements, where=str(folder)), Measurements, where=str(folder))
         for folder, read in folders.items()
@@ -198,3 +197,21 @@ def _with_neighbours(whole: pl.DataFrame) -> pl.DataFrame:
         for name in ("batch", "step_s")
     }
     return whole.sort(JOB).with_columns(**{name: other.over(sweep) for name, other in others.items()})
+
+
+def read_own(folder: Path) -> pl.DataFrame:
+    """One's own measurements: CSV files as :func:`own_measurements` takes them, each a data set of its name."""
+    files = sorted(folder.glob("*.csv"))
+    if not files:
+        raise TraceFormatError(
+            message(str(folder), "CSV files", "none", "Put measurements there, or drop the folder.")
+        )
+    return pl.concat(own_measurements(pl.read_csv(file), source=file.stem) for file in files)
+
+
+READERS: dict[str, Callable[[Path], pl.DataFrame]] = {
+    "miso_mig": read_miso,
+    "parvagpu": read_parvagpu,
+    "own": read_own,
+}
+"""Folder of each data set and what reads it."""

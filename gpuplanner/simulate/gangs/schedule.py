@@ -14,10 +14,8 @@ from gpuplanner.errors import GpuPlannerError, ScenarioError, SchemaError, examp
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Fleet
 from gpuplanner.simulate.gangs.arrays import MOST_STARTS, STOP, Gangs, to_gangs
-from gpuplanner.simulate.gangs.islands import refuse_for_placement, to_places, with_sensitivity
 from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.gangs.spells import GangRun, gang_spells
-from gpuplanner.simulate.gangs.topology import GangPlacement
 from gpuplanner.simulate.jobs import checked
 from gpuplanner.simulate.rules import Rules
 from gpuplanner.simulate.slices.world import NONE, Ints, Table
@@ -29,7 +27,6 @@ def schedule(
     rules: Rules,
     *,
     policy: str,
-    placement: GangPlacement | None = None,
     replication: int = 0,
 ) -> pl.DataFrame:
     """Serve jobs on whole GPUs by any order and queue.
@@ -49,11 +46,6 @@ def schedule(
         How jobs are served.
     policy : str
         Name written into the outcomes.
-    placement : GangPlacement, optional
-        Another rule for nodes than that above, with tiers of the network that slow gangs down. The orders are
-        then ``"fifo"``, ``"sjf"``, ``"qssf"`` and ``"fair"``, the queues ``"strict"``, ``"pass"`` and, without
-        patience, ``"easy"``, where limits grow with the slow-down; and the jobs may have a column
-        ``sensitivity``, the share of a slow-down that a job suffers (1 where null or absent).
     replication : int
         Number written into the outcomes.
 
@@ -62,7 +54,7 @@ def schedule(
     polars.DataFrame
         Table ``schemas.Outcomes``, in the order of the jobs, without numbers of GPUs, and ``queued_s``: all
         time in the queue [s], before the first start and after stops. ``lost_gpu_s`` is all time for which
-        GPUs were held above ``run_s``: overhead, checkpoints, work done again and slow-downs.
+        GPUs were held above ``run_s``: overhead, checkpoints and work done again.
 
     Raises
     ------
@@ -80,7 +72,7 @@ def schedule(
     >>> run.select("job_id", "first_start", "end", "queued_s").rows()
     [('a', 0.0, 100.0, 0.0), ('b', 110.0, 160.0, 109.0), ('c', 100.0, 110.0, 98.0)]
     """
-    served = _serve(jobs, fleet, rules, placement)
+    served = _serve(jobs, fleet, rules)
     return gang_outcomes(served.jobs, served.of_jobs(), policy, replication)
 
 
@@ -90,14 +82,13 @@ def run_gangs(
     rules: Rules,
     *,
     policy: str,
-    placement: GangPlacement | None = None,
     replication: int = 0,
 ) -> GangRun:
     """Serve jobs as :func:`schedule` does, and say besides when each of them held its GPUs.
 
     Parameters
     ----------
-    jobs, fleet, rules, policy, placement, replication
+    jobs, fleet, rules, policy, replication
         As for :func:`schedule`.
 
     Returns
@@ -120,7 +111,7 @@ def run_gangs(
     >>> run.spells.select("job_id", "since_s", "start_s", "end_s", "lost_s", "ended").rows()
     [('a', 0.0, 0.0, 10.0, 10.0, 'preempted'), ('a', 10.0, 60.0, 190.0, 30.0, 'finished'), ...]
     """
-    served = _serve(jobs, fleet, rules, placement)
+    served = _serve(jobs, fleet, rules)
     found = served.of_jobs("begun")
     return GangRun(
         gang_outcomes(served.jobs, found, policy, replication),
@@ -149,22 +140,13 @@ class _Served:
         return found | {"job": np.asarray(self.gangs.jobs.row)[found["job"]]}
 
 
-def _serve(jobs: pl.DataFrame, fleet: Fleet, rules: Rules, placement: GangPlacement | None) -> _Served:
+def _serve(jobs: pl.DataFrame, fleet: Fleet, rules: Rules) -> _Served:
     """Check the jobs, and run the loop."""
-    if placement is None:
-        table = checked_gangs(jobs, fleet, rules)
-        gangs = to_gangs(table, fleet, rules)
-        stops = rules.run(gangs)
-        _refuse_stuck(table, gangs)
-        return _Served(table, gangs, gangs.spots[gangs.jobs.spot], stops)
-    from gpuplanner.simulate.gangs.placed_queue import run_placed
-
-    refuse_for_placement(rules, fleet, placement)
     table = checked_gangs(jobs, fleet, rules)
     gangs = to_gangs(table, fleet, rules)
-    places = to_places(gangs, with_sensitivity(table, jobs), fleet, placement)
-    run_placed(gangs, places)
-    return _Served(table, gangs, places.held[places.spot] // places.per_node, gangs.stops)
+    stops = rules.run(gangs)
+    _refuse_stuck(table, gangs)
+    return _Served(table, gangs, gangs.spots[gangs.jobs.spot], stops)
 
 
 def outcomes_of(table: pl.DataFrame, gangs: Gangs, policy: str) -> pl.DataFrame:
@@ -172,13 +154,6 @@ def outcomes_of(table: pl.DataFrame, gangs: Gangs, policy: str) -> pl.DataFrame:
     _refuse_stuck(table, gangs)
     served = _Served(table, gangs, gangs.spots[gangs.jobs.spot], gangs.stops)
     return gang_outcomes(table, served.of_jobs(), policy, 0)
-
-
-def run_of(table: pl.DataFrame, gangs: Gangs, stops: Table, policy: str) -> GangRun:
-    """Outcomes and spells of a loop that has run to its end, with the runs that it stopped."""
-    served = _Served(table, gangs, gangs.spots[gangs.jobs.spot], stops)
-    found = served.of_jobs("begun")
-    return GangRun(gang_outcomes(table, found, policy, 0), gang_spells(table, found, served.of_stops()))
 
 
 def _refuse_stuck(table: pl.DataFrame, gangs: Gangs) -> None:

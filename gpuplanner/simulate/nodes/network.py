@@ -19,7 +19,8 @@ class NodeNetwork:
     Parameters
     ----------
     domains : array of int, shape (n_tiers, n_nodes)
-        Number of the domain of each node, narrow tiers first: NVLink domains, racks, spines.
+        Number of the domain of each node, narrow tiers first: NVLink domains, racks, spines. Islands within a node are
+        nodes of their own, and the node is their domain.
     slowdowns : array of float, shape (n_works, n_tiers + 2)
         How many times as long each kind of work takes on one node, within one domain of each tier, and beyond all.
     racks : array of int, shape (n_nodes,), optional

@@ -12,15 +12,7 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.lab.job_lists import totals
 from gpuplanner.lab.orders import ResearchRules
 from gpuplanner.metrics import always_on, claims, measure, tenant_accounts
-from gpuplanner.simulate import (
-    Failures,
-    Fleet,
-    GangPlacement,
-    Preemption,
-    Topology,
-    run_gangs,
-    schedule,
-)
+from gpuplanner.simulate import Failures, Fleet, Preemption, run_gangs, schedule
 from tests.lab.job_lists.test_reference import differences, fleet_of, jobs_of
 from tests.simulate import test_spells as spells
 from tests.simulate.test_gangs import NODE, gangs
@@ -123,17 +115,6 @@ def test_las_lets_a_job_that_has_had_its_share_wait_for_a_new_one():
 def test_rules_that_do_not_go_together(values, words):
     with pytest.raises(ScenarioError, match=words):
         ResearchRules(**values)
-
-
-@pytest.mark.parametrize(
-    "rules", [ResearchRules(queue="conservative"), ResearchRules(queue="pass", order="las")]
-)
-def test_gangs_placed_by_tiers_know_none_of_them(rules):
-    placement = GangPlacement(Topology.flat(8))
-    with pytest.raises(ScenarioError, match="order 'fifo', 'sjf', 'qssf' or 'fair', queue 'strict'"):
-        schedule(
-            gangs(("a", 0, 1, 1), limit_s=[1.0]), Fleet(BOARD, 1, 8), rules, policy="p", placement=placement
-        )
 
 
 def test_no_jobs_give_no_outcomes():

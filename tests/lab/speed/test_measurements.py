@@ -116,3 +116,18 @@ def test_a_missing_log_is_a_batch_size_that_does_not_fit(published):
     out = miso_rows.filter(outcome="does not fit").select("model", "batch", "profile").rows()
     assert ("bert", 8, "2g.10gb") in out
     assert len(out) == 9
+
+
+def test_measurements_of_ones_own_stand_beside_the_public_ones(tmp_path):
+    parvagpu(tmp_path, "1,8,1,100,0.08", "7,8,1,500,0.016")
+    (tmp_path / "own").mkdir()
+    with pytest.raises(TraceFormatError, match=r"own: expected CSV files"):
+        measurements(tmp_path)
+    rows = ["kind,board,model,batch,profile,step_s", "inference,A100-80GB,mine,8,1g.10gb,0.4"]
+    (tmp_path / "own" / "ours.csv").write_text(
+        "\n".join([*rows, "inference,A100-80GB,mine,8,7g.80gb,0.1"]) + "\n"
+    )
+    found = measurements(tmp_path)
+    assert found.group_by("source").len().sort("source").rows() == [("ours", 2), ("parvagpu", 2)]
+    speeds = relative_speeds(found).filter(model="mine")
+    assert speeds.select("compute_slices", "speed").rows() == [(1, 0.25)]

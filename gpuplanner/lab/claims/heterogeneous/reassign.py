@@ -17,11 +17,11 @@ from gpuplanner.lab.claims.heterogeneous.rounds import (
     RoundJob,
     run_rounds,
 )
+from gpuplanner.lab.orders.mixed.dispatch import MixedRun
+from gpuplanner.lab.orders.mixed.mixed import GpuType, MixedJob, mixed_jobs
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.gangs.spells import placed_spells
-from gpuplanner.simulate.heterogeneous.dispatch import MixedRun
-from gpuplanner.simulate.heterogeneous.mixed import GpuType, MixedJob, mixed_jobs
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def reassign(
     Parameters
     ----------
     jobs, plans, fleet, policy, replication
-        As for :func:`~gpuplanner.simulate.heterogeneous.dispatch`.
+        As for :func:`~gpuplanner.lab.orders.mixed.dispatch`.
     allocate : callable
         Such as :func:`by_assignment` makes.
     round_s : float

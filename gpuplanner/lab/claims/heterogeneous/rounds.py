@@ -15,8 +15,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.simulate.heterogeneous.machines import PLACES, Held, Machines
-from gpuplanner.simulate.heterogeneous.mixed import GpuType
+from gpuplanner.lab.orders.mixed.machines import PLACES, Held, Machines
+from gpuplanner.lab.orders.mixed.mixed import GpuType
 
 
 @dataclass(frozen=True)

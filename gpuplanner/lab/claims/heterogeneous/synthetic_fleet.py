@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner.lab.claims.heterogeneous.elastic_jobs import ElasticModel
 from gpuplanner.lab.claims.heterogeneous.goodput import Goodput
-from gpuplanner.simulate import GpuType
+from gpuplanner.lab.orders.mixed.mixed import GpuType
 
 KINDS = (
     GpuType("80 GiB", 2, 8, 80.0, speed=2.0),

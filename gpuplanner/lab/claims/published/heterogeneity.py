@@ -9,8 +9,9 @@ from gpuplanner.lab.claims.heterogeneous.programme import by_programme
 from gpuplanner.lab.claims.heterogeneous.synthetic_fleet import KINDS, draw_mixed_jobs
 from gpuplanner.lab.claims.published_claim import Conditions, Measured, PublishedClaim
 from gpuplanner.lab.claims.verdict import figure, figures_of, signed
+from gpuplanner.lab.orders.mixed.dispatch import dispatch
+from gpuplanner.lab.orders.mixed.machines import heterogeneity_aware, opportunistic
 from gpuplanner.metrics import mean_interval
-from gpuplanner.simulate import dispatch, heterogeneity_aware, opportunistic
 
 SEEDS = 10
 JOBS = 150

@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError
+from gpuplanner.lab.orders.mixed.machines import PLACES, Choice, Decide, Machines, opportunistic
+from gpuplanner.lab.orders.mixed.mixed import GpuType, MixedJob, mixed_jobs, refuse_without_request
 from gpuplanner.names import resolve
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.gangs.spells import placed_spells
-from gpuplanner.simulate.heterogeneous.machines import PLACES, Choice, Decide, Machines, opportunistic
-from gpuplanner.simulate.heterogeneous.mixed import GpuType, MixedJob, mixed_jobs, refuse_without_request
 from gpuplanner.simulate.slices.world import Floats
 
 
@@ -85,7 +85,7 @@ def dispatch(
 
     Examples
     --------
-    >>> from gpuplanner.simulate import heterogeneity_aware
+    >>> from gpuplanner.lab.orders.mixed.machines import heterogeneity_aware
     >>> fleet = (GpuType("small", 1, 4, memory_gib=24.0), GpuType("large", 1, 4, memory_gib=80.0, speed=2.0))
     >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": "t", "submit_s": [0.0, 1.0]})
     >>> plans = pl.DataFrame({"job_id": ["a", "b", "b"], "gpus": [4, 2, 4], "tp": 1,

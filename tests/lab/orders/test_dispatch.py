@@ -8,17 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError, SchemaError
-from gpuplanner.simulate import (
-    Fleet,
-    GangPlacement,
-    GpuType,
-    Rules,
-    Topology,
-    dispatch,
-    heterogeneity_aware,
-    opportunistic,
-    schedule,
-)
+from gpuplanner.lab.orders.mixed.dispatch import dispatch
+from gpuplanner.lab.orders.mixed.machines import heterogeneity_aware, opportunistic
+from gpuplanner.lab.orders.mixed.mixed import GpuType
+from gpuplanner.simulate import Fleet, Preemption, Rules, schedule, schedule_by
 
 BOARD = "H100-80GB-SXM5"
 
@@ -157,11 +150,22 @@ def test_on_one_type_opportunistic_is_first_fit(data):
     jobs, plans, work = single_plans(data.draw, list(range(1, nodes * per_node + 1)))
     jobs = jobs.with_columns(asked_type=pl.lit("one"), asked_gpus=plans["gpus"])
     run = dispatch(jobs, plans, (GpuType("one", nodes, per_node, 80.0),), opportunistic, policy="p")
-    placement = GangPlacement(Topology.flat(per_node), "first_fit")
-    plain = schedule(
-        work, Fleet(BOARD, nodes, per_node), Rules(queue="pass"), policy="p", placement=placement
-    )
+    free = Preemption(overhead_s=((1, 0.0),), start_lag_s=0.0)
+    plain = schedule_by(first_fit, work, Fleet(BOARD, nodes, per_node), policy="p", preemption=free)
     assert run.outcomes.drop("gpu_type", "tp").equals(plain)
+
+
+def first_fit(cluster):
+    """The first node that holds a job, else idle GPUs in the order of the nodes."""
+    for job in list(cluster.waiting):
+        whole = [node for node, idle in enumerate(cluster.idle) if idle >= job.gpus]
+        nodes, left = ({whole[0]: job.gpus}, 0) if whole else ({}, job.gpus)
+        for node, idle in enumerate(cluster.idle):
+            if left and idle:
+                nodes[node] = min(idle, left)
+                left -= nodes[node]
+        if not left:
+            cluster.start(job, nodes)
 
 
 class TestByHand:

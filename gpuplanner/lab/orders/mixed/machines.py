@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.simulate.heterogeneous.mixed import GpuType, MixedJob, PlanOption
+from gpuplanner.lab.orders.mixed.mixed import GpuType, MixedJob, PlanOption
 
 Held = tuple[str, str, int, int, float, float]
 PLACES = {
