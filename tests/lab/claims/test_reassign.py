@@ -14,7 +14,7 @@ from gpuplanner.lab.claims.heterogeneous import Assignment, by_assignment, reass
 from gpuplanner.solving.effort import Effort
 from gpuplanner.solving.linear import LinearModel
 from gpuplanner.solving.solver import solve
-from tests.simulate import test_dispatch as by_type
+from tests.lab.orders import test_dispatch as by_type
 
 
 def by_programme(problem: Assignment):
