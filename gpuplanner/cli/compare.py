@@ -120,11 +120,13 @@ def compare(
     """Compare ways to run the fleet: each is tuned to today's service on earlier days, and judged on later ones.
 
     With quotas, quotas to try or failures, also say which team waits more or less under them on the same weeks.
+    Of several boards, each by itself, and then all played together.
     """
     from gpuplanner.files import require_file
     from gpuplanner.study.decision.record import compared
     from gpuplanner.study.fleet_decision import FleetCompared
     from gpuplanner.study.past.pools import pools_of
+    from gpuplanner.study.tenants.together import pools_together
     from gpuplanner.study.tenants.tried import is_asked, rules_tried
 
     if chart is not None:
@@ -136,8 +138,17 @@ def compare(
             text = "--chart, --hindsight, quotas and failures show one pool: name its board with --board"
             raise typer.BadParameter(text)
         each = compare_pools(pools, as_json=as_json, quiet=quiet)
+        both = pools_together(pools)
         if as_json:
-            show(FleetCompared(each).to_dict(), as_json=True)
+            told = {} if both is None else {"together": both.to_dict()}
+            show(FleetCompared(each).to_dict() | told, as_json=True)
+        elif both is not None:
+            put("")
+            for text in (both.sentence, *both.notes):
+                put(text)
+            show_frame(
+                both.pools, as_json=False, title=f"On their own boards, and on any; intervals {both.blocks}"
+            )
         return
     found = compared(asked, None if quiet else Told())
     if hindsight:
@@ -297,13 +308,29 @@ def fairness(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what each team was due and got: lent, borrowed, owed, starved; why its jobs waited, and its next step."""
+    """Say what each team was due and got: lent, borrowed, owed, starved; why its jobs waited, and its next step.
+
+    Of a fleet of several boards, board by board: quotas count on each.
+    """
     from gpuplanner.files import require_file
+    from gpuplanner.study.past.pools import pools_of
     from gpuplanner.study.tenants.fairness import fairness as account
 
     if chart is not None:
         require_file(chart, inputs=[scenario])
     asked = given.scenario(scenario)
+    pools = pools_of(asked)
+    if pools.several:
+        if ahead or chart is not None:
+            text = "--chart and --ahead show one pool: name its board with --board"
+            raise typer.BadParameter(text)
+        each = {name: account(own) for name, own in pools.pools.items()}
+        if as_json:
+            show({"pools": {name: one.to_dict() for name, one in each.items()}}, as_json=True)
+        for name, one in each.items() if not as_json else ():
+            put(f"\n{name}\n{'=' * len(name)}")
+            _show_account(one, quiet=quiet)
+        return
     found, advice = account(asked), None
     if ahead:
         from gpuplanner.study.tenants.advice import quota_advice
@@ -317,9 +344,13 @@ def fairness(
     if as_json:
         show(found.to_dict() | ({} if advice is None else {"ahead": advice.to_dict()}), as_json=True)
         return
-    _show_teams(found)
+    _show_account(found, quiet=quiet)
     for title, table in () if advice is None else advice.told:
         show_frame(table, as_json=False, title=title)
+
+
+def _show_account(found: Fairness, *, quiet: bool) -> None:
+    _show_teams(found)
     if not quiet:
         say(f"entitlements: {found.rules.source}; {found.basis}")
         for note in found.notes:

@@ -24,9 +24,13 @@ from gpuplanner.study.future.plans import Planned
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.pools import FleetPools, pool_table
 from gpuplanner.study.tenants.fairness import Fairness
+from gpuplanner.study.tenants.together import PoolsTogether, pools_together
 from gpuplanner.units import counted
 
 _MOVED = {"instances_for_one": ".2g", "instances": ",.2f", "instances_there": ",.2f"}
+_TOGETHER = dict.fromkeys(
+    ("wait_before_min", "wait_after_min", "change", "slowed_low", "slowed_high"), ",.1f"
+)
 FOLDER = "pools"
 """Where the pools have their own pages, each in a folder of its name."""
 MOST_POOLS = 20
@@ -44,7 +48,9 @@ _HEADINGS = {
     "unmet_gpu_hours": "not met, GPU h", "changes": "GPUs cut anew", "of": "asked of", "to": "served by",
     "tenant": "team", "held_gpu_hours": "got, GPU h", "owed_gpu_hours": "owed, GPU h", "why": "why its jobs waited",
     "next_step": "next step", "instances_for_one": "there for one", "instances": "instances, mean",
-    "instances_there": "there, mean",
+    "instances_there": "there, mean", "free": "may leave", "sent": "do", "wait_before_min": "wait at home, min",
+    "wait_after_min": "wait anywhere, min", "change": "waited a week, GPU h more", "verdict": "so they",
+    "slowed_low": "run a week, GPU h more, at best", "slowed_high": "at worst",
 }  # fmt: skip
 
 
@@ -121,6 +127,8 @@ def fleet_page(
     ]  # fmt: skip
     if planned is not None:
         parts.append(_plans(planned))
+    both = pools_together(fleet)
+    parts += [] if both is None else [together_section(both)]
     parts += _teams(studies)
     parts.append(_who_is_there(fleet))
     first = next(iter(studies.values()))
@@ -210,6 +218,17 @@ def _plans(planned: FleetPlanned) -> Section:
     return page.section(
         "Plans, board by board", page.paragraph(text), table, *(moved if planned.moves else ())
     )
+
+
+def together_section(found: PoolsTogether) -> Section:
+    """What boards do for each other's jobs, in one line and a table."""
+    table = page.table(
+        found.pools.select("pool", "jobs", "free", "sent", "wait_before_min", "wait_after_min", "change", "verdict",
+                           "slowed_low", "slowed_high"),
+        caption=f"Jobs on their own boards, and on any; {found.blocks}", headings=_HEADINGS, formats=_TOGETHER,
+    )  # fmt: skip
+    notes = [page.note(text) for text in found.notes]
+    return page.section("Boards played together", page.paragraph(found.sentence), table, *notes)
 
 
 def _teams(studies: Mapping[str, Study]) -> list[Section]:

@@ -28,7 +28,7 @@ def movable_demand(fleet: FleetPools, problems: Mapping[str, PlanProblem]) -> tu
     by whole GPUs, slices by the smallest slice with as many SMs and as much memory.
     """
     jobs = {name: _free_jobs(own) for name, own in fleet.pools.items()}
-    reached = _partitions(fleet)
+    reached = boards_of_partitions(fleet)
     found = []
     for name, free in jobs.items():
         problem = problems[name]
@@ -36,10 +36,10 @@ def movable_demand(fleet: FleetPools, problems: Mapping[str, PlanProblem]) -> tu
             work = free.filter(profile=profile)
             places = {}
             for other, there in problems.items():
-                place = None if other == name else _place(problem.board, profile, there.board)
-                if place is None or _cluster(other) != _cluster(name):
+                place = None if other == name else place_there(problem.board, profile, there.board)
+                if place is None or cluster_of(other) != cluster_of(name):
                     continue
-                fits = _fits(other, there, reached[name])
+                fits = fits_there(other, there.board, there.gpus_per_node, reached[name])
                 if _share(work, fits) >= MOST_OF_THE_WORK:
                     places[other, place[0]] = place[1]
                     work = work.with_columns(free=pl.col("free") & fits)
@@ -51,7 +51,7 @@ def movable_demand(fleet: FleetPools, problems: Mapping[str, PlanProblem]) -> tu
     return tuple(found)
 
 
-def _cluster(pool: str) -> str:
+def cluster_of(pool: str) -> str:
     """Jobs of one cluster cannot be sent to another: each has a queue of its own."""
     return pool.rpartition("/")[0]
 
@@ -59,37 +59,40 @@ def _cluster(pool: str) -> str:
 def _free_jobs(own: Scenario) -> pl.DataFrame:
     """Jobs of the recent past with their work, whether they are bound to their board, and the memory that they need."""
     known = history(own)
-    named = pl.col("board_named").fill_null(value=True)
-    home = known.fleet.board.memory_gib
-    free = {"none": pl.lit(value=False), "unnamed": ~named, "all": pl.lit(value=True)}[own.other_boards]
     return known.views["rightsized"].filter(pl.col("submit_time") >= known.recent).select(
-        "tenant", "profile", "gpus", partition=pl.col("partition").cast(pl.String), free=free,
+        "tenant", "profile", "gpus", *bound(own),
         work=(pl.col("instances") * pl.col("run_s")).fill_null(0.0),
-        needs_gib=pl.coalesce(pl.col("memory_peak_gib") * (1 + own.headroom), pl.when(named).then(home), 0.0),
     )  # fmt: skip
 
 
-def _partitions(fleet: FleetPools) -> dict[str, dict[str, set[str]]]:
+def bound(own: Scenario) -> tuple[pl.Expr, ...]:
+    """Of jobs: ``partition``, whether they are ``free`` to leave their board, and the memory that they need."""
+    named = pl.col("board_named").fill_null(value=True)
+    home = history(own).fleet.board.memory_gib
+    free = {"none": pl.lit(value=False), "unnamed": ~named, "all": pl.lit(value=True)}[own.other_boards]
+    needs = pl.coalesce(pl.col("memory_peak_gib") * (1 + own.headroom), pl.when(named).then(home), 0.0)
+    return pl.col("partition").cast(pl.String), free.alias("free"), needs.alias("needs_gib")
+
+
+def boards_of_partitions(fleet: FleetPools) -> dict[str, dict[str, set[str]]]:
     """Of each pool, the boards that jobs of each of its partitions ran on, in its cluster."""
     boards: dict[tuple[str, str], set[str]] = {}
     for name, own in fleet.pools.items():
         for partition in history(own).jobs["partition"].cast(pl.String).drop_nulls().unique():
-            boards.setdefault((_cluster(name), partition), set()).add(name)
+            boards.setdefault((cluster_of(name), partition), set()).add(name)
     return {
         name: {
-            partition: there for (cluster, partition), there in boards.items() if cluster == _cluster(name)
+            partition: there for (cluster, partition), there in boards.items() if cluster == cluster_of(name)
         }
         for name in fleet.pools
     }
 
 
-def _fits(other: str, there: PlanProblem, reached: Mapping[str, set[str]]) -> pl.Expr:
+def fits_there(other: str, board: GpuModel, gpus_per_node: int, reached: Mapping[str, set[str]]) -> pl.Expr:
     """Whether a job may run on another board: its partition reaches it, a node is wide enough, and memory suffices."""
     out_of_reach = [partition for partition, boards in reached.items() if other not in boards]
     in_reach = ~pl.col("partition").is_in(out_of_reach).fill_null(value=False)
-    return (
-        in_reach & (pl.col("gpus") <= there.gpus_per_node) & (pl.col("needs_gib") <= there.board.memory_gib)
-    )
+    return in_reach & (pl.col("gpus") <= gpus_per_node) & (pl.col("needs_gib") <= board.memory_gib)
 
 
 def _share(work: pl.DataFrame, fits: pl.Expr) -> float:
@@ -106,16 +109,30 @@ def _part(work: pl.DataFrame, problem: PlanProblem) -> np.ndarray:
     return np.repeat(part[:, None], problem.n_slots, axis=1)
 
 
-def _place(home: GpuModel, profile: str, board: GpuModel) -> tuple[str, float] | None:
+def place_there(home: GpuModel, profile: str, board: GpuModel) -> tuple[str, float] | None:
     """Profile of another board that serves one, and how many do the work of one; None where none does.
 
     A gain in speed that nobody measured is none; a loss is that of bandwidth or of arithmetic, whichever is worse.
     """
+    found = place_with_range(home, profile, board)
+    return None if found is None else (found[0], max(1.0, found[2]))
+
+
+def place_with_range(home: GpuModel, profile: str, board: GpuModel) -> tuple[str, float, float] | None:
+    """The same with how many times as long work takes there, by bandwidth or by arithmetic, the better and the worse.
+
+    Examples
+    --------
+    >>> from gpuplanner.hardware import load_gpu_model
+    >>> place_with_range(load_gpu_model("H100-80GB-SXM5"), "gpu", load_gpu_model("A100-80GB"))
+    ('gpu', 1.64..., 3.17...)
+    """
     there = WHOLE_GPU if profile == WHOLE_GPU else _smallest(home, profile, board)
-    sheets = [_speeds(home, profile), None if there is None else _speeds(board, there)]
+    sheets = [speeds_of(home, profile), None if there is None else speeds_of(board, there)]
     if there is None or sheets[0] is None or sheets[1] is None:
         return None
-    return there, max(1.0, *(own / other for own, other in zip(*sheets, strict=True)))
+    times = [own / other for own, other in zip(*sheets, strict=True)]
+    return there, min(times), max(times)
 
 
 def _smallest(home: GpuModel, profile: str, board: GpuModel) -> str | None:
@@ -132,7 +149,7 @@ def _smallest(home: GpuModel, profile: str, board: GpuModel) -> str | None:
     return min(enough, key=lambda one: one.size_order).name if enough else None
 
 
-def _speeds(board: GpuModel, profile: str) -> tuple[float, float] | None:
+def speeds_of(board: GpuModel, profile: str) -> tuple[float, float] | None:
     """Bandwidth and arithmetic of an instance; None where no source states them for the board."""
     try:
         sheet = board_facts(board.name)

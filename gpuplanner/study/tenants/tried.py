@@ -157,7 +157,7 @@ def _basis(lead: Arena, other: Arena | None, not_queue: str | None) -> str:
 def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTried:
     """Play the jobs of an arena on today's fleet under two sets of rules."""
     asked, (rows, requests) = arena.asked, arena.requests(AS_TODAY)
-    length, count, blocks = _blocks(asked.seen_s)
+    length, count, blocks = parts_of(asked.seen_s)
     jobs = pl.DataFrame(
         {
             "team": teams_of(asked).gather(rows),
@@ -187,7 +187,7 @@ def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTr
     return SharingTried(before.name, after.name, pl.DataFrame(found), blocks, tuple(dict.fromkeys(notes)))
 
 
-def _blocks(seen_s: float) -> tuple[float, int, str]:
+def parts_of(seen_s: float) -> tuple[float, int, str]:
     """Length and number of the parts of the observation that are compared, and what they are in words."""
     weeks = int(seen_s // WEEK_S)
     if weeks >= FEWEST_BLOCKS:
@@ -290,29 +290,30 @@ def _row(
     both = tuple(zip(("before", "after"), waits, ends, strict=True))
     row: dict[str, Any] = {"team": name, "jobs": waits[0].height}
     row |= {f"wait_{side}_min": (one["wait_s"].mean() or 0.0) / SECONDS_PER_MINUTE for side, one, _ in both}
-    before, after = (_a_week(one, "waited", length, count) for one in waits)
-    row |= _changed("", "waited", before, after)
-    row["verdict"] = SAME if np.allclose(before, after, rtol=0.0, atol=1e-9) else _verdict(row)
-    row |= _changed("lost_", "lost", *(_a_week(one, "lost", length, count) for one in ends))
+    before, after = (a_week(one, "waited", length, count) for one in waits)
+    row |= changed("", "waited", before, after)
+    row["verdict"] = SAME if np.allclose(before, after, rtol=0.0, atol=1e-9) else verdict_of(row)
+    row |= changed("lost_", "lost", *(a_week(one, "lost", length, count) for one in ends))
     for side, one, other in both:
         row |= {
-            f"{kind}_{side}": float(_a_week(other, kind, length, count).mean())
+            f"{kind}_{side}": float(a_week(other, kind, length, count).mean())
             for kind in ("stops", "failures")
         }
         row[f"never_{side}"] = int(one["never"].sum())
     return row
 
 
-def _a_week(table: pl.DataFrame, column: str, length: float, count: int) -> NDArray[np.float64]:
+def a_week(table: pl.DataFrame, column: str, length: float, count: int) -> NDArray[np.float64]:
     """Sums over the parts of the observation, as if each were a week; what is outside counts nowhere."""
     inside = table.filter(pl.col("at_s").is_between(0, count * length, closed="left"))
     block = (inside["at_s"].to_numpy() // length).astype(np.int64)
     return np.asarray(np.bincount(block, inside[column].to_numpy(), count) * WEEK_S / length, np.float64)
 
 
-def _changed(
+def changed(
     prefix: str, kind: str, before: NDArray[np.float64], after: NDArray[np.float64]
 ) -> dict[str, float | None]:
+    """Means of two sets of weeks, and the mean change with its interval."""
     change = paired(before, after).difference
     return {
         f"{kind}_before": float(before.mean()), f"{kind}_after": float(after.mean()), f"{prefix}change": change.mean,
@@ -320,7 +321,7 @@ def _changed(
     }  # fmt: skip
 
 
-def _verdict(row: Mapping[str, Any]) -> str:
+def verdict_of(row: Mapping[str, Any]) -> str:
     """Whether a team surely waits more or less, by the change in its row."""
     low, high = row["change_low"], row["change_high"]
     if low is None or high is None or low <= 0.0 <= high:

@@ -1,0 +1,117 @@
+"""Boards of a fleet played as one: bound jobs as on each by itself, free ones where they wait less."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+
+from gpuplanner.cli import main
+from gpuplanner.inbox import write_dataset
+from gpuplanner.report.pools import together_section
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.asked import AS_TODAY
+from gpuplanner.study.other_boards import place_with_range
+from gpuplanner.study.past.pools import pools_of
+from gpuplanner.study.plays import played
+from gpuplanner.study.tenants import together
+from gpuplanner.study.tenants.together import ALL, pools_together
+from tests.study.test_fleet import DAY, made, nodes
+
+RUN_H = 1.5
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory):
+    """One A100 node that six jobs a day queue for, in order, beside a T4 node that is idle but for an hour a day."""
+    trace = made(
+        [("A100-40GB", 2, 0, 1)] * 6 + [("T4", 1, 0, 1)], nodes(("a1", "A100-40GB", 2), ("t1", "T4", 2))
+    )
+    day, number = (pl.col("job_id").str.split("-").list.get(place).cast(pl.Int64) for place in (0, 1))
+    hours = number.cast(pl.Float64)
+
+    def at(after_h):
+        return pl.lit(DAY) + pl.duration(days=day, seconds=(after_h * 3600).cast(pl.Int64))
+
+    slow = pl.col("gpu_model") == "A100-40GB"
+    start = pl.when(slow).then(8 + RUN_H * hours).otherwise(8.0)
+    jobs = trace.jobs.with_columns(
+        submit_time=at(pl.when(slow).then(8 + hours).otherwise(8.0)).cast(trace.jobs.schema["submit_time"]),
+        start_time=at(start).cast(trace.jobs.schema["start_time"]),
+        end_time=at(start + pl.when(slow).then(RUN_H).otherwise(1.0)).cast(trace.jobs.schema["end_time"]),
+        board_named=~slow,
+    )
+    folder = tmp_path_factory.mktemp("crowded") / "crowded"
+    write_dataset(trace.with_tables(jobs=jobs), folder)
+    return Scenario(name="crowded", data=str(folder))
+
+
+def both_of(scenario):
+    found = pools_together(pools_of(scenario))
+    assert found is not None
+    return found
+
+
+def test_jobs_that_are_bound_are_played_as_on_each_board_by_itself(crowded):
+    fleet = pools_of(crowded)
+    arenas = {name: together._arena(own) for name, own in fleet.pools.items()}
+    both = together._joined(fleet, arenas)
+    first = next(iter(arenas.values()))
+    joint = together._play(both, both.own, np.ones_like(both.slower[0]), first).start_s
+    alone = [
+        played(arena.requests(AS_TODAY)[1], arena.asked.fleet, queue=arena.queue, larger=arena.larger).start_s
+        for arena in arenas.values()
+    ]
+    assert joint.tolist() == np.concatenate(alone).tolist()
+
+
+def test_jobs_that_named_no_board_go_where_they_wait_less_and_run_as_long_as_the_data_sheets_say(crowded):
+    found = both_of(crowded)
+    ampere, turing, every = found.pools.to_dicts()
+    assert (ampere["pool"], turing["pool"], every["pool"]) == ("A100-40GB", "T4", ALL)
+    assert ampere["wait_before_min"] == pytest.approx(np.mean([0, 30, 60, 90, 120, 150]), abs=1.0)
+    assert turing["free"] == turing["sent"] == 0
+    assert 0 < ampere["sent"] < ampere["free"] == ampere["jobs"]
+    assert ampere["change_high"] < 0 < ampere["wait_before_min"] - ampere["wait_after_min"]
+    board = pools_of(crowded).pools
+    home, there = (together._arena(board[name]).asked.board for name in ("A100-40GB", "T4"))
+    _, better, worse = place_with_range(home, "gpu", there)
+    assert 1 < better < worse  # the T4 is slower in both
+    a_day = ampere["sent"] / ampere["jobs"] * 6
+    assert ampere["slowed_high"] == pytest.approx(7 * a_day * 2 * RUN_H * (worse - 1), rel=0.01)
+    assert 0 < every["slowed_low"] < every["slowed_high"]
+    assert f"{every['sent']:,} of {every['jobs']:,} jobs run on another board" in found.sentence
+
+
+def test_jobs_stay_where_the_scenario_says_so(crowded):
+    found = both_of(crowded.but(other_boards="none"))
+    assert found.pools["sent"].to_list() == [0, 0, 0]
+    assert found.pools["change"].to_list() == [0.0, 0.0, 0.0]
+    assert "No job may run on another board" in found.sentence
+
+
+def test_compare_and_the_page_say_what_boards_do_together(crowded, tmp_path, monkeypatch, capsys):
+    (tmp_path / "s.yaml").write_text(crowded.to_yaml())
+    monkeypatch.setattr(sys, "argv", ["gpuplanner", "compare", str(tmp_path / "s.yaml"), "--json", "--quiet"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    told = json.loads(capsys.readouterr().out)
+    assert left.value.code == 0
+    expected = both_of(crowded)
+    assert told["together"] == json.loads(json.dumps(expected.to_dict()))
+    assert expected.sentence in str(together_section(expected))
+
+
+def test_fairness_of_several_boards_is_of_all_of_them(crowded, tmp_path, monkeypatch, capsys):
+    (tmp_path / "s.yaml").write_text(crowded.to_yaml())
+    monkeypatch.setattr(sys, "argv", ["gpuplanner", "fairness", str(tmp_path / "s.yaml"), "--json"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    told = json.loads(capsys.readouterr().out)
+    assert left.value.code == 0
+    assert set(told["pools"]) == {"A100-40GB", "T4"}
+    held = {name: sum(row["held_gpu_hours"] for row in one["teams"]) for name, one in told["pools"].items()}
+    assert held["A100-40GB"] == pytest.approx(held["T4"] * 6 * 2 * RUN_H, rel=0.1)
