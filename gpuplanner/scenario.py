@@ -57,6 +57,25 @@ def windows_of(text: str) -> list[tuple[int, int]] | None:
     return found
 
 
+MODEL = "model"
+"""Slow-downs of gangs that follow from what networks carry."""
+
+
+def slowdowns_of(text: str) -> tuple[float, float] | None:
+    """How many times as long jobs take on nodes of one rack and on others; None if the text is something else.
+
+    Examples
+    --------
+    >>> slowdowns_of("1.1, 1.3"), slowdowns_of("1.3,1.1"), slowdowns_of("fast")
+    ((1.1, 1.3), None, None)
+    """
+    try:
+        rack, beyond = map(float, text.split(","))
+    except ValueError:
+        return None
+    return (rack, beyond) if 1 <= rack <= beyond < 1000 else None
+
+
 @described
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
@@ -203,6 +222,25 @@ class Scenario:
         "Mean time between failures of one GPU with which ``compare`` plays the teams: a failed job waits again, and "
         "does over what no checkpoint kept.",
         between(1, 1e9), unit="h", none="nothing fails in what is played",
+    )  # fmt: skip
+    gang_slowdowns: str | None = knob(
+        "service", None,
+        "How many times as long jobs on several nodes take within one rack, and beyond, ``1.1,1.3`` as measured, or "
+        "``model``: of a training job by what networks carry. ``compare`` plays placements with it.",
+        KnobRule(
+            "'model', or two numbers from 1 up with a comma between, the second not below the first",
+            lambda value, _: value == MODEL or slowdowns_of(value) is not None,
+        ),
+        none="placements are not compared",
+    )  # fmt: skip
+    nodes_per_rack: int | None = knob(
+        "service", None, "Nodes of a rack, in the order of their names.", at_least(1), none="racks of the node list",
+    )  # fmt: skip
+    rack_watts: float | None = knob(
+        "service", None,
+        "Power that GPUs in use may draw in a rack, each as much as its board at most: ``compare`` plays the same "
+        "weeks with it and without.",
+        between(1, 1e7), unit="W", none="no limit",
     )  # fmt: skip
     reconfigure_minutes: float | None = knob(
         "plan", None, "Time for which a GPU is out of service for a change of layout, see :meth:`change`.",

@@ -94,6 +94,7 @@ def _in_hours(name: str) -> str:
 @app.command()
 @takes(
     "wait_minutes", "wait_quantile", "policies", "path", "projects", "quotas", "quotas_to_try", "gpu_mtbf_hours",
+    "gang_slowdowns", "nodes_per_rack", "rack_watts",
     "board", "seed",
 )  # fmt: skip
 def compare(
@@ -119,13 +120,15 @@ def compare(
 ) -> None:
     """Compare ways to run the fleet: each is tuned to today's service on earlier days, and judged on later ones.
 
-    With quotas, quotas to try or failures, also say which team waits more or less under them on the same weeks.
+    With quotas, quotas to try or failures, also say which team waits more or less under them on the same weeks; with
+    slow-downs of gangs or power of racks, what it makes of it where jobs are placed.
     Of several boards, each by itself, and then all played together.
     """
     from gpuplanner.files import require_file
     from gpuplanner.study.decision.record import compared
     from gpuplanner.study.fleet_decision import FleetCompared
     from gpuplanner.study.past.pools import pools_of
+    from gpuplanner.study.tenants.apart import is_placed, placed_apart
     from gpuplanner.study.tenants.together import pools_together
     from gpuplanner.study.tenants.tried import is_asked, rules_tried
 
@@ -134,8 +137,10 @@ def compare(
     asked = given.scenario(scenario)
     pools = pools_of(asked)
     if pools.several:
-        if hindsight or chart is not None or is_asked(asked):
-            text = "--chart, --hindsight, quotas and failures show one pool: name its board with --board"
+        if hindsight or chart is not None or is_asked(asked) or is_placed(asked):
+            text = (
+                "--chart, --hindsight, quotas, failures and racks show one pool: name its board with --board"
+            )
             raise typer.BadParameter(text)
         each = compare_pools(pools, as_json=as_json, quiet=quiet)
         both = pools_together(pools)
@@ -159,10 +164,12 @@ def compare(
         write_ways(found, chart, title=f"Equal service: {asked.name}")
         say(f"written: {chart}")
     tried = rules_tried(asked) if is_asked(asked) else None
+    placed = placed_apart(asked) if is_placed(asked) else None
     if as_json:
         from gpuplanner.study.decision.frames import levers
 
         teams = {} if tried is None else {"sharing": tried.to_dict()}
+        teams |= {} if placed is None else {"placed": placed.to_dict()}
         show(found.to_dict() | {"levers": dict(levers(found))} | teams, as_json=True)
         return
     show_comparison(found, quiet=quiet)
@@ -170,6 +177,12 @@ def compare(
         put(one.sentence)
     if tried is not None:
         _show_tried(tried)
+    if placed is not None:
+        put("")
+        title = f"Ways to place the same jobs, GPU-hours a week; intervals {placed.blocks}"
+        show_frame(placed.ways, as_json=False, title=title)
+        for text in (placed.sentence, *placed.notes):
+            put(text)
 
 
 def compare_pools(fleet: FleetPools, *, as_json: bool, quiet: bool) -> dict[str, Comparison]:

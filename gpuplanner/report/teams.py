@@ -9,6 +9,7 @@ from gpuplanner._version import __version__
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
 from gpuplanner.study.tenants.advice import QuotaAdvice
+from gpuplanner.study.tenants.apart import PlacedApart
 from gpuplanner.study.tenants.fairness import Fairness
 from gpuplanner.study.tenants.tried import SharingTried
 
@@ -96,6 +97,14 @@ def teams(found: Fairness, ahead: QuotaAdvice | None = None, tried: SharingTried
     )
 
 
+_PLACED = {
+    "way": "placed", "jobs": "jobs", "gangs": "on several nodes", "times": "they run so many times as long",
+    "times_worst": "at worst", "longer": "longer a week, GPU h", "longer_worst": "at worst, GPU h",
+    "wait_min": "wait, min", "never": "never start", "change": "from submission to end, GPU h a week more",
+    "verdict": "so they",
+}  # fmt: skip
+
+
 def _tried(found: SharingTried) -> str:
     """The same weeks under two sets of rules."""
     return "".join(
@@ -110,6 +119,23 @@ def _tried(found: SharingTried) -> str:
             *(page.note(note) for note in found.notes),
         )
     )
+
+
+def placed(found: PlacedApart | None) -> Section:
+    """The same jobs placed as they come, close together and apart, and under the power of racks."""
+    if found is None:
+        return Section("")
+    return page.fold(
+        "Distance and power",
+        page.paragraph(found.sentence),
+        page.table(
+            found.ways.select(list(_PLACED)), caption=f"Ways to place the same jobs (intervals {found.blocks})",
+            headings=_PLACED, formats=dict.fromkeys(("wait_min", "longer", "longer_worst", "change"), ",.1f")
+            | dict.fromkeys(("times", "times_worst"), ",.2f"),
+        ),
+        *(page.note(note) for note in found.notes),
+        about="what it costs that nodes are apart, and racks short of power",
+    )  # fmt: skip
 
 
 def write_teams(found: Fairness, path: str | Path, *, title: str, ahead: QuotaAdvice | None = None) -> Path:

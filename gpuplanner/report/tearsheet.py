@@ -12,11 +12,13 @@ from gpuplanner.report import page
 from gpuplanner.report.first_screen import Links, first_screen, needs_frame, peaks_figure
 from gpuplanner.report.section import Section
 from gpuplanner.report.sent import browser
+from gpuplanner.report.teams import placed
 from gpuplanner.report.teams import teams as shared_by
 from gpuplanner.report.ways import ways
 from gpuplanner.report.words import safe
 from gpuplanner.study import Study
 from gpuplanner.study.explain import FIGURES, explained, told
+from gpuplanner.study.tenants.apart import PlacedApart
 from gpuplanner.study.tenants.fairness import Fairness
 from gpuplanner.study.tenants.tried import SharingTried
 from gpuplanner.units import counted
@@ -243,9 +245,15 @@ def comparison(study: Study) -> Section:
 
 
 def teams(study: Study) -> Section:
-    """What every team was due and got; nothing in a study that was kept before that was accounted for."""
+    """What every team was due and got, and what distance costs; nothing in a study kept before that was accounted."""
     found = Fairness.of_tables(study.tables)
-    return Section("") if found is None else shared_by(found, tried=SharingTried.of_tables(study.tables))
+    if found is None:
+        return Section("")
+    parts = [
+        shared_by(found, tried=SharingTried.of_tables(study.tables)),
+        placed(PlacedApart.of_tables(study.tables)),
+    ]
+    return Section("\n".join(filter(None, parts)))
 
 
 def numbers(study: Study) -> Section:

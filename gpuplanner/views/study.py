@@ -16,10 +16,10 @@ from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import first_screen, fleet_words, needs_frame, teams_table
 from gpuplanner.report.fleet import fleet_picture
 from gpuplanner.report.section import Section, still
-from gpuplanner.report.teams import teams
+from gpuplanner.report.teams import placed, teams
 from gpuplanner.report.ways import decided, ways
 from gpuplanner.report.words import safe
-from gpuplanner.scenario import Scenario
+from gpuplanner.scenario import MODEL, Scenario
 from gpuplanner.study import Study
 from gpuplanner.study.decision.frames import policy_table
 from gpuplanner.study.decision.record import Comparison, compared
@@ -29,6 +29,7 @@ from gpuplanner.study.future.sweep import layouts_to_sweep, sweep_layouts
 from gpuplanner.study.handover.decision_pack import hand_over
 from gpuplanner.study.handover.workbooks import write_study_workbook
 from gpuplanner.study.tenants.advice import quota_advice
+from gpuplanner.study.tenants.apart import placed_apart
 from gpuplanner.study.tenants.fairness import fairness
 from gpuplanner.study.tenants.tried import is_asked, rules_tried
 from gpuplanner.views.view import View
@@ -84,6 +85,11 @@ class Decided:
         advice = quota_advice(self.scenario) if ahead else None
         tried = rules_tried(self.scenario) if is_asked(self.scenario) else None
         return View(teams(found, advice, tried), found.teams)
+
+    def placed(self, slowdowns: str = MODEL, **power: float) -> View:
+        """The same jobs placed close together and apart; ``rack_watts`` and ``nodes_per_rack`` as of a scenario."""
+        found = placed_apart(self.scenario.but(gang_slowdowns=slowdowns, **power))
+        return View(placed(found), found.ways)
 
     def whatif(self) -> WhatIf:
         """Controls that begin at this answer."""

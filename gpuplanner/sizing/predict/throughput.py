@@ -84,8 +84,39 @@ def tokens_per_s(job: TrainingJob, board: Board) -> tuple[float, float, float]:
     >>> [round(rate / 8) for rate in tokens_per_s(job, board_facts("H100-80GB-SXM5"))]  # published: 10643
     [6974, 9764, 10926]
     """
-    model, t, p, d = job.model, job.tp, job.pp, job.shards
     rates, network = _rates()
+    link = board.fabric if job.tp * job.shards <= NODE else network
+    per_step = job.tokens * job.shards * job.accumulation
+    low, value, high = (per_step / _step_s(job, board, mfu, link) for mfu in rates)
+    return low, value, high
+
+
+def slower_beyond_a_node(board: Board) -> tuple[float, float, float]:
+    """How many times as long a gang takes whose parts reach each other over the network: at best, expected, at worst.
+
+    Of data parallel training of 7 billion parameters on 16 GPUs, its parameters sharded, against one fabric for all;
+    by what a network carries for a GPU (parameter ``network_gb_s``: expected, and its ends).
+
+    Examples
+    --------
+    >>> [round(times, 2) for times in slower_beyond_a_node(board_facts("H100-80GB-SXM5"))]
+    [1.0, 1.0, 1.86]
+    """
+    from gpuplanner.sizing.predict.describe import preset
+
+    job = TrainingJob(preset("llama-2-7b"), 2048, 4, 4, dp=16, sharding="fsdp")
+    mfu, known = parameter("mfu").value, parameter("network_gb_s")
+    together = _step_s(job, board, mfu, board.fabric)
+    best, expected, worst = (
+        _step_s(job, board, mfu, min(rate * 1e9, board.fabric)) / together
+        for rate in (known.high, known.value, known.low)
+    )
+    return best, expected, worst
+
+
+def _step_s(job: TrainingJob, board: Board, mfu: float, link: float) -> float:
+    """Seconds of a step of the whole job, its gradients and parameters going over a link of so many bytes/s."""
+    model, t, p, d = job.model, job.tp, job.pp, job.shards
     micro = job.tokens
     work = micro * flops_per_token(job) * _RECOMPUTE[job.recompute] / (t * p)
     ramp = micro / (micro + _RAMP_TOKENS)
@@ -96,15 +127,10 @@ def tokens_per_s(job: TrainingJob, board: Board) -> tuple[float, float, float]:
     share = 2.0 * model.params() / (t * p)
     if job.frozen:
         share *= 0.02 if job.sharding != "fsdp" else 1.0
-    link = board.fabric if t * d <= NODE else network
     moved = 0.0
     if d > 1:
         rounds = 3.0 * job.accumulation if job.sharding in ("fsdp", "zero3") else 2.0
         moved = rounds * (d - 1) / d * share / link
-    found = []
-    for mfu in rates:
-        compute = work / (board.flops * mfu * ramp)
-        step = (compute + reduce_s) * (job.accumulation + p - 1)
-        step += max(0.0, moved - _HIDDEN * compute * job.accumulation)
-        found.append(micro * d * job.accumulation / step)
-    return found[0], found[1], found[2]
+    compute = work / (board.flops * mfu * ramp)
+    step = (compute + reduce_s) * (job.accumulation + p - 1)
+    return float(step + max(0.0, moved - _HIDDEN * compute * job.accumulation))
