@@ -62,6 +62,7 @@ FACT_TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "path_abilities": {"low": pl.Float64, "high": pl.Float64},
     "controllers": {},
     "sharing_modes": {},
+    "partition_modes": {"partitions": pl.Int32, "compute_units": pl.Int32, "memory_gb": pl.Float64},
     "telemetry_metrics": {},
     "slurm_states": {"number": pl.Int64},
     "currencies": {"minor_units": pl.Int32},
@@ -110,7 +111,7 @@ def facts(name: str) -> pl.DataFrame:
     name : str
         ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"``,
         ``"parameters"``, ``"model_presets"``, ``"training_tools"``, ``"training_methods"``,
-        ``"training_words"``, ``"path_abilities"``, ``"telemetry_metrics"``,
+        ``"training_words"``, ``"path_abilities"``, ``"partition_modes"``, ``"telemetry_metrics"``,
         ``"slurm_states"``, ``"currencies"`` or ``"synthetic_jobs"``.
 
     Returns

@@ -43,11 +43,18 @@ def catalog_boards(as_json: Json = False) -> None:
 
 @catalog.command("profiles")
 def catalog_profiles(board: BoardName, as_json: Json = False) -> None:
-    """List the MIG profiles of a board, with the source of each row."""
+    """List the MIG profiles of a board, with the source of each row; of one of AMD its partition modes.
+
+    Plans cut no board into partition modes: all partitions of a mode are alike, and jobs see a board in one mode.
+    """
     import polars as pl
 
     from gpuplanner.catalog import facts, find_board
 
+    modes = facts("partition_modes").filter(pl.col("gpu_model").str.to_lowercase() == board.lower())
+    if modes.height:
+        show_frame(modes if as_json else modes.drop("gpu_model", "source"), as_json=as_json)
+        return
     rows = facts("mig_profiles").filter(pl.col("gpu_model") == find_board(board))
     columns = [
         "profile", "compute_slices", "memory_slices", "memory_gib", "sms", "max_instances", "placement_starts",

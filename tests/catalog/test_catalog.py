@@ -69,3 +69,13 @@ def test_one_cloud_only():
     assert parameter("pue").low < 1.56
     with pytest.raises(ScenarioError, match="fact table"):
         facts("weather")
+
+
+def test_partitions_of_a_mode_have_all_of_a_board_between_them():
+    modes, sheets = facts("partition_modes"), facts("gpu_specs").filter(vendor="AMD")
+    both = modes.join(sheets.select("gpu_model", "memory_gb", "sm_or_cu_count"), on="gpu_model", suffix="_all")
+    assert both.height == modes.height > 0
+    compute, memory = both.filter(kind="compute"), both.filter(kind="memory")
+    assert (compute["partitions"] * compute["compute_units"] == compute["sm_or_cu_count"]).all()
+    assert (memory["partitions"] * memory["memory_gb"] == memory["memory_gb_all"]).all()
+    assert both.group_by("gpu_model", "kind", "mode").len()["len"].max() == 1
