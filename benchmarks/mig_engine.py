@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.hardware import ChangeCost, load_gpu_model
-from gpuplanner.simulate import Calendar, Fleet, Rules, hold_largest, simulate
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, play
 from gpuplanner.study.future.sweep import static_mixes, sweep
 
@@ -103,7 +103,7 @@ def runs():
     driver, operator = (Rules("strict", change=ChangeCost.of(BOARD, path)) for path in ("nvml", "operator"))
     cases = {
         "static": (jobs, STATIC, operator, None),
-        "three phases, largest held": (jobs, STATIC, driver, hold_largest(phases, BOARD)),
+        "three phases": (jobs, STATIC, driver, phases),
     }
     print(f"\n{'100 000 jobs, 512 GPUs':<36}{'CPU s':>8}{'mean JCT':>12}{'p95 wait':>12}{'changes':>10}")
     for name, (work, layouts, rules, chain) in cases.items():

@@ -176,6 +176,11 @@ CHANGES = (
         "log of layout changes, as the scripts of a pack write it (CSV)",
         Form("log", "core.change_log:read_changes", whole_files=False),
     ),
+    published(
+        "slurm-events",
+        "Slurm's events of nodes: sacctmgr show event --parsable2, with start and end (needs tz)",
+        Form("events", "slurm.events:read_slurm_events", TZ, whole_files=False),
+    ),
 )
 
 TELEMETRY = (

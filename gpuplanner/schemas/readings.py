@@ -159,12 +159,12 @@ class JobNames(dy.Schema):
 
 
 class OutOfService(dy.Schema):
-    """GPUs of a node that were there and could not be used: while they were cut."""
+    """GPUs of a node that were there and could not be used: while they were cut, or the node took no jobs."""
 
     node = text("node name")
     start_time = time("since when")
     end_time = time("until when; null if they still are", nullable=True)
-    gpus = number("GPUs", "GPU")
+    gpus = number("GPUs; null: all of the node but for what jobs still hold there", "GPU", nullable=True)
     bucket = dy.Enum(("reconfiguring", "down"), nullable=False, metadata=meaning("why"))
 
 

@@ -30,6 +30,7 @@ from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import Window
 from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.past.closed_nodes import out_of_service
 from gpuplanner.study.past.fleet import installed
 from gpuplanner.study.past.history import VIEWS, History, begin_of, end_of, history
 from gpuplanner.study.stages import stage
@@ -64,7 +65,7 @@ def trace_ledger(
     out = trace.tables.get("out_of_service")
     if out is not None:
         known = nodes.select("node", "gpu_model") if "gpu_model" in nodes.columns else nodes.select("node")
-        out = out.with_columns(pl.col("end_time").fill_null(end)).join(known, on="node")
+        out = out_of_service(out, trace.jobs, nodes, begin, end).join(known, on="node")
     booked = gpu_time_ledger(
         trace.jobs, nodes, start=begin, end=end, samples=trace.samples, out_of_service=out
     )
