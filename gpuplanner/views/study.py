@@ -33,7 +33,7 @@ from gpuplanner.study.tenants.apart import placed_apart
 from gpuplanner.study.tenants.fairness import fairness
 from gpuplanner.study.tenants.tried import is_asked, rules_tried
 from gpuplanner.views.view import View
-from gpuplanner.widgets import SweepPanel, WhatIf, sweep_html, whatif
+from gpuplanner.widgets import SharingPanel, SweepPanel, WhatIf, sweep_html, whatif
 
 
 class DecisionCard(Decision):
@@ -85,6 +85,10 @@ class Decided:
         advice = quota_advice(self.scenario) if ahead else None
         tried = rules_tried(self.scenario) if is_asked(self.scenario) else None
         return View(teams(found, advice, tried), found.teams)
+
+    def rules(self) -> SharingPanel:
+        """Controls of quotas, fair share and preemption, played on the same weeks."""
+        return SharingPanel(self.scenario)
 
     def placed(self, slowdowns: str = MODEL, **power: float) -> View:
         """The same jobs placed close together and apart; ``rack_watts`` and ``nodes_per_rack`` as of a scenario."""

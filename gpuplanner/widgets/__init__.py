@@ -2,6 +2,7 @@
 
 from gpuplanner.widgets.explore import ExplorePanel, explore_inbox
 from gpuplanner.widgets.limits import LimitsPanel, price_html
+from gpuplanner.widgets.rules import SharingPanel
 from gpuplanner.widgets.sweep import SweepPanel, sweep_html
 from gpuplanner.widgets.whatif import WhatIf, whatif
 from gpuplanner.widgets.written import files_button, workbook_button
@@ -9,6 +10,7 @@ from gpuplanner.widgets.written import files_button, workbook_button
 __all__ = [
     "ExplorePanel",
     "LimitsPanel",
+    "SharingPanel",
     "SweepPanel",
     "WhatIf",
     "explore_inbox",

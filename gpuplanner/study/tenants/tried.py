@@ -22,9 +22,10 @@ from gpuplanner.study.decision.asked import AS_TODAY, Asked
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.types import ASSUMED, QUEUE
+from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
-from gpuplanner.study.tenants.fairness import rules_of, teams_of
-from gpuplanner.study.tenants.quotas import SharingRules, quota_share, read_quotas, unmatched
+from gpuplanner.study.tenants.fairness import NO_TEAM, rules_of, teams_of
+from gpuplanner.study.tenants.quotas import SharingRules, TeamQuota, quota_share, read_quotas, unmatched
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 EVERYBODY = "(all)"
@@ -113,9 +114,7 @@ def rules_tried(scenario: Scenario) -> SharingTried:
     Without rules to try, no rules are held against those that it states, or, where it states none, no failures against
     failures as often as it says.
     """
-    known, _, arena, _ = opened(scenario)
-    lead, other, not_queue = bases(arena)
-    present = rules_of(scenario, known)
+    present = rules_of(scenario, history(scenario))
     if scenario.quotas_to_try is not None:
         sides = present, read_quotas(scenario.quotas_to_try)
         before, after = (_played(one.source, one, scenario) for one in sides)
@@ -124,6 +123,31 @@ def rules_tried(scenario: Scenario) -> SharingTried:
         before, after = (_played(one.source, one, scenario) for one in sides)
     else:
         before, after = PlayedRules("no failures", present), _played("failures", present, scenario)
+    return _between(scenario, before, after)
+
+
+def rules_at_hand(scenario: Scenario) -> SharingRules:
+    """The rules that a scenario or its data state; else equal shares of the fleet, which lend to each other."""
+    known = history(scenario)
+    present = rules_of(scenario, known)
+    if present.stated:
+        return present
+    teams = sorted(set(known.jobs["tenant"].fill_null(NO_TEAM).cast(pl.String)))
+    share = known.fleet.gpus / max(len(teams), 1)
+    shares = tuple(TeamQuota(name, share, cohort="all teams") for name in teams)
+    return replace(present, teams=shares, source="equal shares that lend to each other: no quota is stated")
+
+
+def tried_with(scenario: Scenario, before: SharingRules, after: SharingRules) -> SharingTried:
+    """Play the recent past on today's fleet under two sets of rules, with the failures of the scenario."""
+    return _between(
+        scenario, _played(before.source, before, scenario), _played(after.source, after, scenario)
+    )
+
+
+def _between(scenario: Scenario, before: PlayedRules, after: PlayedRules) -> SharingTried:
+    _, _, arena, _ = opened(scenario)
+    lead, other, not_queue = bases(arena)
     played = lead if lead.base in (QUEUE, ASSUMED) or other is None else other
     found = tried_on(played, before, after)
     notes = (_basis(lead, other, not_queue), *found.notes)

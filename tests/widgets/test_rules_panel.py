@@ -1,0 +1,41 @@
+"""The panel of teams in plain Python: it says what the same rules say by hand, and what is set is what is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.tenants.tried import rules_at_hand, tried_with
+from gpuplanner.widgets import SharingPanel
+from gpuplanner.widgets.rules import AS_SET
+
+
+@pytest.fixture(scope="module")
+def panel():
+    return SharingPanel(Scenario())
+
+
+def test_it_begins_at_the_rules_at_hand_and_then_nothing_changes(panel):
+    base = rules_at_hand(Scenario())
+    assert base.stated
+    assert sum(one.gpus for one in base.teams) == pytest.approx(64)
+    assert panel.question == replace(base, source=AS_SET)
+    found = panel.ask().result(timeout=600)
+    assert set(found.teams["verdict"]) == {"as before"}
+
+
+def test_what_is_set_is_played(panel):
+    panel.reclaim.value, panel.restart.value, panel.quotas.value = True, 5.0, 0.5
+    asked = panel.question
+    assert (asked.stopping.reclaim, asked.stopping.restart_minutes) == (True, 5.0)
+    assert sum(one.gpus for one in asked.teams) == pytest.approx(32)
+    found = panel.ask().result(timeout=600)
+    by_hand = tried_with(Scenario(), panel.base, asked)
+    assert found.teams.equals(by_hand.teams)
+    assert (
+        found.teams.row(-1, named=True)["wait_after_min"] > found.teams.row(-1, named=True)["wait_before_min"]
+    )
+    assert panel.status.value == "Done."
+    assert found.sentence.replace("'", "&#x27;") in panel.answer.value
