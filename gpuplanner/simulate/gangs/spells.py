@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.schemas import WHOLE_GPU, conform
+from gpuplanner.schemas import conform
 
 ENDINGS = ("finished", "preempted", "failed", "resized", "next phase")
 
@@ -79,29 +79,6 @@ def gang_spells(
         ended=pl.when(pl.Series(stops["failed"]) == 1).then(pl.lit("failed")).otherwise(pl.lit("preempted")),
     )
     return in_turn(pl.concat([stopped, last]).sort("row", maintain_order=True))
-
-
-def placed_spells(jobs: pl.DataFrame, places: pl.DataFrame, restart_s: float = 0.0) -> pl.DataFrame:
-    """Make the table of spells of jobs that were given GPUs anew, of who held what."""
-    held = places.group_by("job_id", "start_s", "end_s", maintain_order=True).agg(
-        pl.col("node", "gpu_type").first(), pl.col("gpus").sum()
-    )
-    start, end = pl.col("start_s"), pl.col("end_s")
-    before, then = end.shift(1).over("row"), start.shift(-1).over("row")
-    spells = (
-        jobs.select("row", "job_id", "tenant", "submit_s", profile=pl.lit(WHOLE_GPU))
-        .join(held, on="job_id")
-        .sort("row", "start_s", "end_s")
-        .with_columns(
-            lost_s=pl.when(before.is_null()).then(0.0).otherwise((end - start).clip(upper_bound=restart_s)),
-            ended=pl.when(then.is_null())
-            .then(pl.lit("finished"))
-            .when(then == end)
-            .then(pl.lit("resized"))
-            .otherwise(pl.lit("preempted")),
-        )
-    )
-    return in_turn(spells).with_columns(spells["gpu_type"])
 
 
 def in_turn(spells: pl.DataFrame) -> pl.DataFrame:

@@ -19,9 +19,9 @@ from gpuplanner.lab.claims.heterogeneous.rounds import (
 )
 from gpuplanner.lab.orders.mixed.dispatch import MixedRun
 from gpuplanner.lab.orders.mixed.mixed import GpuType, MixedJob, mixed_jobs
+from gpuplanner.lab.orders.mixed.spells import placed_spells
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.gangs.outcomes import gang_outcomes
-from gpuplanner.simulate.gangs.spells import placed_spells
 
 
 @dataclass(frozen=True)
