@@ -49,7 +49,7 @@ _HEADINGS = {
     "tenant": "team", "held_gpu_hours": "got, GPU h", "owed_gpu_hours": "owed, GPU h", "why": "why its jobs waited",
     "next_step": "next step", "instances_for_one": "there for one", "instances": "instances, mean",
     "instances_there": "there, mean", "free": "may leave", "sent": "do", "wait_before_min": "wait at home, min",
-    "wait_after_min": "wait anywhere, min", "change": "waited a week, GPU h more", "verdict": "so they",
+    "wait_after_min": "wait anywhere, min", "change": "waited a week, GPU h more", "verdict": "verdict",
     "slowed_low": "run a week, GPU h more, at best", "slowed_high": "at worst",
 }  # fmt: skip
 

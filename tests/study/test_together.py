@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -91,6 +92,12 @@ def test_jobs_stay_where_the_scenario_says_so(crowded):
     assert found.pools["sent"].to_list() == [0, 0, 0]
     assert found.pools["change"].to_list() == [0.0, 0.0, 0.0]
     assert "No job may run on another board" in found.sentence
+
+
+def test_where_each_finds_its_own_board_none_leaves(crowded):
+    found = both_of(crowded)
+    calm = found.pools.with_columns(sent=pl.lit(0))
+    assert "18 of 21 jobs may run on another board, and none does" in replace(found, pools=calm).sentence
 
 
 def test_compare_and_the_page_say_what_boards_do_together(crowded, tmp_path, monkeypatch, capsys):

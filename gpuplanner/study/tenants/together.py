@@ -54,6 +54,8 @@ class PoolsTogether:
         one = self.pools.row(-1, named=True)
         if not one["free"]:
             return "No job may run on another board than its own: played together, boards serve as each by itself."
+        if not one["sent"]:
+            return f"{one['free']:,} of {one['jobs']:,} jobs may run on another board, and none does."
         return (
             f"Played together, {one['sent']:,} of {one['jobs']:,} jobs run on another board ({one['free']:,} may): "
             f"jobs wait {one['wait_after_min']:,.1f} minutes on average instead of "
