@@ -10,6 +10,8 @@ from gpuplanner.catalog import facts
 
 ANY = "any"
 """The generic row: what is assumed of a tool that is not known."""
+OWN_LOOPS = (ANY, "pytorch")
+"""Loops of one's own, which have no recipe: what is not stated of them may be anything, and a bound covers it."""
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.sizing.predict import predict_table
 from gpuplanner.sizing.predict.methods import method_names, methods
 from gpuplanner.sizing.predict.overheads import GIB
-from gpuplanner.sizing.predict.peak import logits_bytes, peak_gib
+from gpuplanner.sizing.predict.peak import COMPONENTS, logits_bytes, peak_gib
 from gpuplanner.sizing.predict.reading.rows import question
 from gpuplanner.sizing.predict.reading.words import meaning
 
@@ -59,6 +59,43 @@ def test_every_method_is_known_and_trains_what_it_says(name):
     else:
         assert states * GIB <= 2 * asked.job.model.params()
         assert beside > 0
+
+
+@pytest.mark.parametrize(
+    ("told", "read"),
+    [
+        ("['q_proj', 'v_proj']", "q v"),
+        ("c_attn", "q k v"),
+        ("query_key_value dense_h", None),
+        ("gate_up_proj;down_proj", "gate up down"),
+        ("model.layers.0.self_attn.q_proj", None),
+        ("attention+mlp", "q k v o gate up down"),
+    ],
+)
+def test_matrices_are_read_in_the_words_of_adapter_libraries(told, read):
+    asked = question({"model": "llama-2-7b", "seq_len": 512, "method": "lora", "lora_targets": told})
+    if read is None:
+        assert asked.job is None
+        assert "lora_targets" in asked.missing[-1]
+    else:
+        assert " ".join(asked.job.lora_targets) == read
+
+
+def test_a_loop_of_ones_own_holds_a_temporary_of_the_step_where_a_fused_one_does_not():
+    # AdamW on CUDA is foreach unless told otherwise: one more tensor for each parameter, here of 16 bit, while it steps
+    row = {
+        "model": "llama-3.1-8b",
+        "seq_len": 64,
+        "precision": "bf16-true",
+        "optimizer": "adamw",
+        "method": "full",
+    }
+    job = question({**row, "framework": "pytorch", "activation_checkpointing": "yes"}).job
+    parts = dict(zip(COMPONENTS, peak_gib(job), strict=True))
+    assert parts["step"] * GIB == pytest.approx(2 * job.model.params(), rel=0.01)
+    assert (parts["states"] + parts["step"]) * GIB == pytest.approx(10 * job.model.params(), rel=0.01)
+    without = question({**row, "framework": "pytorch", "optimizer": "sgd"}).job
+    assert dict(zip(COMPONENTS, peak_gib(without), strict=True))["step"] == 0
 
 
 def test_adapters_of_more_rank_and_more_layers_take_more_and_dense_ones_make_a_matrix():
@@ -120,6 +157,7 @@ NONSENSE = [
     *[("seq_len", word) for word in ("two", "-5", "1e99")],
     *[("zero_stage", word) for word in ("7", "1.5", "two")],
     *[("lora_rank", word) for word in ("0", "1000000", "eight", "-8")],
+    *[("lora_targets", word) for word in ("q_prj, v_proj", "all-linaer", "???")],
     *[("n_gpus", word) for word in ("0", "-1", "many")],
     *[("tp", word) for word in ("3", "0")],
     ("pp", "64"), ("ep", "2"), ("gpu_mem_gib", "-1"), ("gpu_mem_gib", "lots"), ("params", "much"), ("dp", "0.5"),
@@ -138,6 +176,7 @@ def test_nonsense_is_refused_or_listed(column, value):
 
 
 CONTRADICTIONS = [
+    *[{"method": name, "lora_targets": "q_proj"} for name in ("full", "ia3", "freeze", "vera")],
     *[{"method": name, "lora_rank": "8"} for name in ("full", "pretrain", "ia3", "freeze", "ln_tuning")],
     *[{"method": name, "quantization": "nf4"} for name in ("full", "pretrain", "sft")],
     *[{"method": "full", "quantization": word} for word in ("int8", "gptq", "nf4-dq", "awq")],

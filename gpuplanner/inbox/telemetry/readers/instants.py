@@ -28,7 +28,7 @@ def with_instants(rows: Rows, column: str, tz: str | None, where: str) -> Rows:
     if known["naive"].null_count() < known.height:
         if tz is None:
             sample = known.filter(pl.col("naive").is_not_null())["text"][0]
-            todo = "State their zone with tz, for example tz='UTC'."
+            todo = "State their zone, for example tz='UTC' (--tz UTC)."
             raise TraceFormatError(message(where, "times with their zone", repr(sample), todo))
         known = to_utc(known.with_columns(local="naive"), ["local"], known_zone(tz))
         known = known.with_columns(time=pl.coalesce("time", "local"))

@@ -84,7 +84,7 @@ def zone_of(stated: datetime, local: pl.Series, tz: str | None, where: str) -> s
     if last - first > ONE_OFFSET:
         return None
     if offset % timedelta(hours=1):
-        todo = "State their zone with tz, for example tz='Asia/Kolkata'."
+        todo = "State their zone, for example tz='Asia/Kolkata' (--tz Asia/Kolkata)."
         raise TraceFormatError(message(where, "times with their zone", f"{first}, which shows {name}", todo))
     return name if offset else "UTC"
 

@@ -17,15 +17,15 @@ from gpuplanner.sizing.predict.overheads import GIB
 from gpuplanner.sizing.predict.peak import peak_gib
 from gpuplanner.sizing.predict.reading.cells import board_gib, count, number, replicas
 from gpuplanner.sizing.predict.reading.row_model import model_of
-from gpuplanner.sizing.predict.reading.words import meaning, method_called, switched
+from gpuplanner.sizing.predict.reading.words import meaning, method_called, switched, targets_called
 from gpuplanner.sizing.predict.static import frozen_bytes, stage_params, trained_bytes
-from gpuplanner.sizing.predict.tools import ANY, tool_called, tool_facts
+from gpuplanner.sizing.predict.tools import ANY, OWN_LOOPS, tool_called, tool_facts
 
 READ = (
     "source", "framework", "model", "params", "layers", "hidden", "heads", "kv_heads", "vocab", "seq_len",
-    "micro_batch", "grad_accum", "precision", "optimizer", "method", "lora_rank", "trained_layers", "quantization",
-    "zero_stage", "fsdp", "tp", "pp", "dp", "cp", "ep", "device_map", "activation_checkpointing", "flash_attention",
-    "packing", "cpu_offload", "torch_compile", "gpu", "gpu_mem_gib", "n_gpus",
+    "micro_batch", "grad_accum", "precision", "optimizer", "method", "lora_rank", "lora_targets", "trained_layers",
+    "quantization", "zero_stage", "fsdp", "tp", "pp", "dp", "cp", "ep", "device_map", "activation_checkpointing",
+    "flash_attention", "packing", "cpu_offload", "torch_compile", "gpu", "gpu_mem_gib", "n_gpus",
 )  # fmt: skip
 """Columns that a prediction reads; measured ones are not among them."""
 
@@ -188,6 +188,8 @@ def _contradictions(row: _Row, model: Architecture, seq: int) -> None:
             raise ScenarioError(message("row, lora_rank", f"at most {model.hidden}", f"{rank}", "Mend it."))
         if not row.method.of_rank:
             say(f"lora_rank is given with {row.method.name}, which has none: not read")
+    if "lora_targets" in text and (row.method.targets or not row.method.adapts):
+        say(f"lora_targets is given with {row.method.name}, which has its own or none: not read")
     if "trained_layers" in text and row.method.base != "layers":
         say(f"trained_layers is given with {row.method.name}: not read")
     if zero and words["fsdp"] == "yes":
@@ -298,7 +300,8 @@ def _answered(row: _Row, model: Architecture, seq: int, most: float | None) -> Q
     sharding = "" if words["device_map"] == "auto" else _sharding(row, tags, facts, ranks)
     regime, adapter_regime, weight = _regimes(row, tags, facts)
     method = row.method
-    targets = method.targets or (tuple(facts["lora_targets"].split()) if "lora" in tags else TARGETS)
+    told = facts["lora_targets"] if "lora" in tags else " ".join(TARGETS)
+    targets = method.targets or targets_called(text.get("lora_targets", told))
     optimizer = words["optimizer"] or meaning("optimizer", facts.get("optimizer", "adamw"))
     micro, rank = count(text, "micro_batch"), int(method.counts["rank"] or facts["lora_rank"])
     job = TrainingJob(
@@ -345,13 +348,13 @@ def _answered(row: _Row, model: Architecture, seq: int, most: float | None) -> Q
 
 def _assumed(row: _Row, job: TrainingJob) -> None:
     """Say what was not stated and matters: recompute, optimiser, precision."""
-    if not row.words["recompute"] and row.tool == ANY:
+    if not row.words["recompute"] and row.tool in OWN_LOOPS:
         row.missing.append(f"activation_checkpointing: assumed {job.recompute}")
-    if not row.words["optimizer"] and (row.full or row.tool == ANY):
+    if not row.words["optimizer"] and (row.full or row.tool in OWN_LOOPS):
         row.missing.append(f"optimizer: assumed {job.optimizer}")
     if not row.words["precision"]:
         row.missing.append(f"precision: assumed {job.regime}")
-    elif row.tool == ANY and _bare(row) and row.full and job.regime in ("unsaid", "pure", "amp"):
+    elif row.tool in OWN_LOOPS and _bare(row) and row.full and job.regime in ("unsaid", "pure", "amp"):
         row.missing.append(f"precision: whether parameters are fp32 is not said; assumed {_SAID[job.regime]}")
     if row.words["packing"] == "no":
         row.missing.append("packing: sequences that are not full were taken as full")
@@ -372,7 +375,7 @@ def _placed(row: _Row, job: TrainingJob, most: float | None) -> tuple[TrainingJo
     fits the board is taken. Of a tool that is not known the assumed answer is taken, unless only others fit.
     """
     words, changes = row.words, list[dict[str, Any]]()
-    recipe = job.regime == "pure" and row.tool != ANY and not words["recompute"] and not job.offload
+    recipe = job.regime == "pure" and row.tool not in OWN_LOOPS and not words["recompute"] and not job.offload
     if row.full and recipe and not words["optimizer"] and job.step_in_backward:
         row.missing.append(
             "step in backward and paged states: assumed as in the tool's recipe, or as the board allows"
@@ -383,20 +386,21 @@ def _placed(row: _Row, job: TrainingJob, most: float | None) -> tuple[TrainingJo
             "activation_checkpointing: assumed as in the tool's recipe, or as the board allows"
         )
         changes.append({"recompute": "none"})
-    if job.regime == "unsaid" or (row.tool == ANY and row.full and _bare(row) and job.regime == "pure"):
+    if job.regime == "unsaid" or (row.tool in OWN_LOOPS and row.full and _bare(row) and job.regime == "pure"):
         changes += [{"regime": "pure"}, {"regime": "amp"}][job.regime == "pure" :]
         if not words["optimizer"]:
             changes += [{"regime": "pure", "optimizer": "adamw8bit"}, {"regime": "pure", **_SAVING}]
-    if row.tool == ANY and job.loss_chunks > 1:
+    if row.tool in OWN_LOOPS and job.loss_chunks > 1:
         changes.append({"loss_chunks": 1})
-    if row.tool == ANY and row.method.of_rank and not row.method.targets and job.model.hidden:
+    if row.tool in OWN_LOOPS and row.method.of_rank and not row.method.targets and job.model.hidden:
         largest = job.lora_rank if "lora_rank" in row.text else _LARGE_RANK
-        changes.append({"lora_targets": TARGETS, "lora_rank": min(largest, job.model.hidden)})
-    if row.tool == ANY and not words["recompute"] and not job.quantization:
+        targets = job.lora_targets if "lora_targets" in row.text else TARGETS
+        changes.append({"lora_targets": targets, "lora_rank": min(largest, job.model.hidden)})
+    if row.tool in OWN_LOOPS and not words["recompute"] and not job.quantization:
         changes.append({"recompute": "none" if job.recompute == "full" else "full"})
     _more_unsaid(row, job)
     ways = [job, *(replace(job, **change) for change in changes)]
-    if len(ways) == 1 or most is None or (row.tool == ANY and sum(peak_gib(job)) <= most):
+    if len(ways) == 1 or most is None or (row.tool in OWN_LOOPS and sum(peak_gib(job)) <= most):
         return job, tuple(ways[1:])
     sizes = [(sum(peak_gib(way)), place) for place, way in enumerate(ways)]
     _, place = max((one for one in sizes if one[0] <= most * (1 - HEADROOM)), default=(0.0, 0))
@@ -412,7 +416,7 @@ _SAVING = {"optimizer": "pagedadamw8bit", "step_in_backward": True, "recompute":
 def _more_unsaid(row: _Row, job: TrainingJob) -> None:
     """What else a recipe of its tool leaves open, by columns alone."""
     words = row.words
-    pure = job.regime == "pure" and row.tool != ANY and not job.offload
+    pure = job.regime == "pure" and row.tool not in OWN_LOOPS and not job.offload
     if pure and job.recompute == "full" and job.compiled and words["compile"] and words["optimizer"]:
         row.missing.append("off-load of activations, step in backward: not stated, assumed neither")
     if pure and row.full and words["recompute"] == "none" and not job.compiled and not words["packing"]:

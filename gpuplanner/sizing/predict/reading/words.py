@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from gpuplanner.catalog import facts
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import nearest
-from gpuplanner.sizing.predict.methods import method_names
+from gpuplanner.sizing.predict.methods import TARGETS, method_names
 
 _BETWEEN = re.compile(r"[^a-z0-9]+")
 _FILLER = "-"
@@ -101,3 +101,20 @@ _NARROW: Mapping[str, str] = {"qlora": "lora", "qdora": "dora", "qoft": "oft"}
 def switched(kind: str, row: Mapping[str, str], column: str) -> str:
     """The meaning of a column of a row, empty where the row does not say it."""
     return meaning(kind, row[column], column=column) if column in row else ""
+
+
+_MODULE = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@functools.lru_cache(1024)
+def targets_called(text: str) -> tuple[str, ...]:
+    """Matrices of a layer that a text names, in any of the ways adapter libraries name them.
+
+    Examples
+    --------
+    >>> targets_called("q_proj, v_proj"), targets_called("all-linear")
+    (('q', 'v'), ('q', 'k', 'v', 'o', 'gate', 'up', 'down'))
+    """
+    parts = _MODULE.findall(text) or [text]
+    named = {each for part in parts for each in meaning("target", part, column="lora_targets").split()}
+    return tuple(each for each in TARGETS if each in named)
