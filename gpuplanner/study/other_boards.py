@@ -125,7 +125,7 @@ def place_with_range(home: GpuModel, profile: str, board: GpuModel) -> tuple[str
     --------
     >>> from gpuplanner.hardware import load_gpu_model
     >>> place_with_range(load_gpu_model("H100-80GB-SXM5"), "gpu", load_gpu_model("A100-80GB"))
-    ('gpu', 1.64..., 3.17...)
+    ('gpu', 1.67..., 3.16...)
     """
     there = WHOLE_GPU if profile == WHOLE_GPU else _smallest(home, profile, board)
     sheets = [speeds_of(home, profile), None if there is None else speeds_of(board, there)]
