@@ -7,7 +7,7 @@ import polars as pl
 from gpuplanner import plot
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
-from gpuplanner.study.decision.frames import levers
+from gpuplanner.study.decision.frames import lever_steps
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.future.burst import BurstPlan
 from gpuplanner.study.future.cost_review import CostReview, price_rows
@@ -102,12 +102,9 @@ def moved(sent: BurstPlan | None, later: Shift | None) -> Section:
 def savings(found: Comparison) -> Section:
     """What the decision saves, lever by lever, with the range of a week to come; its worth in words."""
     saving, worth = found.decision.saving, found.decision.worth
-    split = levers(found)
-    if saving.value is None or not split:
+    frame = lever_steps(found)
+    if frame is None:
         return page.section("Savings", page.paragraph(saving.reason or "Nothing is saved."))
-    rows = [(lever, hours, None, None) for lever, hours in split]
-    schema = {"step": pl.String} | dict.fromkeys(("amount", "low", "high"), pl.Float64)
-    frame = pl.DataFrame([*rows, ("all", saving.value, saving.low, saving.high)], schema=schema, orient="row")
     return page.section(
         "Savings",
         page.figure(

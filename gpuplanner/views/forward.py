@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -24,7 +23,7 @@ from gpuplanner.study.future.rolling import rolling, wanted
 from gpuplanner.study.future.shift import shift_plan
 from gpuplanner.study.handover.workbooks import write_cost_workbook
 from gpuplanner.views.view import View
-from gpuplanner.widgets import workbook_button
+from gpuplanner.widgets import CostPanel
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,9 +147,9 @@ class MonthCosts:
         """Write charge lines, prices and what they sum to as a workbook for finance."""
         return write_cost_workbook(path, self.found)
 
-    def button(self, path: str | Path) -> Any:  # noqa: ANN401 - what ipywidgets shows
-        """A button that writes the workbook."""
-        return workbook_button(self.found, path)
+    def controls(self, workbook: str | Path = "costs.xlsx") -> CostPanel:
+        """Controls of month, tenant, prices, owner and terms, with a button that writes the workbook."""
+        return CostPanel(self.scenario, workbook)
 
 
 def costs(scenario: Scenario) -> MonthCosts:
@@ -164,7 +163,7 @@ def costs(scenario: Scenario) -> MonthCosts:
     Returns
     -------
     MonthCosts
-        ``month()``, ``prices()``, ``commitments()``, ``moved()``, ``savings()``, ``to_excel()``.
+        ``month()``, ``prices()``, ``commitments()``, ``moved()``, ``savings()``, ``controls()``, ``to_excel()``.
 
     Raises
     ------

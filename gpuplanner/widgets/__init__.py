@@ -1,13 +1,15 @@
 """Controls for notebooks: they put a question, have it answered in the background, and show the answer."""
 
+from gpuplanner.widgets.costs import CostPanel
 from gpuplanner.widgets.explore import ExplorePanel, explore_inbox
 from gpuplanner.widgets.limits import LimitsPanel, price_html
 from gpuplanner.widgets.rules import SharingPanel
 from gpuplanner.widgets.sweep import SweepPanel, sweep_html
 from gpuplanner.widgets.whatif import WhatIf, whatif
-from gpuplanner.widgets.written import files_button, workbook_button
+from gpuplanner.widgets.written import files_button
 
 __all__ = [
+    "CostPanel",
     "ExplorePanel",
     "LimitsPanel",
     "SharingPanel",
@@ -18,5 +20,4 @@ __all__ = [
     "price_html",
     "sweep_html",
     "whatif",
-    "workbook_button",
 ]

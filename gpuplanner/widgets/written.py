@@ -9,8 +9,6 @@ from typing import Any
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerError
-from gpuplanner.study.future.cost_review import CostReview
-from gpuplanner.study.handover.workbooks import write_cost_workbook
 
 
 def written(write: Callable[[], Path]) -> str:
@@ -60,30 +58,3 @@ def files_button(write: Callable[[], Path], label: str = "Write the files", tool
 
     button.on_click(clicked)
     return widgets.VBox([button, told])
-
-
-def workbook_button(found: CostReview, path: str | Path = "costs.xlsx") -> Any:  # noqa: ANN401 - of ipywidgets
-    """A button that writes the tables of a review as a workbook, and says where it is or why it is not.
-
-    Parameters
-    ----------
-    found : CostReview
-        From :func:`gpuplanner.study.future.cost_review.cost_review`.
-    path : str or Path
-        Where to write; a file of that name is replaced.
-
-    Returns
-    -------
-    ipywidgets.VBox
-        The button, and below it what came of it.
-
-    Examples
-    --------
-    >>> from gpuplanner.scenario import Scenario
-    >>> from gpuplanner.study.future.cost_review import cost_review
-    >>> box = workbook_button(cost_review(Scenario()), "costs.xlsx")
-    >>> box.children[0].description
-    'Write the workbook'
-    """
-    told = f"Write the tables of the month to {path}"
-    return files_button(lambda: write_cost_workbook(path, found), "Write the workbook", told)

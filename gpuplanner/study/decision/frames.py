@@ -72,6 +72,19 @@ def levers(found: Comparison) -> tuple[tuple[str, float], ...]:
     return (*rows, (used[-1], saving - sum(hours for _, hours in rows)))
 
 
+def lever_steps(found: Comparison) -> pl.DataFrame | None:
+    """``step, amount, low, high`` of the saving as a waterfall, its sum last with a range; None if nothing is saved."""
+    saving, split = found.decision.saving, levers(found)
+    if saving.value is None or not split:
+        return None
+    rows = [
+        *((lever, hours, None, None) for lever, hours in split),
+        ("all", saving.value, saving.low, saving.high),
+    ]
+    schema = {"step": pl.String} | dict.fromkeys(("amount", "low", "high"), pl.Float64)
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
 def _levers_of(policy: str) -> tuple[str, ...]:
     """What a way can pull; one that is not ours all."""
     return WAYS[policy].levers if policy in WAYS else LEVERS

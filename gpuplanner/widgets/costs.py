@@ -1,0 +1,202 @@
+"""The panel of money: another month, price, owner or term, and what it changes in bill, mix and saving."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from html import escape
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner import plot
+from gpuplanner._optional import import_optional
+from gpuplanner.cost.showback import UNALLOCATED
+from gpuplanner.paths import OWNERSHIPS
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.frames import lever_steps
+from gpuplanner.study.decision.record import Comparison, compared
+from gpuplanner.study.future.cost_review import CostReview, cost_review
+from gpuplanner.study.future.purchase import Purchase, purchase
+from gpuplanner.study.handover.workbooks import write_cost_workbook
+from gpuplanner.study.past.history import history
+from gpuplanner.units import money_text
+from gpuplanner.widgets.background import BackgroundPanel, table_html
+from gpuplanner.widgets.written import files_button
+
+EVERYBODY = ""
+"""Tenant of a question about all of them."""
+
+
+@dataclass(frozen=True)
+class CostQuestion:
+    """What is asked of money: a month at its prices, whose lines are shown, and how far commitments look."""
+
+    scenario: Scenario
+    tenant: str
+    months: int
+    risk: float
+
+
+@dataclass(frozen=True, eq=False)
+class CostAnswer:
+    """The month, what to commit, and what the decision saves, of one question."""
+
+    question: CostQuestion
+    review: CostReview
+    purchase: Purchase
+    found: Comparison
+
+
+class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
+    """Controls of month, tenant, prices, owner and terms, answered by what `cost` says.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Where the controls start.
+    workbook : str or Path
+        What the button writes: the tables of the answer that is shown.
+
+    Attributes
+    ----------
+    month, tenant, owner : ipywidgets.Dropdown
+        Calendar month, whose lines are shown, and who pays for the GPUs.
+    price : ipywidgets.FloatSlider
+        Of a GPU-hour; where it starts, prices are those of the book or the list.
+    price_book : ipywidgets.Text
+        File of own dated prices; empty: none.
+    months, risk : ipywidgets.IntSlider, ipywidgets.FloatSlider
+        Months that commitments are looked at, and the weight of the dearest tenth of the paths.
+
+    Examples
+    --------
+    >>> panel = CostPanel(Scenario(month="2026-02"))
+    >>> panel.price.value = 2.0
+    >>> panel.question.scenario.price_usd_per_gpu_hour
+    2.0
+    """
+
+    at_once = True
+
+    def __init__(self, scenario: Scenario, workbook: str | Path = "costs.xlsx") -> None:
+        super().__init__(_answered, answer_html, working="Adding up the month ...")
+        widgets = import_optional("ipywidgets", extra="notebook")
+        self.scenario = scenario
+        begun = cost_review(scenario)
+        look = {"style": {"description_width": "16em"}, "layout": {"width": "100%", "max_width": "44em"}}
+        months = months_seen(scenario)
+        self.month = widgets.Dropdown(
+            options=[("all that was observed", None), *((month, month) for month in months)],
+            value=scenario.month, description="Month", **look,
+        )  # fmt: skip
+        teams = [name for name in begun.by_tenant["tenant"] if name != UNALLOCATED]
+        self.tenant = widgets.Dropdown(
+            options=[("everybody", EVERYBODY), *((name, name) for name in teams), ("nobody", UNALLOCATED)],
+            value=EVERYBODY, description="Lines of", **look,
+        )  # fmt: skip
+        self._start = scenario.price_usd_per_gpu_hour or (begun.price.value if begun.price else 0.0)
+        self.price = widgets.FloatSlider(
+            value=self._start, min=0.0, max=max(4 * self._start, 10.0), step=0.01, readout_format=".2f",
+            description=f"A GPU-hour ({scenario.currency})", continuous_update=False, **look,
+        )  # fmt: skip
+        self.price_book = widgets.Text(
+            value=scenario.price_book or "", description="Price book (file)", continuous_update=False, **look
+        )
+        self.owner = widgets.Dropdown(
+            options=[("as the inventory says", None), *((name.replace("_", " "), name) for name in OWNERSHIPS)],
+            value=scenario.ownership, description="Who pays for the GPUs", **look,
+        )  # fmt: skip
+        self.months = widgets.IntSlider(
+            value=12, min=1, max=36, description="Commitments over (months)", continuous_update=False, **look
+        )
+        self.risk = widgets.FloatSlider(
+            value=0.0, min=0.0, max=1.0, step=0.1, description="Weight of the dearest tenth",
+            continuous_update=False, **look,
+        )  # fmt: skip
+        controls = (
+            self.month, self.tenant, self.price, self.price_book, self.owner, self.months, self.risk,
+        )  # fmt: skip
+        for control in controls:
+            control.observe(lambda _: self.ask_soon(), names="value")
+        told = f"Write the tables of the answer that is shown to {workbook}"
+        button = files_button(
+            lambda: write_cost_workbook(workbook, self._shown()), "Write the workbook", told
+        )
+        self.panel = widgets.VBox([*controls, button, self.status, self.answer])
+
+    @property
+    def question(self) -> CostQuestion:
+        """What the controls ask as they stand."""
+        moved = self.price.value != self._start
+        asked = self.scenario.but(
+            month=self.month.value,
+            ownership=self.owner.value,
+            price_book=self.price_book.value.strip() or None,
+            price_usd_per_gpu_hour=self.price.value if moved else self.scenario.price_usd_per_gpu_hour,
+        )
+        return CostQuestion(asked, self.tenant.value, self.months.value, self.risk.value)
+
+    def _shown(self) -> CostReview:
+        return cost_review(self.question.scenario) if self.newest is None else self.newest.review
+
+
+def _answered(asked: CostQuestion) -> CostAnswer:
+    return CostAnswer(
+        asked,
+        cost_review(asked.scenario),
+        purchase(asked.scenario, asked.months, risk=asked.risk),
+        compared(asked.scenario),
+    )
+
+
+def months_seen(scenario: Scenario) -> list[str]:
+    """Calendar months of which something was observed, the scenario's own among them.
+
+    Examples
+    --------
+    >>> months_seen(Scenario())
+    ['2026-02']
+    """
+    known = history(scenario.but(month=None))
+    last = known.end - timedelta(microseconds=1)
+    run = range(known.begin.year * 12 + known.begin.month - 1, last.year * 12 + last.month)
+    names = {f"{number // 12:04d}-{number % 12 + 1:02d}" for number in run}
+    return sorted(names | ({scenario.month} if scenario.month else set()))
+
+
+def answer_html(answer: CostAnswer) -> str:
+    """Show the lines asked for, what to commit, and the saving as a waterfall with its range."""
+    review, asked = answer.review, answer.question
+    if review.total is None:
+        notes = "".join(f"<p>{escape(text)}</p>" for text in review.missing)
+        return f"<p><b>No GPU has a price.</b></p>{notes}"
+    whose = asked.tenant or "everybody"
+    lines = review.costs if asked.tenant == EVERYBODY else review.costs.filter(SubAccountName=asked.tenant)
+    by = "SubAccountName" if asked.tenant == EVERYBODY else "x_Bucket"
+    shown = lines.group_by(by, maintain_order=True).agg(
+        pl.col("EffectiveCost").sum(), pl.col("PricingQuantity").sum()
+    )
+    part = Decimal(str(lines["EffectiveCost"].sum()))
+    rows = [
+        (name.replace("_", " "), money_text(cost, review.currency), f"{hours:,.1f}")
+        for name, cost, hours in [*shown.iter_rows(), ("all", part, lines["PricingQuantity"].sum())]
+    ]
+    heads = ["tenant" if asked.tenant == EVERYBODY else "time", review.currency, "GPU h"]
+    title = f"Lines of {whose}, {review.period[0][:10]} to {review.period[1][:10]}"
+    steps = lever_steps(answer.found)
+    picture = (
+        ""
+        if steps is None
+        else plot.picture_html(plot.plot_waterfall(steps, unit="GPU-hours a week"), width=640)
+    )
+    worth = escape(answer.found.decision.worth.basis).replace("\n", "<br>")
+    mix = answer.purchase
+    ways = ((way, f"{cost:,.0f}") for way, cost in mix.costs.iter_rows())
+    return (
+        f"<p><b>{escape(whose)}: {money_text(part, review.currency)} of {money_text(review.total, review.currency)} "
+        f"{review.currency}</b></p>{table_html(heads, rows, caption=title)}"
+        f"<p>{escape(mix.sentence)}</p>{table_html(['way to pay', mix.currency], ways, caption='Over paths of demand')}"
+        f"<p><b>Saved, by lever, with the range of a week to come</b></p>{picture}<p>{worth}</p>"
+    )

@@ -1,0 +1,88 @@
+"""The panel of money in plain Python: what is set is what is asked, and it says what the review by hand says."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import fastexcel
+import polars as pl
+import pytest
+
+from gpuplanner.errors import GpuPlannerError
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.future.cost_review import cost_review
+from gpuplanner.units import money_text
+from gpuplanner.widgets import CostPanel
+from gpuplanner.widgets.costs import months_seen
+
+ASKED = Scenario(month="2026-02", path="slurm", policies="static_mig,whole_on_off")
+
+
+@pytest.fixture
+def panel(tmp_path):
+    return CostPanel(ASKED, tmp_path / "costs.xlsx")
+
+
+def test_it_begins_at_the_scenario_and_nothing_is_changed(panel):
+    asked = panel.question
+    assert asked.scenario == ASKED
+    assert (asked.tenant, asked.months, asked.risk) == ("", 12, 0.0)
+    tenants = [value for _, value in panel.tenant.options][1:]
+    assert sorted(tenants) == sorted(cost_review(ASKED).by_tenant["tenant"])
+    assert [value for _, value in panel.month.options] == [None, *months_seen(ASKED)]
+
+
+def test_what_is_set_is_asked(panel):
+    panel.price.value, panel.owner.value, panel.month.value = 2.5, "reserved", None
+    panel.price_book.value, panel.months.value, panel.risk.value = " own.yaml ", 24, 0.5
+    asked = panel.question
+    assert asked.scenario == ASKED.but(
+        price_usd_per_gpu_hour=2.5, ownership="reserved", month=None, price_book="own.yaml"
+    )
+    assert (asked.months, asked.risk) == (24, 0.5)
+
+
+def test_the_button_writes_the_month_of_the_controls_before_any_answer(panel, tmp_path):
+    panel.price.value = 2.0
+    panel.panel.children[-3].children[0].click()
+    assert "Written" in panel.panel.children[-3].children[1].value
+    book = fastexcel.read_excel(tmp_path / "costs.xlsx")
+    sheets = [book.load_sheet(name).to_polars() for name in book.sheet_names]
+    amounts = [
+        Decimal(str(cost))
+        for one in sheets
+        if "EffectiveCost" in one.columns
+        for cost in one["EffectiveCost"]
+    ]
+    assert (
+        sum(amounts).quantize(Decimal("0.01"))
+        == Decimal("86016.00")
+        == cost_review(ASKED.but(price_usd_per_gpu_hour=2.0)).total
+    )
+
+
+def test_a_price_book_that_is_not_there_is_said_and_the_last_answer_stays(panel):
+    panel.price_book.value = "nowhere.yaml"
+    with pytest.raises(GpuPlannerError):
+        panel.ask().result(timeout=600)
+    assert "nowhere.yaml" in panel.status.value
+    assert panel.newest is None
+
+
+@pytest.mark.long
+def test_lines_of_a_tenant_sum_to_its_share_and_all_shares_to_the_total(panel):
+    panel.price.value = 2.0
+    everybody = panel.ask().result(timeout=600)
+    total = everybody.review.total
+    assert f"{money_text(total, 'USD')} of {money_text(total, 'USD')}" in panel.answer.value
+    shares = Decimal(0)
+    for _, tenant in panel.tenant.options[1:]:
+        panel.tenant.value = tenant
+        found = panel.ask().result(timeout=600)
+        mine = found.review.costs.filter(pl.col("SubAccountName") == tenant)["EffectiveCost"].sum()
+        assert f"{tenant}: {money_text(Decimal(str(mine)), 'USD')} of" in panel.answer.value
+        shares += Decimal(str(mine))
+    assert shares == total
+    panel.months.value = 36
+    assert panel.ask().result(timeout=600).purchase.months == 36
+    assert "<svg" in panel.answer.value or "<img" in panel.answer.value
