@@ -27,6 +27,8 @@ from gpuplanner.widgets.written import files_button
 
 EVERYBODY = ""
 """Tenant of a question about all of them."""
+UNSAID = ""
+"""Value of a drop-down that leaves it to the data: JupyterLab draws one of None as blank."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
         look = {"style": {"description_width": "16em"}, "layout": {"width": "100%", "max_width": "44em"}}
         months = months_seen(scenario)
         self.month = widgets.Dropdown(
-            options=[("all that was observed", None), *((month, month) for month in months)],
-            value=scenario.month, description="Month", **look,
+            options=[("all that was observed", UNSAID), *((month, month) for month in months)],
+            value=scenario.month or UNSAID, description="Month", **look,
         )  # fmt: skip
         teams = [name for name in begun.by_tenant["tenant"] if name != UNALLOCATED]
         self.tenant = widgets.Dropdown(
@@ -105,8 +107,8 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
             value=scenario.price_book or "", description="Price book (file)", continuous_update=False, **look
         )
         self.owner = widgets.Dropdown(
-            options=[("as the inventory says", None), *((name.replace("_", " "), name) for name in OWNERSHIPS)],
-            value=scenario.ownership, description="Who pays for the GPUs", **look,
+            options=[("as the inventory says", UNSAID), *((name.replace("_", " "), name) for name in OWNERSHIPS)],
+            value=scenario.ownership or UNSAID, description="Who pays for the GPUs", **look,
         )  # fmt: skip
         self.months = widgets.IntSlider(
             value=12, min=1, max=36, description="Commitments over (months)", continuous_update=False, **look
@@ -131,8 +133,8 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
         """What the controls ask as they stand."""
         moved = self.price.value != self._start
         asked = self.scenario.but(
-            month=self.month.value,
-            ownership=self.owner.value,
+            month=self.month.value or None,
+            ownership=self.owner.value or None,
             price_book=self.price_book.value.strip() or None,
             price_usd_per_gpu_hour=self.price.value if moved else self.scenario.price_usd_per_gpu_hour,
         )
@@ -194,8 +196,9 @@ def answer_html(answer: CostAnswer) -> str:
     worth = escape(answer.found.decision.worth.basis).replace("\n", "<br>")
     mix = answer.purchase
     ways = ((way, f"{cost:,.0f}") for way, cost in mix.costs.iter_rows())
+    of = "" if asked.tenant == EVERYBODY else f" of {money_text(review.total, review.currency)}"
     return (
-        f"<p><b>{escape(whose)}: {money_text(part, review.currency)} of {money_text(review.total, review.currency)} "
+        f"<p><b>{escape(whose)}: {money_text(part, review.currency)}{of} "
         f"{review.currency}</b></p>{table_html(heads, rows, caption=title)}"
         f"<p>{escape(mix.sentence)}</p>{table_html(['way to pay', mix.currency], ways, caption='Over paths of demand')}"
         f"<p><b>Saved, by lever, with the range of a week to come</b></p>{picture}<p>{worth}</p>"

@@ -15,9 +15,9 @@ import nbformat
 import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-WHAT_IF, EXPLORE, COSTS = "03_static_vs_dynamic.ipynb", "01_demand_and_phases.ipynb", "06_cost_review.ipynb"
+WHAT_IF, EXPLORE = "03_static_vs_dynamic.ipynb", "01_demand_and_phases.ipynb"
 TOKEN = "local"
-MINUTES = PRICE = 0
+MINUTES = 0
 
 
 def free_port() -> int:
@@ -33,12 +33,11 @@ def lab(root, tmp_path_factory):
     folder = home / "notebooks"
     folder.mkdir()
     shutil.copy(root / "notebooks" / EXPLORE, folder)
-    for name in (WHAT_IF, COSTS):
-        notebook = nbformat.read(root / "notebooks" / name, as_version=4)
-        notebook.cells[1].source = notebook.cells[1].source.replace(
-            'policies: str = ""', 'policies: str = "static_whole"'
-        )
-        nbformat.write(notebook, folder / name)
+    notebook = nbformat.read(root / "notebooks" / WHAT_IF, as_version=4)
+    notebook.cells[1].source = notebook.cells[1].source.replace(
+        'policies: str = ""', 'policies: str = "static_whole"'
+    )
+    nbformat.write(notebook, folder / WHAT_IF)
     port = free_port()
     dirs = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
     arguments = [
@@ -122,24 +121,6 @@ def test_tenant_and_view_are_chosen_and_the_section_changes(opened):
     assert jobs[0] in third
     assert page.locator(".jp-RenderedSVG, .vega-embed").count() >= 5  # the charts of the cells above
     assert page.locator(".widget-dropdown label span[title]").count() == 3
-
-
-@pytest.mark.long
-def test_money_is_asked_by_keyboard_and_the_workbook_is_written(opened):
-    page = opened(COSTS)
-    page.wait_for_selector(".noUi-handle", timeout=900_000)
-    first = changed(page, "", mark="everybody")
-    choose = page.locator(".widget-dropdown select")
-    choose.nth(1).focus()
-    page.keyboard.press("ArrowDown")  # the lines of the first team
-    second = changed(page, first, mark="held idle")
-    assert "everybody:" not in second
-    press(page, PRICE, times=50)
-    third = changed(page, second, mark="held idle")
-    page.focus("button:has-text('Write the workbook')")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("text=Written: costs.xlsx", timeout=60_000)
-    assert len({first, second, third}) == 3
 
 
 def answer(page) -> str:
