@@ -24,7 +24,7 @@ from gpuplanner.report.scorecards import write_scorecards
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import input_hashes
-from gpuplanner.study.past.history import begin_of, end_of, load_trace
+from gpuplanner.study.past.history import begin_of, end_of, load_trace, months_from
 
 FORMAT = "gpuplanner.chain/1"
 RECORD = "chain.json"
@@ -117,11 +117,7 @@ def months_between(text: str, scenario: Scenario) -> list[str]:
         first, last = first or f"{begin:%Y-%m}", last or f"{_first_of_month(end) - timedelta(days=1):%Y-%m}"
     for one in (first, last):
         scenario.but(month=one)
-    found = []
-    year, number = (int(part) for part in first.split("-"))
-    while f"{year:04d}-{number:02d}" <= last:
-        found.append(f"{year:04d}-{number:02d}")
-        year, number = (year + 1, 1) if number == 12 else (year, number + 1)
+    found = months_from(first, last)
     if not found:
         what, todo = f"report {text}", "Turn them round, or wait until a month is whole."
         raise ScenarioError(

@@ -7,6 +7,7 @@ from datetime import timedelta
 from decimal import Decimal
 from html import escape
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import polars as pl
 
@@ -20,7 +21,7 @@ from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.future.cost_review import CostReview, cost_review
 from gpuplanner.study.future.purchase import Purchase, purchase
 from gpuplanner.study.handover.workbooks import write_cost_workbook
-from gpuplanner.study.past.history import history
+from gpuplanner.study.past.history import begin_of, end_of, load_trace, months_from
 from gpuplanner.units import money_text
 from gpuplanner.widgets.background import BackgroundPanel, table_html
 from gpuplanner.widgets.written import files_button
@@ -161,11 +162,10 @@ def months_seen(scenario: Scenario) -> list[str]:
     >>> months_seen(Scenario())
     ['2026-02']
     """
-    known = history(scenario.but(month=None))
-    last = known.end - timedelta(microseconds=1)
-    run = range(known.begin.year * 12 + known.begin.month - 1, last.year * 12 + last.month)
-    names = {f"{number // 12:04d}-{number % 12 + 1:02d}" for number in run}
-    return sorted(names | ({scenario.month} if scenario.month else set()))
+    trace, zone = load_trace(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
+    ends = begin_of(trace), end_of(trace) - timedelta(microseconds=1)
+    names = months_from(*(f"{time.astimezone(zone):%Y-%m}" for time in ends))
+    return sorted({*names, *filter(None, [scenario.month])})
 
 
 def answer_html(answer: CostAnswer) -> str:

@@ -143,6 +143,18 @@ def end_of(trace: Dataset) -> datetime:
     return trace.stated.span[1]
 
 
+def months_from(first: str, last: str) -> list[str]:
+    """Calendar months from one to another, both of them included; none where the last is before the first.
+
+    Examples
+    --------
+    >>> months_from("2026-11", "2027-01")
+    ['2026-11', '2026-12', '2027-01']
+    """
+    begin, end = (12 * int(text[:4]) + int(text[5:]) - 1 for text in (first, last))
+    return [f"{number // 12:04d}-{number % 12 + 1:02d}" for number in range(begin, end + 1)]
+
+
 def _window(scenario: Scenario, trace: Dataset) -> tuple[datetime, datetime]:
     """The month, as far as it was observed."""
     begin, end = begin_of(trace), end_of(trace)

@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner.catalog import board_spec
 from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.scenario import MODEL, Scenario, slowdowns_of
-from gpuplanner.simulate.nodes import NodeFleet, NodeNetwork, NodeRequests, Outcome
+from gpuplanner.simulate.nodes import NodeFleet, NodeNetwork, NodeRequests
 from gpuplanner.sizing.predict.throughput import board_facts, slower_beyond_a_node
 from gpuplanner.study.decision.arena import Arena
 from gpuplanner.study.decision.asked import AS_TODAY
@@ -21,7 +21,7 @@ from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.past.history import History
 from gpuplanner.study.plays import played
 from gpuplanner.study.stages import stage
-from gpuplanner.study.tenants.tried import SAME, a_week, changed, parts_of, verdict_of
+from gpuplanner.study.tenants.tried import a_week, change_and_verdict, parts_of
 from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 PLACED = {"lowest": "as they come", "consolidate": "consolidated", "spread": "spread"}
@@ -117,9 +117,7 @@ def placed_apart(scenario: Scenario) -> PlacedApart:
     for name, (placement, fleet) in ways.items():
         row, weeks = _row(name, arena, requests, rows, gpus, fleet, placement, length, count)
         first = weeks if first is None else first
-        row |= changed("", "spent", first, weeks)
-        row["verdict"] = SAME if np.allclose(first, weeks, rtol=0.0, atol=1e-9) else verdict_of(row)
-        found.append(row)
+        found.append(row | change_and_verdict("spent", first, weeks))
     return PlacedApart(pl.DataFrame(found), blocks, tuple(notes))
 
 
@@ -223,9 +221,8 @@ def _row(
 ) -> tuple[dict[str, Any], np.ndarray]:  # fmt: skip
     """The row of a way to place jobs, and GPU-hours from submission to end, week by week."""
     judged, ready = arena.judged[rows], requests.ready_s
-    sides = [
-        _play(arena, replace(requests, work=np.full(len(rows), work)), fleet, placement) for work in (0, 1)
-    ]
+    how: dict[str, Any] = {"queue": arena.queue, "placement": placement, "larger": arena.larger}
+    sides = [played(replace(requests, work=np.full(len(rows), work)), fleet, **how) for work in (0, 1)]
     started = ~np.isnan(sides[0].start_s)
     gangs = judged & started & (requests.nodes > 1)
     weight = gpus * requests.run_s
@@ -244,7 +241,3 @@ def _row(
         (wait + requests.run_s * np.nan_to_num(sides[0].factor, nan=1.0)) * gpus * judged / SECONDS_PER_HOUR
     )
     return row, a_week(pl.DataFrame({"at_s": ready, "spent": spent}), "spent", length, count)
-
-
-def _play(arena: Arena, requests: NodeRequests, fleet: NodeFleet, placement: str) -> Outcome:
-    return played(requests, fleet, queue=arena.queue, placement=placement, larger=arena.larger)

@@ -27,7 +27,7 @@ from gpuplanner.study.other_boards import (
 )
 from gpuplanner.study.past.pools import FleetPools
 from gpuplanner.study.plays import played
-from gpuplanner.study.tenants.tried import SAME, a_week, changed, parts_of, verdict_of
+from gpuplanner.study.tenants.tried import a_week, change_and_verdict, parts_of, played_arena
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 ALL = "all"
@@ -113,8 +113,7 @@ def pools_together(fleet: FleetPools) -> PoolsTogether | None:
 
 def _arena(own: Scenario) -> Arena:
     _, _, arena, _ = opened(own)
-    lead, other, _ = bases(arena)
-    return lead if lead.base in (QUEUE, ASSUMED) or other is None else other
+    return played_arena(*bases(arena)[:2])
 
 
 def _notes(arenas: Mapping[str, Arena]) -> tuple[str, ...]:
@@ -171,7 +170,7 @@ def _joined(fleet: FleetPools, arenas: Mapping[str, Arena]) -> _Joined:
             asked[row] = begins[-1] + kinds.setdefault((profile, *flavours), len(kinds))
     serving = [[one[0], *larger[one[0]], *one[1:]] for one in kinds]
     first = [one[0] for one in kinds]
-    boards = np.concatenate([np.repeat(np.arange(len(fleets)), np.diff(begins)), np.zeros(0, np.int64)])
+    boards = np.repeat(np.arange(len(fleets), dtype=np.int64), np.diff(begins))
     sliced = np.concatenate([np.arange(len(one.profiles)) > 0 for one in fleets])
     wide = int(begins[-1])
     capacity = np.zeros((sum(len(one.gpus) for one in fleets), 1, wide + len(kinds)), np.int64)
@@ -184,7 +183,7 @@ def _joined(fleet: FleetPools, arenas: Mapping[str, Arena]) -> _Joined:
     nodes = NodeFleet(
         (*names, *(f"any of {len(one)}" for one in kinds)), np.concatenate([one.gpus for one in fleets]), capacity,
         np.zeros(len(capacity), np.int64), np.concatenate([weights, weights[first]]),
-        boards=np.concatenate([boards, boards[first]]).astype(np.int64), sliced=np.concatenate([sliced, sliced[first]]),
+        boards=np.concatenate([boards, boards[first]]), sliced=np.concatenate([sliced, sliced[first]]),
     )  # fmt: skip
     return _Joined(
         nodes, [*larger, *serving], own, replace(own, profile=asked), jobs.with_columns(free=pl.Series(asked >= wide)),
@@ -262,8 +261,7 @@ def _row(
         row[f"wait_{side}_min"] = float(wait.mean()) / SECONDS_PER_MINUTE if len(wait) else 0.0
         table = pl.DataFrame({"at_s": ready[mine], "waited": wait * gpus[mine] / SECONDS_PER_HOUR})
         weeks.append(a_week(table, "waited", length, count))
-    row |= changed("", "waited", *weeks)
-    row["verdict"] = SAME if np.allclose(weeks[0], weeks[1], rtol=0.0, atol=1e-9) else verdict_of(row)
+    row |= change_and_verdict("waited", *weeks)
     for end, found in zip(("low", "high"), sides[1:], strict=True):
         longer = both.own.run_s * (np.nan_to_num(found.factor, nan=1.0) - 1.0) * gpus / SECONDS_PER_HOUR
         table = pl.DataFrame({"at_s": ready[mine], "longer": longer[mine]})

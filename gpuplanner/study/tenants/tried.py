@@ -145,11 +145,15 @@ def tried_with(scenario: Scenario, before: SharingRules, after: SharingRules) ->
     )
 
 
+def played_arena(lead: Arena, other: Arena | None) -> Arena:
+    """Of the bases of a decision the one whose waits a queue makes, where there is one: what is played is a queue."""
+    return lead if lead.base in (QUEUE, ASSUMED) or other is None else other
+
+
 def _between(scenario: Scenario, before: PlayedRules, after: PlayedRules) -> SharingTried:
     _, _, arena, _ = opened(scenario)
     lead, other, not_queue = bases(arena)
-    played = lead if lead.base in (QUEUE, ASSUMED) or other is None else other
-    found = tried_on(played, before, after)
+    found = tried_on(played_arena(lead, other), before, after)
     notes = (_basis(lead, other, not_queue), *found.notes)
     if scenario.pool is not None:
         notes = (*notes, f"Quotas count here for the GPUs of {scenario.pool} alone.")
@@ -314,10 +318,8 @@ def _row(
     both = tuple(zip(("before", "after"), waits, ends, strict=True))
     row: dict[str, Any] = {"team": name, "jobs": waits[0].height}
     row |= {f"wait_{side}_min": (one["wait_s"].mean() or 0.0) / SECONDS_PER_MINUTE for side, one, _ in both}
-    before, after = (a_week(one, "waited", length, count) for one in waits)
-    row |= changed("", "waited", before, after)
-    row["verdict"] = SAME if np.allclose(before, after, rtol=0.0, atol=1e-9) else verdict_of(row)
-    row |= changed("lost_", "lost", *(a_week(one, "lost", length, count) for one in ends))
+    row |= change_and_verdict("waited", *(a_week(one, "waited", length, count) for one in waits))
+    row |= _changed("lost_", "lost", *(a_week(one, "lost", length, count) for one in ends))
     for side, one, other in both:
         row |= {
             f"{kind}_{side}": float(a_week(other, kind, length, count).mean())
@@ -334,7 +336,15 @@ def a_week(table: pl.DataFrame, column: str, length: float, count: int) -> NDArr
     return np.asarray(np.bincount(block, inside[column].to_numpy(), count) * WEEK_S / length, np.float64)
 
 
-def changed(
+def change_and_verdict(
+    kind: str, before: NDArray[np.float64], after: NDArray[np.float64]
+) -> dict[str, float | str | None]:
+    """Means of two sets of weeks, the mean change with its interval, and whether it is surely more or less."""
+    row = _changed("", kind, before, after)
+    return row | {"verdict": SAME if np.allclose(before, after, rtol=0.0, atol=1e-9) else _verdict(row)}
+
+
+def _changed(
     prefix: str, kind: str, before: NDArray[np.float64], after: NDArray[np.float64]
 ) -> dict[str, float | None]:
     """Means of two sets of weeks, and the mean change with its interval."""
@@ -345,9 +355,8 @@ def changed(
     }  # fmt: skip
 
 
-def verdict_of(row: Mapping[str, Any]) -> str:
-    """Whether a team surely waits more or less, by the change in its row."""
-    low, high = row["change_low"], row["change_high"]
-    if low is None or high is None or low <= 0.0 <= high:
+def _verdict(row: Mapping[str, float | None]) -> str:
+    low, high, change = row["change_low"], row["change_high"], row["change"]
+    if low is None or high is None or change is None or low <= 0.0 <= high:
         return UNCLEAR
-    return MORE if row["change"] > 0 else LESS
+    return MORE if change > 0 else LESS

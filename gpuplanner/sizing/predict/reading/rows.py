@@ -300,8 +300,8 @@ def _answered(row: _Row, model: Architecture, seq: int, most: float | None) -> Q
     sharding = "" if words["device_map"] == "auto" else _sharding(row, tags, facts, ranks)
     regime, adapter_regime, weight = _regimes(row, tags, facts)
     method = row.method
-    told = facts["lora_targets"] if "lora" in tags else " ".join(TARGETS)
-    targets = method.targets or targets_called(text.get("lora_targets", told))
+    unasked = facts["lora_targets"] if "lora" in tags else "all"
+    targets = method.targets or targets_called(text.get("lora_targets", unasked))
     optimizer = words["optimizer"] or meaning("optimizer", facts.get("optimizer", "adamw"))
     micro, rank = count(text, "micro_batch"), int(method.counts["rank"] or facts["lora_rank"])
     job = TrainingJob(
