@@ -76,6 +76,12 @@ def slowdowns_of(text: str) -> tuple[float, float] | None:
     return (rack, beyond) if 1 <= rack <= beyond < 1000 else None
 
 
+def _is_currency(code: str) -> bool:
+    from gpuplanner.catalog import facts
+
+    return code == "USD" or code in facts("currencies")["code"]
+
+
 @described
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
@@ -342,7 +348,7 @@ class Scenario:
     )  # fmt: skip
     currency: str = knob(
         PRICES, "USD", "ISO 4217 code of the price.",
-        KnobRule("a code of three letters", lambda value, _: re.fullmatch(r"[A-Z]{3}", value) is not None),
+        KnobRule("a currency of ISO 4217", lambda value, _: _is_currency(value)),
     )  # fmt: skip
     price_book: str | None = knob(
         PRICES, None, "File of own dated prices, owned boards, exchange rates and electricity, ``prices.yaml``.",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LEDGER = {
     "Savings": "what each month promised a week, and what the next month's data show of it",
     "Baseline": "each month beside the first, whose hours are frozen",
+    "Forecasts": "GPU-hours planned too many and too few, and what they cost beyond perfect sight",
 }
 """What the tables of a savings ledger are."""
 TABLES = ("tenant", "ownership", "bucket", "board", "end", "job")
@@ -104,8 +105,10 @@ def cost(
     from gpuplanner.export.focus import write_focus
     from gpuplanner.files import require_file
     from gpuplanner.inbox import open_dataset
+    from gpuplanner.study.forecast_ledger import errors_in_money, read_ledger
     from gpuplanner.study.future.cost_review import cost_review
     from gpuplanner.study.handover.workbooks import write_cost_workbook
+    from gpuplanner.study.past.history import history
     from gpuplanner.study.savings_ledger import read_savings, savings_file, savings_sheets
 
     if by not in TABLES:
@@ -117,6 +120,12 @@ def cost(
     asked = given.scenario(scenario)
     found = cost_review(asked, None if bill is None else open_dataset(bill).tables["charges"])
     saved = {} if ledger is None else savings_sheets(read_savings(savings_file(ledger)))
+    if ledger is not None and found.price is not None:
+        kept = read_ledger(
+            ledger.with_suffix("").with_suffix(".parquet") if ledger.suffix == ".json" else ledger
+        )
+        if kept.height:
+            saved["Forecasts"] = errors_in_money(kept, asked, history(asked).fleet.board, found.price.value)
     bought, sent = None, None
     if burst is not None:
         from gpuplanner.study.future.burst import burst_plan, read_burst
@@ -183,7 +192,7 @@ def _told(found: CostReview, by: str) -> None:
         )
     if found.energy is not None:
         show_frame(
-            found.states.select("state", "gpu_hours", "^energy_kwh.*$"),
+            found.states.select("state", "gpu_hours", "^(energy|counted)_.*$"),
             as_json=False,
             title="Energy by state",
         )
@@ -200,8 +209,10 @@ def _renewed(asked: Scenario, months: int, given: str) -> Refresh:
     """When a newer board pays, of the text of ``--refresh``."""
     from gpuplanner.study.future.purchase import refresh
 
-    expected = "BOARD=SPEED, as H200=1.4, with --months"
-    board, speed = _named_number("--refresh", given if months else "", expected)
+    board, speed = _named_number("--refresh", given, "BOARD=SPEED, as H200=1.4")
+    if not months:
+        lacks = "expected --months as well"
+        raise typer.BadParameter(lacks, param_hint="--refresh")
     return refresh(asked, months, board, speed)
 
 

@@ -21,6 +21,8 @@ STATE_OF = {
 SIDES = ("", "_low", "_high")
 FINE = 6
 """Decimals of kWh and kg in every row, so that all sums of them are the same."""
+LEAST_SEEN = 1.0
+"""GPU-hours from which measured power says something of hours that were not measured."""
 AMOUNTS = ("energy_kwh", "location_kg", "market_kg", "embodied_kg")
 
 
@@ -103,7 +105,8 @@ def footprint(
         ``hour``, every one of `hours`, ``location_g`` and ``market_g`` [g CO2e per kWh], and ``pue`` (null: the
         facility's).
     measured : polars.DataFrame, optional
-        ``tenant, gpu_model, state, watts``: mean power where it was measured, which goes before the law.
+        ``tenant, gpu_model, state, gpu_hours, watts``: hours that were measured, and their mean power, which goes
+        before the law.
 
     Returns
     -------
@@ -118,15 +121,7 @@ def footprint(
     )
     cases = cases.with_columns(state=pl.col("bucket").cast(pl.String).replace_strict(STATE_OF))
     if measured is not None:
-        seen = measured.select("tenant", "gpu_model", "state", seen="watts")
-        cases = cases.join(seen, on=["tenant", "gpu_model", "state"], how="left", nulls_equal=True)
-        known = pl.col("seen").is_not_null() & pl.col("watts").is_not_null()
-        # What was seen is the middle; hours that were not seen may still be anywhere in the range of the law.
-        sides = {"watts": pl.col("seen"), "watts_low": pl.min_horizontal("seen", "watts_low"),
-                 "watts_high": pl.max_horizontal("seen", "watts_high")}  # fmt: skip
-        cases = cases.with_columns(
-            pl.when(known).then(side).otherwise(name).alias(name) for name, side in sides.items()
-        ).drop("seen")
+        cases = _with_measured(cases, hours, measured)
     keys = ["tenant", "gpu_model", "bucket"]
     rows = hours.join(cases, on=keys, how="left", nulls_equal=True, maintain_order="left")
     rows = rows.join(grid, on="hour", how="left", maintain_order="left")
@@ -154,10 +149,43 @@ def footprint(
     return found.with_columns(amounts_known).drop("known")
 
 
-def by_state(rows: pl.DataFrame) -> pl.DataFrame:
-    """Sums of a footprint by state, in the order of the states: GPU-hours, energy and carbon with their ranges."""
+def _with_measured(cases: pl.DataFrame, hours: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
+    """Power of the cases where some of their hours were measured: those hours as the board counted them.
+
+    The hours that nobody measured are like those that were, if these are :data:`LEAST_SEEN` or more, and may be
+    anywhere in the range of the law.
+    """
+    keys, seen = ["tenant", "gpu_model", "state"], pl.col("seen_w")
+    keyed = hours.join(cases.select("tenant", "gpu_model", "bucket", "state"), on=["tenant", "gpu_model", "bucket"],
+                       nulls_equal=True)  # fmt: skip
+    told = (
+        measured.select(*keys, seen_w="watts", seen_h="gpu_hours")
+        .join(keyed.group_by(keys).agg(pl.col("gpu_hours").sum()), on=keys, nulls_equal=True)
+        .with_columns(share=(pl.col("seen_h") / pl.col("gpu_hours")).clip(0.0, 1.0))
+    )
+    cases = cases.join(told, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    sides = {"watts": pl.when(pl.col("seen_h") >= LEAST_SEEN).then(seen).otherwise("watts"),
+             "watts_low": pl.min_horizontal(seen, "watts_low"),
+             "watts_high": pl.max_horizontal(seen, "watts_high")}  # fmt: skip
+    known = seen.is_not_null() & pl.col("watts").is_not_null()
+    return cases.with_columns(
+        pl.when(known).then(pl.col("share") * seen + (1 - pl.col("share")) * rest).otherwise(name).alias(name)
+        for name, rest in sides.items()
+    ).drop("seen_w", "seen_h", "gpu_hours", "share")
+
+
+def by_state(rows: pl.DataFrame, measured: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Sums of a footprint by state, in the order of the states: GPU-hours, energy and carbon with their ranges.
+
+    Where boards were measured, ``counted_gpu_hours`` and ``counted_kwh`` beside them: what the boards themselves drew.
+    """
     sums = [pl.col("gpu_hours").sum(), *(pl.col(f"{name}{side}").sum() for name in AMOUNTS for side in SIDES)]
     found = rows.drop_nulls("energy_kwh").group_by("state").agg(sums)
+    if measured is not None:
+        counted = measured.group_by("state").agg(
+            counted_gpu_hours=pl.col("gpu_hours").sum(), counted_kwh=pl.col("energy_kwh").sum()
+        )
+        found = found.join(counted, on="state", how="left", maintain_order="left")
     return found.sort(pl.col("state").cast(pl.Enum(STATES)))
 
 

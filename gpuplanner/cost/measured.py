@@ -49,7 +49,7 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
         .select("time", *BOARD, "energy_j", "step_s")
     )
     slices = pl.col("profile").cast(pl.String).str.extract(r"^(\d+)g").cast(pl.Float64).fill_null(1.0)
-    rows = samples.select("time", *BOARD, "job_id", "sm_activity", slices=slices).join(
+    rows = samples.select("time", *BOARD, "instance", "job_id", "sm_activity", slices=slices).join(
         steps, on=["time", *BOARD]
     )
     each = ["time", *BOARD]
@@ -58,7 +58,10 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
     all_work = work.sum().over(each)
     rest = pl.min_horizontal("energy_j", pl.col("step_s") * idle_w)
     beyond = pl.when(all_work > 0).then(work / all_work).otherwise(by_slices)
-    works = pl.col("job_id").is_not_null() & (pl.col("sm_activity").fill_null(1.0) >= USED_FROM)
+    # A minute is used or idle as a whole, as in the ledger: a job that works in bursts does not rest between them.
+    minute = [pl.col("time").dt.truncate("1m"), *BOARD, "instance", "job_id"]
+    activity = pl.col("sm_activity").mean().over(minute).fill_null(1.0)
+    works = pl.col("job_id").is_not_null() & (activity >= USED_FROM)
     known = jobs.select("job_id", pl.col("tenant").cast(pl.String)).unique("job_id", keep="last")
     parts = rows.with_columns(
         part_j=rest * by_slices + (pl.col("energy_j") - rest) * beyond,

@@ -26,8 +26,11 @@ def month(found: CostReview) -> Section:
     notes = [page.note(text) for text in found.missing]
     energy = [
         page.table(
-            found.states.select("state", "gpu_hours", "^(energy_kwh|location_kg|market_kg|embodied_kg).*$"),
-            caption="Energy and carbon by the state of the GPUs, each with its range; the making of the boards apart",
+            found.states.select(
+                "state", "gpu_hours", "^(counted|energy_kwh|location_kg|market_kg|embodied_kg).*$"
+            ),
+            caption="Energy and carbon by the state of the GPUs, each with its range; the making of the boards apart. "
+            "Counted is what the boards drew by their own counters: servers, cooling and losses come on top",
         )
     ]
     if found.total is None:

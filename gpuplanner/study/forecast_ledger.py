@@ -8,6 +8,8 @@ import polars as pl
 
 from gpuplanner.demand import POOL, demand_series, pool
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.hardware import GpuModel
+from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.outlook import at_quantile
 from gpuplanner.study.past.history import history
 from gpuplanner.study.study import Study
@@ -115,3 +117,22 @@ def record_of(ledger: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("cutoff")
     )
+
+
+def errors_in_money(
+    ledger: pl.DataFrame, scenario: Scenario, board: GpuModel, per_gpu_hour: float
+) -> pl.DataFrame:
+    """GPU-hours that were planned too many and too few, by cutoff, and what they cost beyond perfect sight.
+
+    An hour too few costs ``price`` planned ones, of which sight would have paid one as well.
+    """
+    share = {profile.name: board.share(profile.name) for profile in board.profiles}
+    name = pl.col("unique_id").str.split("/").list.last()
+    hours = name.replace_strict(share, default=1.0, return_dtype=pl.Float64) * scenario.slot_hours
+    over = (pl.col("planned") - pl.col("y")) * hours
+    short = (-over).clip(lower_bound=0.0)
+    cost = (over.clip(lower_bound=0.0) + (pl.col("price") - 1) * short) * per_gpu_hour
+    found = ledger.filter(pl.col("y").is_not_null()).group_by("cutoff")
+    return found.agg(
+        over_gpu_hours=over.clip(lower_bound=0.0).sum(), short_gpu_hours=short.sum(), cost=cost.sum()
+    ).sort("cutoff")

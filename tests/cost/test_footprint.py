@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.cost import Facility, RangedAmount, by_state, footprint, power_model, total_of
+from gpuplanner.cost.footprint import state_watts
 from gpuplanner.schemas import BUCKETS
 
 H100 = "H100-80GB-SXM5"
 NOON = datetime(2026, 2, 1, 12, tzinfo=UTC)
+BUSY = state_watts(H100, 0.5)["busy"]
 PLAIN = Facility(RangedAmount(1, 1, 1), RangedAmount(1, 1, 1))
 
 
@@ -81,11 +83,30 @@ def test_pue_of_the_hour_goes_before_that_of_the_year():
     assert float(night["energy_kwh"].sum()) == pytest.approx(1.3 * float(usual["energy_kwh"].sum()), abs=1e-6)
 
 
-def test_measured_power_goes_before_the_law():
-    measured = pl.DataFrame({"tenant": ["a"], "gpu_model": ["X"], "state": ["busy"], "watts": [321.0]})
+@pytest.mark.parametrize(
+    ("seen_h", "kwh", "high"),
+    [
+        pytest.param(10.0, 3.21, 3.21, id="all: what was counted, without a range"),
+        pytest.param(4.0, 3.21, 4 * 0.321 + 6 * BUSY.high / 1000, id="a part: the rest is like it"),
+        pytest.param(
+            0.5,
+            (0.5 * 321 + 9.5 * BUSY.value) / 1000,
+            (0.5 * 321 + 9.5 * BUSY.high) / 1000,
+            id="too little to say more",
+        ),
+        pytest.param(12.0, 3.21, 3.21, id="more than is booked"),
+    ],
+)
+def test_hours_that_were_measured_are_those_of_the_counter(seen_h: float, kwh: float, high: float):
+    """Ten hours of work are booked; the board drew 321 W while it was looked at, less than the law says."""
+    row = {"tenant": ["a"], "gpu_model": ["X"], "state": ["busy"], "watts": [321.0], "gpu_hours": [seen_h]}
+    measured = pl.DataFrame(row).with_columns(energy_kwh=pl.col("watts") * pl.col("gpu_hours") / 1000)
     rows = told(ledger([("a", "used", 10.0), ("-", "free", 10.0)]), measured=measured)
-    kwh = dict(rows.select("bucket", "energy_kwh").iter_rows())
-    assert kwh == {"used": 3.21, "free": pytest.approx(0.7)}
+    found = dict(rows.select("bucket", "energy_kwh").iter_rows())
+    assert found == {"used": pytest.approx(kwh), "free": pytest.approx(0.7)}
+    assert rows["energy_kwh_high"][0] == pytest.approx(high)
+    states = by_state(rows, measured)
+    assert states["counted_kwh"].drop_nulls().to_list() == [pytest.approx(0.321 * seen_h)]
 
 
 def test_making_a_board_is_spread_over_its_life():

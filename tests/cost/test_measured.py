@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 from datetime import UTC, datetime
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.cost import measured_energy
+from gpuplanner.inbox import read
 
 NOON = datetime(2026, 2, 1, 12, tzinfo=UTC)
 JOBS = pl.DataFrame({"job_id": ["1", "2"], "tenant": ["a", "b"]})
@@ -62,3 +65,21 @@ def test_what_a_job_holds_without_working_is_idle_and_nobody_is_nobody():
     rows = [(0, None, "1", 0.01, 0.0), (1, None, None, None, 6000.0), (2, None, None, None, 10_000.0)]
     found = measured_energy(told(rows), JOBS, idle_w=70.0)
     assert found.select("tenant", "state").rows() == [("-", "idle"), ("a", "idle")]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("run", ["b1", "t2", "t6", "t13_node0"])
+def test_states_sum_to_the_counters_of_real_boards(public_data: Path, run: str):
+    """Eight H100 in a run of five minutes: the last reading of each counter less the first [mJ]."""
+    path = public_data / "h100_runs" / f"{run}_telemetry.csv.gz"
+    boards = pl.read_csv(gzip.decompress(path.read_bytes())).sort("timestamp").partition_by("gpu")
+    counted_j = (
+        sum(board["energy_mj"].drop_nulls()[-1] - board["energy_mj"].drop_nulls()[0] for board in boards)
+        / 1000
+    )
+    samples = read("node-csv", path).tables["samples"].with_columns(job_id=pl.lit("1"))
+    found = measured_energy(samples, JOBS, idle_w=70.0)
+    assert float(found["energy_kwh"].sum()) == pytest.approx(counted_j / 3.6e6, abs=1e-9)
+    watts = dict(found.select("state", "watts").iter_rows())
+    assert set(watts) == {"b1": {"idle"}, "t6": {"busy", "idle"}}.get(run, {"busy"})
+    assert run != "t6" or watts["busy"] > watts["idle"] > 100

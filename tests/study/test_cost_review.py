@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,31 @@ def test_what_failed_is_not_known_where_no_source_says_how_jobs_ended(quick: Sce
     silent = trace.jobs.with_columns(pl.lit("UNKNOWN").cast(trace.jobs.schema["state"]).alias("state"))
     write_dataset(trace.with_tables(jobs=silent), tmp_path / "silent")
     assert cost_review(quick.but(data=str(tmp_path / "silent"))).unit_costs["work_that_failed"] is None
+
+
+def test_work_done_again_and_tokens_have_their_price(quick: Scenario, tmp_path: Path):
+    """Every second job is a second attempt; 5 million tokens were answered by the services of one tenant."""
+    trace = load_trace("sample")
+    jobs = trace.jobs.sort("job_id").with_columns(
+        attempt=1 + pl.int_range(pl.len()).cast(pl.Int32) % 2,
+        job_class=pl.when(pl.col("tenant") == "search")
+        .then(pl.lit("service"))
+        .otherwise(pl.lit("pretraining")),
+    )
+    begin, _ = trace.stated.span
+    asked = {"service": "chat", "time": [begin + timedelta(hours=one) for one in (1, 2)], "prompt_tokens": 2_000_000,
+             "generated_tokens": 500_000}  # fmt: skip
+    known = trace.with_tables(jobs=jobs, requests=pl.DataFrame(asked))
+    write_dataset(known, tmp_path / "again")
+    found = cost_review(quick.but(data=str(tmp_path / "again")))
+    rows = found.by_job.join(jobs.select("job_id", "attempt"), on="job_id")
+    again = rows.filter(pl.col("attempt") == 2)["cost"].sum()
+    assert float(found.unit_costs["work_that_was_redone"]) == pytest.approx(float(again), rel=1e-3)
+    charged = dict(found.by_tenant.select("tenant", "cost").iter_rows())["search"]
+    assert float(found.unit_costs["million_tokens"]) == pytest.approx(float(charged) / 5, rel=0.05)
+    usual = cost_review(quick).unit_costs
+    assert usual["work_that_was_redone"] is None
+    assert "million_tokens" not in usual
 
 
 @pytest.mark.filterwarnings("ignore:.* jobs name a profile")

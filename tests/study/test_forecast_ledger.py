@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
+from gpuplanner.hardware import load_gpu_model
 from gpuplanner.report.forecast import forecast_record
-from gpuplanner.study.forecast_ledger import SCHEMA, read_ledger, record_of, remember
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.forecast_ledger import SCHEMA, errors_in_money, read_ledger, record_of, remember
 
 EMPTY = pl.DataFrame(schema=SCHEMA)
 
@@ -76,3 +78,28 @@ def test_what_came_before_the_recent_past_is_counted_from_the_jobs(study):
     assert both.height == 24 * told["unique_id"].n_unique()
     assert both["y"].to_list() == pytest.approx(both["came"].to_list())
     assert both["y"].sum() > 0
+
+
+def test_what_a_wrong_forecast_costs_is_counted_by_hand():
+    """Slots of 4 h at 2 USD: three GPUs too many, and two instances of 1/7 too few, each at five times its price."""
+    noon = datetime(2026, 2, 1, 12, tzinfo=UTC)
+    row = {
+        "cutoff": noon,
+        "ds": noon,
+        "model": "x",
+        "q05": 0.0,
+        "q50": 0.0,
+        "q95": 0.0,
+        "last_value": 0.0,
+        "price": 5.0,
+    }
+    ledger = pl.DataFrame(
+        [row | {"unique_id": name, "planned": planned, "y": came}
+         for name, planned, came in (("all/gpu", 10.0, 7.0), ("all/1g.10gb", 0.0, 2.0), ("all/2g.20gb", 9.0, None))],
+        schema=SCHEMA,
+    )  # fmt: skip
+    board = load_gpu_model("H100-80GB-SXM5")
+    [found] = errors_in_money(ledger, Scenario(slot_hours=4), board, 2.0).rows(named=True)
+    assert found["over_gpu_hours"] == pytest.approx(3 * 4)
+    assert found["short_gpu_hours"] == pytest.approx(2 / 7 * 4)
+    assert found["cost"] == pytest.approx(2.0 * (3 * 4 + (5 - 1) * 2 / 7 * 4))

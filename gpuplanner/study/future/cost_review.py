@@ -26,6 +26,8 @@ from gpuplanner.units import money as to_cents
 
 BILL_CLOSES = 0.01
 """A bill for GPU-hours that differ from those installed by a larger share is refused."""
+SERVING = ("service", "inference")
+"""Classes of jobs that answer requests."""
 PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
 
 
@@ -71,7 +73,7 @@ class CostReview:
             "unit_costs": self.unit_costs,
             "energy_kwh": None if self.energy is None else self.energy.value,
             "energy_range_kwh": self.energy,
-            "energy_by_state": self.states.select("state", "gpu_hours", "^energy_kwh.*$").to_dicts(),
+            "energy_by_state": self.states.select("state", "gpu_hours", "^(energy|counted)_.*$").to_dicts(),
             "carbon_kg": self.carbon_kg,
             "carbon_at_yearly_mean_kg": self.carbon_at_yearly_mean_kg,
             "price": self.price,
@@ -115,7 +117,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         by_board=_summed(costs, board="x_GpuModel"),
         by_end=by_end.cast({"state": pl.String}),
         by_job=_by_job(known.trace.jobs, held, known.begin, known.end) if total is not None else pl.DataFrame(),
-        unit_costs={} if total is None else _unit_costs(priced, total, known.trace.jobs, by_end, known),
+        unit_costs={} if total is None else _unit_costs(priced, total, by_end, known),
         energy=total_of(priced.states, "energy_kwh"),
         states=priced.states,
         carbon_kg={scope: total_of(priced.states, f"{scope}_kg") for scope in ("location", "market", "embodied")},
@@ -209,14 +211,12 @@ def _by_job(jobs: pl.DataFrame, tenants: pl.DataFrame, begin: datetime, end: dat
     return pl.concat(parts) if parts else pl.DataFrame()
 
 
-def _unit_costs(
-    priced: Money,
-    total: Decimal,
-    jobs: pl.DataFrame,
-    ends: pl.DataFrame,
-    known: History,
-) -> dict[str, str | None]:
-    """What a unit of work cost, idle included: the whole bill over what was delivered."""
+def _unit_costs(priced: Money, total: Decimal, ends: pl.DataFrame, known: History) -> dict[str, str | None]:
+    """What a unit of work cost, idle included: the whole bill over what was delivered; and what was spent for nothing.
+
+    Tokens bear what services and inference were charged; redone work is what attempts after the first one were.
+    """
+    jobs, window = known.trace.jobs, Window(known.begin, known.end)
     ran = jobs.filter(pl.col("start_time") < known.end, pl.col("end_time").fill_null(known.end) > known.begin)
     done = ran.filter(pl.col("state").cast(pl.String) == "COMPLETED").height
     delivered = float(
@@ -224,7 +224,24 @@ def _unit_costs(
     )
     said = ends.filter(pl.col("state").cast(pl.String) != "UNKNOWN")
     lost = said.filter(pl.col("state").cast(pl.String).is_in(LOST_STATES))["cost"].sum() or Decimal("0.00")
+    held = pl.col("gpus") * window.overlap_h("start_time", "end_time")
+    charged = float(ends["cost"].sum()) / max(float(ran.select(held.sum()).item() or 0.0), 1e-9)
+
+    def cost_of(which: pl.Expr) -> float:
+        return charged * float(ran.filter(which).select(held.sum()).item() or 0.0)
+
     units = {"run": ran.height, "successful_run": done, "gpu_hour_delivered": delivered}
     found = {name: str(to_cents(float(total) / count)) if count else None for name, count in units.items()}
-    # Where no source says how jobs ended, what failed is not known: that is not zero.
-    return found | {"work_that_failed": None if said.is_empty() and ends.height else str(lost)}
+    # Where no source says how jobs ended, what failed is not known: that is not zero. Nor is what was redone.
+    found["work_that_failed"] = None if said.is_empty() and ends.height else str(lost)
+    again = pl.col("attempt") > 1
+    found["work_that_was_redone"] = str(to_cents(cost_of(again))) if ran.filter(again).height else None
+    if (asked := known.trace.tables.get("requests")) is not None:
+        there = asked.filter(pl.col("time").is_between(known.begin, known.end, closed="left"))
+        millions = (
+            float(there.select(pl.sum_horizontal("prompt_tokens", "generated_tokens").sum()).item() or 0)
+            / 1e6
+        )
+        serving = cost_of(pl.col("job_class").is_in(SERVING))
+        found["million_tokens"] = str(to_cents(serving / millions)) if millions and serving else None
+    return found

@@ -42,8 +42,6 @@ from gpuplanner.units import kwh_from_watt_hours
 
 LINES = ("tenant", "gpu_model", "bucket", "ownership")
 ON_DEMAND = "on_demand"
-LEAST_SEEN = 1.0
-"""GPU-hours from which measured power goes before the law: less says nothing of the rest."""
 _INSTANT = pl.Datetime("us", "UTC")
 _OF_NODES: dict[str, pl.DataType] = {
     "gpu_model": pl.String(), "ownership": pl.String(), "installed": _INSTANT, "retired": _INSTANT
@@ -84,13 +82,18 @@ def money(scenario: Scenario) -> Money:
         for word, kind in owners.select("gpu_model", "ownership").iter_rows()
         if (rate := rate_of(scenario, known, boards[word], kind)) is not None
     }
-    rows = _footprint(scenario, known, booked, boards)
+    powered = {word: board if board is not None and _law(board) else None for word, board in boards.items()}
+    measured = _measured(known, powered)
+    rows = footprint(
+        booked, powered, activity=activity_of(known.jobs), facility=Facility.of(scenario.pue),
+        grid=grid_of(scenario, known, booked["hour"]), measured=measured,
+    )  # fmt: skip
     costs = empty(Costs)
     if rates:
         shares = rows.join(owners, on="gpu_model", nulls_equal=True, maintain_order="left")
         parts = shares.with_columns(pl.col("gpu_hours", *AMOUNTS) * pl.col("share"))
         costs = showback(parts.select(*LINES, "gpu_hours", *AMOUNTS), rates, start=known.begin, end=known.end)
-    states = by_state(rows)
+    states = by_state(rows, measured)
     energy, carbon = total_of(states, "energy_kwh"), total_of(states, "location_kg")
     return Money(
         price=price_of(scenario, known.fleet),
@@ -238,14 +241,6 @@ def _at_list(rates: Mapping[tuple[str | None, str], Rate]) -> list[str]:
     return sorted(kinds & {"owned", "reserved"})
 
 
-def _footprint(scenario: Scenario, known: History, booked: pl.DataFrame, boards: Boards) -> pl.DataFrame:
-    grid = grid_of(scenario, known, booked["hour"])
-    powered = {word: board if board is not None and _law(board) else None for word, board in boards.items()}
-    facility = Facility.of(scenario.pue)
-    return footprint(booked, powered, activity=activity_of(known.jobs), facility=facility, grid=grid,
-                     measured=_measured(known, powered))  # fmt: skip
-
-
 def _measured(known: History, boards: Boards) -> pl.DataFrame | None:
     """Mean power by tenant and state where telemetry saw it; None without, or where boards cannot be told apart."""
     samples, words = known.trace.samples, list(boards)
@@ -253,10 +248,8 @@ def _measured(known: History, boards: Boards) -> pl.DataFrame | None:
     if samples is None or law is None or known.fleet.chosen or not samples["power_w"].count():
         return None
     there = samples.filter(pl.col("time").is_between(known.begin, known.end, closed="left"))
-    found = measured_energy(there, known.trace.jobs, idle_w=law.idle_w).filter(
-        pl.col("gpu_hours") >= LEAST_SEEN
-    )
-    return found.select("tenant", "state", "watts", gpu_model=pl.lit(words[0], pl.String))
+    found = measured_energy(there, known.trace.jobs, idle_w=law.idle_w)
+    return found.with_columns(gpu_model=pl.lit(words[0], pl.String))
 
 
 def grid_of(scenario: Scenario, known: History, hours: pl.Series) -> pl.DataFrame:
