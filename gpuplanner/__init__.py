@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from gpuplanner.planner import Plan, PlanProblem, plan, verify
     from gpuplanner.scenario import Scenario
     from gpuplanner.study import Study
-    from gpuplanner.views import View, ahead, compare, costs, decide, evaluate, explore, open_study
+    from gpuplanner.views import (
+        View,
+        ahead,
+        compare,
+        costs,
+        decide,
+        evaluate,
+        explore,
+        layouts,
+        open_study,
+        size,
+    )
     from gpuplanner.widgets.whatif import whatif
 
 _HOME = {
@@ -33,12 +44,14 @@ _HOME = {
     "evaluate": "views",
     "explore": "views",
     "facts": "catalog",
+    "layouts": "views",
     "load_gpu_model": "hardware",
     "open_dataset": "inbox",
     "open_study": "views",
     "plan": "planner",
     "prove": "hardware",
     "read": "inbox",
+    "size": "views",
     "verify": "planner",
     "whatif": "widgets",
 }
@@ -57,12 +70,14 @@ __all__ = [
     "evaluate",
     "explore",
     "facts",
+    "layouts",
     "load_gpu_model",
     "open_dataset",
     "open_study",
     "plan",
     "prove",
     "read",
+    "size",
     "verify",
     "whatif",
 ]

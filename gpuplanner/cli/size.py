@@ -170,16 +170,13 @@ def _hours(text: str) -> float:
 
 def _counts(given: list[str] | None) -> dict[str, int | None] | None:
     """GPUs at hand by board; None: as many as are needed."""
-    from gpuplanner.catalog import find_any_board
+    from gpuplanner.errors import ScenarioError
+    from gpuplanner.study.wish import boards_named
 
-    counts: dict[str, int | None] = {}
-    for word in given or []:
-        name, equals, count = word.partition("=")
-        if equals and not (count.isdigit() and int(count)):
-            text = f"--gpus: BOARD or BOARD=COUNT with a whole number above 0, not {word!r}"
-            raise typer.BadParameter(text)
-        counts[find_any_board(name)] = int(count) if equals else None
-    return counts or None
+    try:
+        return boards_named(given or []) or None
+    except ScenarioError as error:
+        raise typer.BadParameter(str(error), param_hint="--gpus") from None
 
 
 def _one_board(boards: dict[str, int | None] | None, door: str) -> str:

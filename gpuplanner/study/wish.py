@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuplanner.catalog import board_names, has_price, whole_board_names
+from gpuplanner.catalog import board_names, find_any_board, has_price, whole_board_names
 from gpuplanner.errors import GeometryError, ScenarioError, message
+from gpuplanner.inbox import Dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.sizing.predict.reading.words import meaning
 from gpuplanner.sizing.predict.throughput import Board, board_facts
@@ -81,6 +82,26 @@ class Wish:
             raise ScenarioError(text)
 
 
+def boards_named(words: Iterable[str]) -> dict[str, int | None]:
+    """Boards at hand as people write them, ``BOARD`` or ``BOARD=COUNT``; None: as many as are needed.
+
+    Examples
+    --------
+    >>> boards_named(["H100-80GB-SXM5=64", "A30"])
+    {'H100-80GB-SXM5': 64, 'A30-24GB': None}
+    """
+    counts: dict[str, int | None] = {}
+    for word in words:
+        name, equals, count = word.partition("=")
+        if equals and not (count.isdecimal() and int(count)):
+            text = message(
+                "boards at hand", "BOARD or BOARD=COUNT with a whole number above 0", repr(word), "Mend it."
+            )
+            raise ScenarioError(text)
+        counts[find_any_board(name)] = int(count) if equals else None
+    return counts
+
+
 def boards_of(asked: Mapping[str, int | None] | None) -> list[tuple[Board, int]]:
     """Boards at hand with their numbers; without any, all that have a data sheet and a price."""
     named = asked or {name: None for name in (*board_names(), *whole_board_names()) if has_price(name)}
@@ -109,16 +130,22 @@ def boards_at_hand(scenario: Scenario) -> dict[str, int | None]:
     >>> boards_at_hand(Scenario())
     {'H100-80GB-SXM5': 64}
     """
-    trace = load_trace(scenario.data)
+    return boards_of_trace(load_trace(scenario.data), scenario.board, where=scenario.data)
+
+
+def boards_of_trace(
+    trace: Dataset, board: str | None = None, *, where: str = "the trace"
+) -> dict[str, int | None]:
+    """Boards and GPUs that are installed in a trace, all of them as ``board`` where one is named."""
     there = installed(trace, begin_of(trace), end_of(trace))
     found: dict[str, int | None] = {}
     for pool in there.pools:
-        name = scenario.board or pool.board
+        name = board or pool.board
         if name is not None and pool.gpus and name in (*board_names(), *whole_board_names()):
             found[name] = (found.get(name) or 0) + pool.gpus
     if not found:
         text = message(
-            f"boards of {scenario.data}",
+            f"boards of {where}",
             "data that name boards of the catalogue",
             there.listed,
             "Name them with --gpus.",

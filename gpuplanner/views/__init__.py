@@ -8,6 +8,8 @@ from gpuplanner._optional import late_name
 
 if TYPE_CHECKING:
     from gpuplanner.views.forward import ahead, costs
+    from gpuplanner.views.planned import layouts
+    from gpuplanner.views.sized import size
     from gpuplanner.views.study import compare, decide, evaluate, open_study
     from gpuplanner.views.trace import explore
     from gpuplanner.views.view import View
@@ -20,10 +22,23 @@ _HOME = {
     "decide": "study",
     "evaluate": "study",
     "explore": "trace",
+    "layouts": "planned",
     "open_study": "study",
+    "size": "sized",
 }
 
-__all__ = ["View", "ahead", "compare", "costs", "decide", "evaluate", "explore", "open_study"]
+__all__ = [
+    "View",
+    "ahead",
+    "compare",
+    "costs",
+    "decide",
+    "evaluate",
+    "explore",
+    "layouts",
+    "open_study",
+    "size",
+]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module exports under that name

@@ -10,6 +10,7 @@ from altair.typing import ChartType
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.export.csv import write_csv_safe
 from gpuplanner.files import write_atomically
 from gpuplanner.report import page
 from gpuplanner.report.section import Section, charts_of, show, still
@@ -63,7 +64,33 @@ class View:
         found: ChartType = altair.Chart.from_dict(specs[number])
         return found
 
+    def export(self, path: str | Path) -> Path:
+        """Write it by the ending of the name: a page (.html), or its rows (.csv, .parquet).
+
+        Raises
+        ------
+        ScenarioError
+            If the name ends otherwise.
+        """
+        ending = Path(path).suffix
+        if ending == ".html":
+            return self.to_html(path)
+        if ending == ".csv":
+            return write_csv_safe(path, _flat(self.table))
+        if ending == ".parquet":
+            return write_atomically(path, self.table.write_parquet)
+        text = message(
+            "export of a view", "a name that ends in .html, .csv or .parquet", str(path), "Rename it."
+        )
+        raise ScenarioError(text)
+
     def to_html(self, path: str | Path, *, title: str = "gpuplanner") -> Path:
         """Write it as a page of its own, which needs nothing else."""
         html = page.render_page(self.section, title=title, subtitle="", provenance={})
         return write_atomically(path, lambda new: new.write_text(html, encoding="utf-8"))
+
+
+def _flat(table: pl.DataFrame) -> pl.DataFrame:
+    """The rows with lists as text, for which a file of rows and columns has no place."""
+    lists = [name for name, kind in table.schema.items() if isinstance(kind, pl.List)]
+    return table.with_columns(pl.col(lists).cast(pl.List(pl.String)).list.join(" "))

@@ -142,8 +142,8 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
         limit, value = self.question
         for argument, control in self.sliders.items():
             control.layout.display = None if argument == limit.argument else "none"
-        variant = f"{{{_name(limit, value)!r}: with_limit(problem, {limit.argument}={value})}}"
-        self.code.value = f"<code>price_of_limits(problem, {escape(variant)})</code>"
+        asked = f"found.limits({limit.argument}={value})"
+        self.code.value = f"<code>{escape(asked)}</code>"
 
 
 def price_html(prices: pl.DataFrame) -> str:

@@ -70,3 +70,38 @@ def test_a_trace_is_looked_into_view_by_view():
 def test_about_twenty_names_are_offered_and_each_is_there():
     assert 15 <= len(gpuplanner.__all__) <= 25
     assert all(getattr(gpuplanner, name) is not None for name in gpuplanner.__all__)
+
+
+@pytest.mark.long
+def test_plans_of_layouts_show_themselves_and_are_handed_over(tmp_path):
+    found = gpuplanner.layouts(gpuplanner.Scenario(horizon_slots=24, work_limit=60))
+    assert found.kinds().frame()["method"].to_list() == ["static", "calendar (2)", "calendar (4)", "auto"]
+    assert found.in_use().chart().to_dict()["description"]
+    assert set(found.in_use().frame()["layout"]) <= set(found.plan.layouts)
+    one = found.limits(gpus=found.problem.gpus - 8).frame()
+    assert one["variant"].to_list() == ["as it stands", f"gpus={found.problem.gpus - 8}"]
+    assert found.export(tmp_path / "pack").read_text().startswith("#")
+
+
+def test_a_sized_job_gives_plans_memory_and_what_could_move():
+    found = gpuplanner.size("llama-3.2-1b", seq=2048, on="H100-80GB-SXM5=1")
+    best = found.found.plans[0]
+    assert found.memory().frame().filter(plan=found.memory().frame()["plan"][0])[
+        "gib"
+    ].sum() == pytest.approx(best.predicted_gib, abs=0.01)
+    assert f"{best.predicted_gib:.1f} GiB expected" in found.plans()._repr_html_()
+    assert found.memory_outside().frame().height == 6
+    same = gpuplanner.size("llama-3.2-1b", seq=2048, on=gpuplanner.explore("sample"))
+    assert same.plans().frame()["board"].unique().to_list() == ["H100-80GB-SXM5"]
+    with pytest.raises(ScenarioError, match="BOARD=COUNT"):
+        gpuplanner.size("gpt2", on="H100-80GB-SXM5=none")
+
+
+@pytest.mark.parametrize("ending", ["html", "csv", "parquet"])
+def test_a_view_is_exported_by_the_ending_of_the_name(answer, ending, tmp_path):
+    view = answer.fleet()  # with lists of nodes
+    path = view.export(tmp_path / f"fleet.{ending}")
+    told = pl.read_parquet(path) if ending == "parquet" else path.read_text()
+    assert (told.equals(view.frame())) if ending == "parquet" else view.frame()["layout"][0] in told
+    with pytest.raises(ScenarioError, match=r"\.html, \.csv or \.parquet"):
+        view.export(tmp_path / "fleet.docx")

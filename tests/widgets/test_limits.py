@@ -72,7 +72,7 @@ def test_answer_is_that_of_price_of_limits(panel, problem, argument, value):
     assert found.equals(price_of_limits(problem, variants, gap_target=0))
     assert found.equals(panel.prices)
     assert panel.status.value == "Done."
-    assert f"with_limit(problem, {argument}={value})" in panel.code.value
+    assert f"found.limits({argument}={value})" in panel.code.value
     assert f"{found['objective'][0]:,.1f}" in panel.answer.value
     assert f"{found['objective'][1]:,.1f}" in panel.answer.value
     ends = [f"{found[name][1] + 0.0:+,.1f}" for name in ("extra", "extra_low", "extra_high")]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import polars as pl
-from altair.typing import ChartType
 
-from gpuplanner import plot
 from gpuplanner.lab.claims import twenty_jobs as cases
 from gpuplanner.lab.claims.twenty_jobs import charts
 from gpuplanner.lab.claims.twenty_jobs.brief import DESIGN_SPACE, implied_slices
@@ -16,7 +14,10 @@ from gpuplanner.lab.claims.twenty_jobs.decompose import ONLY_RIGHT_SIZED
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
 
-Shown: TypeAlias = Iterator[Section | ChartType]
+if TYPE_CHECKING:
+    from altair.typing import ChartType
+
+Shown: TypeAlias = Iterator[Section]
 
 GAINS = {
     "completion_min": ("completion [min]", 1),
@@ -49,6 +50,11 @@ ABLATED = {
 def table(frame: pl.DataFrame, caption: str, **options: Any) -> Section:  # noqa: ANN401 - as page.table has them
     """A table as a section of its own."""
     return Section(page.table(frame, caption=caption, **options))
+
+
+def picture(chart: ChartType, finding: str) -> Section:
+    """A chart with its finding in words as a section of its own."""
+    return Section(page.figure(chart, title=str(chart.title), alt=finding))
 
 
 def say(*texts: str) -> Section:
@@ -91,7 +97,7 @@ def both_cases(rows: pl.DataFrame) -> Shown:
         f"{each['figure']}: {each['simulated']:.1f}, reported {each['reported']:.1f}"
         for each in shown.iter_rows(named=True)
     )
-    yield plot.described(charts.plot_seeds(rows), f"{'; '.join(told)}.")
+    yield picture(charts.plot_seeds(rows), f"{'; '.join(told)}.")
 
 
 def design_space(rows: pl.DataFrame, seed: int) -> Shown:
@@ -148,7 +154,7 @@ def one_seed(seed: int, design: cases.Design) -> Shown:
     shown = {name: cases.one(policy, seed, design)[0] for name, policy in served.items()}
     last = pl.col("end_min").max()
     ends = (f"{name}, until minute {one.attempts.select(last).item():.0f}" for name, one in shown.items())
-    yield plot.described(charts.plot_timeline(shown), f"{'; '.join(ends)}.")
+    yield picture(charts.plot_timeline(shown), f"{'; '.join(ends)}.")
 
 
 def gain(rows: pl.DataFrame) -> Shown:
@@ -164,7 +170,7 @@ def gain(rows: pl.DataFrame) -> Shown:
         f"{share(measure, 'layouts')}"
         for measure, (words, _) in GAINS.items()
     )
-    yield plot.described(charts.plot_decomposition(parts), f"{'; '.join(told)}.")
+    yield picture(charts.plot_decomposition(parts), f"{'; '.join(told)}.")
     values = ("first", "last", "shapley", "low", "high")
     yield table(
         _in_words(parts, values),
@@ -234,7 +240,7 @@ def one_at_a_time(rows: pl.DataFrame, seeds: Sequence[int], design: cases.Design
     slowest = runs.group_by("ablation", maintain_order=True).agg(pl.col("time_ratio").mean())
     worst = slowest.sort("time_ratio", maintain_order=True).row(-1, named=True)
     finding = f"Case 2 gains least with {worst['ablation']}: {worst['time_ratio']:.2f} of the time of case 1."
-    yield plot.described(charts.plot_ablations(pl.DataFrame(summary)), finding)
+    yield picture(charts.plot_ablations(pl.DataFrame(summary)), finding)
     yield table(
         runs.group_by("ablation", maintain_order=True).agg(pl.col(*ABLATED).mean()),
         f"Means over {len(seeds)} seeds",
