@@ -11,13 +11,16 @@ import time
 import urllib.error
 import urllib.request
 
+import fastexcel
 import nbformat
 import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-WHAT_IF, EXPLORE = "03_static_vs_dynamic.ipynb", "01_demand_and_phases.ipynb"
+WHAT_IF, EXPLORE, COSTS = "03_static_vs_dynamic.ipynb", "01_demand_and_phases.ipynb", "06_cost_review.ipynb"
 TOKEN = "local"
 MINUTES = 0
+TEAM, PRICE, TERM = 1, 0, 1
+"""Places of drop-downs and sliders in the panel of money."""
 
 
 def free_port() -> int:
@@ -27,17 +30,24 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def lab(root, tmp_path_factory):
-    """Address of a notebook in JupyterLab, by name; its settings and workspaces are thrown away."""
-    home = tmp_path_factory.mktemp("lab")
-    folder = home / "notebooks"
+def lab_folder(tmp_path_factory):
+    """Folder of the notebooks that are opened."""
+    folder = tmp_path_factory.mktemp("lab") / "notebooks"
     folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lab(root, lab_folder):
+    """Address of a notebook in JupyterLab, by name; its settings and workspaces are thrown away."""
+    home, folder = lab_folder.parent, lab_folder
     shutil.copy(root / "notebooks" / EXPLORE, folder)
-    notebook = nbformat.read(root / "notebooks" / WHAT_IF, as_version=4)
-    notebook.cells[1].source = notebook.cells[1].source.replace(
-        'policies: str = ""', 'policies: str = "static_whole"'
-    )
-    nbformat.write(notebook, folder / WHAT_IF)
+    for name in (WHAT_IF, COSTS):
+        notebook = nbformat.read(root / "notebooks" / name, as_version=4)
+        notebook.cells[1].source = notebook.cells[1].source.replace(
+            'policies: str = ""', 'policies: str = "static_whole"'
+        )
+        nbformat.write(notebook, folder / name)
     port = free_port()
     dirs = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
     arguments = [
@@ -123,6 +133,30 @@ def test_tenant_and_view_are_chosen_and_the_section_changes(opened):
     assert page.locator(".widget-dropdown label span[title]").count() == 3
 
 
+@pytest.mark.long
+def test_team_price_and_term_are_set_by_keyboard_and_the_workbook_is_written(opened, lab_folder):
+    page = opened(COSTS)
+    page.wait_for_selector(".noUi-handle", state="attached", timeout=900_000)
+    first = changed(page, "", mark="Lines of everybody")
+    page.locator(".widget-dropdown select").nth(TEAM).focus()
+    page.keyboard.type("sea")  # a name is found by its first letters; an arrow would open the list
+    second = changed(page, first, mark="Lines of search")
+    assert " of " in second.partition("USD")[0]
+    press(page, PRICE, times=5)
+    third = changed(page, second, mark="Lines of search")
+    press(page, TERM, times=3)
+    assert "Over 15 months" in changed(page, third, mark="Over 15 months")
+    page.locator("button:has-text('Write the workbook')").focus()
+    page.keyboard.press("Enter")
+    book = lab_folder / "costs.xlsx"
+    for _ in range(120):
+        page.wait_for_timeout(500)
+        if book.exists():
+            break
+    tenants = fastexcel.read_excel(book).load_sheet("Tenants").to_polars()
+    assert "search" in tenants["tenant"].to_list()
+
+
 def answer(page) -> str:
     """What the first panel of the notebook shows under its controls."""
     panel = page.locator(".widget-vbox:has(.noUi-handle, .widget-dropdown)").first
@@ -131,12 +165,13 @@ def answer(page) -> str:
 
 def changed(page, before: str, *, mark: str = "<picture") -> str:
     """Wait until the panel shows something else, with a certain text in it."""
+    now = ""
     for _ in range(1200):
         now = answer(page)
         if now != before and mark in now:
             return now
         page.wait_for_timeout(500)
-    pytest.fail("the answer did not change within ten minutes")
+    pytest.fail(f"the answer did not change to {mark!r} within ten minutes: {now[:200]}")
 
 
 def press(page, slider: int, *, times: int) -> None:
