@@ -160,8 +160,9 @@ def report(
         str,
         typer.Argument(
             metavar="MONTH[..MONTH]|DATA",
-            help="YYYY-MM or 'all'; or what to report on, as a scenario, whole. A range is a chain in one folder: what "
-            "was done stands, what is missing is made up; '..' is all whole months of the data.",
+            help="YYYY-MM or 'all'; or what to report on, as a scenario: the month it names, else all. A range is a "
+            "chain in one folder: what was done stands, what is missing is made up; '..' is all whole months of the "
+            "data.",
         ),
     ],
     scenario: Annotated[
@@ -188,7 +189,7 @@ def report(
     from gpuplanner.errors import ScenarioError, message
 
     if month != "all" and (month == "sample" or Path(month).exists()):
-        month, scenario = "all", month
+        month, scenario = given.scenario(month).month or "all", month
     elif month != "all" and not (month[:1].isdigit() or ".." in month):
         expected = "a month such as 2026-02, 'all', or the folder or scenario to report on"
         raise ScenarioError(message("report", expected, repr(month), "Check the path."))

@@ -77,7 +77,9 @@ def _with_totals(
     if name in sheets and sheets[name].height:
         lines = sheets[name].with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME))
         sheets = {**sheets, name: lines}
-        summary = Summary(name, NAMED, "EffectiveCost", "SubAccountName")
+        # What no line knows has no total: it is not zero.
+        told = {total: column for total, column in NAMED.items() if lines[column].count()}
+        summary = Summary(name, told, "EffectiveCost", "SubAccountName")
     return write_workbook(path, sheets, title=title, notes=notes, totals=totals, summary=summary)
 
 
