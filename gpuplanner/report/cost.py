@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import polars as pl
 
 from gpuplanner import plot
+from gpuplanner.cost.footprint import AMOUNTS
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
 from gpuplanner.study.decision.frames import lever_steps
@@ -23,41 +26,46 @@ MOST_JOBS = 20
 
 def month(found: CostReview) -> Section:
     """What the month cost, for whom and why, with energy and carbon."""
-    notes = [page.note(text) for text in found.missing]
-    energy = [
-        page.table(
-            found.states.select(
-                "state", "gpu_hours", "^(counted|energy_kwh|location_kg|market_kg|embodied_kg).*$"
-            ),
-            caption="Energy and carbon by the state of the GPUs, each with its range; the making of the boards apart. "
-            "Counted is what the boards drew by their own counters: servers, cooling and losses come on top",
+    return page.section("The month", *month_parts(found))
+
+
+def month_parts(found: CostReview) -> Iterator[str]:
+    """What a section on the cost of a period shows; what is not known is said in its place."""
+    if found.total is not None:
+        total = f"{money_text(found.total, found.currency)} {found.currency}"
+        yield page.paragraph(
+            f"The lines sum to {total}, the price of every installed GPU-hour; so does every table."
         )
-    ]
-    if found.total is None:
-        return page.section("The month", *notes, *energy)
-    bars = found.by_tenant.select("tenant", pl.col("cost").cast(pl.Float64))
-    units = {
-        f"a {name.replace('_', ' ')}": f"{value} {found.currency}"
-        for name, value in found.unit_costs.items()
-        if value
-    }
-    return page.section(
-        "The month",
-        page.paragraph(
-            f"In all {money_text(found.total, found.currency)} {found.currency}; every table sums to it."
-        ),
-        *notes,
-        page.figure(
-            plot.plot_costs(bars, unit=found.currency),
+    yield from (page.note(text) for text in found.missing)
+    if found.total is not None:
+        yield page.figure(
+            plot.plot_costs(
+                found.by_tenant.select("tenant", pl.col("cost").cast(pl.Float64)), unit=found.currency
+            ),
             title="Cost by tenant",
             alt="What nobody held is a line of its own, not spread over tenants.",
             numbers=found.by_tenant,
-        ),
-        page.table(found.by_bucket, caption="By what was done with the time: idle has its reason"),
-        page.table(found.by_end, caption="What tenants were charged, by how their attempts ended"),
-        page.answers(units, caption="What a unit of work cost, idle included", answer="cost"),
-        *energy,
-    )
+        )
+        yield page.table(found.by_bucket, caption="By what was done with the time: idle has its reason")
+        yield page.table(found.by_end, caption="What tenants were charged, by how their attempts ended")
+        units = {
+            f"a {name.replace('_', ' ')}": f"{value} {found.currency}"
+            for name, value in found.unit_costs.items()
+            if value
+        }
+        yield page.answers(units, caption="What a unit of work cost, idle included", answer="cost")
+    if found.energy is not None and (location := found.carbon_kg["location"]) is not None:
+        one = found.carbon
+        yield page.paragraph(
+            f"Energy {found.energy.value:,.0f} kWh at the building's meter (PUE {found.pue:g}), {location.value:,.0f} "
+            f"kg CO2e operational; {found.carbon_at_yearly_mean_kg or 0.0:,.0f} kg at the yearly mean of "
+            f"{one.gco2e_per_kwh:g} g/kWh ({one.region}, {one.method}, {one.year})."
+        )
+        yield page.table(
+            found.states.select("state", "gpu_hours", f"^({'|'.join(('counted', *AMOUNTS))}).*$"),
+            caption="Energy and carbon by the state of the GPUs, each with its range; the making of the boards apart. "
+            "Counted is what boards drew by their own meters: servers, cooling and losses come on top",
+        )
 
 
 def prices(found: CostReview) -> Section:

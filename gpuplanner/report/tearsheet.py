@@ -9,6 +9,7 @@ import polars as pl
 
 from gpuplanner import plot
 from gpuplanner.report import page
+from gpuplanner.report.cost import month_parts
 from gpuplanner.report.first_screen import Links, first_screen, needs_frame, peaks_figure
 from gpuplanner.report.section import Section
 from gpuplanner.report.sent import browser
@@ -18,6 +19,7 @@ from gpuplanner.report.ways import ways
 from gpuplanner.report.words import safe
 from gpuplanner.study import Study
 from gpuplanner.study.explain import FIGURES, explained, told
+from gpuplanner.study.future.cost_review import cost_review
 from gpuplanner.study.tenants.apart import PlacedApart
 from gpuplanner.study.tenants.fairness import Fairness
 from gpuplanner.study.tenants.tried import SharingTried
@@ -34,14 +36,6 @@ PDF = ("PDF", "report.pdf")
 CARDS = ("gpus", "saving", "delay", "run-out")
 """Figures of the cards, by the names that they are explained under."""
 HOW, MOST_BEHIND = "how-", 25
-_COSTS = (
-    "SubAccountName",
-    "PricingQuantity",
-    "EffectiveCost",
-    "BillingCurrency",
-    "x_EnergyKwh",
-    "x_CarbonKg",
-)
 _ASSUMED = ("value", "low", "high", "unit", "source", "date")
 _WEEKS = {
     "mean_gpus_whole": "whole GPUs held, mean",
@@ -284,7 +278,7 @@ def numbers(study: Study) -> Section:
 
 def costs(study: Study) -> Section:
     """Who pays for the period, energy and carbon; what is not known is said in its place."""
-    table, figures = study.tables["costs"], study.headline
+    figures = study.headline
     told = [
         f"{Decimal(figures.cost):,.0f} {figures.currency}"
         if figures.cost and figures.currency
@@ -293,53 +287,7 @@ def costs(study: Study) -> Section:
         *([] if figures.carbon_kg is None else [f"{figures.carbon_kg:,.0f} kg CO2e"]),
     ]
     title, about = "Cost, energy and carbon", f"{', '.join(told)} in the whole period"
-    missing = [page.paragraph(sentence) for sentence in study.provenance.not_stated]
-    energy = [] if figures.energy_kwh is None else [page.paragraph(_energy(study)), _states(study)]
-    if figures.cost is None or figures.currency is None:
-        return page.fold(title, *missing, *energy, about=about)
-    bars = table.select(tenant="SubAccountName", cost=pl.col("EffectiveCost").cast(pl.Float64))
-    text = f"The lines sum to {Decimal(figures.cost):,.2f} {figures.currency}, the price of every installed GPU-hour."
-    return page.fold(
-        title,
-        page.paragraph(text),
-        *missing,
-        page.figure(
-            plot.plot_costs(bars, unit=figures.currency),
-            title="Cost by tenant",
-            alt="What nobody held is a line of its own, not spread over tenants.",
-            numbers=_by_tenant(table),
-        ),
-        *energy,
-        about=about,
-    )
-
-
-def _by_tenant(table: pl.DataFrame) -> pl.DataFrame:
-    """The charge lines of each tenant added up: they sum to the same."""
-    sums = table.group_by(_COSTS[0], maintain_order=True).agg(
-        pl.col(name).first() if name == "BillingCurrency" else pl.col(name).sum() for name in _COSTS[1:]
-    )
-    return sums.select(
-        name for name in _COSTS if name in _COSTS[:4] or table[name].null_count() < table.height
-    )
-
-
-def _energy(study: Study) -> str:
-    figures, carbon = study.headline, study.provenance.carbon
-    return (
-        f"Energy {figures.energy_kwh:,.0f} kWh at the building's meter (PUE {study.provenance.pue:g}), "
-        f"{figures.carbon_kg:,.0f} kg CO2e operational at {carbon.gco2e_per_kwh:g} g/kWh ({carbon.region}, "
-        f"{carbon.method}, {carbon.year})."
-    )
-
-
-def _states(study: Study) -> str:
-    return page.table(
-        study.tables["energy"].select(
-            "state", "gpu_hours", "^(energy_kwh|location_kg|market_kg|embodied_kg).*$"
-        ),
-        caption="Energy and carbon by the state of the GPUs, each with its range; the making of the boards apart",
-    )
+    return page.fold(title, *month_parts(cost_review(study.scenario)), about=about)
 
 
 def method(study: Study) -> Section:

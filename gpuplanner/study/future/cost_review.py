@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.catalog import facts
-from gpuplanner.cost import Price, RangedAmount, allocated, total_of
+from gpuplanner.cost import CarbonFactor, Price, RangedAmount, allocated, total_of
 from gpuplanner.cost.price_book import PriceBook
 from gpuplanner.cost.showback import CENTS, UNALLOCATED
 from gpuplanner.errors import CheckError, message
@@ -58,6 +58,8 @@ class CostReview:
     states: pl.DataFrame
     carbon_kg: dict[str, RangedAmount | None]
     carbon_at_yearly_mean_kg: float | None
+    carbon: CarbonFactor
+    pue: float
     costs: pl.DataFrame
     missing: tuple[str, ...]
 
@@ -124,6 +126,8 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         carbon_at_yearly_mean_kg=None
         if priced.energy_kwh is None
         else round(priced.energy_kwh * priced.carbon.gco2e_per_kwh / GRAMS_PER_KILOGRAM, 6),
+        carbon=priced.carbon,
+        pue=priced.pue,
         costs=costs,
         missing=priced.missing,
     )  # fmt: skip
