@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export GPUPLANNER_DATA ?= ../shared/data
 
-.PHONY: demo test test-fast test-long test-core-alone test-prometheus test-slurm replay-slurm test-mig-parted test-crds mutants lint format sample bench notebook docs docs-site lock clean
+.PHONY: demo test test-fast test-long test-core-alone test-prometheus test-slurm replay-slurm test-mig-parted test-crds mutants lint format sample bench notebook dashboard docs docs-site lock clean
 
 demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 	$(BIN)/gpuplanner demo -o reports/demo
@@ -73,6 +73,10 @@ bench: $(VENV)/.bench  ## ratios against named peers
 
 notebook: $(VENV)/.all  ## JupyterLab on the notebooks
 	$(BIN)/gpuplanner notebook
+
+dashboard: $(VENV)/.all  ## the notebooks as pages without code, controls live
+	$(BIN)/uv pip install -q --python $(BIN)/python -c requirements.lock -e '.[dashboard]'
+	$(BIN)/gpuplanner notebook --dashboard
 
 docs: $(VENV)/.dev  ## reference pages that are made from the code
 	$(BIN)/python docs/make_reference.py

@@ -1,8 +1,7 @@
-"""Commands that walk: ``plan``, ``report``, ``demo`` and ``notebook``."""
+"""Commands that walk: ``plan``, ``report`` and ``demo``."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -220,39 +219,6 @@ def demo(out: Out = Path("reports/demo"), as_json: Json = False, quiet: Quiet = 
     from gpuplanner.scenario import Scenario
 
     _report(Scenario(month="2026-02", replications=10, policies=DEMO), out, as_json, quiet)
-
-
-@app.command()
-def notebook(
-    folder: Annotated[Path, typer.Argument(help="Where the notebooks are copied to.")] = Path("notebooks"),
-    port: Annotated[int, typer.Option(help="Port of JupyterLab.")] = 8888,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
-) -> None:
-    """Open the notebooks in JupyterLab."""
-    import os
-    import shutil
-
-    from gpuplanner._optional import import_optional
-    from gpuplanner.study.bundled import notebook_folder
-
-    import_optional("jupyterlab", extra="notebook")
-    source = notebook_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted(source.glob("*.ipynb")):
-        if not (folder / path.name).exists():
-            shutil.copy(path, folder / path.name)
-    flags = [] if browser else ["--no-browser"]
-    arguments = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        "--notebook-dir",
-        str(folder),
-        "--port",
-        str(port),
-        *flags,
-    ]
-    os.execv(sys.executable, arguments)
 
 
 def report_pools(

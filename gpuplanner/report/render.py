@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -166,7 +168,11 @@ def _printed(folder: Path) -> None:
 
 
 def run_notebook(
-    source: Path, target: Path, parameters: Mapping[str, Any], *, keep: Path | None = None
+    source: Path,
+    target: Path,
+    parameters: Mapping[str, str | float | bool | None],
+    *,
+    keep: Path | None = None,
 ) -> None:
     """Execute a notebook with papermill; unknown parameters are refused, which papermill only logs."""
     papermill = import_optional("papermill", extra="report")
@@ -174,7 +180,7 @@ def run_notebook(
     if not source.is_file():
         raise ScenarioError(message(str(source), "a notebook", "nothing there", "Check the path."))
     with _quiet():
-        known = list(papermill.inspect_notebook(str(source)))
+        known = _parameters(source)
         unknown = [name for name in parameters if name not in known]
         if unknown:
             near = [nearest(name, known)[:1] for name in unknown]
@@ -210,6 +216,17 @@ def run_notebook(
                 "Look for what ended it (most often too little memory), and run it again.",
             )
             raise GpuPlannerError(text) from None
+
+
+def _parameters(source: Path) -> list[str]:
+    """Names that the parameters cell sets; papermill itself passes over values that hold an equals sign."""
+    cells = json.loads(source.read_text(encoding="utf-8"))["cells"]
+    told = [_joined(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    found = []
+    for node in ast.parse("\n".join(told)).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        found += [target.id for target in targets if isinstance(target, ast.Name)]
+    return found
 
 
 def page_body(executed: Path) -> str:
@@ -274,7 +291,13 @@ def _keep(target: Path, keep: Path | None) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep deprecations inside papermill and its kernel client from reaching the user."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
+    """Keep what papermill and its kernel client say of themselves from reaching the user."""
+    log = logging.getLogger("papermill")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        log.setLevel(before)

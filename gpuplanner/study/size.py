@@ -185,7 +185,7 @@ def _why(plan: JobPlan, wish: Wish) -> str:
     words = [
         f"{plan.predicted_gib:.1f} GiB expected of {plan.board_gib:.1f}",
         f"at most {plan.upper_gib:.1f} in 95 of 100",
-        f"{plan.tokens_per_s:.0f} tokens/s",
+        f"{plan.tokens_per_s:,.0f} tokens/s",
     ]
     if plan.hours is not None:
         words.append(f"{plan.hours:.1f} h" + (f" of {wish.deadline_h:g}" if wish.deadline_h else ""))
@@ -205,7 +205,7 @@ def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceF
             return f"no smaller slice holds the model and one sequence of {wish.seq} tokens{late}"
         near = max(smaller, key=lambda one: (one.memory_gib, one.share_of_gpu))
         if near.fits:
-            return f"{near.profile} would do it too, at {near.tokens_per_s:.0f} tokens/s"
+            return f"{near.profile} would do it too, at {near.tokens_per_s:,.0f} tokens/s"
         return f"{near.profile} runs out of memory with a probability of {near.p_oom:.2g}"
     fewer = [one for one in plans if one.board == plan.board and one.gpus < plan.gpus]
     if not fewer:

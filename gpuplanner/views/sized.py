@@ -29,13 +29,22 @@ REASONS = {
     "launch": "to start it",
     "request": "to ask for it",
 }
-_FORMATS = {"p_oom": ".1%", "tokens_per_s": ",.0f", "slowdown": ".1%", "factor": ".2f"}
+_FORMATS = {
+    "p_oom": ".1%",
+    "tokens_per_s": ",.0f",
+    "tokens_per_s_low": ",.0f",
+    "tokens_per_s_high": ",.0f",
+    "slowdown": ".1%",
+    "factor": ".2f",
+}
 _HEADINGS = {
     "predicted_gib": "expected [GiB]",
     "upper_gib": "at most, in 95 of 100 [GiB]",
     "board_gib": "there is [GiB]",
     "p_oom": "runs out of memory",
     "tokens_per_s": "tokens/s",
+    "tokens_per_s_low": "at least",
+    "tokens_per_s_high": "at most",
 }
 
 
