@@ -21,14 +21,15 @@ import polars as pl
 from peers import accasim_pool, simpy_pool
 
 from gpuplanner._optional import import_optional
+from gpuplanner.lab.gangs import GangRules, prepare, schedule
+from gpuplanner.lab.gangs.arrays import to_gangs
+from gpuplanner.lab.gangs.schedule import checked_gangs
 from gpuplanner.lab.job_lists import read_job_list
 from gpuplanner.lab.orders import ResearchRules
-from gpuplanner.simulate import Calendar, Fleet, Rules, prepare, schedule, simulate
-from gpuplanner.simulate.gangs.arrays import to_gangs
-from gpuplanner.simulate.gangs.schedule import checked_gangs
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 
 BOARD = "H100-80GB-SXM5"
-STRICT = Rules(queue="strict")
+STRICT = GangRules(queue="strict")
 # Mean queueing delay of the published lists [s].
 PUBLISHED = {
     ("syn10k", "pool"): 2106.3482,
@@ -43,8 +44,9 @@ HELIOS_SRTF_S = 29.0
 MILLION = """
 import resource, sys, time
 from gpuplanner.lab.job_lists import read_job_list
-from gpuplanner.simulate import Fleet, Rules, prepare, schedule
-rules = Rules(queue="strict")
+from gpuplanner.lab.gangs import GangRules, prepare, schedule
+from gpuplanner.simulate import Fleet
+rules = GangRules(queue="strict")
 prepare(rules)
 begin = time.process_time()
 jobs, _ = read_job_list(sys.argv[1])
@@ -53,10 +55,10 @@ print(time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_m
 """
 FIRST_CALL = """
 import time
-from gpuplanner.simulate import Rules, prepare
-import gpuplanner.simulate.gangs.queues
+from gpuplanner.lab.gangs import GangRules, prepare
+import gpuplanner.lab.gangs.queues
 begin = time.process_time()
-prepare(Rules(queue="strict"))
+prepare(GangRules(queue="strict"))
 print(time.process_time() - begin)
 """
 
@@ -143,8 +145,8 @@ def against_peers(lists):
 def against_quoted(lists):
     """Nodes and other queues: rates, and ratios to quoted ones."""
     print(f"\n{'nodes of 8, or pool':<38}{'loop':>9}{'jobs/s':>13}{'quoted':>26}")
-    cases = [(name, "nodes", Rules(queue="strict")) for name in lists] + [
-        ("syn10k", "pool", Rules(queue="pass"))
+    cases = [(name, "nodes", GangRules(queue="strict")) for name in lists] + [
+        ("syn10k", "pool", GangRules(queue="pass"))
     ]
     cases += [("syn100k", "nodes", ResearchRules(queue=queue)) for queue in ("pass", "easy", "conservative")]
     cases += [
@@ -208,10 +210,10 @@ def instances():
         "static": Calendar(np.zeros(1), layouts, [[200, 152, 160]]),
         "168 hourly slots": Calendar(np.arange(168) * 3600.0, layouts, swing),
     }
-    simulate(jobs.head(1), fleet, calendars["static"], STRICT, policy="p")
+    simulate(jobs.head(1), fleet, calendars["static"], Rules(queue="strict"), policy="p")
     print("\n100 000 jobs on instances of 512 GPUs, whole call")
     for name, calendar in calendars.items():
-        seconds, _ = least(lambda: simulate(jobs, fleet, calendar, STRICT, policy="p"))  # noqa: B023
+        seconds, _ = least(lambda: simulate(jobs, fleet, calendar, Rules(queue="strict"), policy="p"))  # noqa: B023
         print(f"{name:<20}{seconds:>8.3f}s")
 
 

@@ -30,13 +30,14 @@ from gpuplanner.lab.claims.heterogeneous.synthetic_fleet import (
     elastic_models,
     largest_useful,
 )
+from gpuplanner.lab.gangs import GangRules, schedule
 from gpuplanner.lab.orders.mixed.dispatch import dispatch
 from gpuplanner.lab.orders.mixed.machines import heterogeneity_aware, opportunistic
-from gpuplanner.simulate import Fleet, Rules, schedule
+from gpuplanner.simulate import Fleet
 
 BOARD = "H100-80GB-SXM5"
 T95 = {9: 2.262}
-PASS = Rules(queue="pass")
+PASS = GangRules(queue="pass")
 
 
 def paired(name, first, second):
@@ -145,7 +146,7 @@ def elastic(models):
         runs |= {
             "elastic, least gain 0.3": elastic_run(jobs, models, fleet, 0.3),
             "rigid": rigid_run(jobs, models, fleet, PASS),
-            "rigid, shortest first": rigid_run(jobs, models, fleet, Rules(queue="pass", order="sjf")),
+            "rigid, shortest first": rigid_run(jobs, models, fleet, GangRules(queue="pass", order="sjf")),
             "rigid, tuned sizes": rigid_run(tuned, models, fleet, PASS),
         }
         for name, pair in runs.items():

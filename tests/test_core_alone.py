@@ -23,7 +23,7 @@ def place(tmp_path_factory) -> Path:
 def test_the_help_knows_nothing_of_the_lab(place):
     ended = run(place, "-c", MAIN, "--help")
     assert ended.returncode == 0
-    assert "Lab:" not in ended.stdout
+    assert "allocate" not in ended.stdout
     assert "compare" in ended.stdout
     assert run(place, "-c", "import gpuplanner.lab").returncode == 1
     assert "No such command 'claims'" in run(place, "-c", MAIN, "claims").stderr

@@ -48,7 +48,7 @@ def always_on(run: Served | pl.DataFrame, gpus: int) -> Scheduled:
     Parameters
     ----------
     run : GangRun or polars.DataFrame
-        Of :func:`gpuplanner.simulate.run_gangs`; or outcomes alone, of rules that stop nobody.
+        With spells; or outcomes alone, of rules that stop nobody.
     gpus : int
         GPUs of the fleet.
 

@@ -69,7 +69,7 @@ def _refuse_stopped(outcomes: pl.DataFrame) -> None:
             "outcomes to account over time",
             "a run with its spells where jobs were stopped, since outcomes do not say when they held GPUs",
             f"outcomes alone, with {stopped.height} that were stopped: {examples(stopped['job_id'].to_list())}",
-            "Pass what simulate.run_gangs gives in place of its outcomes.",
+            "Pass the run, with its spells, in place of its outcomes.",
         )
         raise SchemaError(text)
 

@@ -8,8 +8,8 @@ import polars as pl
 from gpuplanner.schemas import Outcomes, conform
 from gpuplanner.simulate.build import Terms
 from gpuplanner.simulate.fleet import Fleet
-from gpuplanner.simulate.gangs.spells import ENDINGS, Spells
 from gpuplanner.simulate.slices.world import NONE, RECONFIGURING, STATES, World
+from gpuplanner.simulate.spells import ENDINGS, Spells
 
 
 def phase_spells(

@@ -1,25 +1,18 @@
-"""By which rules jobs are served: order and queue, stops, checkpoints, failures."""
+"""By which rules jobs are served: queue and drains; and what stops, checkpoints, failures and shares are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
-
-import polars as pl
+from typing import ClassVar
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import ChangeCost, GpuModel
 from gpuplanner.hardware.change_cost import drain_time
 from gpuplanner.names import resolve
 
-if TYPE_CHECKING:
-    from gpuplanner.simulate.gangs.arrays import Gangs
-    from gpuplanner.simulate.slices.world import Table
-
-QUEUES = ("strict", "pass", "easy")
-ORDERS = ("fifo", "sjf", "qssf", "fair")
+QUEUES = ("strict", "easy")
 
 
 @dataclass(frozen=True)
@@ -222,25 +215,11 @@ class Rules:
 
     Parameters
     ----------
-    queue : {"easy", "strict", "pass"}
-        What may overtake a job that does not fit. ``"strict"``: nothing. ``"pass"``: all that fits.
-        ``"easy"``: what by its limit does not delay it (EASY backfill).
+    queue : {"easy", "strict"}
+        What may overtake a job that does not fit. ``"strict"``: nothing. ``"easy"``: what by its limit does not delay
+        it (EASY backfill).
     substitute : bool
         A job waiting for an instance may take a larger idle one that nobody waits for by name.
-    order : {"fifo", "sjf", "qssf", "fair"}
-        Who is first in the queue: the first to arrive; the shortest; the least predicted GPU-time (column
-        ``predicted_gpu_s``); the tenant with the least decayed use per share. Ties go by arrival. Jobs with a
-        smaller ``tier`` come before all others in any order.
-    tiers_preempt : bool
-        A job that does not fit stops running jobs of less urgent tiers.
-    preemption : Preemption
-        What stops cost.
-    checkpoints : Checkpoints
-        What stops by tiers, and failures, undo.
-    failures : Failures, optional
-        None: nothing fails.
-    fair_share : FairShare
-        Shares and decay, for ``"fair"``.
     change : ChangeCost, optional
         What a change of layout costs, and a job that goes on elsewhere; None: by the operator, as the catalogue
         has it for the board of the fleet. Where a change of MIG mode reboots the node, the time counts for the
@@ -251,38 +230,29 @@ class Rules:
 
     References
     ----------
-    EASY: D. Lifka, The ANL/IBM SP scheduling system, JSSPP 1995. QSSF: Q. Hu et al., Characterization and
-    prediction of deep learning workloads in large-scale GPU datacenters, SC 2021.
+    EASY: D. Lifka, The ANL/IBM SP scheduling system, JSSPP 1995.
 
     Examples
     --------
-    >>> Rules(queue="strict", order="SJF").order
-    'sjf'
-    >>> Rules(order="sjff")
+    >>> Rules(queue="Strict").queue
+    'strict'
+    >>> Rules(queue="strikt")
     Traceback (most recent call last):
         ...
-    gpuplanner.errors.ScenarioError: rules: order 'sjff' is unknown: ... Did you mean 'sjf', ...
+    gpuplanner.errors.ScenarioError: rules: queue 'strikt' is unknown: ... Did you mean 'strict'...
     """
 
     queues: ClassVar[tuple[str, ...]] = QUEUES
-    orders: ClassVar[tuple[str, ...]] = ORDERS
 
     queue: str = "easy"
     substitute: bool = True
-    order: str = "fifo"
-    tiers_preempt: bool = False
-    preemption: Preemption = Preemption()
-    checkpoints: Checkpoints = Checkpoints()
-    failures: Failures | None = None
-    fair_share: FairShare = FairShare()
     change: ChangeCost | None = None
     drain: Drain | None = None
 
     def __post_init__(self) -> None:
-        """Check the values, and that they go together."""
-        for name, known in (("queue", self.queues), ("order", self.orders)):
-            given = resolve(getattr(self, name), known, what=f"rules: {name}", error=ScenarioError)
-            object.__setattr__(self, name, given)
+        """Check the values."""
+        given = resolve(self.queue, self.queues, what="rules: queue", error=ScenarioError)
+        object.__setattr__(self, "queue", given)
 
     def change_on(self, board: GpuModel) -> ChangeCost:
         """What a change of layout costs on a board.
@@ -295,54 +265,9 @@ class Rules:
         return ChangeCost.of(board) if self.change is None else self.change.on(board)
 
     @property
-    def stop_jobs(self) -> bool:
-        """Whether running jobs may be stopped, or fail."""
-        return self.tiers_preempt or self.failures is not None
-
-    @property
     def by_limits(self) -> bool:
         """Whether the queue plans by run-time limits."""
         return self.queue == "easy"
-
-    @property
-    def saved_every_s(self) -> float:
-        """Work between two checkpoints [s]; NaN: by Young's formula, for each job."""
-        if self.checkpoints.interval_s is None:
-            return math.inf if self.failures is None else math.nan
-        return float(self.checkpoints.interval_s)
-
-    def lacking(self, jobs: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, str, str, str]]:
-        """What the rules need of jobs and some have not: those jobs, the column, what was expected, what to do."""
-        if self.order == "qssf":
-            yield (
-                jobs.filter(pl.col("predicted_gpu_s").is_null()),
-                "predicted_gpu_s",
-                "a prediction for every job, since order 'qssf' goes by it",
-                "Fill it, for example with the mean of the tenant's earlier jobs.",
-            )
-
-    def run(self, gangs: Gangs) -> Table:
-        """Serve gangs to their end, and return the runs that were stopped. Rules of another kind bring another loop."""
-        from gpuplanner.simulate.gangs.queues import run_queues
-        from gpuplanner.simulate.gangs.schedule import in_pages
-
-        return in_pages(run_queues, gangs)
-
-
-def refuse_rules_for_gangs(rules: Rules) -> None:
-    """Raise if the rules are more than a run over a calendar of layouts knows: FIFO, strict or EASY.
-
-    Examples
-    --------
-    >>> refuse_rules_for_gangs(Rules(queue="strict"))
-    """
-    known = Rules(rules.queue, rules.substitute, change=rules.change, drain=rules.drain)
-    if rules != known or rules.queue not in ("strict", "easy"):
-        _refuse(
-            "rules of a run over a calendar",
-            "order 'fifo', queue 'strict' or 'easy', and no stops; schedule knows the others, on whole GPUs",
-            f"order {rules.order!r}, queue {rules.queue!r}" + ("" if rules == known else " and more"),
-        )
 
 
 def _refuse(what: str, expected: str, got: object) -> None:

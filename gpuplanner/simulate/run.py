@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from gpuplanner.errors import ScenarioError, message
 from gpuplanner.simulate.build import to_terms, to_world
 from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.jobs import checked_phases, never_fitting, refuse
 from gpuplanner.simulate.results import outcomes_of, phase_spells, states_of
-from gpuplanner.simulate.rules import Rules, refuse_rules_for_gangs
+from gpuplanner.simulate.rules import Rules
 from gpuplanner.simulate.slices.planned_changes import CHANGES, changes_of
 from gpuplanner.simulate.slices.world import World
 from gpuplanner.simulate.speeds import Speeds
@@ -122,8 +123,7 @@ def simulate(
     SchemaError
         If the jobs are not as described.
     ScenarioError
-        If a job can never start, a slot wants more GPUs than there are, or the rules are for
-        :func:`~gpuplanner.simulate.gangs.schedule` alone.
+        If a job can never start, a slot wants more GPUs than there are, or the rules are for gangs alone.
     GeometryError
         If a profile or layout is not one of the board.
 
@@ -138,7 +138,11 @@ def simulate(
     >>> run.states.rows()
     [(0, 0, 0.0, 205.0, '1g.10gb:2', 'on')]
     """
-    refuse_rules_for_gangs(rules)
+    if type(rules) is not Rules:
+        text = message(
+            "rules of a run over a calendar", "Rules", type(rules).__name__, "Orders and stops are for gangs."
+        )
+        raise ScenarioError(text)
     rows = checked_phases(jobs, phases, rules)
     terms = to_terms(rows, fleet, calendar, rules)
     misfits = never_fitting(rows, terms, fleet, calendar)

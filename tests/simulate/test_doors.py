@@ -61,7 +61,7 @@ class TestNouns:
         with pytest.raises(ValueError, match="read-only"):
             calendar.counts[0, 0] = 1
 
-    @pytest.mark.parametrize("values", [{"queue": "lifo"}, {"order": "lifo"}])
+    @pytest.mark.parametrize("values", [{"queue": "lifo"}, {"queue": "pass"}])
     def test_rules_are_known_ones(self, values):
         with pytest.raises(ScenarioError, match="rules"):
             Rules(**values)

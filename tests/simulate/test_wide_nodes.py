@@ -14,7 +14,6 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate import Fleet, Rules, schedule
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Switching, play, play_shared
 from gpuplanner.simulate.nodes.network import NodeNetwork
 from tests.simulate.test_nodes_oracle import intervals
@@ -168,35 +167,6 @@ def as_jobs(submit, run, gpus, limit):
     names = [str(row) for row in range(len(run))]
     return pl.DataFrame({"job_id": names, "tenant": "t", "submit_s": submit, "run_s": run, "gpus": gpus,
                          "profile": "gpu", "limit_s": limit})  # fmt: skip
-
-
-@pytest.mark.parametrize("queue", ["strict", "easy"])
-def test_two_boards_are_two_schedulers_where_jobs_name_their_board(queue):
-    """Each board by the loop over gangs, all jobs at once by the shared loop: the same to the digit."""
-    for seed in range(100):
-        draw = np.random.default_rng(seed)
-        submit, run, gpus = drawn_requests(draw, [1, 2, 3, 4, 8], 40)
-        limit, board = run + draw.integers(0, 30, 40), draw.integers(0, 2, 40)
-        sizes = draw.integers(8, 17, 2)
-        fleet = NodeFleet(
-            ("a", "b"),
-            sizes,
-            np.diag(sizes)[:, None, :],
-            [0, 0],
-            [1.0, 1.0],
-            boards=[0, 1],
-            sliced=[False, False],
-        )
-        together = play(
-            NodeRequests(submit, submit, run, limit, board, gpus, np.ones(40)), fleet, queue=queue
-        )
-        for number in range(2):
-            mine = board == number
-            alone = schedule(
-                as_jobs(submit[mine], run[mine], gpus[mine], limit[mine]),
-                Fleet("H100-80GB-SXM5", 1, int(sizes[number])), Rules(queue=queue), policy="p",
-            )  # fmt: skip
-            assert together.start_s[mine].tolist() == alone["first_start"].to_list()
 
 
 def test_who_consolidates_is_slowed_down_less_than_who_spreads():

@@ -15,7 +15,6 @@ from gpuplanner.cli.app import app, register_commands
 from gpuplanner.inbox import Dataset, read, write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import Inventory, Jobs, conform
-from gpuplanner.simulate import Fleet, Rules, schedule
 from gpuplanner.study.future.calibration import (
     BY_COUNT,
     BY_PLACE,
@@ -29,6 +28,7 @@ from gpuplanner.study.future.calibration import (
     outcome,
 )
 from gpuplanner.study.past.history import load_trace
+from tests.simulate.nodes_slow import play_slow
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 GPUS, HOUR = 16, 3600.0
@@ -90,8 +90,16 @@ def cluster(queue: str, seed: int = 5, jobs: int = 600) -> pl.DataFrame:
             "profile": "gpu",
         }
     ).with_columns(limit_s=pl.col("run_s") * 2)
-    found = schedule(table, Fleet("H100-80GB-SXM5", 1, GPUS), Rules(queue=queue), policy="truth")
-    return table.with_columns(start_s=found["first_start"], end_s=found["end"], time_limit_s="limit_s")
+    asked = table.select(
+        ready="submit_s", submit="submit_s", run="run_s", limit="limit_s", profile=0, total="gpus", nodes=1
+    )
+    fleet = {"gpus": [GPUS], "capacity": [[[GPUS]]], "first": [0], "flexible": None}
+    starts, _ = play_slow(
+        asked.to_dicts(), fleet, queue=queue, placement="best", larger=((),), weights=(1.0,), switching=None,
+        pinned=None,
+    )  # fmt: skip
+    start = pl.Series(starts)
+    return table.with_columns(start_s=start, end_s=start + pl.col("run_s"), time_limit_s="limit_s")
 
 
 def shares(found) -> dict[str, float]:

@@ -23,6 +23,9 @@ def simulate_jobs(
     import polars as pl
 
     from gpuplanner.hardware import whole_board
+    from gpuplanner.lab.gangs import prepare, run_gangs
+    from gpuplanner.lab.gangs.arrays import to_gangs
+    from gpuplanner.lab.gangs.schedule import checked_gangs, outcomes_of
     from gpuplanner.lab.job_lists import (
         distribution,
         fragmentation,
@@ -32,9 +35,7 @@ def simulate_jobs(
     )
     from gpuplanner.lab.orders import ResearchRules
     from gpuplanner.metrics import always_on, measure
-    from gpuplanner.simulate import Fleet, prepare, run_gangs
-    from gpuplanner.simulate.gangs.arrays import to_gangs
-    from gpuplanner.simulate.gangs.schedule import checked_gangs, outcomes_of
+    from gpuplanner.simulate import Fleet
 
     order, queue = served
     rules = ResearchRules(order=order, queue=queue)

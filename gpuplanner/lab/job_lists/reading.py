@@ -44,7 +44,7 @@ def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
     Returns
     -------
     jobs : polars.DataFrame
-        As :func:`~gpuplanner.simulate.gangs.schedule` takes them, in order of submission; limits are durations where
+        As :func:`~gpuplanner.lab.gangs.schedule` takes them, in order of submission; limits are durations where
         the file has none. Where submissions are tied, the order of the file decides.
     remarks : list of str
         What is odd but harmless: rows out of order, tied submissions, durations of zero.
@@ -90,7 +90,7 @@ def totals(outcomes: pl.DataFrame) -> dict[str, float]:
     Parameters
     ----------
     outcomes : polars.DataFrame
-        What :func:`~gpuplanner.simulate.gangs.schedule` gives.
+        What :func:`~gpuplanner.lab.gangs.schedule` gives.
 
     Returns
     -------

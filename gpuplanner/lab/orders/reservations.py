@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.simulate.gangs.arrays import Gangs
-from gpuplanner.simulate.gangs.holding import begin_run, end_run
-from gpuplanner.simulate.gangs.waiting_lines import next_instant
+from gpuplanner.lab.gangs.arrays import Gangs
+from gpuplanner.lab.gangs.holding import begin_run, end_run
+from gpuplanner.lab.gangs.waiting_lines import next_instant
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import compiled, entry
 from gpuplanner.simulate.slices.world import NONE, Floats, Ints

@@ -9,21 +9,22 @@ from typing import ClassVar
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.simulate import rules as core
-from gpuplanner.simulate.gangs.arrays import Gangs
-from gpuplanner.simulate.gangs.schedule import in_pages
-from gpuplanner.simulate.rules import Checkpoints, Rules
+from gpuplanner.lab.gangs import rules as gangs_alone
+from gpuplanner.lab.gangs.arrays import Gangs
+from gpuplanner.lab.gangs.rules import GangRules
+from gpuplanner.lab.gangs.schedule import in_pages
+from gpuplanner.simulate.rules import Checkpoints
 from gpuplanner.simulate.slices.world import EVENT, Table, table
 
 BY_QUOTA = ("srtf", "las")
 """Orders that share out the GPUs anew whenever something changes, and stop running jobs for it."""
-ORDERS = (*core.ORDERS, *BY_QUOTA)
-QUEUES = (*core.QUEUES, "conservative")
+ORDERS = (*gangs_alone.ORDERS, *BY_QUOTA)
+QUEUES = (*gangs_alone.QUEUES, "conservative")
 
 
 @dataclass(frozen=True)
-class ResearchRules(Rules):
-    """How jobs are served, with three ways more than :class:`~gpuplanner.simulate.Rules` knows.
+class ResearchRules(GangRules):
+    """How jobs are served, with three ways more than :class:`~gpuplanner.lab.gangs.GangRules` knows.
 
     ``order="srtf"`` serves the shortest remaining time first, ``"las"`` the least attained GPU-time, in steps; both
     stop running jobs for it, save work before, and share out the GPUs by quota, where smaller jobs pass: the queues
@@ -32,8 +33,8 @@ class ResearchRules(Rules):
 
     Parameters
     ----------
-    queue, order, substitute, tiers_preempt, preemption, checkpoints, failures, fair_share, change, drain
-        As of :class:`~gpuplanner.simulate.Rules`.
+    queue, substitute, change, drain, order, tiers_preempt, preemption, checkpoints, failures, fair_share
+        As of :class:`~gpuplanner.lab.gangs.GangRules`.
     las_thresholds_gpu_s : tuple of float
         GPU-seconds at which a job sinks to the next step of LAS, ascending.
 
@@ -44,7 +45,8 @@ class ResearchRules(Rules):
 
     Examples
     --------
-    >>> from gpuplanner.simulate import Fleet, run_gangs
+    >>> from gpuplanner.lab.gangs import run_gangs
+    >>> from gpuplanner.simulate import Fleet
     >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": "t", "submit_s": [0.0, 10.0],
     ...     "run_s": [100.0, 50.0], "gpus": [8, 8], "profile": "gpu"})
     >>> fleet = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=8)

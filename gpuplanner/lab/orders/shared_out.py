@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuplanner.simulate.gangs.arrays import Gangs
-from gpuplanner.simulate.gangs.holding import begin_run, end_run, overhead, stop_run, take_nodes
-from gpuplanner.simulate.gangs.nodes import choose_nodes
+from gpuplanner.lab.gangs.arrays import Gangs
+from gpuplanner.lab.gangs.holding import begin_run, end_run, overhead, stop_run, take_nodes
 from gpuplanner.simulate.jit import compiled, entry
+from gpuplanner.simulate.slices.whole_gpus import choose_nodes
 from gpuplanner.simulate.slices.world import NONE, Floats, Ints
 
 

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuplanner.simulate.gangs.nodes import change_node, choose_nodes, forget_due, keep_off, note_due, reserve
 from gpuplanner.simulate.heap import push
 from gpuplanner.simulate.jit import called, compiled
 from gpuplanner.simulate.slices.layout_changes import leave, offer
 from gpuplanner.simulate.slices.operations import vacated
+from gpuplanner.simulate.slices.whole_gpus import (
+    change_node,
+    choose_nodes,
+    forget_due,
+    keep_off,
+    note_due,
+    reserve,
+)
 from gpuplanner.simulate.slices.world import NONE, WHOLE, Table, World
 
 

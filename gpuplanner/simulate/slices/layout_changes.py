@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuplanner.simulate.gangs.nodes import change_node
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import compiled
+from gpuplanner.simulate.slices.whole_gpus import change_node
 from gpuplanner.simulate.slices.world import DRAINING, NONE, OFF, ON, RECONFIGURING, WHOLE, World
 
 

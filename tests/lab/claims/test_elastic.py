@@ -21,7 +21,8 @@ from gpuplanner.lab.claims.heterogeneous import (
 )
 from gpuplanner.lab.claims.heterogeneous.allocation import costs, offered
 from gpuplanner.lab.claims.heterogeneous.rounds import JobPhase, Round, RoundJob
-from gpuplanner.simulate import Fleet, Rules, schedule
+from gpuplanner.lab.gangs import GangRules, schedule
+from gpuplanner.simulate import Fleet
 
 BOARD = "H100-80GB-SXM5"
 NODE = Fleet(BOARD, 1, 8)
@@ -203,7 +204,7 @@ class TestRuns:
         rigid = rigid_jobs(jobs, models, NODE)
         rates = [REAL.best(8, one_node=True, noise_scale=noise) for noise in (500.0, 5000.0)]
         assert rigid["run_s"].to_list() == [pytest.approx(0.25e6 / rates[0] + 0.75e6 / rates[1])]
-        alone = schedule(rigid, NODE, Rules(queue="strict"), policy="rigid")
+        alone = schedule(rigid, NODE, GangRules(queue="strict"), policy="rigid")
         elastic = schedule_elastic(jobs, models, NODE, policy="elastic")
         assert elastic.outcomes["end"].to_list() == pytest.approx(alone["end"].to_list())
 

@@ -20,7 +20,7 @@ from gpuplanner.lab.claims.heterogeneous import (
 from gpuplanner.lab.orders.mixed.mixed import GpuType
 from gpuplanner.metrics import always_on, claims, measure, tenant_accounts
 from gpuplanner.simulate import Fleet
-from tests.simulate import test_spells as spells
+from tests.lab.gangs import test_spells as spells
 
 BOARD = "H100-80GB-SXM5"
 

@@ -9,9 +9,10 @@ import re
 import polars as pl
 import pytest
 
+from gpuplanner.lab.gangs import GangRules, schedule
 from gpuplanner.lab.job_lists import read_job_list
 from gpuplanner.lab.orders import ORDERS, QUEUES, ResearchRules
-from gpuplanner.simulate import Fleet, Rules, schedule
+from gpuplanner.simulate import Fleet
 
 LIST = "job_id,submit_time,duration,num_gpus\na,0,100,6\nb,1,100,8\nc,2,90,2\nd,3,30,2\n"
 
@@ -54,7 +55,7 @@ def test_limits_are_multiples_of_durations(command, jobs, factor):
     run = schedule(
         table.with_columns(pl.col("limit_s") * factor),
         Fleet("H100-80GB-SXM5", 1, 8),
-        Rules(queue="easy"),
+        GangRules(queue="easy"),
         policy="p",
     )
     code, out, _ = command(

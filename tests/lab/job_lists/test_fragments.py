@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
+from gpuplanner.lab.gangs import GangRules, run_gangs
 from gpuplanner.lab.job_lists import fragmentation, fragmentation_totals
-from gpuplanner.simulate import Checkpoints, Fleet, Rules, run_gangs
+from gpuplanner.simulate import Checkpoints, Fleet
 
 NODES, SIZE = 3, 4
 
@@ -23,7 +24,7 @@ def cases(draw):
     jobs = pl.DataFrame(rows, schema=["submit_s", "run_s", "gpus", "tier"], orient="row").with_columns(
         job_id=pl.int_range(pl.len()).cast(pl.String), tenant=pl.lit("t"), profile=pl.lit("gpu")
     )
-    rules = Rules(
+    rules = GangRules(
         queue=draw(st.sampled_from(["strict", "pass"])),
         tiers_preempt=draw(st.booleans()),
         checkpoints=Checkpoints(5.0),

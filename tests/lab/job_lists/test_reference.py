@@ -5,16 +5,17 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from gpuplanner.lab.gangs import GangRules, schedule
 from gpuplanner.lab.job_lists import read_job_list, totals
-from gpuplanner.simulate import Calendar, Fleet, Rules, schedule, simulate
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 
 pytestmark = pytest.mark.data
 BOARD = "H100-80GB-SXM5"
 POLICIES = {
-    "fifo strict": Rules(order="fifo", queue="strict"),
-    "sjf strict": Rules(order="sjf", queue="strict"),
-    "fifo, fitting jobs pass": Rules(order="fifo", queue="pass"),
-    "sjf, fitting jobs pass": Rules(order="sjf", queue="pass"),
+    "fifo strict": GangRules(order="fifo", queue="strict"),
+    "sjf strict": GangRules(order="sjf", queue="strict"),
+    "fifo, fitting jobs pass": GangRules(order="fifo", queue="pass"),
+    "sjf, fitting jobs pass": GangRules(order="sjf", queue="pass"),
 }
 
 

@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
+from gpuplanner.lab.gangs import run_gangs, schedule
 from gpuplanner.lab.job_lists import totals
 from gpuplanner.lab.orders import ResearchRules
 from gpuplanner.metrics import always_on, claims, measure, tenant_accounts
-from gpuplanner.simulate import Failures, Fleet, Preemption, run_gangs, schedule
+from gpuplanner.simulate import Failures, Fleet, Preemption
+from tests.lab.gangs import test_spells as spells
+from tests.lab.gangs.test_gangs import NODE, gangs
+from tests.lab.gangs.test_gangs_oracle import FREE, assert_same, clusters
+from tests.lab.gangs.test_theory_gangs import MEAN_S, contains, exponential, replicate
 from tests.lab.job_lists.test_reference import differences, fleet_of, jobs_of
-from tests.simulate import test_spells as spells
-from tests.simulate.test_gangs import NODE, gangs
-from tests.simulate.test_gangs_oracle import FREE, assert_same, clusters
-from tests.simulate.test_theory_gangs import MEAN_S, contains, exponential, replicate
 
 BOARD = "H100-80GB-SXM5"
 SRTF = ResearchRules(order="srtf", queue="pass")

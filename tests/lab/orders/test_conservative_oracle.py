@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
+from gpuplanner.lab.gangs import GangRules, schedule
 from gpuplanner.lab.orders import ResearchRules
-from gpuplanner.simulate import Fleet, Rules, schedule
+from gpuplanner.simulate import Fleet
 
 BOARD = "H100-80GB-SXM5"
 RULES = ResearchRules(queue="conservative")
@@ -142,7 +143,7 @@ def test_it_keeps_a_promise_that_easy_breaks():
     # The head needs 3 GPUs at 20; the last job leaves them to it, but not all 4 to the one in between at 25.
     jobs = [(0, 10, 2, 10), (0, 20, 2, 20), (1, 5, 3, 5), (2, 5, 4, 5), (3, 30, 1, 30)]
     assert starts_of(jobs, 1, 4) == {0: 0, 1: 0, 2: 20, 3: 25, 4: 30}
-    assert starts_of(jobs, 1, 4, Rules(queue="easy")) == {0: 0, 1: 0, 2: 20, 3: 40, 4: 10}
+    assert starts_of(jobs, 1, 4, GangRules(queue="easy")) == {0: 0, 1: 0, 2: 20, 3: 40, 4: 10}
 
 
 def test_a_limit_below_the_run_time_is_refused():

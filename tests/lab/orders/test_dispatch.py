@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError, SchemaError
+from gpuplanner.lab.gangs import GangRules, schedule, schedule_by
 from gpuplanner.lab.orders.mixed.dispatch import dispatch
 from gpuplanner.lab.orders.mixed.machines import heterogeneity_aware, opportunistic
 from gpuplanner.lab.orders.mixed.mixed import GpuType
-from gpuplanner.simulate import Fleet, Preemption, Rules, schedule, schedule_by
+from gpuplanner.simulate import Fleet, Preemption
 
 BOARD = "H100-80GB-SXM5"
 
@@ -139,7 +140,7 @@ def test_on_one_type_has_is_best_fit(data, queue, pool):
     run = dispatch(
         jobs, plans, (GpuType("one", nodes, per_node, 80.0),), heterogeneity_aware, policy="p", queue=queue
     )
-    plain = schedule(work, Fleet(BOARD, nodes, per_node), Rules(queue=queue), policy="p")
+    plain = schedule(work, Fleet(BOARD, nodes, per_node), GangRules(queue=queue), policy="p")
     assert run.outcomes.drop("gpu_type", "tp").equals(plain)
 
 

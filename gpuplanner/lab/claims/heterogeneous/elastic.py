@@ -13,11 +13,11 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.lab.claims.heterogeneous.allocation import by_power_mean
 from gpuplanner.lab.claims.heterogeneous.elastic_jobs import ElasticModel, checked_elastic, rates_of
 from gpuplanner.lab.claims.heterogeneous.rounds import Allocate, JobPhase, RoundJob, run_rounds
+from gpuplanner.lab.gangs.outcomes import gang_outcomes
 from gpuplanner.lab.orders.mixed.mixed import GpuType
 from gpuplanner.lab.orders.mixed.spells import placed_spells
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Fleet
-from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.slices.world import Floats, Ints
 
 

@@ -65,7 +65,7 @@ class ElasticModel:
 
 
 def rigid_jobs(jobs: pl.DataFrame, models: Mapping[str, ElasticModel], fleet: Fleet) -> pl.DataFrame:
-    """The same jobs with the size that their users chose, for :func:`~gpuplanner.simulate.gangs.schedule`.
+    """The same jobs with the size that their users chose, for :func:`~gpuplanner.lab.gangs.schedule`.
 
     Each runs at the best batch for that size, on one node if it fits on one.
 

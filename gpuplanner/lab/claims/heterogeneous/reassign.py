@@ -17,11 +17,11 @@ from gpuplanner.lab.claims.heterogeneous.rounds import (
     RoundJob,
     run_rounds,
 )
+from gpuplanner.lab.gangs.outcomes import gang_outcomes
 from gpuplanner.lab.orders.mixed.dispatch import MixedRun
 from gpuplanner.lab.orders.mixed.mixed import GpuType, MixedJob, mixed_jobs
 from gpuplanner.lab.orders.mixed.spells import placed_spells
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 
 
 @dataclass(frozen=True)

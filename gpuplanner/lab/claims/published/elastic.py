@@ -8,8 +8,9 @@ from gpuplanner.lab.claims.heterogeneous import by_power_mean, rigid_jobs, sched
 from gpuplanner.lab.claims.heterogeneous.synthetic_fleet import draw_elastic, elastic_models, largest_useful
 from gpuplanner.lab.claims.published_claim import Conditions, Measured, PublishedClaim
 from gpuplanner.lab.claims.verdict import figure, figures_of, signed
+from gpuplanner.lab.gangs import GangRules, schedule
 from gpuplanner.metrics import mean_interval
-from gpuplanner.simulate import Fleet, Rules, schedule
+from gpuplanner.simulate import Fleet
 
 SEEDS = 10
 PUBLISHED = 100 * (0.76 / 1.2 - 1)
@@ -50,7 +51,7 @@ def measure(conditions: Conditions) -> Measured:
 
 def _served(seed: int, *, rising: bool) -> pl.DataFrame:
     """Mean time and GPU-hours of the same jobs under every policy."""
-    fleet, passing = Fleet("H100-80GB-SXM5", 8, 8), Rules(queue="pass")
+    fleet, passing = Fleet("H100-80GB-SXM5", 8, 8), GangRules(queue="pass")
     jobs, models = draw_elastic(seed), elastic_models(rising=rising)
     sizes = largest_useful(models)
     tuned = jobs.with_columns(gpus=pl.col("job_class").replace_strict(sizes, return_dtype=pl.Int32))
@@ -62,7 +63,7 @@ def _served(seed: int, *, rising: bool) -> pl.DataFrame:
         found.append((name, run["jct_s"].mean(), run["gpu_s"].sum() / 3600))
     for name, listed, rules in (
         (CHOSEN, jobs, passing),
-        (SHORTEST, jobs, Rules(queue="pass", order="sjf")),
+        (SHORTEST, jobs, GangRules(queue="pass", order="sjf")),
         (TUNED, tuned, passing),
     ):
         twin = rigid_jobs(listed, models, fleet)

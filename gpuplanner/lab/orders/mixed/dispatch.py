@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError
+from gpuplanner.lab.gangs.outcomes import gang_outcomes
 from gpuplanner.lab.orders.mixed.machines import PLACES, Choice, Decide, Machines, opportunistic
 from gpuplanner.lab.orders.mixed.mixed import GpuType, MixedJob, mixed_jobs, refuse_without_request
 from gpuplanner.lab.orders.mixed.spells import placed_spells
 from gpuplanner.names import resolve
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.gangs.outcomes import gang_outcomes
 from gpuplanner.simulate.slices.world import Floats
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from gpuplanner.lab.gangs.spells import in_turn
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.gangs.spells import in_turn
 
 
 def placed_spells(jobs: pl.DataFrame, places: pl.DataFrame, restart_s: float = 0.0) -> pl.DataFrame:

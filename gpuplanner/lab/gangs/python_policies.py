@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.lab.gangs.arrays import MOST_STARTS, STOP
+from gpuplanner.lab.gangs.cluster import Cluster, Gang
+from gpuplanner.lab.gangs.outcomes import gang_outcomes
+from gpuplanner.lab.gangs.schedule import checked_gangs
+from gpuplanner.lab.gangs.spells import GangRun, gang_spells
 from gpuplanner.simulate.fleet import Fleet
-from gpuplanner.simulate.gangs.arrays import MOST_STARTS, STOP
-from gpuplanner.simulate.gangs.cluster import Cluster, Gang
-from gpuplanner.simulate.gangs.outcomes import gang_outcomes
-from gpuplanner.simulate.gangs.schedule import checked_gangs
-from gpuplanner.simulate.gangs.spells import GangRun, gang_spells
 from gpuplanner.simulate.rules import Preemption
 
 GangPolicy = Callable[[Cluster], object]
@@ -62,14 +62,14 @@ def schedule_by(
     choose : callable
         Takes a :class:`Cluster`; calls its ``start`` and ``stop``.
     jobs, fleet, policy, replication
-        As for :func:`~gpuplanner.simulate.gangs.schedule`.
+        As for :func:`~gpuplanner.lab.gangs.schedule`.
     preemption : Preemption
         What starts and stops cost; ``min_run_s`` is left to the function.
 
     Returns
     -------
     polars.DataFrame
-        As :func:`~gpuplanner.simulate.gangs.schedule` gives it.
+        As :func:`~gpuplanner.lab.gangs.schedule` gives it.
 
     Raises
     ------

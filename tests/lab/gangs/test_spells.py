@@ -9,24 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.hardware import ChangeCost
-from gpuplanner.simulate import (
-    Calendar,
-    Checkpoints,
-    Failures,
-    Fleet,
-    Preemption,
-    Rules,
-    run_gangs,
-    simulate,
-)
+from gpuplanner.lab.gangs import GangRules, run_gangs
+from gpuplanner.simulate import Calendar, Checkpoints, Failures, Fleet, Preemption, Rules, simulate
 
 BOARD = "H100-80GB-SXM5"
 RULES = [
-    Rules(queue="strict", tiers_preempt=True),
-    Rules(queue="pass", tiers_preempt=True, checkpoints=Checkpoints(7.0, 1.0)),
-    Rules(queue="easy", tiers_preempt=True, preemption=Preemption(((1, 2.0),), min_run_s=4.0)),
-    Rules(queue="pass", failures=Failures(0.03, 3.0, seed=4), checkpoints=Checkpoints(write_s=0.5)),
-    Rules(
+    GangRules(queue="strict", tiers_preempt=True),
+    GangRules(queue="pass", tiers_preempt=True, checkpoints=Checkpoints(7.0, 1.0)),
+    GangRules(queue="easy", tiers_preempt=True, preemption=Preemption(((1, 2.0),), min_run_s=4.0)),
+    GangRules(queue="pass", failures=Failures(0.03, 3.0, seed=4), checkpoints=Checkpoints(write_s=0.5)),
+    GangRules(
         queue="easy",
         order="fair",
         tiers_preempt=True,
@@ -110,7 +102,7 @@ def test_identities_where_jobs_are_stopped(cluster, rules):
 @given(cluster=clusters())
 def test_without_stops_spells_are_stays(cluster, queue):
     jobs, fleet = cluster
-    run = run_gangs(jobs, fleet, Rules(queue=queue), policy="p")
+    run = run_gangs(jobs, fleet, GangRules(queue=queue), policy="p")
     assert_sound(jobs, run, fleet.gpus)
     names = ["job_id", "tenant", "profile", "served_on", "gpus", "node"]
     stays = run.outcomes.select(
@@ -120,14 +112,14 @@ def test_without_stops_spells_are_stays(cluster, queue):
     calendar = simulate(
         jobs, fleet, Calendar.constant({"gpu": fleet.gpus}), Rules(queue="strict"), policy="p"
     )
-    strict = run_gangs(jobs.drop("tier"), fleet, Rules(queue="strict"), policy="p")
+    strict = run_gangs(jobs.drop("tier"), fleet, GangRules(queue="strict"), policy="p")
     assert calendar.spells.select(stays.columns).equals(strict.spells.select(stays.columns))
 
 
 @pytest.mark.parametrize(
     ("rules", "ending"),
     [
-        (Rules(queue="pass", failures=Failures(5 / 3600, 0.0), checkpoints=Checkpoints(0.0)), "failed"),
+        (GangRules(queue="pass", failures=Failures(5 / 3600, 0.0), checkpoints=Checkpoints(0.0)), "failed"),
     ],
 )
 def test_more_stops_than_the_loop_keeps_at_once(rules, ending):
@@ -162,7 +154,7 @@ def test_what_was_lost_stands_in_the_spell_that_lost_it():
             "tier": [1, 0],
         }
     )
-    rules = Rules(queue="strict", tiers_preempt=True, checkpoints=Checkpoints(interval_s=10.0))
+    rules = GangRules(queue="strict", tiers_preempt=True, checkpoints=Checkpoints(interval_s=10.0))
     run = run_gangs(jobs, Fleet(BOARD, 1, 8), rules, policy="p")
     # 20 of 25 s were saved; the second run begins with 30 s of overhead.
     assert run.spells.drop("tenant", "profile", "served_on", "gpus", "node", "gpu").rows() == [

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuplanner.simulate.gangs.arrays import EASY, NOBODY, PASS, Gangs
-from gpuplanner.simulate.gangs.holding import begin_run, end_run, overhead, stop_run, take_nodes
-from gpuplanner.simulate.gangs.nodes import (
+from gpuplanner.lab.gangs.arrays import EASY, NOBODY, PASS, Gangs
+from gpuplanner.lab.gangs.holding import begin_run, end_run, overhead, stop_run, take_nodes
+from gpuplanner.lab.gangs.waiting_lines import first_by, join_line, leave_line, let_arrive, next_instant
+from gpuplanner.simulate.heap import drop, pop, push
+from gpuplanner.simulate.jit import compiled, entry
+from gpuplanner.simulate.slices.whole_gpus import (
     choose_nodes,
     forget_due,
     keep_nodes,
@@ -17,9 +20,6 @@ from gpuplanner.simulate.gangs.nodes import (
     look_ahead,
     note_due,
 )
-from gpuplanner.simulate.gangs.waiting_lines import first_by, join_line, leave_line, let_arrive, next_instant
-from gpuplanner.simulate.heap import drop, pop, push
-from gpuplanner.simulate.jit import compiled, entry
 from gpuplanner.simulate.slices.world import NONE
 
 CLOSED, SHORT, OPEN = range(3)

@@ -10,19 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from gpuplanner.simulate import (
-    Calendar,
-    Checkpoints,
-    FairShare,
-    Fleet,
-    Preemption,
-    Rules,
-    in_order,
-    run_gangs,
-    run_gangs_by,
-    schedule,
-    simulate,
-)
+from gpuplanner.lab.gangs import GangRules, in_order, run_gangs, run_gangs_by, schedule
+from gpuplanner.simulate import Calendar, Checkpoints, FairShare, Fleet, Preemption, Rules, simulate
 
 BOARD = "H100-80GB-SXM5"
 FREE = Preemption(overhead_s=((1, 0.0),), start_lag_s=0.0)
@@ -69,7 +58,9 @@ KEYS = {
 @given(cluster=clusters())
 def test_orders_known_beforehand(cluster, order, queue):
     jobs, fleet = cluster
-    assert_same(jobs, fleet, Rules(order=order, queue=queue), in_order(KEYS[order], passing=queue == "pass"))
+    assert_same(
+        jobs, fleet, GangRules(order=order, queue=queue), in_order(KEYS[order], passing=queue == "pass")
+    )
 
 
 class Fair:
@@ -103,7 +94,7 @@ class Fair:
 def test_fair_share(cluster, passing):
     jobs, fleet = cluster
     shares = {"a": 1.0, "b": 2.5, "c": 0.7}
-    rules = Rules(order="fair", queue="pass" if passing else "strict", fair_share=FairShare(20.0, shares))
+    rules = GangRules(order="fair", queue="pass" if passing else "strict", fair_share=FairShare(20.0, shares))
     assert_same(jobs, fleet, rules, Fair(shares, 20.0, passing))
 
 
@@ -157,7 +148,7 @@ class Tiers:
 def test_tiers_that_stop_others(cluster, min_run):
     jobs, fleet = cluster
     preemption = Preemption(overhead_s=((1, 0.0),), start_lag_s=0.0, min_run_s=min_run)
-    rules = Rules(
+    rules = GangRules(
         queue="strict", tiers_preempt=True, preemption=preemption, checkpoints=Checkpoints(interval_s=0.0)
     )
     assert_same(jobs, fleet, rules, Tiers(min_run), preemption=preemption)
@@ -168,7 +159,7 @@ def test_tiers_that_stop_others(cluster, min_run):
 def test_the_loop_over_calendars_gives_the_same(cluster, queue):
     jobs, fleet = cluster
     calendar = Calendar.constant({"gpu": fleet.gpus})
-    rules = Rules(queue=queue)
-    run = simulate(jobs, fleet, calendar, rules, policy="p")
+    rules = GangRules(queue=queue)
+    run = simulate(jobs, fleet, calendar, Rules(queue=queue), policy="p")
     mine = schedule(jobs.with_columns(tier=0), fleet, rules, policy="p")
     assert_frame_equal(mine.drop("gpu"), run.outcomes.drop("gpu"))

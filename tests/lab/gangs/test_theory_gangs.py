@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from gpuplanner.lab.gangs import GangRules, schedule
 from gpuplanner.metrics import mean_interval
-from gpuplanner.simulate import Checkpoints, Failures, Fleet, Preemption, Rules, schedule
+from gpuplanner.simulate import Checkpoints, Failures, Fleet, Preemption
 
 BOARD = "H100-80GB-SXM5"
 MEAN_S = 100.0
@@ -70,7 +71,7 @@ def contains(values, expected, width):
 
 @pytest.mark.parametrize(("servers", "load"), [(1, 0.7), (4, 0.8), (7, 0.8)])
 def test_wait_of_m_m_c(servers, load):
-    waits = replicate(Rules(queue="strict"), servers, load, exponential)
+    waits = replicate(GangRules(queue="strict"), servers, load, exponential)
     contains(waits[:, 0], MEAN_S * erlang_c(servers, load) / (servers * (1 - load)), 0.2)
 
 
@@ -85,14 +86,14 @@ def test_wait_of_m_m_c(servers, load):
 )
 def test_wait_of_m_g_1(draw, second_moment):
     """Pollaczek and Khinchine: load * E[S^2] / (2 E[S] (1 - load))."""
-    waits = replicate(Rules(queue="strict"), 1, 0.6, draw)
+    waits = replicate(GangRules(queue="strict"), 1, 0.6, draw)
     contains(waits[:, 0], MEAN_S * 0.6 * second_moment / (2 * (1 - 0.6)), 0.25)
 
 
 @pytest.mark.parametrize(("servers", "load"), [(1, 0.7), (4, 0.8)])
 def test_waits_of_m_m_c_with_two_priorities(servers, load):
     """Cobham (1954), non-preemptive, equal service: W_k = C / (c mu (1 - s_(k-1)) (1 - s_k))."""
-    waits = replicate(Rules(queue="strict"), servers, load, exponential, tiers=(0.3, 0.7))
+    waits = replicate(GangRules(queue="strict"), servers, load, exponential, tiers=(0.3, 0.7))
     waiting = MEAN_S * erlang_c(servers, load) / servers
     urgent = 0.3 * load
     contains(waits[:, 0], waiting / (1 - urgent), 0.2)
@@ -101,7 +102,7 @@ def test_waits_of_m_m_c_with_two_priorities(servers, load):
 
 def test_time_in_m_m_1_with_two_preemptive_priorities():
     """Preemptive resume: T_1 as if alone; T_2 = 1 / ((1 - s_1) mu) + load / (mu (1 - s_1) (1 - load))."""
-    rules = Rules(
+    rules = GangRules(
         queue="strict",
         tiers_preempt=True,
         preemption=Preemption(((1, 0.0),), 0.0),
@@ -135,6 +136,6 @@ def test_time_to_finish_with_failures_and_checkpoints(interval_s):
     jobs = pl.DataFrame({"job_id": [str(number) for number in range(20_000)]}).with_columns(
         tenant=pl.lit("t"), submit_s=0.0, run_s=work, gpus=gpus, profile=pl.lit("gpu")
     )
-    rules = Rules(queue="pass", failures=failures, checkpoints=saved)
+    rules = GangRules(queue="pass", failures=failures, checkpoints=saved)
     run = schedule(jobs, Fleet(BOARD, 20_000, gpus), rules, policy="p")
     contains(run["jct_s"], expected, 0.02)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from gpuplanner.simulate.jit import compiled
-from gpuplanner.simulate.slices.world import NONE, World
+from gpuplanner.simulate.slices.world import NONE
 
-if TYPE_CHECKING:
-    from gpuplanner.simulate.gangs.arrays import Gangs
-
-    Machine: TypeAlias = World | Gangs
+Machine: TypeAlias = Any
+"""A world of GPUs, or records of gangs, with nodes, idle counts and what is chosen and due."""
 
 
 @compiled
@@ -50,13 +48,13 @@ def choose_nodes(w: Machine, gpus: int, passing: bool) -> int:
                     w.chosen[found] = node
                     found += 1
                     if found == count:
-                        return count
+                        return int(count)
             node += 1
     return 0
 
 
 @compiled
-def reserve(w: World, gpus: int) -> float:
+def reserve(w: Machine, gpus: int) -> float:
     """Return when, by limits, the head can start (the shadow time), and set the ceiling of its nodes.
 
     Infinite, and nothing is kept, if the ends of running jobs do not make room: GPUs may come with a later

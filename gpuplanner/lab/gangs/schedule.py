@@ -11,20 +11,22 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.errors import GpuPlannerError, ScenarioError, SchemaError, examples, message
+from gpuplanner.lab.gangs.arrays import MOST_STARTS, STOP, Gangs, to_gangs
+from gpuplanner.lab.gangs.outcomes import gang_outcomes
+from gpuplanner.lab.gangs.rules import GangRules
+from gpuplanner.lab.gangs.spells import GangRun, gang_spells
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.fleet import Fleet
-from gpuplanner.simulate.gangs.arrays import MOST_STARTS, STOP, Gangs, to_gangs
-from gpuplanner.simulate.gangs.outcomes import gang_outcomes
-from gpuplanner.simulate.gangs.spells import GangRun, gang_spells
 from gpuplanner.simulate.jobs import checked
-from gpuplanner.simulate.rules import Rules
 from gpuplanner.simulate.slices.world import NONE, Ints, Table
+
+STRICT = GangRules(queue="strict")
 
 
 def schedule(
     jobs: pl.DataFrame,
     fleet: Fleet,
-    rules: Rules,
+    rules: GangRules,
     *,
     policy: str,
     replication: int = 0,
@@ -42,7 +44,7 @@ def schedule(
         urgent; may be null or absent); ``predicted_gpu_s`` for the order ``"qssf"``.
     fleet : Fleet
         What is installed, all of it as whole GPUs. One node with all GPUs is a pool.
-    rules : Rules
+    rules : GangRules
         How jobs are served.
     policy : str
         Name written into the outcomes.
@@ -68,7 +70,7 @@ def schedule(
     >>> jobs = pl.DataFrame({"job_id": ["a", "b", "c"], "tenant": "t", "submit_s": [0.0, 1.0, 2.0],
     ...     "run_s": [100.0, 50.0, 10.0], "gpus": [8, 8, 8], "profile": "gpu"})
     >>> fleet = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=8)
-    >>> run = schedule(jobs, fleet, Rules(queue="strict", order="sjf"), policy="sjf")
+    >>> run = schedule(jobs, fleet, GangRules(queue="strict", order="sjf"), policy="sjf")
     >>> run.select("job_id", "first_start", "end", "queued_s").rows()
     [('a', 0.0, 100.0, 0.0), ('b', 110.0, 160.0, 109.0), ('c', 100.0, 110.0, 98.0)]
     """
@@ -79,7 +81,7 @@ def schedule(
 def run_gangs(
     jobs: pl.DataFrame,
     fleet: Fleet,
-    rules: Rules,
+    rules: GangRules,
     *,
     policy: str,
     replication: int = 0,
@@ -106,7 +108,7 @@ def run_gangs(
     >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": "t", "submit_s": [0.0, 10.0],
     ...     "run_s": [100.0, 50.0], "gpus": [8, 8], "profile": "gpu"})
     >>> fleet = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=8)
-    >>> rules = Rules(queue="strict", tiers_preempt=True)
+    >>> rules = GangRules(queue="strict", tiers_preempt=True)
     >>> run = run_gangs(jobs.with_columns(tier=pl.Series([1, 0])), fleet, rules, policy="urgent first")
     >>> run.spells.select("job_id", "since_s", "start_s", "end_s", "lost_s", "ended").rows()
     [('a', 0.0, 0.0, 10.0, 10.0, 'preempted'), ('a', 10.0, 60.0, 190.0, 30.0, 'finished'), ...]
@@ -140,7 +142,7 @@ class _Served:
         return found | {"job": np.asarray(self.gangs.jobs.row)[found["job"]]}
 
 
-def _serve(jobs: pl.DataFrame, fleet: Fleet, rules: Rules) -> _Served:
+def _serve(jobs: pl.DataFrame, fleet: Fleet, rules: GangRules) -> _Served:
     """Check the jobs, and run the loop."""
     table = checked_gangs(jobs, fleet, rules)
     gangs = to_gangs(table, fleet, rules)
@@ -169,12 +171,12 @@ def _refuse_stuck(table: pl.DataFrame, gangs: Gangs) -> None:
         raise ScenarioError(text)
 
 
-def prepare(rules: Rules) -> None:
+def prepare(rules: GangRules) -> None:
     """Compile the loop that the rules ask for, or load it from disk: seconds the first time, once for all.
 
     Examples
     --------
-    >>> prepare(Rules(queue="strict"))
+    >>> prepare(GangRules(queue="strict"))
     """
     job = pl.DataFrame(
         {"job_id": ["-"], "tenant": "-", "submit_s": 0.0, "run_s": 1.0, "gpus": 1, "profile": WHOLE_GPU}
@@ -192,7 +194,7 @@ def in_pages(advance: Callable[[Gangs], bool], gangs: Gangs) -> Table:
     return np.concatenate(pages).view(np.recarray)
 
 
-def checked_gangs(jobs: pl.DataFrame, fleet: Fleet, rules: Rules = Rules(queue="strict")) -> pl.DataFrame:  # noqa: B008
+def checked_gangs(jobs: pl.DataFrame, fleet: Fleet, rules: GangRules = STRICT) -> pl.DataFrame:
     """Jobs in order of arrival, with ``row``, their place in the input."""
     table = checked(jobs, rules)
     per_node, gpus = fleet.gpus_per_node, pl.col("gpus")

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from gpuplanner.lab.gangs.rules import QUEUES, GangRules
 from gpuplanner.simulate.fleet import Fleet
-from gpuplanner.simulate.rules import QUEUES, Rules
 from gpuplanner.simulate.slices.world import EVENT, IDLE, NODE, NONE, Floats, Ints, Table, table
 
 STRICT, PASS, EASY = range(len(QUEUES))
@@ -78,7 +78,7 @@ GANG_STATUS = {
 
 
 class Gangs(NamedTuple):
-    """Rules, jobs, nodes, and what comes next."""
+    """GangRules, jobs, nodes, and what comes next."""
 
     per_node: int
     queue: int
@@ -109,7 +109,7 @@ class Gangs(NamedTuple):
     status: Table  # one row
 
 
-def to_gangs(jobs: pl.DataFrame, fleet: Fleet, rules: Rules) -> Gangs:
+def to_gangs(jobs: pl.DataFrame, fleet: Fleet, rules: GangRules) -> Gangs:
     """Fill the arrays for checked jobs in order of arrival."""
     gpus = jobs["gpus"].to_numpy().astype(np.int64)
     tier = jobs["tier"].fill_null(0).to_numpy()
@@ -167,7 +167,7 @@ def to_gangs(jobs: pl.DataFrame, fleet: Fleet, rules: Rules) -> Gangs:
     )
 
 
-def _order(jobs: pl.DataFrame, gpus: Ints, tier: Ints, rules: Rules) -> Ints:
+def _order(jobs: pl.DataFrame, gpus: Ints, tier: Ints, rules: GangRules) -> Ints:
     """Rows in the order of the queue, as far as it is known beforehand."""
     arrival = np.arange(jobs.height)
     if rules.order == "sjf":
@@ -177,7 +177,7 @@ def _order(jobs: pl.DataFrame, gpus: Ints, tier: Ints, rules: Rules) -> Ints:
     return np.lexsort((arrival, tier)) if tier.any() and rules.order == "fifo" else arrival
 
 
-def _tenants(names: pl.Series, order: Ints, rules: Rules) -> tuple[Table, Ints]:
+def _tenants(names: pl.Series, order: Ints, rules: GangRules) -> tuple[Table, Ints]:
     """Tenants, and the number of the tenant of every job; one for all unless they take turns."""
     if rules.order != "fair":
         return table(TENANT, 1), np.zeros(len(order), np.int64)
@@ -188,7 +188,7 @@ def _tenants(names: pl.Series, order: Ints, rules: Rules) -> tuple[Table, Ints]:
     return tenants, number.to_numpy()[order]
 
 
-def _lines(work: Table, tenant: Ints, rules: Rules) -> tuple[Table, Ints, Floats]:
+def _lines(work: Table, tenant: Ints, rules: GangRules) -> tuple[Table, Ints, Floats]:
     """Put jobs into lines of which the first waiting job alone needs to be looked at.
 
     Where smaller jobs may pass, that is one line for each number of GPUs: if its first job does not fit, none

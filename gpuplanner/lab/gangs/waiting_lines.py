@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuplanner.simulate.gangs.arrays import NOBODY, Gangs
+from gpuplanner.lab.gangs.arrays import NOBODY, Gangs
 from gpuplanner.simulate.jit import compiled
 
 FOR_EVER = np.finfo(np.float64).max

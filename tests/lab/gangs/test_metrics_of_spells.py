@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
 from gpuplanner.hardware import ChangeCost, load_gpu_model
+from gpuplanner.lab.gangs import GangRules, run_gangs, schedule
 from gpuplanner.metrics import (
     always_on,
     claims,
@@ -16,16 +17,7 @@ from gpuplanner.metrics import (
     spells_of,
     tenant_accounts,
 )
-from gpuplanner.simulate import (
-    Calendar,
-    Checkpoints,
-    Failures,
-    Fleet,
-    Rules,
-    run_gangs,
-    schedule,
-    simulate,
-)
+from gpuplanner.simulate import Calendar, Checkpoints, Failures, Fleet, Rules, simulate
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
 LAYOUTS = ("gpu", "3g.40gb:1,2g.20gb:1,1g.10gb:2")
@@ -129,8 +121,8 @@ def test_a_job_in_phases_by_hand():
 
 
 STOPPING = [
-    Rules(queue="strict", tiers_preempt=True, checkpoints=Checkpoints(5.0)),
-    Rules(queue="pass", failures=Failures(0.02, 4.0, seed=2), checkpoints=Checkpoints(6.0, 1.0)),
+    GangRules(queue="strict", tiers_preempt=True, checkpoints=Checkpoints(5.0)),
+    GangRules(queue="pass", failures=Failures(0.02, 4.0, seed=2), checkpoints=Checkpoints(6.0, 1.0)),
 ]
 
 
@@ -178,9 +170,9 @@ def test_outcomes_alone_do_for_runs_without_stops_only():
             "tier": [1, 0],
         }
     ).with_columns(profile=pl.lit("gpu"))
-    plain = run_gangs(jobs, Fleet(BOARD, 1, 4), Rules(queue="strict"), policy="p")
+    plain = run_gangs(jobs, Fleet(BOARD, 1, 4), GangRules(queue="strict"), policy="p")
     names = ["job_id", "since_s", "start_s", "end_s", "lost_s", "gpus", "served_on", "node"]
     assert spells_of(plain.outcomes).select(names).equals(plain.spells.select(names))
-    stopped = schedule(jobs, Fleet(BOARD, 1, 4), Rules(queue="strict", tiers_preempt=True), policy="p")
-    with pytest.raises(SchemaError, match=r"1 that were stopped: 'low'.*run_gangs"):
+    stopped = schedule(jobs, Fleet(BOARD, 1, 4), GangRules(queue="strict", tiers_preempt=True), policy="p")
+    with pytest.raises(SchemaError, match=r"1 that were stopped: 'low'.*with its spells"):
         measure(always_on(stopped, 4), BOARD)

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import SchemaError
+from gpuplanner.lab.gangs import GangRules, schedule
 from gpuplanner.metrics import (
     entitlements,
     finish_time_fairness,
@@ -14,9 +15,9 @@ from gpuplanner.metrics import (
     jain_index,
     rho_by_tenant,
 )
-from gpuplanner.simulate import Fleet, Rules, schedule
+from gpuplanner.simulate import Fleet
 
-RULES = Rules(queue="pass")
+RULES = GangRules(queue="pass")
 
 
 def alone(jobs: pl.DataFrame, gpus: int) -> pl.DataFrame:

@@ -6,22 +6,12 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError, SchemaError
-from gpuplanner.simulate import (
-    Calendar,
-    Checkpoints,
-    Failures,
-    FairShare,
-    Fleet,
-    Preemption,
-    Rules,
-    schedule,
-    schedule_by,
-    simulate,
-)
+from gpuplanner.lab.gangs import GangRules, schedule, schedule_by
+from gpuplanner.simulate import Calendar, Checkpoints, Failures, FairShare, Fleet, Preemption, simulate
 
 BOARD = "H100-80GB-SXM5"
 NODE = Fleet(BOARD, 1, 4)
-STRICT = Rules(queue="strict")
+STRICT = GangRules(queue="strict")
 
 
 def gangs(*rows, **columns):
@@ -37,7 +27,7 @@ class TestTiers:
 
     def run(self, jobs, **rules):
         rules = {"queue": "strict", "tiers_preempt": True, "preemption": self.PREEMPTION} | rules
-        return schedule(jobs, NODE, Rules(**rules), policy="p")
+        return schedule(jobs, NODE, GangRules(**rules), policy="p")
 
     def test_a_stopped_job_loses_the_work_since_its_checkpoint_and_pays_the_overhead(self):
         jobs = gangs(("low", 0, 100, 4), ("high", 50, 20, 2), tier=[1, 0])
@@ -78,7 +68,7 @@ class TestTiers:
         run = schedule(
             jobs,
             Fleet(BOARD, 2, 2),
-            Rules(queue="strict", tiers_preempt=True, preemption=self.PREEMPTION),
+            GangRules(queue="strict", tiers_preempt=True, preemption=self.PREEMPTION),
             policy="p",
         )
         assert run["preemptions"].to_list() == [0, 1, 1, 0]
@@ -91,7 +81,7 @@ class TestTiers:
 class TestOrders:
     def test_qssf_goes_by_the_prediction_not_by_the_duration(self):
         jobs = gangs(("a", 0, 10, 4), ("b", 1, 10, 4), ("c", 1, 99, 4), predicted_gpu_s=[1.0, 50.0, 40.0])
-        run = schedule(jobs, NODE, Rules(queue="strict", order="qssf"), policy="p")
+        run = schedule(jobs, NODE, GangRules(queue="strict", order="qssf"), policy="p")
         assert run["first_start"].to_list() == [0, 109, 10]
 
     @pytest.mark.parametrize(
@@ -106,7 +96,7 @@ class TestOrders:
         jobs = gangs(
             ("x1", 0, 100, 4), ("y1", 900, 10, 4), ("x2", 905, 10, 4), ("y2", 905, 10, 4), tenant=list("xyxy")
         )  # fmt: skip
-        run = schedule(jobs, NODE, Rules(queue="strict", order="fair", fair_share=fair), policy="p")
+        run = schedule(jobs, NODE, GangRules(queue="strict", order="fair", fair_share=fair), policy="p")
         assert run["first_start"].to_list() == starts
 
 
@@ -114,7 +104,7 @@ class TestFailures:
     JOBS = gangs(*((str(job), job, 50_000, 1 + job % 4) for job in range(200)))
 
     def run(self, order="fifo", **values):
-        rules = Rules(
+        rules = GangRules(
             queue="pass", order=order, failures=Failures(**({"mtbf_gpu_h": 20.0} | values)),
             checkpoints=Checkpoints(write_s=30.0),
         )  # fmt: skip
@@ -134,7 +124,7 @@ class TestFailures:
         assert first["preemptions"].to_list() != self.run(seed=1)["preemptions"].to_list()
 
     def test_a_job_that_never_gets_on_is_named_instead_of_run_for_ever(self):
-        rules = Rules(queue="strict", failures=Failures(mtbf_gpu_h=0.001))
+        rules = GangRules(queue="strict", failures=Failures(mtbf_gpu_h=0.001))
         with pytest.raises(ScenarioError, match="job 'doomed': expected an end after at most 10000 starts"):
             schedule(gangs(("fine", 0, 1, 1), ("doomed", 1, 1000, 4)), NODE, rules, policy="p")
 
@@ -151,9 +141,9 @@ class TestRefused:
         with pytest.raises(SchemaError, match="'profile': expected jobs on whole GPUs"):
             schedule(gangs(("a", 0, 1, 1), profile=["1g.10gb"]), NODE, STRICT, policy="p")
         with pytest.raises(SchemaError, match=r"'predicted_gpu_s'.*'a'"):
-            schedule(gangs(("a", 0, 1, 1)), NODE, Rules(order="qssf", queue="pass"), policy="p")
+            schedule(gangs(("a", 0, 1, 1)), NODE, GangRules(order="qssf", queue="pass"), policy="p")
         with pytest.raises(SchemaError, match="'limit_s'"):
-            schedule(gangs(("a", 0, 1, 1)), NODE, Rules(queue="easy"), policy="p")
+            schedule(gangs(("a", 0, 1, 1)), NODE, GangRules(queue="easy"), policy="p")
 
     def test_negative_durations(self):
         with pytest.raises(SchemaError, match="run_s below 0"):
@@ -168,7 +158,7 @@ class TestRefused:
     )
     def test_rules_that_do_not_go_together(self, values, words):
         with pytest.raises(ScenarioError, match=words):
-            Rules(**values)
+            GangRules(**values)
 
     @pytest.mark.parametrize(
         "make",
@@ -189,12 +179,12 @@ class TestRefused:
     @pytest.mark.parametrize("values", [{"order": "sjf"}, {"queue": "pass"}, {"failures": Failures()}])
     def test_a_run_over_a_calendar_knows_fifo_alone(self, values):
         jobs, calendar = gangs(("a", 0, 1, 1), limit_s=[1.0]), Calendar.constant({"gpu": 4})
-        with pytest.raises(ScenarioError, match="schedule knows the others"):
-            simulate(jobs, NODE, calendar, Rules(**values), policy="p")
+        with pytest.raises(ScenarioError, match="Orders and stops are for gangs"):
+            simulate(jobs, NODE, calendar, GangRules(**values), policy="p")
 
 
 def test_no_jobs_give_no_outcomes():
-    for rules in (STRICT, Rules(), Rules(order="sjf", queue="pass")):
+    for rules in (STRICT, GangRules(), GangRules(order="sjf", queue="pass")):
         assert schedule(gangs(("a", 0, 1, 1)).clear(), NODE, rules, policy="p").height == 0
 
 
@@ -202,7 +192,7 @@ def test_jobs_without_duration_and_all_at_once_end():
     jobs = gangs(*((str(number), 0, 0, 1 + number % 4) for number in range(100))).with_columns(
         limit_s="run_s"
     )
-    for rules in (STRICT, Rules(), Rules(queue="pass", order="sjf")):
+    for rules in (STRICT, GangRules(), GangRules(queue="pass", order="sjf")):
         run = schedule(jobs, NODE, rules, policy="p")
         assert run["end"].to_list() == [0.0] * 100
 

@@ -1,4 +1,4 @@
-"""When jobs held GPUs: one row for every time that a job waited for some and then held them."""
+"""What became of jobs on whole GPUs, and the table of their spells."""
 
 from __future__ import annotations
 
@@ -6,38 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import dataframely as dy
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.schemas import conform
-
-ENDINGS = ("finished", "preempted", "failed", "resized", "next phase")
-
-
-class Spells(dy.Schema):
-    """One spell: a job waits, and then holds the same GPUs without a break. Every job has at least one."""
-
-    job_id = dy.String(nullable=False)
-    tenant = dy.String(nullable=False)
-    since_s = dy.Float64(nullable=False)
-    """It waited from then on: its submission, or the end of its spell before."""
-    start_s = dy.Float64(nullable=True)
-    """It held GPUs from then on; null if it never got any more."""
-    end_s = dy.Float64(nullable=True)
-    profile = dy.String(nullable=False)
-    """What it asked for."""
-    served_on = dy.String(nullable=True)
-    gpus = dy.Int32(nullable=False)
-    """What it held; what it asked for if it never got any more."""
-    node = dy.Int32(nullable=True)
-    """The first one."""
-    gpu = dy.Int32(nullable=True)
-    lost_s = dy.Float64(nullable=False)
-    """Time of the spell which was for nothing that lasts: overhead, checkpoints, work done again, slow-downs."""
-    ended = dy.Enum(ENDINGS, nullable=True)
-    """Why it ended; ``"resized"``: with other GPUs in the same instant."""
+from gpuplanner.simulate.spells import Spells
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +21,7 @@ class GangRun:
     Parameters
     ----------
     outcomes : polars.DataFrame
-        As of :func:`~gpuplanner.simulate.gangs.schedule`.
+        As of :func:`~gpuplanner.lab.gangs.schedule`.
     spells : polars.DataFrame
         One row for every time that a job held its GPUs, in the order of the jobs and then of time: ``job_id``,
         ``tenant``, ``since_s`` (it waited from then on), ``start_s``, ``end_s``, ``profile``, ``served_on``,

@@ -7,8 +7,9 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import SchemaError
+from gpuplanner.lab.gangs import GangRules, run_gangs, schedule
 from gpuplanner.metrics import always_on, job_measures, measure
-from gpuplanner.simulate import Checkpoints, Failures, Fleet, Preemption, Rules, run_gangs, schedule
+from gpuplanner.simulate import Checkpoints, Failures, Fleet, Preemption
 
 POOL = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=1)
 
@@ -56,7 +57,7 @@ def test_slowdown_of_short_jobs_in_mm1_is_that_of_theory():
                 "profile": "gpu",
             }
         )
-        outcomes = schedule(frame, POOL, Rules(queue="strict"), policy="p").tail(jobs - 2000)
+        outcomes = schedule(frame, POOL, GangRules(queue="strict"), policy="p").tail(jobs - 2000)
         found = job_measures(outcomes).filter(pl.col("run_time_s").is_between(90, 110))
         inverse = (1 / found["run_time_s"]).mean()
         means.append((found["slowdown"].mean() - 1) / inverse)
@@ -77,7 +78,7 @@ def test_goodput_is_the_work_of_the_jobs_whatever_was_lost():
             "profile": "gpu",
         }
     )
-    rules = Rules(
+    rules = GangRules(
         queue="pass", failures=Failures(mtbf_gpu_h=8.0, seed=1), checkpoints=Checkpoints(interval_s=1800.0)
     )
     run = always_on(run_gangs(jobs, Fleet("H100-80GB-SXM5", 2, 4), rules, policy="p"), 8)
@@ -106,7 +107,7 @@ def test_time_back_in_the_queue_is_neither_held_nor_useful():
             "tier": [1, 0],
         }
     )
-    rules = Rules(
+    rules = GangRules(
         queue="pass",
         tiers_preempt=True,
         preemption=Preemption(overhead_s=((1, 0.0),)),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
+from gpuplanner.lab.gangs import GangRules, run_gangs, schedule
 from gpuplanner.metrics import (
     NOBODY,
     Claims,
@@ -23,22 +24,13 @@ from gpuplanner.metrics import (
     shares_over_time,
     tenant_accounts,
 )
-from gpuplanner.simulate import (
-    Calendar,
-    Checkpoints,
-    FairShare,
-    Fleet,
-    Rules,
-    run_gangs,
-    schedule,
-    simulate,
-)
+from gpuplanner.simulate import Calendar, Checkpoints, FairShare, Fleet, Rules, simulate
 
 GPUS = 4
 FLEET = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=GPUS)
 BY_THE_SECOND = [
-    *(Rules(queue="pass", order=order) for order in ("fifo", "sjf", "fair")),
-    Rules(queue="strict", tiers_preempt=True, checkpoints=Checkpoints(5.0)),
+    *(GangRules(queue="pass", order=order) for order in ("fifo", "sjf", "fair")),
+    GangRules(queue="strict", tiers_preempt=True, checkpoints=Checkpoints(5.0)),
 ]
 """Rules under which whole seconds stay whole; the last one stops jobs."""
 
@@ -150,12 +142,12 @@ def test_alone_nothing_is_lacking_that_could_be_given():
             "profile": "gpu",
         }
     )
-    claimed = claims(schedule(jobs, FLEET, Rules(queue="strict"), policy="p"))
+    claimed = claims(schedule(jobs, FLEET, GangRules(queue="strict"), policy="p"))
     row = tenant_accounts(claimed, {"only": 4.0}).row(0, named=True)
     # From 20 to 50 s two GPUs are due and idle: the queue, not another tenant, is in the way.
     assert row["deficit_gpu_hours"] * 3600 == pytest.approx(60.0)
     assert borrowing(claimed, {"only": 4.0}).rows() == [(NOBODY, "only", pytest.approx(60 / 3600))]
-    alone = claims(schedule(jobs.head(2), FLEET, Rules(queue="strict"), policy="p"))
+    alone = claims(schedule(jobs.head(2), FLEET, GangRules(queue="strict"), policy="p"))
     assert tenant_accounts(alone, {"only": 4.0})["deficit_gpu_hours"].sum() == 0
     assert borrowing(alone, {"only": 4.0}).is_empty()
 
@@ -208,7 +200,7 @@ def test_jobs_that_never_start_or_end_claim_until_the_end_of_the_window():
 
 def test_stopped_jobs_are_refused_by_name():
     outcomes = pl.DataFrame({"job_id": ["a"], "preemptions": [2]})
-    with pytest.raises(SchemaError, match=r"1 that were stopped: 'a'.*run_gangs"):
+    with pytest.raises(SchemaError, match=r"1 that were stopped: 'a'.*with its spells"):
         claims(outcomes)
 
 
@@ -244,7 +236,7 @@ def test_jain_lies_between_one_nth_and_one(values):
 
 
 def test_empty_runs_have_empty_accounts():
-    nothing = claims(schedule(_no_jobs(), FLEET, Rules(queue="strict"), policy="p"))
+    nothing = claims(schedule(_no_jobs(), FLEET, GangRules(queue="strict"), policy="p"))
     assert tenant_accounts(nothing, {}).is_empty()
     assert borrowing(nothing, {}).is_empty()
 

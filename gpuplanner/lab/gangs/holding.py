@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from gpuplanner.simulate.gangs.arrays import MOST_STARTS, Gangs
-from gpuplanner.simulate.gangs.nodes import change_node
+from gpuplanner.lab.gangs.arrays import MOST_STARTS, Gangs
 from gpuplanner.simulate.jit import compiled
+from gpuplanner.simulate.slices.whole_gpus import change_node
 
 
 @compiled
