@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.study.test_calibration import GPUS, cluster, trace_of
 
 from gpuplanner.inbox import write_dataset
 from gpuplanner.scenario import Scenario
@@ -22,6 +21,7 @@ from gpuplanner.study.decision.policies import FEWER, LEVERS, POLICY_NAMES
 from gpuplanner.study.decision.record import Comparison, PolicyRow
 from gpuplanner.study.decision.sentences import unknown_decision
 from gpuplanner.study.decision.types import ASSUMED, OBSERVED, QUEUE, TODAY, Saving
+from tests.study.test_calibration import GPUS, cluster, trace_of
 
 JOBS = 1500
 FEW = {"policies": "static_whole", "path": "operator"}
