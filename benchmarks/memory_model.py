@@ -21,15 +21,39 @@ from gpuplanner.sizing.predict import (
     fit_model,
     measured_runs,
     peak_model_text,
+    predict_table,
     scored,
 )
-from gpuplanner.sizing.predict.calibrate import Runs, fit_knobs, predicted_gib, source_names
+from gpuplanner.sizing.predict.calibrate import (
+    Floats,
+    Runs,
+    few_rows,
+    fit_knobs,
+    predicted_gib,
+    source_names,
+)
 from gpuplanner.sizing.predict.evaluate import Evaluation, accuracy_of
+from gpuplanner.sizing.predict.methods import methods
 from gpuplanner.sizing.predict.peak import COMPONENTS
+from gpuplanner.sizing.predict.reading.rows import question
 from gpuplanner.sizing.predict.tools import ANY
 
 ROOT = Path(__file__).parents[1]
 UNDECIDED = ("source", "model", "family", "predicted_gib", "upper_gib", "measured", "accuracy", "missing")
+RISK, FOLDS = 0.05, 5
+"""The risk that `size` accepts unless told; parts into which rows of a tool are cut, equal rows in the same."""
+READ_HERE = [
+    "model",
+    "seq_len",
+    "micro_batch",
+    "precision",
+    "method",
+    "quantization",
+    "zero_stage",
+    "tp",
+    "pp",
+    "n_gpus",
+]
 ROWS = "memory/memory_measurements.csv"
 HEAD = """# Memory of training jobs: how well it is predicted
 
@@ -54,14 +78,98 @@ def main() -> None:
     frame, _ = scored(table)
     families = frame.group_by("family").agg(pl.col("accuracy").mean(), rows=pl.len()).sort("family")
     model = replace(model, accuracy={name: (accuracy, rows) for name, accuracy, rows in families.iter_rows()})
-    page = HEAD.format(rows=ROWS, count=len(table), measured=len(held)) + _page(
-        evaluate(table), ablation(table)
-    )
+    page = HEAD.format(rows=ROWS, count=len(table), measured=len(held)) + _page(table, evaluate(table))
     if "--write" in sys.argv:
         (ROOT / "gpuplanner/sizing/predict/default.json").write_text(peak_model_text(model), "utf-8")
         (ROOT / "docs/memory.md").write_text(page, "utf-8")
     else:
         print(page)
+
+
+def bounds(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """Cover and width of bounds, and the risk of running out, by what was left out of the runs learned from."""
+    asked = [question(row) for row in table.iter_rows(named=True)]
+    keyed = table.with_columns(
+        tool=pl.Series([each.label for each in asked]),
+        built=pl.Series(["?" if each.job is None else each.job.model.name for each in asked]),
+        fold=table.select(READ_HERE).hash_rows(seed=1) % FOLDS,
+    )
+    levels = {
+        "tool seen": ["tool", "fold"],
+        "architecture unseen": ["tool", "built"],
+        "tool unseen": ["tool"],
+    }
+    return [
+        *(_bound(name, keyed, by) for name, by in levels.items()),
+        _bound("tool not known", keyed, ["tool"], tool=ANY),
+        _bound("tool not known, its adapters stated", _adapters_stated(keyed), ["tool"], tool=ANY),
+    ]
+
+
+def _adapters_stated(table: pl.DataFrame) -> pl.DataFrame:
+    """The same rows with rank and matrices of adapters, which these tables lack and the tools' recipes say."""
+    jobs = [question(row).job for row in table.iter_rows(named=True)]
+    lora = [job if job is not None and methods()[job.method].of_rank else None for job in jobs]
+    return table.with_columns(
+        lora_rank=pl.Series([None if job is None else str(job.lora_rank) for job in lora], dtype=pl.String),
+        lora_targets=pl.Series(
+            [None if job is None else ", ".join(f"{name}_proj" for name in job.lora_targets) for job in lora],
+            dtype=pl.String,
+        ),
+    )
+
+
+def _bound(name: str, table: pl.DataFrame, by: list[str], tool: str | None = None) -> dict[str, Any]:
+    """Each group of rows answered by a model that was learned from the rows of no such group."""
+    answers = []
+    for key, part in table.group_by(by, maintain_order=True):
+        out = pl.all_horizontal(pl.col(column) == value for column, value in zip(by, key, strict=True))
+        rest = table.filter(~out)
+        if len(by) > 1 and not rest.filter(pl.col("tool") == key[0])["measured_peak_gib"].drop_nulls().len():
+            continue  # of its tool nothing else was measured
+        generic = measured_runs(rest, tool=ANY)[0] if tool else None
+        answers.append(predict_table(part, fit_model(measured_runs(rest)[0], generic=generic), tool=tool))
+    told = pl.concat(answers).with_columns(
+        pl.col("measured_peak_gib", "gpu_mem_gib").cast(pl.Float64, strict=False)
+    )
+    held = told.filter(pl.col("measured_peak_gib") > 0)
+    lost = told.filter(status="oom")
+    free = held.filter(pl.col("measured_peak_gib") <= 0.8 * pl.col("gpu_mem_gib"))
+    return {
+        "left out": name,
+        "rows": len(held),
+        "accuracy": float(
+            accuracy_of(held["predicted_gib"].to_numpy(), held["measured_peak_gib"].to_numpy()).mean()
+        ),
+        "cover": held.select((pl.col("measured_peak_gib") <= pl.col("upper_gib")).mean()).item(),
+        "width": held.select((pl.col("upper_gib") / pl.col("predicted_gib")).mean()).item(),
+        "out of memory above 5 %": f"{(lost['p_oom'] > RISK).sum()} of {len(lost)}",
+        "a fifth free below 5 %": free.select((pl.col("p_oom") < RISK).mean()).item(),
+    }
+
+
+def few(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """Accuracy on the other rows of a source after some random ones of it; all: after every row, on the same rows."""
+    runs, generic = measured_runs(table)[0], measured_runs(table, tool=ANY)[0]
+    rows = []
+    for known, read in ((True, runs), (False, generic)):
+        for source in source_names(runs):
+            own, knobs = read.take(runs.of(source)), fit_knobs(runs.take(~runs.of(source)))
+            row: dict[str, Any] = {"tool": source, "its facts": "known" if known else "taken away"}
+            for count in (1, 5):
+                drawn = few_rows(own, knobs, draws=100, seed=1, few=count, known=known)
+                row[f"without {count}"] = _mean([(knobs, rest) for _, rest, _ in drawn])
+                row[f"after {count}"] = _mean([(learned, rest) for learned, rest, _ in drawn])
+            rows.append(row | {"all": _mean([(fit_knobs(own, knobs, widen=10.0), own)])})
+    return rows
+
+
+def _mean(answers: list[tuple[Floats, Runs]]) -> float:
+    return float(
+        np.mean(
+            [accuracy_of(predicted_gib(runs.parts, knobs), runs.measured).mean() for knobs, runs in answers]
+        )
+    )
 
 
 def ablation(table: pl.DataFrame) -> list[dict[str, Any]]:
@@ -112,7 +220,8 @@ def _with_regime(job: TrainingJob) -> TrainingJob:
     )
 
 
-def _page(found: Evaluation, without: list[dict]) -> str:
+def _page(table: pl.DataFrame, found: Evaluation) -> str:
+    without, reach, after = ablation(table), bounds(table), few(table)
     told = found.to_dict()
     groups = [{"group": "all", **told["overall"]}, {"group": "decided", **told["decided"]}]
     groups += [row for name in ("sources", "methods", "sizes") for row in told[name]]
@@ -133,6 +242,18 @@ def _page(found: Evaluation, without: list[dict]) -> str:
         f"width {found.generic.width:.2f}.",
         f"Out of memory: {oom.said} of {oom.rows} runs were said so; {oom.above_board_said_to_fit} runs above",
         f"their board were said to fit. Not predicted: {found.not_predicted.rows} rows.",
+        "\n## Bounds and risk, by what was left out\n",
+        "Rows are answered by a model that was learned without the rows like them: a fifth of the rows of a tool, one",
+        "architecture of a tool, a tool, a tool with its facts; in the last line the rows also state rank and matrices",
+        "of their adapters. Where a board is stated it limits a bound. Risk is that of running out of memory, where",
+        "the measured peak leaves a fifth of the board free and where the run ended so; `size` accepts 5 % unless",
+        "told.\n",
+        _table(reach, tuple(reach[0])),
+        "\n## After a few rows of one's own\n",
+        "Mean over 100 draws, on the rows that were not drawn, with what the same rows have without them. `all` is",
+        "learned from every row and judged on the same: no knobs do much better, what is left the rows do not say.",
+        "How much a tool's first rows weigh was set on these draws.\n",
+        _table(after, tuple(after[0])),
         "\n## Without one thing at a time\n",
         _table(without, tuple(without[0])),
         "\n## Rows that cannot be told from their columns\n",

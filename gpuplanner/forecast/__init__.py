@@ -7,18 +7,8 @@ from gpuplanner.forecast.decide import cost_curve, representatives
 from gpuplanner.forecast.judge import Judged, judge, realised
 from gpuplanner.forecast.models import LEVELS, MODELS, RULES
 from gpuplanner.forecast.reconcile import add_up, reconcile_mint, reconcile_to_pool
-from gpuplanner.forecast.result import (
-    CHOSEN,
-    ForecastResult,
-    ahead_table,
-    best_fixed,
-    fold_scores,
-    fold_table,
-    forecast_demand,
-    mean_scores,
-    score,
-    weights_in_words,
-)
+from gpuplanner.forecast.record import CHOSEN, best_fixed, fold_scores, fold_table, mean_scores, score
+from gpuplanner.forecast.result import ForecastResult, ahead_table, forecast_demand, weights_in_words
 from gpuplanner.forecast.scores import coverage, mae, pinball, seasonal_scale, smape
 
 __all__ = [

@@ -11,7 +11,8 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
     """Bytes a layer keeps for a micro-batch: what tensor parallelism does not split, and what it does.
 
     Per token and hidden element in 16 bit: norms' inputs 2 + 2 and outputs 2 + 2, queries 2, attention output 2, keys
-    and values 2 + 2 by their width, and 8 (gated) or 4 (not) by the MLP's [1]_. A norm that upcasts (RMS, eager) keeps
+    and values 2 + 2 by their width, and 8 (gated) or 4 (not) by the MLP's [1]_. A GELU that is composed of elementary
+    operations keeps what `_composed_gelu` counts. A norm that upcasts (RMS, eager) keeps
     fp32 and costs about 7 more; masks of dropout cost 1 + 1. A frozen layer does not keep the inputs of its linear
     layers, unless a 4 bit kernel does; adapters keep theirs. The score matrix adds ``5 a s²``, and with flash attention
     ``4 a s`` of statistics.
@@ -34,6 +35,8 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
     outputs, products = inputs, 2.0 * f
     upcast = 7.0 * model.norms / 2 * (model.norm == "rms" and not job.compiled)
     mlp = (6.0 if job.compiled else 8.0) * f if model.gated else 4.0 * f
+    if job.composed_gelu and not job.compiled and not model.gated:
+        mlp = _composed_gelu(job) * f
     split = 4 * q + 4 * kv + mlp + (2 * q + 2 * kv if job.qkv_kept else 0.0)
     if methods()[job.method].base == "frozen" and not job.inputs_kept:
         outputs, split = 0.0, split - products
@@ -45,6 +48,16 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
     masks = 2.0 if job.dropout else 0.0
     whole = (inputs + outputs + upcast + masks) * per_token
     return whole, (split + added) * per_token + rows
+
+
+def _composed_gelu(job: TrainingJob) -> float:
+    """Bytes by the MLP's width that ``0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`` keeps, one operation after another.
+
+    In the model's type x for its power, tanh, 1 + tanh, x / 2 and the product. Autocast makes the power and all that
+    follows of it fp32, and casts the product for the matrix behind it.
+    """
+    regime = job.adapter_regime if job.frozen else job.regime
+    return 4.0 + 4.0 + 4.0 + 2.0 + 2.0 if regime in ("amp", "amp18") else 5 * 2.0
 
 
 def _adapter_elements(job: TrainingJob) -> float:

@@ -42,6 +42,8 @@ class Architecture:
         layers with a dense MLP of `ffn`. All experts are resident.
     q_rank, kv_rank, rope_dim, v_dim : int
         Latent attention (MLA): ranks of query (0: full) and of key and value, rotary and value size of a head.
+    gelu_new : bool
+        The MLP's activation is the tanh form of GELU that some libraries compose of elementary operations.
     extra : int
         Parameters of what is none of these: poolers, norms of embeddings.
     given_params : float
@@ -75,6 +77,7 @@ class Architecture:
     kv_rank: int = 0
     rope_dim: int = 0
     v_dim: int = 0
+    gelu_new: bool = False
     extra: int = 0
     kind: str = "decoder"
     given_params: float = 0.0

@@ -22,7 +22,7 @@ FEW = 5
 """Rows of a tool after which a bound is that of few rows."""
 BETWEEN = {True: 0.03, False: 0.3}
 """Standard deviation of the logarithm of a shift of all peaks of a tool, by whether its facts are known."""
-SHRINK = 2.0
+SHRINK = 8.0
 """Rows that everybody's knobs weigh against a tool's own, as its first rows may be odd ones."""
 TOOL_PRIOR = 1.5
 """How much wider the prior of a tool's knobs is about everybody's than everybody's about 1."""

@@ -178,6 +178,7 @@ def from_config(config: Mapping[str, Any], name: str) -> tuple[Architecture, lis
         value = next((config[each] for each in names if config.get(each) is not None), None)
         if value is not None:
             given[field] = value
+    given["gelu_new"] = "gelu_new" in (config.get("activation_function"), config.get("hidden_act"))
     if config.get("multi_query") and "num_kv_heads" not in config:
         given["kv_heads"] = 1
     given["qkv_bias"] = bool(config.get("attention_bias", given.get("qkv_bias", False)))
@@ -274,7 +275,7 @@ def _value(field: str, text: str | float) -> Any:  # noqa: ANN401 - what the fie
     except ValueError:
         text_out = message(f"model, {field}", "a number", repr(text), "Mend it.")
         raise ScenarioError(text_out) from None
-    if field in ("gated", "tied", "bias", "qkv_bias", "qk_norm"):
+    if field in ("gated", "tied", "bias", "qkv_bias", "qk_norm", "gelu_new"):
         return bool(number)
     return number if field.startswith("given") else int(number)
 

@@ -46,6 +46,10 @@ class TrainingJob:
     recompute : {"none", "selective", "full"}
         What is computed again in backward; `selective` says which: ``"operators"`` (all but attention and every other
         matrix product) or ``"attention"`` (its scores alone).
+    gradients_freed : bool
+        Gradients are let go after a step and made anew in backward, while activations go.
+    composed_gelu : bool
+        GELU is composed of elementary operations, each of which keeps what its gradient needs.
     loss_chunks, loss_gib
         Chunks of the loss; or GiB of fp32 logits that a chunk has at most.
     meter : {"allocated", "reserved", "device"}
@@ -94,6 +98,8 @@ class TrainingJob:
     fused_step: bool = False
     step_in_backward: bool = False
     gradients_whole: bool = False
+    gradients_freed: bool = False
+    composed_gelu: bool = False
     frozen_gradients: bool = False
     reduce_bucket: float = 0.0
     allgather_bucket: float = 0.0

@@ -14,6 +14,7 @@ from gpuplanner.sizing.predict.static import (
     dequantised_bytes,
     frozen_bytes,
     gathered_bytes,
+    late_gradient_bytes,
     stage_params,
     trained_bytes,
 )
@@ -69,8 +70,9 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
     """GiB of each of `COMPONENTS` on the most loaded GPU.
 
     The first stage of a pipeline holds the most activations, the last one the logits; a layer is computed again when
-    the logits are gone, and a step that is not fused has its temporary when the activations are. Whichever is larger
-    counts, the other is 0. Slack is a share of what comes and goes in a step.
+    the logits are gone, and a step that is not fused has its temporary when the activations are; gradients that are
+    made anew come as activations go. Whichever is larger counts, the other is 0. Slack is a share of what comes and
+    goes in a step.
 
     Examples
     --------
@@ -88,10 +90,14 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
         kept, logits = max(first, last) + working, 0.0
     else:
         kept = last
-    if step > kept + logits:
+    late = 0.0 if job.frozen else late_gradient_bytes(job, stage)
+    if step > max(kept + logits - late, working):
         kept = logits = 0.0
-    else:
-        step = 0.0
+    elif late > kept + logits - working:
+        kept, logits, step = working, 0.0, 0.0
+    else:  # what is kept beside the states is what is more than the gradients that come in its place
+        step, taken = 0.0, min(late, kept)
+        kept, logits = kept - taken, logits - (late - taken)
     gathered = gathered_bytes(job) + dequantised_bytes(job)
     parts = [states, adapter_bytes(job), gathered, kept, logits, step, bucket_bytes(job, stage)]
     slack = slack_share() * sum(parts[2:]) if job.meter != "allocated" else 0.0

@@ -96,6 +96,32 @@ def trained_bytes(job: TrainingJob, params: float) -> float:
     return kept + at_once + states * (shared if kind in (*FULLY, "zero1", "zero2") else held)
 
 
+def late_gradient_bytes(job: TrainingJob, params: float) -> float:
+    """Gradients of :func:`trained_bytes` that do not lie there yet when forward has kept all of its activations.
+
+    A framework that lets them go after each step makes them anew in backward, which frees activations as it goes; of
+    several micro-batches a step all but the first find them there. Replicas reduce in buckets that stay. Pieces of
+    sharded gradients are too small for activations to lie where they lay, and the allocator keeps their place.
+    """
+    shared = job.shards if job.sharding in (*FULLY, "zero2") and not job.gradients_whole else 1
+    replicas = job.shards > 1 and job.sharding in ("", "ddp")
+    if (
+        replicas
+        or job.accumulation > 1
+        or not job.gradients_freed
+        or job.offload == "all"
+        or job.step_in_backward
+    ):
+        return 0.0
+    if shared > 1 and job.meter != "allocated":
+        return 0.0
+    return (
+        regime_bytes(job.regime, job.optimizer)[1]
+        * (params if shared > 1 else params - _absent_params(job))
+        / shared
+    )
+
+
 def frozen_bytes(job: TrainingJob, params: float) -> float:
     """Weights of a model that is not trained, and gradients where the tool keeps them all the same."""
     model, n = job.model, job.shards if job.sharding in FULLY else 1

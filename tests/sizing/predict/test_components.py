@@ -12,6 +12,7 @@ from gpuplanner.sizing.predict.architecture import Architecture, agree
 from gpuplanner.sizing.predict.describe import describe, from_config, presets
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.peak import COMPONENTS, explained, logits_bytes, peak_gib
+from gpuplanner.sizing.predict.reading.rows import question
 from gpuplanner.sizing.predict.static import regime_bytes, stage_params, trained_bytes
 from gpuplanner.sizing.predict.tools import tool_facts
 
@@ -113,6 +114,46 @@ def test_logits_scale_with_vocabulary_and_chunks():
 def test_trainable_parameters_of_lora_are_those_that_its_tool_prints():
     for name, printed in (("phi-1.5", 1572864), ("stablelm-alpha-3b", 2097152), ("llama-2-13b", 6553600)):
         assert beside_params(TrainingJob(presets()[name], 1, method="lora")) == printed
+
+
+def test_gradients_that_are_made_anew_come_as_activations_go():
+    job = TrainingJob(presets()["llama-3.2-3b"], 4096, 1, regime="pure", fused_step=True, meter="allocated")
+    kept, freed = (sum(peak_gib(replace(job, gradients_freed=way))) for way in (False, True))
+    assert (kept - freed) * 2**30 == pytest.approx(2 * job.model.params(), rel=0.01)  # activations are more
+    several = replace(job, gradients_freed=True, accumulation=4)
+    assert sum(peak_gib(several)) == pytest.approx(kept)
+    small = replace(job, seq=128, recompute="full", gradients_freed=True)
+    states, *_ = peak_gib(small)
+    assert states * 2**30 == pytest.approx(8 * job.model.params(), rel=0.01)  # gradients are more
+    replicas = replace(job, dp=4, gradients_freed=True)
+    assert peak_gib(replicas) == peak_gib(
+        replace(replicas, gradients_freed=False)
+    )  # which reduce in buckets that stay
+
+
+def test_a_composed_gelu_keeps_a_tensor_an_operation():
+    def mlp(framework, model="gpt2", **more):
+        row = {
+            "framework": framework,
+            "model": model,
+            "seq_len": 1024,
+            "precision": "bf16-true",
+            "optimizer": "adamw",
+        }
+        job = question(row | more).job
+        return sum(layer_bytes(job)) / job.tokens / job.model.ffn
+
+    assert mlp("transformers") - mlp("pytorch") == pytest.approx(
+        6
+    )  # power, tanh, 1 + tanh and a half, not one
+    assert mlp("transformers", precision="bf16") - mlp("pytorch") == pytest.approx(
+        12
+    )  # fp32 from the power on
+    assert mlp("transformers", torch_compile="yes") == pytest.approx(mlp("nanogpt"))
+    assert mlp("transformers", "pythia-1b") == pytest.approx(mlp("pytorch", "pythia-1b"))
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100}
+    assert from_config(config | {"activation_function": "gelu_new"}, "tiny")[0].gelu_new
+    assert not from_config(config | {"activation_function": "gelu"}, "tiny")[0].gelu_new
 
 
 def test_components_are_not_negative_and_add_up():
