@@ -186,10 +186,7 @@ def _told(found: CostReview, by: str) -> None:
             f"{money_text(found.total, found.currency)} {found.currency} from {found.period[0]} to {found.period[1]}"
         )
         show_frame(getattr(found, f"by_{by}"), as_json=False, title=f"Cost by {by}, {found.currency}")
-        show(
-            {f"cost of a {name.replace('_', ' ')}": value for name, value in found.unit_costs.items()},
-            as_json=False,
-        )
+        show({f"cost of {name}": value for name, value in found.units_in_words.items()}, as_json=False)
     if found.energy is not None:
         show_frame(
             found.states.select("state", "gpu_hours", "^(energy|counted)_.*$"),

@@ -48,12 +48,9 @@ def month_parts(found: CostReview) -> Iterator[str]:
         )
         yield page.table(found.by_bucket, caption="By what was done with the time: idle has its reason")
         yield page.table(found.by_end, caption="What tenants were charged, by how their attempts ended")
-        units = {
-            f"a {name.replace('_', ' ')}": f"{value} {found.currency}"
-            for name, value in found.unit_costs.items()
-            if value
-        }
-        yield page.answers(units, caption="What a unit of work cost, idle included", answer="cost")
+        yield page.answers(
+            found.units_in_words, caption="What a unit of work cost, idle included", answer="cost"
+        )
     if found.energy is not None and (location := found.carbon_kg["location"]) is not None:
         one = found.carbon
         yield page.paragraph(

@@ -21,11 +21,17 @@ from gpuplanner.ledger.window import Window
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.money import Money, book_of, money
 from gpuplanner.study.past.history import History, history
-from gpuplanner.units import GRAMS_PER_KILOGRAM, split_exactly
+from gpuplanner.units import GRAMS_PER_KILOGRAM, money_text, split_exactly
 from gpuplanner.units import money as to_cents
 
 BILL_CLOSES = 0.01
 """A bill for GPU-hours that differ from those installed by a larger share is refused."""
+UNITS = {
+    "run": "a run", "successful_run": "a successful run", "gpu_hour_delivered": "a GPU-hour delivered",
+    "million_tokens": "a million tokens", "work_that_failed": "work that failed",
+    "work_that_was_redone": "work that was redone",
+}  # fmt: skip
+"""What is priced as a unit, in words."""
 SERVING = ("service", "inference")
 """Classes of jobs that answer requests."""
 PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
@@ -62,6 +68,15 @@ class CostReview:
     pue: float
     costs: pl.DataFrame
     missing: tuple[str, ...]
+
+    @property
+    def units_in_words(self) -> dict[str, str]:
+        """What each unit of work cost that is known, with its currency."""
+        known = {UNITS[name]: value for name, value in self.unit_costs.items() if value is not None}
+        return {
+            name: f"{money_text(Decimal(value), self.currency)} {self.currency}"
+            for name, value in known.items()
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """The object of ``cost --json``: amounts of money as text, to the cent."""
