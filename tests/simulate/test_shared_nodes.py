@@ -8,6 +8,8 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.simulate import Checkpoints, Failures, FairShare, Preemption
@@ -117,43 +119,57 @@ def test_the_cases_have_stops_failures_and_teams_that_lack_quota():
     assert never > 10  # those who ask for more than their quota ever is, or fit nowhere
 
 
-def test_work_is_conserved_run_by_run():
-    for case, _, outcome in some():
-        run = np.array([request["run"] for request in case["requests"]], float)
-        ready = np.array([request["ready"] for request in case["requests"]], float)
-        runs = outcome.runs().drop_nulls()
-        held = np.bincount(runs["request"].to_numpy(), (runs["at_s"] - runs["begun_s"]).to_numpy(), len(run))
-        done = ~np.isnan(outcome.end_s)
-        assert held[done] == pytest.approx((run + outcome.lost_s)[done])
-        assert (outcome.end_s - ready)[done] == pytest.approx((held + outcome.queued_s)[done])
-        counts = outcome.stopped.group_by("request").agg(pl.len(), pl.col("failed").sum())
-        for request, ended, failed in counts.iter_rows():
-            assert (outcome.stops[request], outcome.failures[request]) == (ended - failed, failed)
+ANY = (st.integers(0, 2**32 - 1), st.sampled_from(sorted(KINDS)), st.sampled_from(sorted(WAYS)))
+"""Any case: what it is drawn from, what its rules know, and how its nodes are cut and queued for."""
 
 
-def test_no_team_holds_more_than_its_quota_and_what_it_may_borrow():
-    bound = 0
-    for case, rules, outcome in some():
-        groups, teams = rules["groups"], rules["teams"]
-        runs = outcome.runs().filter(pl.col("at_s").is_null() | (pl.col("at_s") > pl.col("begun_s")))
-        units = np.array(rules["units"])[[request["profile"] for request in case["requests"]]]
-        units = units * [request["total"] for request in case["requests"]]
-        team = np.array(rules["team"])
-        request, begun = runs["request"].to_numpy(), runs["begun_s"].to_numpy()
-        until = runs["at_s"].fill_null(math.inf).to_numpy()
-        for number in range(teams):
-            one = groups[number]
-            if one["gpus"] is None and one["parent"] is None:
-                continue
-            may = (one["gpus"] or 0) if one["parent"] is None else math.inf
-            if one["borrow"] is not None:
-                may = min(may, (one["gpus"] or 0) + one["borrow"])
-            mine = team[request] == number
-            for now in begun[mine]:
-                holds = units[request[mine & (begun <= now) & (until > now)]].sum()
-                assert holds <= may
-                bound += holds == may
-    assert bound > 20
+@settings(max_examples=60, deadline=None)
+@given(*ANY)
+def test_work_is_conserved_run_by_run(seed, kind, way):
+    case, _, outcome = played(seed, kind, **WAYS[way])
+    run = np.array([request["run"] for request in case["requests"]], float)
+    ready = np.array([request["ready"] for request in case["requests"]], float)
+    runs = outcome.runs().drop_nulls()
+    held = np.bincount(runs["request"].to_numpy(), (runs["at_s"] - runs["begun_s"]).to_numpy(), len(run))
+    done = ~np.isnan(outcome.end_s)
+    assert held[done] == pytest.approx((run + outcome.lost_s)[done])
+    assert (outcome.end_s - ready)[done] == pytest.approx((held + outcome.queued_s)[done])
+    counts = outcome.stopped.group_by("request").agg(pl.len(), pl.col("failed").sum())
+    for request, ended, failed in counts.iter_rows():
+        assert (outcome.stops[request], outcome.failures[request]) == (ended - failed, failed)
+
+
+def held_beside_quota(case, rules, outcome):
+    """(held, allowed) of every team that has a quota, at each instant at which one of its requests begins."""
+    groups = rules["groups"]
+    runs = outcome.runs().filter(pl.col("at_s").is_null() | (pl.col("at_s") > pl.col("begun_s")))
+    units = np.array(rules["units"])[[request["profile"] for request in case["requests"]]]
+    units = units * [request["total"] for request in case["requests"]]
+    request, begun = runs["request"].to_numpy(), runs["begun_s"].to_numpy()
+    until, team = runs["at_s"].fill_null(math.inf).to_numpy(), np.array(rules["team"])
+    for number in range(rules["teams"]):
+        one = groups[number]
+        if one["gpus"] is None and one["parent"] is None:
+            continue
+        may = (one["gpus"] or 0) if one["parent"] is None else math.inf
+        if one["borrow"] is not None:
+            may = min(may, (one["gpus"] or 0) + one["borrow"])
+        mine = team[request] == number
+        for now in begun[mine]:
+            yield units[request[mine & (begun <= now) & (until > now)]].sum(), may
+
+
+@settings(max_examples=60, deadline=None)
+@given(*ANY)
+def test_no_team_holds_more_than_its_quota_and_what_it_may_borrow(seed, kind, way):
+    for held, may in held_beside_quota(*played(seed, kind, **WAYS[way])):
+        assert held <= may
+
+
+def test_quotas_are_used_to_the_last_of_them():
+    """The property above is not one of fleets on which quotas bind nobody."""
+    sums = [each for case in some() for each in held_beside_quota(*case)]
+    assert sum(held == may for held, may in sums) > 20
 
 
 @pytest.mark.parametrize("way", WAYS)
