@@ -235,7 +235,7 @@ def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json
         say(found.note)
     table = found.table()
     shown = [name for name in PLAN if name in table.columns and table[name].count()]
-    show_frame(table.select(shown), as_json=False, title=f"{wish.task} {found.model.name}")
+    show_frame(table.select(shown), as_json=False, title=f"{_task(wish)} {found.model.name}")
     for plan in found.plans[:3]:
         put(
             f"{plan.rank}: {plan.why}\n   next smaller: {plan.next_smaller}\n   {plan.launch}\n{plan.request}"
@@ -246,6 +246,12 @@ def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json
         show_frame(found.slice_table(), as_json=False, title="slices, also those that it does not fit")
     for line in found.assumed:
         put(f"assumed: {line}")
+
+
+def _task(wish: Wish) -> str:
+    """The task in the word that was asked for, where weights are narrow with what they are."""
+    narrow = f" ({wish.quantization})" if wish.quantization else ""
+    return ("q" if narrow and wish.task == "lora" else "") + wish.task + narrow
 
 
 def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:

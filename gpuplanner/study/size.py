@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.catalog import board_names, slurm_type_of
+from gpuplanner.catalog import board_names, has_price, slurm_type_of
 from gpuplanner.errors import GpuPlannerError, InfeasiblePlanError, message
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.plain import to_plain
@@ -55,8 +55,11 @@ class Sized:
         return pl.DataFrame([plan.to_dict() for plan in self.plans], infer_schema_length=None)
 
     def slice_table(self) -> pl.DataFrame:
-        """One row a slice of the boards at hand."""
-        return pl.DataFrame([asdict(one) for one in self.slices])
+        """One row a slice of the boards at hand; of serving, sequences at once where training has its micro-batch."""
+        table = pl.DataFrame([asdict(one) for one in self.slices])
+        if any(plan.engine for plan in self.plans):
+            return table.drop("recompute").rename({"micro_batch": "concurrency"})
+        return table
 
     def to_dict(self) -> dict[str, Any]:
         """All of it for JSON."""
@@ -89,6 +92,9 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
         assumed.append(f"tool {wish.tool!r} is not known: generic facts")
     if not wish.boards:
         assumed.append("boards: all with a list price; name those at hand with --gpus BOARD=COUNT or --data")
+    unpriced = [board.name for board, _ in boards if not has_price(board.name)]
+    if unpriced:
+        assumed.append(f"price: none is known of {', '.join(unpriced)}, plans of it have no cost")
     fits: list[SliceFit] = []
     if wish.task == "serve":
         plans, fits = serving_plans(wish, model, boards, peaks)

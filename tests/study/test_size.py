@@ -192,6 +192,20 @@ def test_the_command_answers_with_plans_probability_cost_and_energy():
     assert CliRunner().invoke(app, ["size", "--model", "gpt2", "--deadline", "soon"]).exit_code == 2
 
 
+def test_the_screen_says_what_was_asked_for_in_its_own_words():
+    register_commands()
+    words = "size --model llama-3.2-1b --task qlora --tool axolotl --gpus A100-40GB=1"
+    lora = CliRunner().invoke(app, words.split()).stdout
+    assert lora.startswith("qlora (nf4-dq) llama-3.2-1b")
+    assert "# weights of nf4-dq" in lora
+    words = "size --model bert-base --task serve --seq 512 --gpus A30-24GB=1"
+    served = CliRunner().invoke(app, words.split()).stdout
+    slices = served[served.index("slices, also") :]
+    assert "concurrency" in slices
+    assert "micro_batch" not in slices
+    assert "price: none is known of A30-24GB" in served
+
+
 def test_what_is_known_of_a_job_narrows_its_speed_on_slices(tmp_path):
     """Telemetry narrows an interval that spanned tenfold and more; a slice that was measured has its own speed."""
     register_commands()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from gpuplanner.sizing.predict.reading.cells import number
 from gpuplanner.sizing.predict.tools import tool_facts
 
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "vocab")
+_READ = ("model", "params", "tp", *SHAPE)
 _WIDTHS = (0.5, 20.0)
 """Widths of an MLP by hidden size beyond which layers and parameters cannot be of one model."""
 _NAME_TOLERANCE = 0.2
@@ -30,7 +32,13 @@ class RowModel:
 
 
 def model_of(row: dict[str, str], tool: str) -> RowModel:
-    """Read the architecture of a row."""
+    """Read the architecture of a row; rows of one model share it."""
+    return _model_of(tuple((name, row[name]) for name in _READ if name in row), tool)
+
+
+@functools.lru_cache(1024)
+def _model_of(items: tuple[tuple[str, str], ...], tool: str) -> RowModel:
+    row = dict(items)
     found, name, params = RowModel(), row.get("model", ""), number(row, "params")
     known = known_preset(name)
     shape: dict[str, Any] = {each: int(number(row, each) or 0) for each in SHAPE}
