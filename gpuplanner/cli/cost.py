@@ -32,32 +32,26 @@ def cost(
     scenario: ScenarioPath,
     given: Given,
     by: Annotated[
-        str, typer.Option("--by", metavar="|".join(TABLES), help="What the cost is parted by, as text.")
+        str, typer.Option(metavar="|".join(TABLES), help="What the cost is parted by, as text.")
     ] = "tenant",
     focus: Annotated[
         Path | None,
-        typer.Option(
-            "--focus", metavar="FILE.csv", help="Write the charge lines as FOCUS 1.2; they sum to the total."
-        ),
+        typer.Option(metavar="FILE.csv", help="Write the charge lines as FOCUS 1.2; they sum to the total."),
     ] = None,
     bill: Annotated[
         Path | None,
-        typer.Option(
-            "--bill", metavar="DIR", help="Share the total of a bill that 'ingest' wrote; it must reconcile."
-        ),
+        typer.Option(metavar="DIR", help="Share the total of a bill that 'ingest' wrote; it must reconcile."),
     ] = None,
     workbook: Annotated[
-        Path | None, typer.Option("--workbook", metavar="FILE.xlsx", help="Write the tables as a workbook.")
+        Path | None, typer.Option(metavar="FILE.xlsx", help="Write the tables as a workbook.")
     ] = None,
     months: Annotated[
         int,
-        typer.Option(
-            "--months", min=0, max=120, help="Also say what to buy, reserve or rent over so many months."
-        ),
+        typer.Option(min=0, max=120, help="Also say what to buy, reserve or rent over so many months."),
     ] = 0,
     risk: Annotated[
         float,
-        typer.Option("--risk", min=0, max=1, help="With --months: weight of the dearest tenth of the paths."),
+        typer.Option(min=0, max=1, help="With --months: weight of the dearest tenth of the paths."),
     ] = 0.0,
     refresh: Annotated[
         str | None,
@@ -83,7 +77,7 @@ def cost(
         ),
     ] = None,
     shift_by: Annotated[
-        str, typer.Option("--shift-by", metavar="carbon|price", help="With --shift: what is to be least.")
+        str, typer.Option(metavar="carbon|price", help="With --shift: what is to be least.")
     ] = "carbon",
     ledger: Annotated[
         Path | None,

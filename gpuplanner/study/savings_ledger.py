@@ -232,25 +232,27 @@ def outcomes(months: tuple[SavingsMonth, ...]) -> Iterator[SavingOutcome]:
 def savings_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
     """A row for each promise that came due: hours a week and money a week, step by step."""
     seen = {one.month: one.seen for one in months}
-    rows = []
-    for one in outcomes(months):
-        then, now = seen[one.month].value_per_gpu_hour, seen[one.next_month].value_per_gpu_hour
-        steps = {} if then is None or now is None else one.money(then, now)
-        hours = {name: getattr(one, name) for name in ("promised", "low", "high", *REASONS, "realised")}
-        rows.append(
-            {"month": one.month, "seen_in": one.next_month, "demand_ratio": one.demand_ratio}
-            | {f"{name}_gpu_hours": value for name, value in hours.items()}
-            | {f"{name}_usd": steps.get(name) for name in ("promised", *REASONS, "price", "realised")}
-        )
-    hours_of = ("promised", "low", "high", *REASONS, "realised")
+    hours_of, money_of = (
+        ("promised", "low", "high", *REASONS, "realised"),
+        ("promised", *REASONS, "price", "realised"),
+    )
     columns: dict[str, pl.DataType] = {
         "month": pl.String(),
         "seen_in": pl.String(),
         "demand_ratio": pl.Float64(),
     }
-    columns |= {f"{name}_gpu_hours": pl.Float64() for name in hours_of}
-    columns |= {f"{name}_usd": CENTS for name in ("promised", *REASONS, "price", "realised")}
-    return pl.DataFrame(rows, schema=columns)
+    columns |= {f"{name}_gpu_hours": pl.Float64() for name in hours_of} | {
+        f"{name}_usd": CENTS for name in money_of
+    }
+    rows = []
+    for one in outcomes(months):
+        then, now = seen[one.month].value_per_gpu_hour, seen[one.next_month].value_per_gpu_hour
+        steps = {} if then is None or now is None else one.money(then, now)
+        hours = (getattr(one, name) for name in hours_of)
+        rows.append(
+            (one.month, one.next_month, one.demand_ratio, *hours, *(steps.get(name) for name in money_of))
+        )
+    return pl.DataFrame(rows, schema=columns, orient="row")
 
 
 def standing_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
@@ -302,21 +304,12 @@ def _promise(found: Comparison) -> SavingPromise:
     decision = found.decision
     saving, ends, more = decision.saving, decision.run_out, decision.gpus - decision.fleet_gpus
     return SavingPromise(
-        decision=decision.sentence,
-        action=decision.action,
-        policy=decision.policy,
-        gpus=decision.gpus,
-        layouts=decision.layouts,
-        gpu_hours=-float(more * HOURS_PER_WEEK) if more > 0 else saving.value or 0.0,
-        low=saving.low,
-        high=saving.high,
-        levers=tuple(LeverHours(lever, hours) for lever, hours in levers(found)),
-        quantile=found.quantile,
-        minutes=found.minutes,
-        usd_per_week=decision.worth.usd_per_week,
-        next_purchase=ends.recommended.date,
-        next_purchase_today=ends.today.date,
-    )
+        decision=decision.sentence, action=decision.action, policy=decision.policy, gpus=decision.gpus,
+        layouts=decision.layouts, gpu_hours=-float(more * HOURS_PER_WEEK) if more > 0 else saving.value or 0.0,
+        low=saving.low, high=saving.high, levers=tuple(LeverHours(lever, hours) for lever, hours in levers(found)),
+        quantile=found.quantile, minutes=found.minutes, usd_per_week=decision.worth.usd_per_week,
+        next_purchase=ends.recommended.date, next_purchase_today=ends.today.date,
+    )  # fmt: skip
 
 
 def _seen(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingPromise) -> MonthSeen:
@@ -340,21 +333,14 @@ def _seen(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingP
     worth = worth_for(scenario, everything, freed=fleet, fleet_gpus=fleet, gone=True)
     per_hour = max(fleet * HOURS_PER_WEEK, 1.0)
     return MonthSeen(
-        begin=known.begin.isoformat(),
-        end=known.end.isoformat(),
-        gpus=installed / HOURS_PER_WEEK,
-        installed_gpu_hours=installed,
-        down_gpu_hours=down,
-        rest_gpu_hours=rest,
-        busy_gpu_hours=sum(by_bucket.get(bucket, 0.0) for bucket in HELD_BUCKETS) / weeks,
-        waits=own,
-        late_gpu_hours=_late(waits, limits) / weeks,
-        later_gpu_hours=late_before,
-        ownership=worth.ownership,
+        begin=known.begin.isoformat(), end=known.end.isoformat(), gpus=installed / HOURS_PER_WEEK,
+        installed_gpu_hours=installed, down_gpu_hours=down, rest_gpu_hours=rest,
+        busy_gpu_hours=sum(by_bucket.get(bucket, 0.0) for bucket in HELD_BUCKETS) / weeks, waits=own,
+        late_gpu_hours=_late(waits, limits) / weeks, later_gpu_hours=late_before, ownership=worth.ownership,
         value_per_gpu_hour=None if worth.usd_per_week is None else worth.usd_per_week / per_hour,
         kwh_per_gpu_hour=None if worth.kwh_per_week is None else worth.kwh_per_week / per_hour,
         measured=not known.fleet.installed.inferred,
-    )
+    )  # fmt: skip
 
 
 def _waits(scenario: Scenario) -> pl.DataFrame:
