@@ -57,7 +57,7 @@ class Sized:
     def slice_table(self) -> pl.DataFrame:
         """One row a slice of the boards at hand; of serving, sequences at once where training has its micro-batch."""
         table = pl.DataFrame([asdict(one) for one in self.slices])
-        if any(plan.engine for plan in self.plans):
+        if self.slices and any(plan.engine for plan in self.plans):
             return table.drop("recompute").rename({"micro_batch": "concurrency"})
         return table
 

@@ -204,6 +204,7 @@ def test_the_screen_says_what_was_asked_for_in_its_own_words():
     assert "concurrency" in slices
     assert "micro_batch" not in slices
     assert "price: none is known of A30-24GB" in served
+    assert sized(Wish("gpt2", "serve", 512)).slice_table().is_empty()  # no boards at hand, no slices
 
 
 def test_what_is_known_of_a_job_narrows_its_speed_on_slices(tmp_path):
