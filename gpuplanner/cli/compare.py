@@ -6,7 +6,7 @@ import dataclasses
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuplanner.scenario import Scenario
     from gpuplanner.study.decision.record import Comparison, PolicyRow
     from gpuplanner.study.past.pools import FleetPools
+    from gpuplanner.study.tenants.advice import QuotaAdvice
     from gpuplanner.study.tenants.fairness import Fairness
     from gpuplanner.study.tenants.tried import SharingTried
 
@@ -122,63 +123,78 @@ def compare(
 
     With quotas, quotas to try or failures, also say which team waits more or less under them on the same weeks; with
     slow-downs of gangs or power of racks, what it makes of it where jobs are placed.
-    Of several boards, each by itself, and then all played together.
+    Of several boards, each by itself, quotas and racks as well, and then all played together.
     """
     from gpuplanner.files import require_file
     from gpuplanner.study.decision.record import compared
     from gpuplanner.study.fleet_decision import FleetCompared
     from gpuplanner.study.past.pools import pools_of
-    from gpuplanner.study.tenants.apart import is_placed, placed_apart
     from gpuplanner.study.tenants.together import pools_together
-    from gpuplanner.study.tenants.tried import is_asked, rules_tried
 
     if chart is not None:
         require_file(chart, inputs=[scenario])
     asked = given.scenario(scenario)
     pools = pools_of(asked)
     if pools.several:
-        if hindsight or chart is not None or is_asked(asked) or is_placed(asked):
-            text = (
-                "--chart, --hindsight, quotas, failures and racks show one pool: name its board with --board"
-            )
-            raise typer.BadParameter(text)
-        each = compare_pools(pools, as_json=as_json, quiet=quiet)
-        both = pools_together(pools)
-        if as_json:
-            told = {} if both is None else {"together": both.to_dict()}
-            show(FleetCompared(each).to_dict() | told, as_json=True)
-        elif both is not None:
-            put("")
-            for text in (both.sentence, *both.notes):
-                put(text)
-            show_frame(
-                both.pools, as_json=False, title=f"On their own boards, and on any; intervals {both.blocks}"
-            )
-        return
-    found = compared(asked, None if quiet else Told())
+        each = compare_pools(pools, as_json=True, quiet=quiet)
+    else:
+        each = {name: compared(own, None if quiet else Told()) for name, own in pools.pools.items()}
     if hindsight:
-        found = with_hindsight(asked, found, quiet=quiet)
+        each = {name: with_hindsight(pools.pools[name], one, quiet=quiet) for name, one in each.items()}
     if chart is not None:
         from gpuplanner.report.ways import write_ways
 
-        write_ways(found, chart, title=f"Equal service: {asked.name}")
+        write_ways(each, chart, title=f"Equal service: {asked.name}")
         say(f"written: {chart}")
-    tried = rules_tried(asked) if is_asked(asked) else None
-    placed = placed_apart(asked) if is_placed(asked) else None
+    more = {name: _also_asked(own) for name, own in pools.pools.items()}
+    both = pools_together(pools) if pools.several else None
     if as_json:
         from gpuplanner.study.decision.frames import levers
 
-        teams = {} if tried is None else {"sharing": tried.to_dict()}
-        teams |= {} if placed is None else {"placed": placed.to_dict()}
-        show(found.to_dict() | {"levers": dict(levers(found))} | teams, as_json=True)
+        told = {
+            name: one.to_dict()
+            | {"levers": dict(levers(one))}
+            | {what: part.to_dict() for what, part in more[name].items()}
+            for name, one in each.items()
+        }
+        fleet = FleetCompared(each).to_dict() | {"pools": told}
+        together = {} if both is None else {"together": both.to_dict()}
+        show(fleet | together if pools.several else next(iter(told.values())), as_json=True)
         return
-    show_comparison(found, quiet=quiet)
-    for one in found.projects:
-        put(one.sentence)
-    if tried is not None:
-        _show_tried(tried)
-    if placed is not None:
+    for name, one in each.items():
+        if pools.several:
+            put(f"\n{name}\n{'=' * len(name)}")
+        show_comparison(one, quiet=quiet)
+        for project in one.projects:
+            put(project.sentence)
+        _show_also_asked(more[name])
+    if pools.several:
         put("")
+        put(FleetCompared(each).sentence)
+    if both is not None:
+        put("")
+        for text in (both.sentence, *both.notes):
+            put(text)
+        show_frame(
+            both.pools, as_json=False, title=f"On their own boards, and on any; intervals {both.blocks}"
+        )
+
+
+def _also_asked(asked: Scenario) -> dict[str, Any]:
+    """What rules of sharing, failures, distance and power do on the same weeks, where a scenario states them."""
+    from gpuplanner.study.tenants.apart import is_placed, placed_apart
+    from gpuplanner.study.tenants.tried import is_asked, rules_tried
+
+    found: dict[str, Any] = {"sharing": rules_tried(asked)} if is_asked(asked) else {}
+    return found | ({"placed": placed_apart(asked)} if is_placed(asked) else {})
+
+
+def _show_also_asked(found: dict[str, Any]) -> None:
+    if "sharing" in found:
+        _show_tried(found["sharing"])
+    if "placed" in found:
+        put("")
+        placed = found["placed"]
         title = f"Ways to place the same jobs, GPU-hours a week; intervals {placed.blocks}"
         show_frame(placed.ways, as_json=False, title=title)
         for text in (placed.sentence, *placed.notes):
@@ -333,33 +349,30 @@ def fairness(
         require_file(chart, inputs=[scenario])
     asked = given.scenario(scenario)
     pools = pools_of(asked)
-    if pools.several:
-        if ahead or chart is not None:
-            text = "--chart and --ahead show one pool: name its board with --board"
-            raise typer.BadParameter(text)
-        each = {name: account(own) for name, own in pools.pools.items()}
-        if as_json:
-            show({"pools": {name: one.to_dict() for name, one in each.items()}}, as_json=True)
-        for name, one in each.items() if not as_json else ():
-            put(f"\n{name}\n{'=' * len(name)}")
-            _show_account(one, quiet=quiet)
-        return
-    found, advice = account(asked), None
+    each = {name: account(own) for name, own in pools.pools.items()}
+    advice: dict[str, QuotaAdvice] = {}
     if ahead:
         from gpuplanner.study.tenants.advice import quota_advice
 
-        advice = quota_advice(asked)
+        advice = {name: quota_advice(own) for name, own in pools.pools.items()}
     if chart is not None:
         from gpuplanner.report.teams import write_teams
 
-        write_teams(found, chart, ahead=advice, title=f"Teams: {asked.name}")
+        write_teams(each, chart, ahead=advice, title=f"Teams: {asked.name}")
         say(f"written: {chart}")
     if as_json:
-        show(found.to_dict() | ({} if advice is None else {"ahead": advice.to_dict()}), as_json=True)
+        told = {name: one.to_dict() for name, one in each.items()}
+        told = {
+            name: one | ({"ahead": advice[name].to_dict()} if ahead else {}) for name, one in told.items()
+        }
+        show({"pools": told} if pools.several else next(iter(told.values())), as_json=True)
         return
-    _show_account(found, quiet=quiet)
-    for title, table in () if advice is None else advice.told:
-        show_frame(table, as_json=False, title=title)
+    for name, one in each.items():
+        if pools.several:
+            put(f"\n{name}\n{'=' * len(name)}")
+        _show_account(one, quiet=quiet)
+        for title, table in advice[name].told if ahead else ():
+            show_frame(table, as_json=False, title=title)
 
 
 def _show_account(found: Fairness, *, quiet: bool) -> None:

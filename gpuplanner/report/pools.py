@@ -112,19 +112,12 @@ def fleet_page(
 ) -> str:
     """The page of a fleet."""
     decisions = {name: study.decision for name, study in studies.items()}
+    notes = [page.note(text) for text in _idle(fleet)]
     parts = [
-        page.section(
-            "The decision",
-            _by_pool(decisions),
-            page.table(
-                decision_table(decisions), caption="Decisions, pool by pool", headings=_HEADINGS,
-                formats={"saved_gpu_hours": ",.0f"},
-            ),
-            *[page.note(text) for text in _idle(fleet)],
-        ),
+        page.section("The decision", _by_pool(decisions), _decisions(decisions), *notes),
         _on_monday(decisions),
         _where_time_went(fleet),
-    ]  # fmt: skip
+    ]
     if planned is not None:
         parts.append(_plans(planned))
     both = pools_together(fleet)
@@ -140,6 +133,20 @@ def fleet_page(
         decision=fleet_sentence(decisions),
         provenance={"pools": ", ".join(studies), "made by": first.provenance.gpuplanner},
     )
+
+
+def decided_fleet(found: FleetCompared, both: PoolsTogether | None) -> Section:
+    """The decision on the whole fleet without pages around it: for notebooks."""
+    parts = [page.paragraph(found.sentence), _decisions(found.decisions)]
+    together = "" if both is None else together_section(both)
+    return Section(page.section("The decision, pool by pool", *parts) + together)
+
+
+def _decisions(decisions: Mapping[str, Decision]) -> str:
+    return page.table(
+        decision_table(decisions), caption="Decisions, pool by pool", headings=_HEADINGS,
+        formats={"saved_gpu_hours": ",.0f"},
+    )  # fmt: skip
 
 
 def _by_pool(decisions: Mapping[str, Decision]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpuplanner import plot
@@ -46,7 +47,13 @@ _TRIED = {
 _SAID = {"tenant": "team", "why": "why its jobs waited", "next_step": "next step"}
 
 
-def teams(found: Fairness, ahead: QuotaAdvice | None = None, tried: SharingTried | None = None) -> Section:
+def teams(
+    found: Fairness,
+    ahead: QuotaAdvice | None = None,
+    tried: SharingTried | None = None,
+    *,
+    title: str = _TITLE,
+) -> Section:
     """What every team was due and got, why its jobs waited, what other rules change, and what is ahead."""
     table = found.teams
     accounts = table.rename({"borrowed_gpu_hours": "above_gpu_hours", "owed_gpu_hours": "deficit_gpu_hours"})
@@ -57,7 +64,7 @@ def teams(found: Fairness, ahead: QuotaAdvice | None = None, tried: SharingTried
         f"at most {found.max_rho:,.1f} times; 1 is what sharing promises."
     )
     return page.fold(
-        _TITLE,
+        title,
         page.paragraph(found.sentence),
         *(page.note(note) for note in found.notes),
         page.figure(
@@ -138,18 +145,31 @@ def placed(found: PlacedApart | None) -> Section:
     )  # fmt: skip
 
 
-def write_teams(found: Fairness, path: str | Path, *, title: str, ahead: QuotaAdvice | None = None) -> Path:
-    """Write the account of teams as a page of its own (``.html``) or as a picture (``.svg``)."""
-    accounts = found.teams.rename(
-        {"borrowed_gpu_hours": "above_gpu_hours", "owed_gpu_hours": "deficit_gpu_hours"}
+def write_teams(
+    found: Mapping[str, Fairness], path: str | Path, *, title: str, ahead: Mapping[str, QuotaAdvice]
+) -> Path:
+    """Write the accounts of teams, pool by pool, as a page of its own (``.html``) or as a picture (``.svg``)."""
+    several = len(found) > 1
+    said = {name: f"{name}: {one.sentence}" if several else one.sentence for name, one in found.items()}
+    accounts = [
+        one.teams.rename({"borrowed_gpu_hours": "above_gpu_hours", "owed_gpu_hours": "deficit_gpu_hours"})
+        for one in found.values()
+    ]
+    sections = [
+        teams(one, ahead.get(name), title=f"{_TITLE}: {name}" if several else _TITLE)
+        for name, one in found.items()
+    ]
+    sources, starts = (
+        "; ".join(dict.fromkeys(texts))
+        for texts in ([one.rules.source for one in found.values()], [one.basis for one in found.values()])
     )
     return page.write_drawn(
         path,
         page=lambda: page.render_page(
-            teams(found, ahead).replace("<details><summary><h2>", "<details open><summary><h2>", 1),
+            "".join(sections).replace("<details><summary><h2>", "<details open><summary><h2>"),
             title=title,
-            subtitle=found.sentence,
-            provenance={"entitlements": found.rules.source, "starts": found.basis, "gpuplanner": __version__},
+            subtitle=" ".join(said.values()),
+            provenance={"entitlements": sources, "starts": starts, "gpuplanner": __version__},
         ),
-        picture=lambda: page.told_svg([plot.plot_entitlements(accounts)], [found.sentence]),
+        picture=lambda: page.told_svg([plot.plot_entitlements(one) for one in accounts], list(said.values())),
     )

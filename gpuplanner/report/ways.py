@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from gpuplanner.study.decision.frames import (
 from gpuplanner.study.decision.policies import SHORT
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import TODAY
+from gpuplanner.study.fleet_decision import fleet_sentence
 from gpuplanner.units import counted
 
 if TYPE_CHECKING:
@@ -61,9 +63,9 @@ def frontier_chart(found: Comparison, pinned: Comparison | None = None) -> Chart
     )
 
 
-def ways(found: Comparison) -> Section:
+def ways(found: Comparison, pool: str = "") -> Section:
     """Every way to run the fleet: its hours against the minutes that it adds, who waits, and why ways are out."""
-    title, about = "Ways compared", _about(found)
+    title, about = f"Ways compared{pool and f' on {pool}'}", _about(found)
     if not found.rows:
         return page.fold(title, page.paragraph("No way could be played."), about=about)
     frame = frontier_frame(found)
@@ -143,27 +145,51 @@ def _screen(found: Comparison) -> str:
     return first_screen(found.decision, projects=[one.sentence for one in found.projects])
 
 
-def write_ways(found: Comparison, path: str | Path, *, title: str) -> Path:
-    """Write a comparison as a page of its own (``.html``) or as a picture (``.svg``)."""
+def write_ways(found: Mapping[str, Comparison], path: str | Path, *, title: str) -> Path:
+    """Write the comparison of each pool as a page of its own (``.html``) or as a picture (``.svg``)."""
+    said = [headline(one.decision) for one in found.values()]
+    if len(found) > 1:
+        said = [f"{name}: {text}" for name, text in zip(found, said, strict=True)]
     return page.write_drawn(
         path,
         page=lambda: _page(found, title),
-        picture=lambda: page.told_svg([frontier_chart(found)], [headline(found.decision)]),
+        picture=lambda: page.told_svg([frontier_chart(one) for one in found.values()], said),
     )
 
 
-def _page(found: Comparison, title: str) -> str:
-    one = found.decision
-    origin = {"path": one.path, "base": one.base, "target": target_in_words(found), "days": _judged(found)}
-    body = page.section("The decision", _screen(found)) + ways(found)
+def _page(found: Mapping[str, Comparison], title: str) -> str:
+    first = next(iter(found.values()))
+    one = first.decision
+    if len(found) == 1:
+        origin = {
+            "path": one.path,
+            "base": one.base,
+            "target": target_in_words(first),
+            "days": _judged(first),
+        }
+        return page.render_page(
+            page.section("The decision", _screen(first)) + ways(first),
+            title=title,
+            subtitle=fleet_words(one),
+            provenance=origin | {"gpuplanner": __version__},
+            decision=headline(one),
+            badge=badge(one),
+        )
+    body = [
+        part
+        for name, each in found.items()
+        for part in (page.section(f"{name}: {headline(each.decision)}", _screen(each)), ways(each, name))
+    ]
+    decisions = {name: each.decision for name, each in found.items()}
     return page.render_page(
-        body,
+        "".join(body),
         title=title,
-        subtitle=fleet_words(one),
-        provenance=origin | {"gpuplanner": __version__},
-        decision=headline(one),
-        badge=badge(one),
-    )
+        subtitle=counted(len(found), "pool"),
+        provenance={
+            "pools": ", ".join(found), "target": target_in_words(first), "gpuplanner": __version__,
+        },
+        decision=fleet_sentence(decisions),
+    )  # fmt: skip
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:

@@ -15,6 +15,7 @@ from gpuplanner.report import appendix, page, tearsheet
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import first_screen, fleet_words, needs_frame, teams_table
 from gpuplanner.report.fleet import fleet_picture
+from gpuplanner.report.pools import decided_fleet
 from gpuplanner.report.section import Section, still
 from gpuplanner.report.teams import placed, teams
 from gpuplanner.report.ways import decided, ways
@@ -25,15 +26,26 @@ from gpuplanner.study.decision.frames import policy_table
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.explain import Explained, explained, told
+from gpuplanner.study.fleet_decision import FleetCompared
 from gpuplanner.study.future.sweep import layouts_to_sweep, sweep_layouts
 from gpuplanner.study.handover.decision_pack import hand_over
 from gpuplanner.study.handover.workbooks import write_study_workbook
+from gpuplanner.study.past.pools import pools_of
 from gpuplanner.study.tenants.advice import quota_advice
 from gpuplanner.study.tenants.apart import placed_apart
 from gpuplanner.study.tenants.fairness import fairness
+from gpuplanner.study.tenants.together import pools_together
 from gpuplanner.study.tenants.tried import is_asked, rules_tried
 from gpuplanner.views.view import View
-from gpuplanner.widgets import SharingPanel, SweepPanel, WhatIf, sweep_html, whatif
+from gpuplanner.widgets import (
+    ALL_BOARDS,
+    BoardsPanel,
+    SharingPanel,
+    SweepPanel,
+    WhatIf,
+    sweep_html,
+    whatif,
+)
 
 
 class DecisionCard(Decision):
@@ -78,6 +90,26 @@ class Decided:
     def ways(self) -> View:
         """Every way to run the fleet."""
         return View(ways(self.found), policy_table(self.found))
+
+    def boards(self) -> BoardsPanel[Comparison | FleetCompared]:
+        """A drop-down of the fleet's boards: what is decided on one, or on all, and how jobs fare on any."""
+        fleet = pools_of(self.scenario)
+
+        def found(name: str) -> Comparison | FleetCompared:
+            if name == ALL_BOARDS:
+                return FleetCompared({board: compared(own) for board, own in fleet.pools.items()})
+            return compared(fleet.pools[name])
+
+        def shown(one: Comparison | FleetCompared) -> str:
+            if isinstance(one, Comparison):
+                return still(decided(one)).html
+            return still(decided_fleet(one, pools_together(fleet))).html
+
+        return BoardsPanel(fleet.pools, found, shown)
+
+    def on(self, scenario: Scenario) -> Decided:
+        """The same for another board of the fleet, as :meth:`boards` has it chosen."""
+        return self if scenario == self.scenario else decide(scenario)
 
     def sharing(self, *, ahead: bool = False) -> View:
         """What every team was due, got, lent, borrowed and is owed, why its jobs waited, and what rules change."""
@@ -198,7 +230,7 @@ def decide(scenario: Scenario) -> Decided:
     Returns
     -------
     Decided
-        ``decision``, ``ways()``, ``whatif()``, ``fixed_layouts()``, ``sweep()``, ``export()``.
+        ``decision``, ``ways()``, ``boards()``, ``whatif()``, ``fixed_layouts()``, ``sweep()``, ``export()``.
 
     Raises
     ------

@@ -1,5 +1,6 @@
 """Controls for notebooks: they put a question, have it answered in the background, and show the answer."""
 
+from gpuplanner.widgets.boards import ALL_BOARDS, BoardsPanel
 from gpuplanner.widgets.costs import CostPanel
 from gpuplanner.widgets.explore import ExplorePanel, explore_inbox
 from gpuplanner.widgets.limits import LimitsPanel, price_html
@@ -9,6 +10,8 @@ from gpuplanner.widgets.whatif import WhatIf, whatif
 from gpuplanner.widgets.written import files_button
 
 __all__ = [
+    "ALL_BOARDS",
+    "BoardsPanel",
     "CostPanel",
     "ExplorePanel",
     "LimitsPanel",

@@ -19,7 +19,9 @@ from gpuplanner.study.other_boards import place_with_range
 from gpuplanner.study.past.pools import pools_of
 from gpuplanner.study.plays import played
 from gpuplanner.study.tenants import together
+from gpuplanner.study.tenants.advice import quota_advice
 from gpuplanner.study.tenants.together import ALL, pools_together
+from gpuplanner.study.tenants.tried import rules_tried
 from tests.study.test_fleet import DAY, made, nodes
 
 RUN_H = 1.5
@@ -122,3 +124,41 @@ def test_fairness_of_several_boards_is_of_all_of_them(crowded, tmp_path, monkeyp
     assert set(told["pools"]) == {"A100-40GB", "T4"}
     held = {name: sum(row["held_gpu_hours"] for row in one["teams"]) for name, one in told["pools"].items()}
     assert held["A100-40GB"] == pytest.approx(held["T4"] * 6 * 2 * RUN_H, rel=0.1)
+
+
+def said_by(capsys, monkeypatch, *words):
+    """What a command prints."""
+    monkeypatch.setattr(sys, "argv", ["gpuplanner", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_pictures_and_what_is_ahead_are_of_all_boards(crowded, tmp_path, monkeypatch, capsys):
+    file, page, drawn = (str(tmp_path / name) for name in ("s.yaml", "teams.html", "ways.svg"))
+    (tmp_path / "s.yaml").write_text(crowded.but(policies="whole_on_off").to_yaml())
+    told = json.loads(said_by(capsys, monkeypatch, "fairness", file, "--ahead", "--json", "--chart", page))
+    html = (tmp_path / "teams.html").read_text()
+    for name, own in pools_of(crowded).pools.items():
+        assert told["pools"][name]["ahead"] == json.loads(json.dumps(quota_advice(own).to_dict()))
+        assert f"What teams were due: {name}" in html
+    said_by(capsys, monkeypatch, "compare", file, "--quiet", "--chart", drawn)
+    title = (tmp_path / "ways.svg").read_text().partition("<title>")[2].partition("</title>")[0]
+    assert "A100-40GB: " in title
+    assert "T4: " in title
+
+
+def test_quotas_and_failures_are_played_on_every_board(crowded, tmp_path, monkeypatch, capsys):
+    asked = crowded.but(policies="whole_on_off", gpu_mtbf_hours=50.0)
+    (tmp_path / "s.yaml").write_text(asked.to_yaml())
+    page = str(tmp_path / "ways.html")
+    told = json.loads(
+        said_by(
+            capsys, monkeypatch, "compare", str(tmp_path / "s.yaml"), "--json", "--quiet", "--chart", page
+        )
+    )
+    html = (tmp_path / "ways.html").read_text()
+    for name, own in pools_of(asked).pools.items():
+        assert told["pools"][name]["sharing"] == json.loads(json.dumps(rules_tried(own).to_dict()))
+        assert f"Ways compared on {name}" in html
