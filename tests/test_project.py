@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import gpuplanner
-from gpuplanner.simulate.rules import ORDERS, QUEUES
+from gpuplanner.lab.gangs.rules import ORDERS, QUEUES
 from gpuplanner.study.handover.calendar import FORMATS
 
 HEAVY = (
