@@ -169,8 +169,13 @@ def _has(directory: Path, part: SourcePart, given: Mapping[str, Any]) -> bool:
     return True
 
 
-def require_jobs(found: Iterable[str], files: Sequence[str | Path]) -> None:
-    """Refuse files among which there is no list of jobs.
+TELEMETRY = frozenset({"samples", "coverage", "processes"})
+"""Tables of readings: of how busy GPUs are."""
+JOBS_TO_ADD = "Add what sacct --parsable2 or kubectl get pods -A -o json writes, beside these files"
+
+
+def require_jobs(found: Iterable[str], files: Sequence[str | Path], folder: str | Path | None = None) -> None:
+    """Refuse files among which there is no list of jobs; ``folder`` is where what they said was read into.
 
     Examples
     --------
@@ -181,6 +186,13 @@ def require_jobs(found: Iterable[str], files: Sequence[str | Path]) -> None:
     """
     if {"jobs", "job_states"} & set(found):
         return
-    got = f"{', '.join(found) or 'nothing'} in {examples([file_name(path) for path in files])}"
-    todo = "Add what sacct --parsable2 or kubectl get pods -A -o json writes, beside these files."
+    named = examples([file_name(path) for path in files])
+    told = list(found)
+    if TELEMETRY & set(told):
+        got = f"readings of GPUs alone in {named}"
+        todo = f"{JOBS_TO_ADD}: readings say how busy GPUs are, not who asked for them."
+        if folder is not None:
+            todo += f" For that alone: gpuplanner describe {folder}, gpuplanner forecast {folder}."
+    else:
+        got, todo = f"{', '.join(told) or 'nothing'} in {named}", f"{JOBS_TO_ADD}."
     raise TraceFormatError(message("start", "a list of jobs", got, todo))

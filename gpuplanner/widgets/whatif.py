@@ -284,8 +284,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
 
     def _say_code(self) -> None:
         changed = self.base.diff(self.question)
-        arguments = "".join(f", {name}={new!r}" for name, (_, new) in changed.items())
-        self.code.value = f"<code>comparison(replace(scenario{escape(arguments)}))</code>"
+        arguments = ", ".join(f"{name}={new!r}" for name, (_, new) in changed.items())
+        asked = f"scenario.but({escape(arguments)})" if arguments else "scenario"
+        self.code.value = f"<code>gp.decide({asked})</code>"
 
 
 def whatif(scenario: Scenario | Study | None = None) -> WhatIf:

@@ -219,6 +219,18 @@ def test_a_path_that_the_source_cannot_have_is_refused_with_the_cause(command, t
     assert "expected a path that Slurm has: parted, nvml, slurm" in err
 
 
+def readings(folder):
+    """What nvidia-smi --query-gpu prints."""
+    path = folder / "query.csv"
+    names = "timestamp, index, uuid, name, utilization.gpu [%], memory.used [MiB], memory.total [MiB]"
+    rows = (
+        f"2026/10/01 10:0{minute}:00.000, 0, GPU-1, NVIDIA H100 80GB HBM3, 55 %, 9 MiB, 81559 MiB"
+        for minute in "012"
+    )
+    path.write_text("\n".join((names, *rows)) + "\n")
+    return path
+
+
 def test_files_that_cannot_be_used_are_refused_in_four_parts(command, tmp_path):
     empty, odd = tmp_path / "empty.txt", tmp_path / "odd.txt"
     empty.write_text("")
@@ -228,10 +240,13 @@ def test_files_that_cannot_be_used_are_refused_in_four_parts(command, tmp_path):
         "empty.txt": ("an empty file", [empty]),
         "odd.txt": ("'hello'", [odd]),
         "a list of jobs": ("inventory in 'scontrol.txt'", [node_list(tmp_path)]),
+        "gpuplanner describe": ("readings of GPUs alone in 'query.csv'", [readings(tmp_path)]),
         "no other source of jobs": ("'kubernetes' is there", [pods(tmp_path), accounting(tmp_path)]),
     }
     for number, (named, (got, files)) in enumerate(cases.items()):
-        code, out, err = command("start", *map(str, files), "-o", str(tmp_path / f"out{number}"), "--yes")
+        code, out, err = command(
+            "start", *map(str, files), "-o", str(tmp_path / f"out{number}"), "--yes", "--tz", "UTC"
+        )
         assert (code, out) == (3, ""), named
         for part in (named, ": expected ", "; got ", got):
             assert part in err

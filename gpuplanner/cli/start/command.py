@@ -240,9 +240,8 @@ def _read(parts: tuple[SourcePart, ...], folder: Path, naive: str | None) -> boo
         if ONE_GPU_LESS.search(str(error)):
             return False
         raise
-    require_jobs(
-        open_dataset(folder, columns=["gpus"]).tables, [path for part in parts for path in part.files]
-    )
+    given = [path for part in parts for path in part.files]
+    require_jobs(open_dataset(folder, columns=["gpus"]).tables, given, folder)
     return True
 
 
