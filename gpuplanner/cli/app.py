@@ -35,7 +35,7 @@ PATIENCE_S = 0.5
 """Compiled code that has not given way by then is interrupted."""
 
 COMMANDS = (
-    *("start", "start.notebook", "inbox", "readings", "phases", "hints", "size"),
+    *("start", "start.notebook", "start.compiling", "inbox", "readings", "phases", "hints", "size"),
     *("forecast", "planning", "simulate", "compare", "cost", "machine", "diff", "pack", "calibrate"),
     *("recurring.check", "recurring.months", "recurring.watch"),
 )

@@ -415,3 +415,9 @@ def test_version_and_completion():
         [Path(sys.executable).with_name("gpuplanner")], env=os.environ | asked, capture_output=True, text=True
     )
     assert answer.stdout.split() == ["verify"]
+
+
+def test_loops_are_compiled_ahead_with_a_word_each(command):
+    code, out, err = command("compile")
+    assert (code, out) == (0, "compiled; it is kept for as long as this version is installed\n")
+    assert err.count("compiling: ") == 5

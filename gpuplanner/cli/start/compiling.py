@@ -1,0 +1,43 @@
+"""The command that compiles the loops of the simulator ahead of the first question: ``compile``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from gpuplanner.cli.app import app, put, say
+
+
+@app.command(hidden=True)
+def compile() -> None:
+    """Compile what plays jobs through fleets, once for this installation, so that no first answer waits for it."""
+    import numpy as np
+    import polars as pl
+
+    from gpuplanner.simulate import Calendar, Fleet, Rules, prepare, simulate
+    from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+    from gpuplanner.simulate.nodes.play import play
+    from gpuplanner.simulate.nodes.readiness import readiness
+    from gpuplanner.simulate.nodes.shared_play import play_shared
+    from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
+
+    first, last, gpus, once = np.zeros(1), np.full(1, 9.0), np.full(1, 8), np.ones(1, np.int64)
+    of_all = pl.Series([0]).to_numpy()  # as a table gives it, which is another type to the compiler
+    one, node = NodeRequests(first, first, last, last, of_all, gpus, once), NodeFleet.whole([8])
+    teams = Sharing(of_all, of_all, (QuotaGroup(8.0),))
+    fleet, cut = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=1), Calendar.constant({"1g.10gb:2": 1})
+    job = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "run_s": 9.0, "gpus": 1})
+    job = job.with_columns(profile=pl.lit("1g.10gb"), sms_needed=8.0)
+    loops: dict[str, Callable[[], object]] = {
+        "jobs on whole nodes": lambda: play(one, node),
+        "how long nodes were seen ready": lambda: readiness(one, node, first, last, seen_s=0.0),
+        "teams that share nodes": lambda: play_shared(one, node, teams),
+        "jobs on slices": lambda: simulate(job, fleet, cut, Rules(), policy="-"),
+        "jobs on GPUs, in order": lambda: prepare(Rules(queue="strict")),
+    }
+    for name, play_it in loops.items():
+        say(f"compiling: {name} ...")
+        began = time.perf_counter()
+        play_it()
+        say(f"  {time.perf_counter() - began:.1f} s")
+    put("compiled; it is kept for as long as this version is installed")
