@@ -420,4 +420,4 @@ def test_version_and_completion():
 def test_loops_are_compiled_ahead_with_a_word_each(command):
     code, out, err = command("compile")
     assert (code, out) == (0, "compiled; it is kept for as long as this version is installed\n")
-    assert err.count("compiling: ") == 5
+    assert err.count("compiling: ") == 4

@@ -14,7 +14,7 @@ def compile() -> None:
     import numpy as np
     import polars as pl
 
-    from gpuplanner.simulate import Calendar, Fleet, Rules, prepare, simulate
+    from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
     from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
     from gpuplanner.simulate.nodes.play import play
     from gpuplanner.simulate.nodes.readiness import readiness
@@ -33,7 +33,6 @@ def compile() -> None:
         "how long nodes were seen ready": lambda: readiness(one, node, first, last, seen_s=0.0),
         "teams that share nodes": lambda: play_shared(one, node, teams),
         "jobs on slices": lambda: simulate(job, fleet, cut, Rules(), policy="-"),
-        "jobs on GPUs, in order": lambda: prepare(Rules(queue="strict")),
     }
     for name, play_it in loops.items():
         say(f"compiling: {name} ...")
