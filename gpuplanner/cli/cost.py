@@ -46,12 +46,10 @@ def cost(
         Path | None, typer.Option(metavar="FILE.xlsx", help="Write the tables as a workbook.")
     ] = None,
     months: Annotated[
-        int,
-        typer.Option(min=0, max=120, help="Also say what to buy, reserve or rent over so many months."),
+        int, typer.Option(min=0, max=120, help="Also say what to buy, reserve or rent over so many months.")
     ] = 0,
     risk: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="With --months: weight of the dearest tenth of the paths."),
+        float, typer.Option(min=0, max=1, help="With --months: weight of the dearest tenth of the paths.")
     ] = 0.0,
     refresh: Annotated[
         str | None,

@@ -1,13 +1,6 @@
 """Energy, carbon and money, each figure with its source and date."""
 
-from gpuplanner.cost.energy import (
-    CarbonFactor,
-    PowerModel,
-    carbon_factor,
-    facility_kwh,
-    gpu_kwh,
-    power_model,
-)
+from gpuplanner.cost.energy import CarbonFactor, PowerModel, carbon_factor, facility_kwh, gpu_kwh, power_model
 from gpuplanner.cost.footprint import Facility, RangedAmount, by_state, footprint, total_of
 from gpuplanner.cost.measured import measured_energy
 from gpuplanner.cost.showback import Price, Rate, allocated, gpu_hour_price, showback

@@ -107,11 +107,7 @@ def gpu_hour_price(board: str, *, own: float = 0.0, currency: str = "USD", term:
 
 
 def showback(
-    hours: pl.DataFrame,
-    rates: Mapping[tuple[str | None, str], Rate],
-    *,
-    start: datetime,
-    end: datetime,
+    hours: pl.DataFrame, rates: Mapping[tuple[str | None, str], Rate], *, start: datetime, end: datetime
 ) -> pl.DataFrame:
     """Charge lines whose sum is the price of the installed GPU-time, to the cent.
 

@@ -163,12 +163,7 @@ def _write_table(sheet: Library, formats: _Formats, frame: pl.DataFrame, sums: C
 
 
 def _write_cell(
-    sheet: Library,
-    row: int,
-    column: int,
-    value: object,
-    formats: _Formats,
-    style: Library,
+    sheet: Library, row: int, column: int, value: object, formats: _Formats, style: Library
 ) -> None:
     match value:
         case None:
@@ -188,12 +183,7 @@ def _write_cell(
 
 
 def _write_text(
-    sheet: Library,
-    row: int,
-    column: int,
-    text: str,
-    formats: _Formats,
-    **properties: Library,
+    sheet: Library, row: int, column: int, text: str, formats: _Formats, **properties: Library
 ) -> None:
     """Write text as text, quoted if a spreadsheet program could take it for a formula."""
     text = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

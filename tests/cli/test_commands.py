@@ -417,6 +417,7 @@ def test_version_and_completion():
     assert answer.stdout.split() == ["verify"]
 
 
+@pytest.mark.long
 def test_loops_are_compiled_ahead_with_a_word_each(command):
     code, out, err = command("compile")
     assert (code, out) == (0, "compiled; it is kept for as long as this version is installed\n")

@@ -135,6 +135,7 @@ def said_by(capsys, monkeypatch, *words):
     return capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_pictures_and_what_is_ahead_are_of_all_boards(crowded, tmp_path, monkeypatch, capsys):
     file, page, drawn = (str(tmp_path / name) for name in ("s.yaml", "teams.html", "ways.svg"))
     (tmp_path / "s.yaml").write_text(crowded.but(policies="whole_on_off").to_yaml())
@@ -149,6 +150,7 @@ def test_pictures_and_what_is_ahead_are_of_all_boards(crowded, tmp_path, monkeyp
     assert "T4: " in title
 
 
+@pytest.mark.long
 def test_quotas_and_failures_are_played_on_every_board(crowded, tmp_path, monkeypatch, capsys):
     asked = crowded.but(policies="whole_on_off", gpu_mtbf_hours=50.0)
     (tmp_path / "s.yaml").write_text(asked.to_yaml())
