@@ -22,7 +22,7 @@ def isolated_outcomes(jobs: pl.DataFrame, entitled: Mapping[str, float], run: Sc
     Parameters
     ----------
     jobs : polars.DataFrame
-        As for :func:`gpuplanner.lab.gangs.schedule`: ``tenant, gpus, run_s`` and more.
+        As jobs are simulated: ``tenant, gpus, run_s`` and more.
     entitled : mapping of str to float
         GPUs of each tenant; 1/n of the cluster in the definition of Themis.
     run : callable
