@@ -28,6 +28,7 @@ def found(two):
     return decide(two)
 
 
+@pytest.mark.long
 def test_each_board_shows_what_it_is_decided_by_itself(two, found):
     panel, fleet = found.boards(), pools_of(two)
     assert panel.board.options == (*fleet.pools, ALL_BOARDS)
@@ -40,6 +41,7 @@ def test_each_board_shows_what_it_is_decided_by_itself(two, found):
     assert found.on(two) is found
 
 
+@pytest.mark.long
 def test_all_boards_are_told_with_their_sum_and_what_they_do_together(two, found):
     panel, fleet = found.boards(), pools_of(two)
     panel.board.value = ALL_BOARDS
