@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -136,7 +137,7 @@ def compare(
     asked = given.scenario(scenario)
     pools = pools_of(asked)
     if pools.several:
-        each = compare_pools(pools, as_json=True, quiet=quiet)
+        each = compare_pools(pools, quiet=quiet)
     else:
         each = {name: compared(own, None if quiet else Told()) for name, own in pools.pools.items()}
     if hindsight:
@@ -161,16 +162,7 @@ def compare(
         together = {} if both is None else {"together": both.to_dict()}
         show(fleet | together if pools.several else next(iter(told.values())), as_json=True)
         return
-    for name, one in each.items():
-        if pools.several:
-            put(f"\n{name}\n{'=' * len(name)}")
-        show_comparison(one, quiet=quiet)
-        for project in one.projects:
-            put(project.sentence)
-        _show_also_asked(more[name])
-    if pools.several:
-        put("")
-        put(FleetCompared(each).sentence)
+    show_pools(each, quiet=quiet, more=more)
     if both is not None:
         put("")
         for text in (both.sentence, *both.notes):
@@ -189,7 +181,7 @@ def _also_asked(asked: Scenario) -> dict[str, Any]:
     return found | ({"placed": placed_apart(asked)} if is_placed(asked) else {})
 
 
-def _show_also_asked(found: dict[str, Any]) -> None:
+def _show_also_asked(found: Mapping[str, Any]) -> None:
     if "sharing" in found:
         _show_tried(found["sharing"])
     if "placed" in found:
@@ -201,23 +193,40 @@ def _show_also_asked(found: dict[str, Any]) -> None:
             put(text)
 
 
-def compare_pools(fleet: FleetPools, *, as_json: bool, quiet: bool) -> dict[str, Comparison]:
-    """Compare the ways to run each pool, and print each; in JSON, what is printed is left to whoever asked."""
+def compare_pools(fleet: FleetPools, *, quiet: bool) -> dict[str, Comparison]:
+    """Compare the ways to run each pool, and say which is at hand."""
     from gpuplanner.study.decision.record import compared
-    from gpuplanner.study.fleet_decision import FleetCompared
 
     found = {}
     for name, own in fleet.pools.items():
         if not quiet:
             say(f"comparing ways to run {name} at the same service ...")
         found[name] = compared(own)
-        if not as_json:
-            put(f"\n{name}\n{'=' * len(name)}")
-            show_comparison(found[name], quiet=quiet)
-    if not as_json and len(found) > 1:
-        put("")
-        put(FleetCompared(found).sentence)
     return found
+
+
+def show_pools(
+    each: Mapping[str, Comparison], *, quiet: bool, more: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Print what was found of each pool, with projects and `more` where that was asked, and what it is in all."""
+    from gpuplanner.study.fleet_decision import FleetCompared
+
+    several = len(each) > 1
+    for name, one in each.items():
+        if several or more is None:
+            _put_heading(name)
+        show_comparison(one, quiet=quiet)
+        if more is not None:
+            for project in one.projects:
+                put(project.sentence)
+            _show_also_asked(more[name])
+    if several:
+        put("")
+        put(FleetCompared(each).sentence)
+
+
+def _put_heading(pool: str) -> None:
+    put(f"\n{pool}\n{'=' * len(pool)}")
 
 
 def with_hindsight(asked: Scenario, found: Comparison, *, quiet: bool) -> Comparison:
@@ -369,7 +378,7 @@ def fairness(
         return
     for name, one in each.items():
         if pools.several:
-            put(f"\n{name}\n{'=' * len(name)}")
+            _put_heading(name)
         _show_account(one, quiet=quiet)
         for title, table in advice[name].told if ahead else ():
             show_frame(table, as_json=False, title=title)

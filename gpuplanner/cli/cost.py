@@ -101,7 +101,7 @@ def cost(
     from gpuplanner.study.future.cost_review import cost_review
     from gpuplanner.study.handover.workbooks import write_cost_workbook
     from gpuplanner.study.past.history import history
-    from gpuplanner.study.savings_ledger import read_savings, savings_file, savings_sheets
+    from gpuplanner.study.savings_ledger import forecasts_file, read_savings, savings_file, savings_sheets
 
     if by not in TABLES:
         text = f"one of {', '.join(TABLES)}"
@@ -113,9 +113,7 @@ def cost(
     found = cost_review(asked, None if bill is None else open_dataset(bill).tables["charges"])
     saved = {} if ledger is None else savings_sheets(read_savings(savings_file(ledger)))
     if ledger is not None and found.price is not None:
-        kept = read_ledger(
-            ledger.with_suffix("").with_suffix(".parquet") if ledger.suffix == ".json" else ledger
-        )
+        kept = read_ledger(forecasts_file(ledger))
         if kept.height:
             saved["Forecasts"] = errors_in_money(kept, asked, history(asked).fleet.board, found.price.value)
     bought, sent = None, None

@@ -84,7 +84,7 @@ def plan_pools(
     fleet: FleetPools, how: Mapping[str, Any], out: Path | None, *, compare: bool, as_json: bool, quiet: bool
 ) -> Exit:
     """Plan a fleet of several boards: each pool by itself, and what all of them cost; print and write them."""
-    from gpuplanner.cli.compare import compare_pools
+    from gpuplanner.cli.compare import compare_pools, show_pools
     from gpuplanner.files import write_atomically
     from gpuplanner.planner import certified, fleet_to_json
     from gpuplanner.study.future.fleet_plans import fleet_planned
@@ -108,7 +108,7 @@ def plan_pools(
         say(f"{found.explanation}\nFound in {found.seconds:.1f} s.")
         if out is not None:
             say(f"written: {out}; check it with 'gpuplanner verify {out}'")
-    kept = compare_pools(fleet, as_json=as_json, quiet=quiet) if compare else {}
+    kept = compare_pools(fleet, quiet=quiet) if compare else {}
     if as_json:
         parts = {
             name: plan_figures(one.plan, one.problem, as_json=True) for name, one in planned.pools.items()
@@ -117,6 +117,8 @@ def plan_pools(
         apart = None if planned.apart is None else planned.apart.plan.objective
         figures |= {"moves": planned.moved.to_dicts(), "apart_objective": apart}
         show(figures | {"pools": parts, "comparison": compared, "remarks": planned.remarks}, as_json=True)
+    elif kept:
+        show_pools(kept, quiet=quiet)
     return plan_exit(found.status, timed_out=any(one.plan.hit_time_limit for one in planned.pools.values()))
 
 

@@ -221,7 +221,7 @@ def run_notebook(
 def _parameters(source: Path) -> list[str]:
     """Names that the parameters cell sets; papermill itself passes over values that hold an equals sign."""
     cells = json.loads(source.read_text(encoding="utf-8"))["cells"]
-    told = [_joined(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    told = [cell_text(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
     found = []
     for node in ast.parse("\n".join(told)).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -232,7 +232,7 @@ def _parameters(source: Path) -> list[str]:
 def page_body(executed: Path) -> str:
     """Fragments of the page in the order of the cells that made them."""
     notebook = json.loads(executed.read_text(encoding="utf-8"))
-    fragments = [_joined(data[FRAGMENT]) for data in _outputs(notebook) if FRAGMENT in data]
+    fragments = [cell_text(data[FRAGMENT]) for data in _outputs(notebook) if FRAGMENT in data]
     if not fragments:
         text = message(
             executed.name, "cells that show sections of gpuplanner.report.tearsheet", "none", "Add them."
@@ -247,7 +247,8 @@ def _outputs(notebook: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield output.get("data", {})
 
 
-def _joined(text: str | list[str]) -> str:
+def cell_text(text: str | list[str]) -> str:
+    """Text of a cell or an output: notebooks keep it as one text, or line by line."""
     return text if isinstance(text, str) else "".join(text)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import polars as pl
+
 from gpuplanner import plot
 from gpuplanner._version import __version__
 from gpuplanner.report import page
@@ -56,7 +58,7 @@ def teams(
 ) -> Section:
     """What every team was due and got, why its jobs waited, what other rules change, and what is ahead."""
     table = found.teams
-    accounts = table.rename({"borrowed_gpu_hours": "above_gpu_hours", "owed_gpu_hours": "deficit_gpu_hours"})
+    accounts = _accounts(found)
     alone = (
         ""
         if found.mean_rho is None
@@ -145,16 +147,19 @@ def placed(found: PlacedApart | None) -> Section:
     )  # fmt: skip
 
 
+def _accounts(found: Fairness) -> pl.DataFrame:
+    """Entitlements in the words of the chart."""
+    return found.teams.rename(
+        {"borrowed_gpu_hours": "above_gpu_hours", "owed_gpu_hours": "deficit_gpu_hours"}
+    )
+
+
 def write_teams(
     found: Mapping[str, Fairness], path: str | Path, *, title: str, ahead: Mapping[str, QuotaAdvice]
 ) -> Path:
     """Write the accounts of teams, pool by pool, as a page of its own (``.html``) or as a picture (``.svg``)."""
     several = len(found) > 1
     said = {name: f"{name}: {one.sentence}" if several else one.sentence for name, one in found.items()}
-    accounts = [
-        one.teams.rename({"borrowed_gpu_hours": "above_gpu_hours", "owed_gpu_hours": "deficit_gpu_hours"})
-        for one in found.values()
-    ]
     sections = [
         teams(one, ahead.get(name), title=f"{_TITLE}: {name}" if several else _TITLE)
         for name, one in found.items()
@@ -171,5 +176,7 @@ def write_teams(
             subtitle=" ".join(said.values()),
             provenance={"entitlements": sources, "starts": starts, "gpuplanner": __version__},
         ),
-        picture=lambda: page.told_svg([plot.plot_entitlements(one) for one in accounts], list(said.values())),
+        picture=lambda: page.told_svg(
+            [plot.plot_entitlements(_accounts(one)) for one in found.values()], list(said.values())
+        ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataframely as dy
 import numpy as np
 import polars as pl
 
@@ -9,7 +10,32 @@ from gpuplanner.schemas import Outcomes, conform
 from gpuplanner.simulate.build import Terms
 from gpuplanner.simulate.fleet import Fleet
 from gpuplanner.simulate.slices.world import NONE, RECONFIGURING, STATES, World
-from gpuplanner.simulate.spells import ENDINGS, Spells
+
+ENDINGS = ("finished", "preempted", "failed", "resized", "next phase")
+
+
+class Spells(dy.Schema):
+    """One spell: a job waits, and then holds the same GPUs without a break. Every job has at least one."""
+
+    job_id = dy.String(nullable=False)
+    tenant = dy.String(nullable=False)
+    since_s = dy.Float64(nullable=False)
+    """It waited from then on: its submission, or the end of its spell before."""
+    start_s = dy.Float64(nullable=True)
+    """It held GPUs from then on; null if it never got any more."""
+    end_s = dy.Float64(nullable=True)
+    profile = dy.String(nullable=False)
+    """What it asked for."""
+    served_on = dy.String(nullable=True)
+    gpus = dy.Int32(nullable=False)
+    """What it held; what it asked for if it never got any more."""
+    node = dy.Int32(nullable=True)
+    """The first one."""
+    gpu = dy.Int32(nullable=True)
+    lost_s = dy.Float64(nullable=False)
+    """Time of the spell which was for nothing that lasts: overhead, checkpoints, work done again, slow-downs."""
+    ended = dy.Enum(ENDINGS, nullable=True)
+    """Why it ended; ``"resized"``: with other GPUs in the same instant."""
 
 
 def phase_spells(

@@ -175,6 +175,18 @@ def savings_file(ledger: Path) -> Path:
     return ledger if ledger.name.endswith(ENDING) else ledger.with_suffix(ENDING)
 
 
+def forecasts_file(ledger: Path) -> Path:
+    """Where a ledger keeps its forecasts, whichever of its two files is named.
+
+    Examples
+    --------
+    >>> forecasts_file(Path("past.savings.json")).name, forecasts_file(Path("past.parquet")).name
+    ('past.parquet', 'past.parquet')
+    """
+    name = ledger.name.removesuffix(ENDING)
+    return ledger if name == ledger.name else ledger.with_name(f"{name}.parquet")
+
+
 def read_savings(path: str | Path) -> tuple[SavingsMonth, ...]:
     """Open a savings ledger; one that does not exist is empty."""
     place = Path(path)

@@ -15,7 +15,7 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import write_atomically
 from gpuplanner.names import resolve
 from gpuplanner.report import page
-from gpuplanner.report.render import run_notebook
+from gpuplanner.report.render import cell_text, run_notebook
 from gpuplanner.report.words import safe
 from gpuplanner.study.bundled import notebook_folder
 
@@ -52,7 +52,7 @@ def notebook_page(
     """
     title, sections = name, [("", list[str]())]
     for cell in json.loads(text)["cells"]:
-        text = _text(cell["source"])
+        text = cell_text(cell["source"])
         if cell["cell_type"] == "code":
             sections[-1][1].extend(_code(cell, text))
         elif cell["cell_type"] == "markdown":
@@ -88,7 +88,7 @@ def _code(cell: Mapping[str, Any], source: str) -> Iterator[str]:
         if WIDGET in data:
             yield page.note(CONTROLS)
         elif kind := next((kind for kind in KINDS if kind in data), None):
-            shown = _text(data[kind])
+            shown = cell_text(data[kind])
             yield f"<pre>{safe(shown)}</pre>" if kind == "text/plain" else _STYLE.sub("", shown)
 
 
@@ -97,7 +97,3 @@ def _markdown(text: str) -> str:
     mistune = import_optional("mistune", extra="report")
     html: str = mistune.create_markdown(escape=True, plugins=["table"])(text)
     return html
-
-
-def _text(source: str | list[str]) -> str:
-    return source if isinstance(source, str) else "".join(source)

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.schemas import conform
-from gpuplanner.simulate.spells import Spells
+from gpuplanner.simulate.results import Spells
 
 
 @dataclass(frozen=True, eq=False)
