@@ -166,12 +166,8 @@ def choose_portfolio(
     step = unit * max(math.ceil(peak / unit / MOST_LEVELS), 1)
     levels = math.ceil(peak / step)
     there = np.zeros(months) if not len(held) else np.asarray(held, dtype=float)
-    tables = np.stack(
-        [
-            _rents(one, rent, start + step * np.arange(levels + 1.0))
-            for one, start in zip(demand, there, strict=True)
-        ]
-    )
+    steps_up = there[:, None] + step * np.arange(levels + 1.0)
+    tables = np.stack([_rents(one, rent, up) for one, up in zip(demand, steps_up, strict=True)])
     columns = [
         (offer, month, _active(offer, month, months))
         for offer in offers
@@ -188,9 +184,8 @@ def choose_portfolio(
     steps = model.add_columns(names, cost=-worth.ravel(), high=np.ones(len(names))).reshape(months, levels)
     for month in range(months):
         mine = [column for column, (_, _, active) in zip(counts, columns, strict=True) if month in active]
-        model.add_row(
-            f"held{month}", [*mine, *steps[month]], [*[1.0] * len(mine), *[-1.0] * levels], ">=", 0.0
-        )
+        factors = [1.0] * len(mine) + [-1.0] * levels
+        model.add_row(f"held{month}", [*mine, *steps[month]], factors, ">=", 0.0)
     for name, group in itertools.groupby(range(len(columns)), key=lambda one: columns[one][0].name):
         places = list(group)
         cap = columns[places[0]][0].most_gpus
@@ -200,42 +195,26 @@ def choose_portfolio(
                 model.add_row(f"cap_{name}_{month}", mine, [1.0] * len(mine), "<=", cap // step)
     effort = Effort.begin(gap_target=gap, time_limit_s=time_limit_s, seed=seed)
     rented = float(mean[:, 0].sum())
-    best, bound = _search(model, counts, columns, tables, steps, effort, risk, gap, price, rented)
+    best, bound = _search(model, columns, tables, steps, effort, risk, gap, price, rented)
     committed = _committed(best, columns, months)
     paths = _of_paths(tables, committed) + float(np.dot(price, best))
-    use = [
-        np.minimum(one, (level * step + start))
-        for one, level, start in zip(demand, committed, there, strict=True)
-    ]
-    wanted = sum(float(one.mean()) for one in demand)
-    paid = float((committed * step + there).sum())
-    used = sum(float(one.mean()) for one in use)
+    wanted, paid = sum(float(one.mean()) for one in demand), committed * step + there
+    used = sum(float(np.minimum(one, level).mean()) for one, level in zip(demand, paid, strict=True))
+    begun = ((offer.name, month, count) for (offer, month, _), count in zip(columns, best, strict=True))
     return Portfolio(
-        begun={
-            (offer.name, month): float(count * step)
-            for (offer, month, _), count in zip(columns, best, strict=True)
-            if count
-        },
+        begun={(name, month): float(count * step) for name, month, count in begun if count},
         committed=committed * step,
         cost=float(paths.mean()), risk=_dearest(paths)[0],
         objective=(1 - risk) * float(paths.mean()) + risk * _dearest(paths)[0], bound=bound,
         all_rented=rented, all_reserved=_reserved_at_the_mean(demand, offers, rent, there, months),
-        coverage=used / wanted if wanted else 0.0, utilisation=used / paid if paid else 0.0,
+        coverage=used / wanted if wanted else 0.0, utilisation=used / float(paid.sum()) if paid.any() else 0.0,
     )  # fmt: skip
 
 
 def _search(
-    model: LinearModel,
-    counts: Columns,
-    columns: list[Column],
-    tables: Paths,
-    steps: Columns,
-    effort: Effort,
-    risk: float,
-    gap: float,
-    price: list[float],
-    rented: float,
-) -> tuple[Paths, float]:
+    model: LinearModel, columns: list[Column], tables: Paths, steps: Columns, effort: Effort,
+    risk: float, gap: float, price: list[float], rented: float,
+) -> tuple[Paths, float]:  # fmt: skip
     """Counts that cost least, and a bound: one linear model, or rounds that each add the dearest paths found."""
     if not risk:
         found = solve(model, effort, relaxed=True)
@@ -251,13 +230,8 @@ def _search(
     for number in range(ROUNDS):
         table = np.einsum("s,msj->mj", weights, tables)
         save = (table[:, :-1] - table[:, 1:]) / scale
-        model.add_row(
-            f"cut{number}",
-            [*top, *steps.ravel()],
-            [1.0, *save.ravel()],
-            ">=",
-            float(table[:, 0].sum()) / scale,
-        )
+        least = float(table[:, 0].sum()) / scale
+        model.add_row(f"cut{number}", [*top, *steps.ravel()], [1.0, *save.ravel()], ">=", least)
         found = solve(model, effort, gap=gap / 4)
         if found.values is None:
             break
@@ -331,19 +305,11 @@ def _reserved_at_the_mean(
     """The mean demand, committed at once as the cheapest offer and renewed; the rest rented."""
     mean = round(float(np.mean([one.mean() for one in demand])))
     usual = [offer for offer in offers if offer.only_month is None and not offer.lead_months]
-    rest = sum(
-        float(_rents(one, rent, np.array([mean + start])).mean())
-        for one, start in zip(demand, there, strict=True)
-    )
-    if not usual:
-        return float(
-            sum(_rents(one, rent, np.array([start])).mean() for one, start in zip(demand, there, strict=True))
-        )
-    costs = []
-    for offer in usual:
-        begins = range(0, months, offer.term_months)
-        costs.append(mean * sum(_paid(offer, _active(offer, month, months), months) for month in begins))
-    return min(costs) + rest
+    levels = (there + mean if usual else there)[:, None]
+    rest = sum(float(_rents(one, rent, level).mean()) for one, level in zip(demand, levels, strict=True))
+    begins = ((offer, range(0, months, offer.term_months)) for offer in usual)
+    costs = (sum(_paid(one, _active(one, month, months), months) for month in at) for one, at in begins)
+    return mean * min(costs, default=0.0) + rest
 
 
 def _check(demand: Sequence[Paths], offers: Sequence[Offer], rent: Rent, risk: float) -> None:
@@ -357,13 +323,8 @@ def _check(demand: Sequence[Paths], offers: Sequence[Offer], rent: Rent, risk: f
         )
         if value < low
     ]  # fmt: skip
-    faults += (
-        []
-        if rent.on_demand > 0 and 0 <= risk <= 1 and 0 <= rent.spot_share <= 1
-        else ["rent or risk out of range"]
-    )
+    if not (rent.on_demand > 0 and 0 <= risk <= 1 and 0 <= rent.spot_share <= 1):
+        faults.append("rent or risk out of range")
     if faults:
-        todo = "Correct the prices and terms."
-        raise ScenarioError(
-            message("portfolio", "demand, and prices and terms not below 0", "; ".join(faults), todo)
-        )
+        got, todo = "; ".join(faults), "Correct the prices and terms."
+        raise ScenarioError(message("portfolio", "demand, and prices and terms not below 0", got, todo))

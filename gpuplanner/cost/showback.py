@@ -89,21 +89,11 @@ def gpu_hour_price(board: str, *, own: float = 0.0, currency: str = "USD", term:
         return Price(own, own, own, currency, "own price", "as given")
     listed = gpu_price(board, term=term)
     if listed.currency != currency:
-        text = message(
-            "currency",
-            f"{listed.currency}, the currency of the list prices",
-            currency,
-            "Set price_usd_per_gpu_hour to your own price in that currency.",
-        )
-        raise ScenarioError(text)
-    return Price(
-        listed.value,
-        listed.low,
-        listed.high,
-        currency,
-        f"median of {listed.rows} {term.replace('_', '-')} list prices: {listed.source}",
-        listed.date,
-    )
+        expected = f"{listed.currency}, the currency of the list prices"
+        todo = "Set price_usd_per_gpu_hour to your own price in that currency."
+        raise ScenarioError(message("currency", expected, currency, todo))
+    source = f"median of {listed.rows} {term.replace('_', '-')} list prices: {listed.source}"
+    return Price(listed.value, listed.low, listed.high, currency, source, listed.date)
 
 
 def showback(

@@ -54,12 +54,9 @@ def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
     'BillingPeriodStart,BillingPeriodEnd,Charg'
     """
     plain = focus_text(costs)
-    problems = check_focus(plain)
-    if problems:
-        got = "; ".join(problems[:3])
-        raise CheckError(
-            message(str(path), "lines that keep FOCUS 1.2", got, "Tell the authors of gpuplanner.")
-        )
+    if problems := check_focus(plain):
+        got, todo = "; ".join(problems[:3]), "Tell the authors of gpuplanner."
+        raise CheckError(message(str(path), "lines that keep FOCUS 1.2", got, todo))
     return write_csv_safe(path, plain)
 
 

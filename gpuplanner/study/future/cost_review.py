@@ -72,11 +72,8 @@ class CostReview:
     @property
     def units_in_words(self) -> dict[str, str]:
         """What each unit of work cost that is known, with its currency."""
-        known = {UNITS[name]: value for name, value in self.unit_costs.items() if value is not None}
-        return {
-            name: f"{money_text(Decimal(value), self.currency)} {self.currency}"
-            for name, value in known.items()
-        }
+        known = {UNITS[name]: Decimal(value) for name, value in self.unit_costs.items() if value is not None}
+        return {name: f"{money_text(much, self.currency)} {self.currency}" for name, much in known.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """The object of ``cost --json``: amounts of money as text, to the cent."""
@@ -114,12 +111,8 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     held = by_tenant.filter(pl.col("tenant") != UNALLOCATED)
     to_tenants = Decimal(str(held["cost"].sum() or 0))
     attempts = held_by_state(known.trace.jobs, start=known.begin, end=known.end)
-    by_end = allocated(
-        to_tenants,
-        attempts.filter(pl.col("gpu_hours") > 0, total is not None),
-        by="state",
-        weight="gpu_hours",
-    )
+    attempts = attempts.filter(pl.col("gpu_hours") > 0, total is not None)
+    by_end = allocated(to_tenants, attempts, by="state", weight="gpu_hours")
     return CostReview(
         name=scenario.name,
         board=known.fleet.name,
@@ -153,13 +146,11 @@ def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.Dat
     mine = gpu_lines(charges.filter(BillingCurrency=currency))
     installed, billed = float(costs["PricingQuantity"].sum()), float(mine["gpu_hours"].sum())
     if costs.is_empty() or abs(billed - installed) > BILL_CLOSES * installed:
-        largest = (
-            mine.sort(pl.col("EffectiveCost").abs(), descending=True)
-            .head(3)
-            .with_columns(what=pl.coalesce("x_InstanceType", "ChargeDescription", "ServiceName"))
-        )
+        what = pl.coalesce("x_InstanceType", "ChargeDescription", "ServiceName")
+        largest = mine.sort(pl.col("EffectiveCost").abs(), descending=True).head(3)
         told = [
-            f"{row['EffectiveCost']:.2f} {currency} {row['what']}" for row in largest.iter_rows(named=True)
+            f"{much:.2f} {currency} {name}"
+            for much, name in largest.select("EffectiveCost", what).iter_rows()
         ]
         got = f"{billed:,.1f}, {billed - installed:+,.1f}; its largest lines: {'; '.join(told) or 'none'}"
         todo = "Give the bill of the same GPUs and the same period, in the currency of the scenario."
@@ -173,24 +164,14 @@ def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.Dat
 def price_rows(found: CostReview) -> pl.DataFrame:
     """``kind, price, unit, date, source`` of every price that there is of the board: own ones first, then the lists."""
     book, board = found.book, found.board
-    rows = [
-        (row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source)
-        for row in book.prices
-        if row.board == board
-    ]
-    rows += [
-        ("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, lot.source)
-        for lot in book.owned
-        if lot.board == board
-    ]
-    rows += [
-        ("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source)
-        for row in book.electricity
-    ]
-    rows += [
-        ("exchange", row.rate, f"{row.to_currency} per {row.from_currency}", row.date, row.source)
-        for row in book.rates
-    ]
+    mine = (row for row in book.prices if row.board == board)
+    rows = [(row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source) for row in mine]
+    lots = book.lots_of(board)
+    rows += [("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, lot.source) for lot in lots]
+    power = book.electricity
+    rows += [("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source) for row in power]
+    rates = ((f"{row.to_currency} per {row.from_currency}", row) for row in book.rates)
+    rows += [("exchange", row.rate, unit, row.date, row.source) for unit, row in rates]
     schema = dict.fromkeys(PRICE_COLUMNS, pl.String) | {"price": pl.Float64}
     own = pl.DataFrame(rows, schema=schema, orient="row")
     listed = (
@@ -238,9 +219,8 @@ def _unit_costs(priced: Money, total: Decimal, ends: pl.DataFrame, known: Histor
     jobs, window = known.trace.jobs, Window(known.begin, known.end)
     ran = jobs.filter(pl.col("start_time") < known.end, pl.col("end_time").fill_null(known.end) > known.begin)
     done = ran.filter(pl.col("state").cast(pl.String) == "COMPLETED").height
-    delivered = float(
-        priced.costs.filter(pl.col("x_Bucket").is_in(["used", "unobserved"]))["PricingQuantity"].sum()
-    )
+    at_work = priced.costs.filter(pl.col("x_Bucket").is_in(["used", "unobserved"]))
+    delivered = float(at_work["PricingQuantity"].sum())
     said = ends.filter(pl.col("state").cast(pl.String) != "UNKNOWN")
     lost = said.filter(pl.col("state").cast(pl.String).is_in(LOST_STATES))["cost"].sum() or Decimal("0.00")
     held = pl.col("gpus") * window.overlap_h("start_time", "end_time")
@@ -257,10 +237,7 @@ def _unit_costs(priced: Money, total: Decimal, ends: pl.DataFrame, known: Histor
     found["work_that_was_redone"] = str(to_cents(cost_of(again))) if ran.filter(again).height else None
     if (asked := known.trace.tables.get("requests")) is not None:
         there = asked.filter(pl.col("time").is_between(known.begin, known.end, closed="left"))
-        millions = (
-            float(there.select(pl.sum_horizontal("prompt_tokens", "generated_tokens").sum()).item() or 0)
-            / 1e6
-        )
+        tokens = float(there.select(pl.sum_horizontal("prompt_tokens", "generated_tokens").sum()).item() or 0)
         serving = cost_of(pl.col("job_class").is_in(SERVING))
-        found["million_tokens"] = str(to_cents(serving / millions)) if millions and serving else None
+        found["million_tokens"] = str(to_cents(serving / tokens * 1e6)) if tokens and serving else None
     return found
