@@ -190,7 +190,7 @@ def _at_hand(scenario: str | None) -> dict[str, int | None] | None:
     """Boards of a dataset or scenario; None where none was named."""
     if scenario is None:
         return None
-    from gpuplanner.study.wish import boards_at_hand
+    from gpuplanner.study.past.history import boards_at_hand
 
     return boards_at_hand(Given({}).scenario(scenario))
 

@@ -8,12 +8,8 @@ from dataclasses import dataclass
 
 from gpuplanner.catalog import board_names, find_any_board, has_price, whole_board_names
 from gpuplanner.errors import GeometryError, ScenarioError, message
-from gpuplanner.inbox import Dataset
-from gpuplanner.scenario import Scenario
 from gpuplanner.sizing.predict.reading.words import meaning
 from gpuplanner.sizing.predict.throughput import Board, board_facts
-from gpuplanner.study.past.history import begin_of, end_of, load_trace
-from gpuplanner.study.past.installed import installed
 
 TASKS = ("train", "lora", "qlora", "serve")
 CACHES = {"": 2.0, "auto": 2.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
@@ -119,38 +115,6 @@ def boards_of(asked: Mapping[str, int | None] | None) -> list[tuple[Board, int]]
             raise ScenarioError(
                 message(f"board {name}", "a data sheet with peak and bandwidth", "none", "Name another.")
             )
-    return found
-
-
-def boards_at_hand(scenario: Scenario) -> dict[str, int | None]:
-    """Boards and GPUs of a scenario's fleet: of its data, and of its own board where it plans for another.
-
-    Examples
-    --------
-    >>> boards_at_hand(Scenario())
-    {'H100-80GB-SXM5': 64}
-    """
-    return boards_of_trace(load_trace(scenario.data), scenario.board, where=scenario.data)
-
-
-def boards_of_trace(
-    trace: Dataset, board: str | None = None, *, where: str = "the trace"
-) -> dict[str, int | None]:
-    """Boards and GPUs that are installed in a trace, all of them as ``board`` where one is named."""
-    there = installed(trace, begin_of(trace), end_of(trace))
-    found: dict[str, int | None] = {}
-    for pool in there.pools:
-        name = board or pool.board
-        if name is not None and pool.gpus and name in (*board_names(), *whole_board_names()):
-            found[name] = (found.get(name) or 0) + pool.gpus
-    if not found:
-        text = message(
-            f"boards of {where}",
-            "data that name boards of the catalogue",
-            there.listed,
-            "Name them with --gpus.",
-        )
-        raise ScenarioError(text)
     return found
 
 

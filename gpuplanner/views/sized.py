@@ -14,8 +14,9 @@ from gpuplanner.report.section import still
 from gpuplanner.scenario import Scenario
 from gpuplanner.sizing.predict import describe, shipped_model
 from gpuplanner.sizing.predict.pooled import pooled_serving, pooled_training
+from gpuplanner.study.past.history import boards_at_hand, boards_of_trace
 from gpuplanner.study.size import Sized, sized, stack
-from gpuplanner.study.wish import Wish, boards_at_hand, boards_named, boards_of_trace
+from gpuplanner.study.wish import Wish, boards_named
 from gpuplanner.views.trace import SeenTrace
 from gpuplanner.views.view import View
 

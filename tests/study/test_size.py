@@ -1,6 +1,8 @@
 """Plans from a model and a deadline: what fits, what it takes, and why."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -12,8 +14,9 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.sizing.predict import describe
 from gpuplanner.sizing.predict.throughput import board_facts
 from gpuplanner.study.job_slices import share_of
+from gpuplanner.study.past.history import boards_at_hand
 from gpuplanner.study.size import sized, stack
-from gpuplanner.study.wish import Wish, boards_at_hand
+from gpuplanner.study.wish import Wish
 
 
 @pytest.fixture(scope="module")
@@ -287,3 +290,12 @@ def test_an_engine_says_how_each_slice_would_do():
 def test_adapters_of_a_model_without_layers_are_sized():
     """A diffusion model is known by its parameters alone: ranks have no width to exceed."""
     assert sized(Wish("stable-diffusion-xl", "lora", 1024, boards={"A100-40GB": 2})).plans
+
+
+def test_a_model_is_sized_without_the_readers_of_data():
+    code = (
+        "import sys; from gpuplanner.study.size import sized; from gpuplanner.study.wish import Wish; "
+        "sized(Wish('gpt2', boards={'A100-80GB': 1}, task='train', seq=1024)); "
+        "sys.exit(any(name.startswith('gpuplanner.inbox') for name in sys.modules))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

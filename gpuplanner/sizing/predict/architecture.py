@@ -101,15 +101,22 @@ class Architecture:
         if self.heads % self.kv_heads and not self.kv_rank:
             _refuse(self.name, "kv_heads", f"a divisor of heads {self.heads}", self.kv_heads)
 
-    @property
+    @functools.cached_property
     def q_width(self) -> int:
         """Width of the queries, and of what attention hands on."""
         return self.heads * self.head_dim
 
-    @property
+    @functools.cached_property
     def kv_width(self) -> int:
         """Width of the keys, and of the values."""
         return self.kv_heads * self.head_dim
+
+    @functools.cached_property
+    def sides(self) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of each matrix of a layer; without a gate that of ``gate`` is not there."""
+        h, q, kv, f = self.hidden, self.q_width, self.kv_width, self.mlp_width
+        attention = {"q": (h, q), "k": (h, kv), "v": (h, kv), "o": (q, h)}
+        return {**attention, "gate": (h, f), "up": (h, f), "down": (f, h)}
 
     @property
     def mlp_width(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -13,6 +14,8 @@ from gpuplanner.sizing.predict.tools import figures
 
 RECOMPUTE = ("none", "selective", "full")
 METERS = ("allocated", "reserved", "device")
+_COUNTS = ("seq", "micro_batch", "accumulation", "tp", "pp", "dp", "cp", "ep", "lora_rank", "loss_chunks")
+_counts = operator.attrgetter(*_COUNTS)
 
 
 @dataclass(frozen=True)
@@ -109,21 +112,10 @@ class TrainingJob:
     communicators: int = 0
 
     def __post_init__(self) -> None:
-        for name in (
-            "seq",
-            "micro_batch",
-            "accumulation",
-            "tp",
-            "pp",
-            "dp",
-            "cp",
-            "ep",
-            "lora_rank",
-            "loss_chunks",
-        ):
-            if getattr(self, name) < 1:
-                _refuse(name, "a whole number above 0", getattr(self, name))
-        for name, allowed in (("method", tuple(methods())), ("recompute", RECOMPUTE), ("meter", METERS)):
+        for name, value in zip(_COUNTS, _counts(self), strict=True):
+            if value < 1:
+                _refuse(name, "a whole number above 0", value)
+        for name, allowed in (("method", methods()), ("recompute", RECOMPUTE), ("meter", METERS)):
             if getattr(self, name) not in allowed:
                 _refuse(name, f"one of {', '.join(allowed)}", getattr(self, name))
         if self.model.kind != "diffusion":

@@ -85,14 +85,5 @@ def matrices(model: Architecture, targets: tuple[str, ...]) -> list[tuple[str, i
     >>> matrices(preset("llama-2-7b"), ("q", "down"))
     [('q', 4096, 4096), ('down', 11008, 4096)]
     """
-    h, q, kv, f = model.hidden, model.q_width, model.kv_width, model.mlp_width
-    sides = {
-        "q": (h, q),
-        "k": (h, kv),
-        "v": (h, kv),
-        "o": (q, h),
-        "gate": (h, f),
-        "up": (h, f),
-        "down": (f, h),
-    }
+    sides = model.sides
     return [(name, *sides[name]) for name in targets if name != "gate" or model.gated]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,21 +80,6 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
     return Predicted(peaks[0], upper, out, asked.family, asked.tool, level, missing, "; ".join(told))
 
 
-def predict_rows(
-    rows: Iterable[Mapping[str, Any]], model: PeakModel | None = None, *, tool: str | None = None
-) -> list[Predicted]:
-    """Predict rows of a table; only columns of `READ` are looked at."""
-    model = model or shipped_model()
-    remembered: dict[tuple[Any, ...], Predicted] = {}
-    answers = []
-    for row in rows:
-        key = tuple(row.get(name) for name in READ)
-        if key not in remembered:
-            remembered[key] = predict(question(row, tool=tool), model)
-        answers.append(remembered[key])
-    return answers
-
-
 def predict_table(
     table: pl.DataFrame, model: PeakModel | None = None, *, tool: str | None = None
 ) -> pl.DataFrame:
@@ -106,7 +91,13 @@ def predict_table(
     >>> predict_table(table)["missing"].to_list()
     ['seq_len: not given; add it']
     """
-    answers = predict_rows(table.iter_rows(named=True), model, tool=tool)
+    model, read = model or shipped_model(), [name for name in READ if name in table.columns]
+    remembered: dict[tuple[Any, ...], Predicted] = {}
+    rows = table.select(read).rows() if read else [()] * len(table)
+    for row in rows:
+        if row not in remembered:
+            remembered[row] = predict(question(dict(zip(read, row, strict=True)), tool=tool), model)
+    answers = [remembered[row] for row in rows]
     numbers = {
         name: pl.Series([getattr(each, name) for each in answers], dtype=pl.Float64).round(4)
         for name in NEW[:3]

@@ -55,6 +55,7 @@ def tool_facts(tool: str, tags: frozenset[str]) -> dict[str, str]:
     return {fact: value or "" for each in sources for when, fact, value in _rows(each) if when <= tags}
 
 
+@functools.lru_cache(1024)
 def figures(kind: str, name: str, fact: str) -> list[float] | None:
     """Numbers of the generic table, such as bytes a parameter of a regime; None where it has no such row.
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
+from gpuplanner.catalog import board_names, whole_board_names
 from gpuplanner.demand import demand_series, impute_run_times, pool
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import GpuModel
@@ -22,6 +23,7 @@ from gpuplanner.sizing import keep_requests, resolve_requests, rightsize
 from gpuplanner.sizing.classes import class_by_shape, classify
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.past.fleet import PlannedFleet, planned_fleet
+from gpuplanner.study.past.installed import installed
 from gpuplanner.study.stages import stage
 
 VIEWS = ("whole", "requested", "rightsized")
@@ -261,3 +263,35 @@ def _floor_hour(time: datetime) -> datetime:
 def _next_hour(time: datetime) -> datetime:
     floor = _floor_hour(time)
     return floor if floor == time else floor + timedelta(hours=1)
+
+
+def boards_at_hand(scenario: Scenario) -> dict[str, int | None]:
+    """Boards and GPUs of a scenario's fleet: of its data, and of its own board where it plans for another.
+
+    Examples
+    --------
+    >>> boards_at_hand(Scenario())
+    {'H100-80GB-SXM5': 64}
+    """
+    return boards_of_trace(load_trace(scenario.data), scenario.board, where=scenario.data)
+
+
+def boards_of_trace(
+    trace: Dataset, board: str | None = None, *, where: str = "the trace"
+) -> dict[str, int | None]:
+    """Boards and GPUs that are installed in a trace, all of them as ``board`` where one is named."""
+    there = installed(trace, begin_of(trace), end_of(trace))
+    found: dict[str, int | None] = {}
+    for part in there.pools:
+        name = board or part.board
+        if name is not None and part.gpus and name in (*board_names(), *whole_board_names()):
+            found[name] = (found.get(name) or 0) + part.gpus
+    if not found:
+        text = message(
+            f"boards of {where}",
+            "data that name boards of the catalogue",
+            there.listed,
+            "Name them with --gpus.",
+        )
+        raise ScenarioError(text)
+    return found

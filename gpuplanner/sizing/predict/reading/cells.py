@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -21,8 +22,11 @@ _OTHER_SIZE = 0.12
 def number(row: Mapping[str, str], name: str) -> float | None:
     """A number, with its unit if it has one that goes with the column; None where there is none."""
     text = row.get(name)
-    if text is None:
-        return None
+    return None if text is None else _number(text, name)
+
+
+@functools.lru_cache(4096)
+def _number(text: str, name: str) -> float:
     bare = _UNIT.sub("", text) if name == "gpu_mem_gib" else text
     try:
         value = float(bare)
@@ -38,9 +42,9 @@ def number(row: Mapping[str, str], name: str) -> float | None:
 
 def count(row: Mapping[str, str], name: str) -> int:
     """A count, 1 where it is not stated; what is no whole number above 0 is refused."""
-    value = number(row, name)
-    if value is None:
+    if name not in row:
         return 1
+    value = _number(row[name], name)
     if value < 1 or value != int(value):
         raise ScenarioError(message(f"row, {name}", "a whole number above 0", f"{value:g}", "Mend it."))
     return int(value)

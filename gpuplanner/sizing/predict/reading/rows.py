@@ -64,15 +64,13 @@ def question(row: Mapping[str, Any], *, tool: str | None = None) -> Question:
     >>> "Did you mean lora" in question({"model": "llama-2-7b", "method": "lroa", "seq_len": 512}).missing[0]
     True
     """
-    text = {
-        name: str(row[name]).strip() for name in READ if row.get(name) is not None and str(row[name]).strip()
-    }
-    return _question(tuple(text.items()), tool)
+    said = ((name, str(cell).strip()) for name in READ if (cell := row.get(name)) is not None)
+    return _question(tuple(pair for pair in said if pair[1]), tool)
 
 
 def job_of(model: Architecture, text: dict[str, str], seq: int, tool: str) -> TrainingJob:
     """A job of an architecture at hand, its words read and its tool's facts filled in as those of a row are."""
-    job = _answered(worded(text, tool), model, seq, None).job
+    job = _answered(worded(text, tool), model, seq).job
     assert job is not None
     return job
 
@@ -98,9 +96,8 @@ def _question(items: tuple[tuple[str, str], ...], forced: str | None) -> Questio
         if found.model is None or not seq:
             return Question(tool, family, None, tuple(row.missing), note=tuple(row.note), board_gib=board)
         contradictions(row, found.model, int(seq))
-        answered = _answered(row, found.model, int(seq), most)
         called = "" if forced else (text.get("framework") or text.get("source") or "").lower()
-        return replace(answered, family=family, board_gib=board, most_gib=most, name=called)
+        return _answered(row, found.model, int(seq), most, family, board, called)
     except ScenarioError as error:
         return Question(tool, family, None, (str(error),), board_gib=board)
 
@@ -163,7 +160,10 @@ def _regimes(row: WordedRow, tags: set[str], facts: Mapping[str, str]) -> tuple[
     return regime, adapters, weight
 
 
-def _answered(row: WordedRow, model: Architecture, seq: int, most: float | None) -> Question:
+def _answered(
+    row: WordedRow, model: Architecture, seq: int, most: float | None = None,
+    family: str = "", board: float | None = None, called: str = "",
+) -> Question:  # fmt: skip
     text, words, tool = row.text, row.words, row.tool
     parallel: dict[str, Any] = {name: count(text, name) for name in ("tp", "pp", "dp", "cp", "ep")}
     if words["device_map"] == "auto":
@@ -233,4 +233,5 @@ def _answered(row: WordedRow, model: Architecture, seq: int, most: float | None)
     if unit != 1:
         row.note.append("in GB of 1e9 bytes, as this tool's meter prints")
     missing = (*row.missing, *row.clashes)
-    return Question(tool, "", job, missing, others, tuple(row.note), unit, clashes=tuple(row.clashes))
+    clashes, note = tuple(row.clashes), tuple(row.note)
+    return Question(tool, family, job, missing, others, note, unit, board, clashes, most, called)
