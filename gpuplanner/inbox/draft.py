@@ -210,7 +210,7 @@ def _join(
 
 
 def _of_each(stored: Stored, layers: Sequence[Layer]) -> dict[str, pl.DataFrame]:
-    """Coverage and processes of all telemetry together."""
+    """Coverage and processes of all telemetry together, and what all sources say of closed nodes."""
     found = {}
     several = len(stored.telemetry) > 1
     for name in OF_EACH:
@@ -218,7 +218,7 @@ def _of_each(stored: Stored, layers: Sequence[Layer]) -> dict[str, pl.DataFrame]
         if tables and name == "coverage" and several:
             found[name] = coverage(stored.scan().select("time", "node", "gpu").collect(engine="streaming"))
         elif tables:
-            found[name] = pl.concat(tables).unique(maintain_order=True) if several else tables[0]
+            found[name] = pl.concat(tables).unique(maintain_order=True) if len(tables) > 1 else tables[0]
     return found
 
 

@@ -81,9 +81,10 @@ def laid_over(
         kept = {**draft.months, **{(month, name): samples for month, samples in changed.items()}}
         layers = {**draft.layers, name: as_layer(whole, [SAMPLES])}
         return replace(draft, layers=layers, months=kept)
-    merged = merge_tables(old, only, draft.tables[kind])
-    layers = {**draft.layers, name: as_layer(merged)}
-    return replace(draft, layers=layers, tables={**draft.tables, kind: merged.table})
+    merged = merge_tables(old, only, layer.tables[kind] if kind in OF_EACH else draft.tables[kind])
+    beside = {each: layer.tables.get(each) for each in OF_EACH if each != kind} | dict(only.tables)
+    grown = Draft.of(merged.with_tables(**beside | {kind: merged.table}))
+    return replace(draft, layers={**draft.layers, **grown.layers}, tables={**draft.tables, **grown.tables})
 
 
 def with_months(draft: Draft, read: Dataset, layer: str, room: Path) -> Draft:

@@ -181,6 +181,11 @@ CHANGES = (
         "Slurm's events of nodes: sacctmgr show event --parsable2, with start and end (needs tz)",
         Form("events", "slurm.events:read_slurm_events", TZ, whole_files=False),
     ),
+    published(
+        "slurm-reservations",
+        "Slurm's reservations: scontrol show reservation (needs tz)",
+        Form("reservations", "slurm.events:read_slurm_reservations", TZ, whole_files=False),
+    ),
 )
 
 TELEMETRY = (

@@ -47,8 +47,8 @@ MARK = Mark(
 SOURCES = "sources"
 JOINED: dict[str, type[dy.Schema] | pl.Schema] = {"devices": DEVICES, "holders": SPANS}
 """What joins telemetry to jobs: kept, since working it out takes a look at every sample."""
-OF_EACH = ("coverage", "processes")
-"""Tables that several sources of telemetry may give, put together on top."""
+OF_EACH = ("coverage", "processes", "out_of_service")
+"""Tables that several sources may give, put together on top."""
 
 
 @dataclass(frozen=True, eq=False)

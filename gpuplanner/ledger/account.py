@@ -40,6 +40,8 @@ _OUT = {
     "node": pl.String(),
 }
 _OPTIONAL = ("gpu_model", "tenant", "node")
+_KEPT_ANYWHERE = (pl.col("bucket") == "reserved") & pl.col("node").is_null()
+"""GPUs kept for a tenant on whichever node: it is known only as it takes them."""
 
 
 def gpu_time_ledger(
@@ -75,8 +77,7 @@ def gpu_time_ledger(
     out_of_service : polars.DataFrame, optional
         GPUs ``reserved``, ``reconfiguring`` or ``down`` (column ``bucket``): ``start_time``, ``end_time``,
         ``gpus``; ``gpu_model`` if boards are kept apart; ``tenant``, for whom they are reserved; ``node``, if
-        known. GPUs that jobs still hold on a node that drains are not among them. Without the table, such time
-        shows as free.
+        known: GPUs that jobs hold on it are not among them. Without the table, such time shows as free.
 
     Returns
     -------
@@ -130,10 +131,11 @@ def gpu_time_ledger(
         nobody = {"free": pool.free, "fragmented": pool.fragmented, "unexplained": pool.unexplained}
         parts += [_row(NOBODY, board, kind, hours) for kind, hours in nobody.items()]
         parts += [_row(tenant, board, "reserved", hours) for tenant, hours in pool.reserved.items()]
-        for kind in ("reconfiguring", "down"):
-            gone = window.spans(out.filter(here, bucket=kind), "start_time", "end_time", "gpus")
-            hours = gone.by_hour(window.hours, np.zeros(len(gone.gpus)), 1)[0]
-            parts.append(_row(NOBODY, board, kind, hours))
+        shut = out.filter(here, ~_KEPT_ANYWHERE).group_by("bucket", "tenant", maintain_order=True)
+        for (kind, tenant), rows in shut:
+            spans = window.spans(rows, "start_time", "end_time", "gpus")
+            hours = spans.by_hour(window.hours, np.zeros(len(spans.gpus)), 1)[0]
+            parts.append(_row(str(tenant), board, str(kind), hours))
     ledger = (
         pl.concat(parts)
         .filter(pl.col("gpu_hours") > ROUNDING_GPU_HOURS)
@@ -213,8 +215,8 @@ def _pool(
     started: pl.LazyFrame, queued: pl.LazyFrame, nodes: pl.DataFrame, out: pl.DataFrame, window: Window
 ) -> PoolHours:
     """What is left of one pool."""
-    kept = out.filter(bucket="reserved")
-    gone = window.spans(out.filter(pl.col("bucket") != "reserved"), "start_time", "end_time", "gpus")
+    kept = out.filter(_KEPT_ANYWHERE)
+    gone = window.spans(out.filter(~_KEPT_ANYWHERE), "start_time", "end_time", "gpus")
     taken = window.spans(started, "start_time", "end_time", "gpus")
     waiting = window.spans(queued, "submit_time", "left_queue", "gpus")
     return sweep_pool(

@@ -154,8 +154,7 @@ def node_pool(
     number = {name: place for place, name in enumerate(nodes["node"])}
     if len(number) < nodes.height:
         return None
-    kept = pl.col("bucket") == "reserved"  # for a tenant, on whichever node: known only as it takes them
-    gone = out.select(pl.when(~kept).then("node").alias("node_list"), "start_time", "end_time", "gpus")
+    gone = out.select("start_time", "end_time", "gpus", node_list="node")
     texts = pl.concat([_texts(started.select("node_list").collect()), _texts(gone)])
     of_held, lists = numbered_lists(texts, number)
     used = np.bincount(of_held, minlength=len(lists.first) - 1) > 0

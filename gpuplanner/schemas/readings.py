@@ -159,13 +159,14 @@ class JobNames(dy.Schema):
 
 
 class OutOfService(dy.Schema):
-    """GPUs of a node that were there and could not be used: while they were cut, or the node took no jobs."""
+    """GPUs of a node that were there and kept from jobs: while they were cut, or closed, or reserved."""
 
     node = text("node name")
     start_time = time("since when")
     end_time = time("until when; null if they still are", nullable=True)
     gpus = number("GPUs; null: all of the node but for what jobs still hold there", "GPU", nullable=True)
-    bucket = dy.Enum(("reconfiguring", "down"), nullable=False, metadata=meaning("why"))
+    bucket = dy.Enum(("reserved", "reconfiguring", "down"), nullable=False, metadata=meaning("why"))
+    tenant = text("for whom they are reserved; null: nobody is named", nullable=True)
 
 
 READING_TABLES: dict[str, type[dy.Schema]] = {

@@ -9,13 +9,14 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import read
+from gpuplanner.inbox import add, read
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.schemas import Inventory, Jobs, conform
+from gpuplanner.schemas import TABLES, Inventory, Jobs, conform
 from gpuplanner.study.past.accounts import trace_ledger
 from gpuplanner.study.past.closed_nodes import out_of_service
 
 NINE = datetime(2026, 3, 2, 9, tzinfo=UTC)
+BUCKET = TABLES["out_of_service"].columns()["bucket"].dtype
 HEADER = "Cluster|NodeName|TimeStart|TimeEnd|State|Reason"
 
 
@@ -41,10 +42,10 @@ def nodes_of(*sizes):
 
 def events(*rows):
     schema = {"node": pl.String, "start_time": pl.Datetime("us", "UTC"), "end_time": pl.Datetime("us", "UTC"),
-              "gpus": pl.Float64, "bucket": pl.Enum(["reconfiguring", "down"])}  # fmt: skip
+              "gpus": pl.Float64, "bucket": BUCKET, "tenant": pl.String}  # fmt: skip
     return pl.DataFrame(
-        [(node, hours(a), None if b is None else hours(b), gpus, "down" if gpus is None else "reconfiguring")
-         for node, a, b, gpus in rows], schema=schema, orient="row",
+        [(node, hours(a), None if b is None else hours(b), gpus, *(why or ["down" if gpus is None else "reconfiguring",
+          None])) for node, a, b, gpus, *why in rows], schema=schema, orient="row",
     )  # fmt: skip
 
 
@@ -139,3 +140,67 @@ def test_events_of_slurm_are_read_in_their_zone(tmp_path):
     assert found.rejects.height == 2
     with pytest.raises(TraceFormatError, match="a stated time zone"):
         read("slurm-events", [path])
+
+
+def test_of_a_reserved_node_what_jobs_leave_is_kept_for_its_team_unless_it_is_down():
+    jobs = jobs_of((0, 2, 6, "n1"), (3, 4, 4, "n0"))
+    shut = events(("n1", 0, 4, None, "reserved", "t"), ("n1", 3, 5, None), ("n0", 0, 4, 2.0, "reserved", "t"))
+    trace = Dataset(
+        {"jobs": jobs, "out_of_service": shut}, pl.DataFrame(), pl.DataFrame(), {"source": "test"}
+    )
+    booked = trace_ledger(trace, hours(0), hours(6), nodes_of(8, 8))
+    by = {
+        (tenant, bucket): gpu_hours
+        for tenant, bucket, gpu_hours in booked.group_by("tenant", pl.col("bucket").cast(pl.String))
+        .agg(pl.col("gpu_hours").sum())
+        .iter_rows()
+    }
+    # Of n1: 2 + 2 + 8 of three hours, then it is down. Of n0 two of eight, which the team holds of the pool at 0, 1, 3.
+    assert by["t", "reserved"] == pytest.approx(12 + 2)
+    assert by["-", "down"] == pytest.approx(16)
+    assert sum(by.values()) == pytest.approx(16 * 6)
+
+
+def test_a_reservation_of_a_team_without_jobs_names_nobody():
+    trace = Dataset(
+        {"jobs": jobs_of((0, 1, 1, "n0")), "out_of_service": events(("n1", 0, 2, None, "reserved", "other"))},
+        pl.DataFrame(), pl.DataFrame(), {"source": "test"},
+    )  # fmt: skip
+    booked = trace_ledger(trace, hours(0), hours(2), nodes_of(8, 8)).filter(bucket="reserved")
+    assert booked.group_by("tenant").agg(pl.col("gpu_hours").sum()).rows() == [("-", 16.0)]
+
+
+RESERVATIONS = """\
+ReservationName=demo StartTime=2026-03-02T10:00:00 EndTime=2026-03-02T12:00:00 Duration=02:00:00
+   Nodes=n[1-2] NodeCnt=2 CoreCnt=64 Features=(null) PartitionName=gpu Flags=SPEC_NODES
+   TRES=cpu=128,gres/gpu=8
+   Users=(null) Groups=(null) Accounts=vision Licenses=(null) State=ACTIVE BurstBuffer=(null)
+
+ReservationName=root_3 StartTime=2026-03-02T10:00:00 EndTime=2026-03-02T11:00:00 Duration=01:00:00
+   Nodes=n3 NodeCnt=1 CoreCnt=64 Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES
+   TRES=cpu=64
+   Users=root Groups=(null) Accounts=(null) Licenses=(null) State=ACTIVE BurstBuffer=(null)
+
+ReservationName=seats StartTime=2026-03-02T10:00:00 EndTime=2026-03-02T11:00:00 Duration=01:00:00
+   Nodes=(null) NodeCnt=0 CoreCnt=0 Flags=LICENSE_ONLY Users=bob Accounts=(null) Licenses=matlab:2 State=ACTIVE
+"""
+
+
+def test_reservations_of_slurm_are_read_beside_its_events(tmp_path):
+    plan, log = tmp_path / "reservations.txt", tmp_path / "events.txt"
+    plan.write_text(RESERVATIONS)
+    log.write_text(f"{HEADER}\nc|n1|2026-03-02T10:00:00|2026-03-02T12:30:00|DOWN*|power\n")
+    found = read("auto", [plan], tz="Europe/Oslo")
+    assert found.table.select("node", "start_time", "end_time", "gpus", "bucket", "tenant").rows() == [
+        ("n1", NINE, hours(2), 4.0, "reserved", "vision"), ("n2", NINE, hours(2), 4.0, "reserved", "vision"),
+        ("n3", NINE, hours(1), None, "down", None),
+    ]  # fmt: skip
+    assert found.rejects["reason"].to_list() == ["nodes: none, or not such as n[1-4]"]
+    with pytest.raises(TraceFormatError, match="in which zone scontrol ran"):
+        read("slurm-reservations", [plan])
+    for path in (plan, log):
+        both = add("auto", [path], tmp_path / "data", tz="Europe/Oslo").dataset
+    assert both.tables["out_of_service"].group_by("bucket").len().sort("bucket")["len"].to_list() == [2, 2]
+    plan.write_text(RESERVATIONS.replace("n3", "n4"))
+    again = add("auto", [plan], tmp_path / "data", tz="Europe/Oslo", replace_source=True).dataset
+    assert sorted(again.tables["out_of_service"]["node"]) == ["n1", "n1", "n2", "n4"]

@@ -32,8 +32,8 @@ def merge(traces: Sequence[Dataset]) -> Dataset:
 
     An export is later if its observation ends later; of two that end together, the one whose file comes later
     by name. A job attempt that several tell of is taken from the latest of them, and the other rows are
-    rejected with the reason :data:`SUPERSEDED`, so that still every row is kept or accounted for. Inventory and
-    quotas are those of the latest export that has any.
+    rejected with the reason :data:`SUPERSEDED`, so that still every row is kept or accounted for. Inventory,
+    quotas and closed nodes are those of the latest export that has any.
     """
     parts = sorted(traces, key=lambda part: (_instant(part.provenance["span_end"]), _names(part)))
     _require_alike(parts)
@@ -57,6 +57,7 @@ def merge(traces: Sequence[Dataset]) -> Dataset:
     ).with_tables(
         inventory=inventory,
         queue_quotas=_latest([part.quotas for part in parts]),
+        out_of_service=_latest([part.tables.get("out_of_service") for part in parts]),
         job_names=_all_of([part.tables.get("job_names") for part in parts]),
     )
 

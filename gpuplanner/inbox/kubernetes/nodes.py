@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypedDict
 
 import polars as pl
 
@@ -26,7 +27,7 @@ from gpuplanner.inbox.kubernetes.objects import (
     within,
 )
 from gpuplanner.inbox.kubernetes.resource_claims import ClaimedDevice
-from gpuplanner.schemas import WHOLE_GPU, Inventory, conform
+from gpuplanner.schemas import TABLES, WHOLE_GPU, Inventory, conform
 from gpuplanner.units import MIB_PER_GIB
 
 COUNT = "nvidia.com/gpu.count"
@@ -150,6 +151,11 @@ REGISTERS = ("hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register")
 HANDSHAKES = ("hami.io/node-handshake", "volcano.sh/node-vgpu-handshake")
 """Beginnings of the names of the annotations with which these plugins show that they live."""
 
+CLOSING = frozenset(
+    f"node.kubernetes.io/{word}" for word in ("unschedulable", "not-ready", "unreachable", "out-of-service")
+)
+"""Taints of a node that takes nothing new: Kubernetes, Well-Known Labels, Annotations and Taints."""
+
 MAX_BOARDS = 1024
 
 OWNERSHIP = {
@@ -178,7 +184,8 @@ class Node:
     - ``mig``: MIG mode is on.
     - ``layouts``: How its GPUs are cut, where that follows.
     - ``config_state``: State of the MIG configuration, where it is not done.
-    - ``closed``: Why it takes no new jobs: ``"cordoned"``, ``"not ready"``; None if it does.
+    - ``closed``, ``since``: Why it takes no new jobs: ``"cordoned"``, ``"not ready"``; None if it does. And since when,
+      where a taint or a condition says it.
     - ``domain``, ``ownership``: Fabric clique; how the node is paid for.
     - ``installed``, ``seen``: When the node joined, and when it was last heard of.
     """
@@ -193,6 +200,7 @@ class Node:
     layouts: str | None = None
     config_state: str | None = None
     closed: str | None = None
+    since: datetime | None = None
     domain: str | None = None
     ownership: str | None = None
     installed: datetime | None = None
@@ -246,7 +254,7 @@ def read_node(node: Object) -> Node:
         mig=sliced or profile is not None or told,
         layouts=None if registered or parted else layouts,
         config_state=state if config and state != "success" else None,
-        closed=_closed(node),
+        **_closed(node),
         domain=text(labels.get(CLIQUE)),
         ownership=next((kind for (key, value), kind in OWNERSHIP.items() if labels.get(key) == value), None),
         installed=instant(about, "creationTimestamp"),
@@ -254,12 +262,24 @@ def read_node(node: Object) -> Node:
     )
 
 
-def _closed(node: Object) -> str | None:
-    """Why a node takes no new jobs; it still has its GPUs."""
-    words = ["cordoned"] if part(node, "spec").get("unschedulable") is True else []
+def _closed(node: Object) -> Closed:
+    """Why a node takes no new jobs, and since when; it still has its GPUs."""
+    spec = part(node, "spec")
+    words = ["cordoned"] if spec.get("unschedulable") is True else []
     told = [each for each in parts(part(node, "status"), "conditions") if each.get("type") == "Ready"]
-    words += ["not ready"] if told and told[-1].get("status") != "True" else []
-    return ", ".join(words) or None
+    since = [instant(each, "timeAdded") for each in parts(spec, "taints") if each.get("key") in CLOSING]
+    if told and told[-1].get("status") != "True":
+        words.append("not ready")
+        since.append(instant(told[-1], "lastTransitionTime"))
+    known = min((each for each in since if each), default=None)
+    return {"closed": ", ".join(words) or None, "since": known if words else None}
+
+
+class Closed(TypedDict):
+    """``closed`` and ``since`` of :class:`Node`."""
+
+    closed: str | None
+    since: datetime | None
 
 
 def board_and_profile(product: str | None) -> tuple[str | None, str | None]:
@@ -361,3 +381,13 @@ def inventory_of(
         infer_schema_length=None,
     )
     return conform(table, Inventory, where="nodes"), unknown
+
+
+def closed_of(nodes: Mapping[str, Node]) -> pl.DataFrame | None:
+    """Nodes that take nothing new, since when; None where no dump says so."""
+    rows = [
+        {"node": name, "start_time": node.since, "bucket": "down"}
+        for name, node in sorted(nodes.items())
+        if node.since is not None and node.gpus != 0
+    ]
+    return conform(pl.DataFrame(rows), TABLES["out_of_service"], where="nodes") if rows else None

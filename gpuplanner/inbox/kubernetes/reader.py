@@ -20,7 +20,7 @@ from gpuplanner.inbox.core.table_rows import assemble_nodes
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, RESERVES, SEEN_AGAIN, Dump, read_dump
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, job_rows
 from gpuplanner.inbox.kubernetes.kueue import quota_table
-from gpuplanner.inbox.kubernetes.nodes import inventory_of
+from gpuplanner.inbox.kubernetes.nodes import closed_of, inventory_of
 from gpuplanner.inbox.kubernetes.objects import looks_like_kubernetes
 from gpuplanner.inbox.kubernetes.yaml_items import kind_of, read_objects
 
@@ -113,7 +113,11 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
         boards=boards,
     )
     quotas = quota_table(dump.quotas, dump.boards, dump.queues)
-    return trace.with_tables(queue_quotas=quotas, job_names=names if names.height else None)
+    return trace.with_tables(
+        queue_quotas=quotas,
+        job_names=names if names.height else None,
+        out_of_service=closed_of(dump.nodes),
+    )
 
 
 def read_kubernetes_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Dataset:
@@ -158,8 +162,10 @@ def _node_list(dump: Dump, paths: Sequence[str | Path], boards: Mapping[str, str
     closed = {name: node.closed for name, node in dump.nodes.items() if node.closed and node.gpus}
     if closed:
         named = examples([f"{name} ({why})" for name, why in sorted(closed.items())])
-        findings += [Finding(CLOSED, "info", len(closed), "its GPUs count as installed", named)]
-    return assemble_nodes(rows, table.with_columns(**place), findings, notes=_changing(dump))
+        effect = "its GPUs count as installed, and as down since it was closed, where the dump says when"
+        findings += [Finding(CLOSED, "info", len(closed), effect, named)]
+    found = assemble_nodes(rows, table.with_columns(**place), findings, notes=_changing(dump))
+    return found.with_tables(out_of_service=closed_of(dump.nodes))
 
 
 def _notes(dump: Dump, unknown: Sequence[str]) -> list[str]:

@@ -67,7 +67,7 @@ def read_slurm_nodes(
     file = read_text_file(path)
     lines = list(file.lines.iter_rows())
     first = next((text for _, text in lines if text.strip()), "")
-    found = (_scontrol if first.lstrip().startswith("NodeName=") else _sinfo)(lines)
+    found = scontrol_records(lines) if first.lstrip().startswith("NodeName=") else _sinfo(lines)
     matches = (GPU.fullmatch(item) for *_, told in found for item in _gres(told.get("GRES", "")))
     types = {match["type"] for match in matches if match}
     boards = Boards(stated_boards(stated), told_by_profiles(parse_device(word) for word in types if word))
@@ -84,11 +84,11 @@ def read_slurm_nodes(
     return records.rows([file])
 
 
-def _scontrol(lines: Sequence[tuple[int, str]]) -> list[Found]:
-    """Each record begins with the line of its NodeName."""
+def scontrol_records(lines: Sequence[tuple[int, str]], first: str = "NodeName=") -> list[Found]:
+    """Each record begins with the line of its name."""
     found: list[Found] = []
     for number, line in lines:
-        if line.lstrip().startswith("NodeName="):
+        if line.lstrip().startswith(first):
             found.append((number, line, {}))
         for word in line.split() if found else ():
             name, _, value = word.partition("=")

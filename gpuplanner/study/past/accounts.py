@@ -64,8 +64,7 @@ def trace_ledger(
         nodes = installed(trace, begin, end).inventory
     out = trace.tables.get("out_of_service")
     if out is not None:
-        known = nodes.select("node", "gpu_model") if "gpu_model" in nodes.columns else nodes.select("node")
-        out = out_of_service(out, trace.jobs, nodes, begin, end).join(known, on="node")
+        out = out_of_service(out, trace.jobs, nodes, begin, end)
     booked = gpu_time_ledger(
         trace.jobs, nodes, start=begin, end=end, samples=trace.samples, out_of_service=out
     )

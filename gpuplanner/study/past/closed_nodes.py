@@ -1,7 +1,8 @@
-"""Nodes that took nothing new, as GPUs that nobody could have: all of a node but for what jobs still held there."""
+"""Nodes that took nothing new, or were kept for a tenant, as GPUs: all of a node but for what jobs held there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from itertools import pairwise
 
@@ -20,15 +21,22 @@ def out_of_service(
 ) -> pl.DataFrame:
     """GPUs out of service between two instants, node by node; of what counts none, those that jobs leave of the node.
 
-    A node that is drained goes on with the jobs that it has. Spells of one node that overlap count once. Where jobs and
-    closed nodes together come to more than a board has, jobs are believed: accounting may lag behind a node that fell.
+    The rows have the board of their node where the nodes have one.
+    A node that is drained goes on with the jobs that it has. Spells of one node that overlap count once, and of a node
+    that is down nothing is reserved. Where jobs and closed nodes together come to more than a board has, jobs are
+    believed: accounting may lag behind a node that fell. A part of a node that is kept for a tenant is left to the
+    ledger, without its node: which GPUs of it that are is not said.
     """
-    columns = ["node", "start_time", "end_time", "gpus", "bucket"]
-    out = out.select(columns).with_columns(pl.col("end_time").fill_null(end))
-    stated, silent = out.filter(pl.col("gpus").is_not_null()), out.filter(pl.col("gpus").is_null())
-    silent = silent.join(nodes.select("node"), on="node", how="semi")
-    if silent.is_empty():
-        return stated
+    known = nodes.select([name for name in ("node", "gpu_model") if name in nodes.columns])
+    boards = [*known["gpu_model"].unique().drop_nulls().sort(), None] if known.width > 1 else [None]
+    reserved, tenants = pl.col("bucket") == "reserved", jobs["tenant"].cast(pl.String).unique().implode()
+    out = out.join(nodes.select("node", size="gpus"), on="node").select(
+        "node", "start_time", pl.col("end_time").fill_null(end),
+        pl.when(~reserved | (pl.col("gpus") < pl.col("size"))).then("gpus"), "bucket",
+        pl.when(pl.col("tenant").is_in(tenants)).then("tenant"),
+    )  # fmt: skip
+    kept = out.filter(reserved, pl.col("gpus").is_not_null()).join(known, on="node")
+    found, silent = out.filter(~reserved, pl.col("gpus").is_not_null()), out.filter(pl.col("gpus").is_null())
     running = jobs.filter(pl.col("start_time").is_not_null(), pl.col("gpus") > 0).select(
         "start_time",
         pl.col("end_time").fill_null(end),
@@ -36,8 +44,28 @@ def out_of_service(
         pl.col("node_list", "gpu_model").cast(pl.String),
     )
     held = _by_node(running, set(silent["node"]))
-    other = stated.group_by("node").agg("start_time", "end_time", "gpus")
-    logs = {node: list(zip(*spells, strict=True)) for node, *spells in other.iter_rows()}
+    groups = silent.sort(~(pl.col("bucket") == "down"), "tenant", nulls_last=True, maintain_order=True)
+    for (bucket, tenant), rows in groups.group_by("bucket", "tenant", maintain_order=True):
+        left = _left_of_nodes(rows, found, held, nodes, begin, end)
+        for board in boards:
+            left = _on_board(left, board, running, nodes, found, begin, end)
+        why = pl.lit(bucket, out.schema["bucket"]), pl.lit(tenant, pl.String)
+        found = pl.concat([found, left.with_columns(bucket=why[0], tenant=why[1])])
+    nowhere = pl.lit(None, pl.String)
+    return pl.concat([found.join(known, on="node"), kept.with_columns(node=nowhere)])
+
+
+def _left_of_nodes(
+    silent: pl.DataFrame,
+    other: pl.DataFrame,
+    held: Mapping[str, list[Spell]],
+    nodes: pl.DataFrame,
+    begin: datetime,
+    end: datetime,
+) -> pl.DataFrame:
+    """What jobs and other spells leave of nodes, piece by piece."""
+    spells_of = other.group_by("node").agg("start_time", "end_time", "gpus")
+    logs = {node: list(zip(*spells, strict=True)) for node, *spells in spells_of.iter_rows()}
     there = {row["node"]: row for row in nodes.iter_rows(named=True)}
     found = []
     for node, starts, ends in (
@@ -49,22 +77,29 @@ def out_of_service(
         taken = [*held.get(node, []), *logs.get(node, [])]
         spells = [(max(a, first), min(b, last)) for a, b in zip(starts, ends, strict=True)]
         found += [(node, a, b, left) for a, b, left in _left(spells, taken, float(one["gpus"]))]
-    rows = pl.DataFrame(found, schema={name: out.schema[name] for name in columns[:4]}, orient="row")
-    for board in (
-        [*nodes["gpu_model"].unique().drop_nulls().sort(), None] if "gpu_model" in nodes.columns else [None]
-    ):
-        here = (
-            pl.lit(value=True) if board is None else pl.col("gpu_model").str.to_lowercase() == board.lower()
-        )
-        mine = nodes.filter(here)
-        ours, others = (
-            rows.filter(pl.col("node").is_in(mine["node"].to_list()) == side) for side in (True, False)
-        )
-        # Jobs that name no board may be on any.
-        some = running.filter(pl.lit(board is None) | pl.col("gpu_model").is_null() | here)
-        gone = stated.filter(pl.col("node").is_in(mine["node"].to_list()))
-        rows = pl.concat([_believing_jobs(ours, some, mine, gone, begin, end), others])
-    return pl.concat([stated, rows.with_columns(bucket=pl.lit("down", out.schema["bucket"]))])
+    schema = {name: other.schema[name] for name in ("node", "start_time", "end_time", "gpus")}
+    return pl.DataFrame(found, schema=schema, orient="row")
+
+
+def _on_board(
+    rows: pl.DataFrame,
+    board: str | None,
+    running: pl.DataFrame,
+    nodes: pl.DataFrame,
+    other: pl.DataFrame,
+    begin: datetime,
+    end: datetime,
+) -> pl.DataFrame:
+    """The same, the rows of one board less where jobs are said to hold what would then be missing; None: of all."""
+    here = pl.lit(value=True) if board is None else pl.col("gpu_model").str.to_lowercase() == board.lower()
+    mine = nodes.filter(here)
+    ours, others = (
+        rows.filter(pl.col("node").is_in(mine["node"].to_list()) == side) for side in (True, False)
+    )
+    # Jobs that name no board may be on any.
+    some = running.filter(pl.lit(board is None) | pl.col("gpu_model").is_null() | here)
+    gone = other.filter(pl.col("node").is_in(mine["node"].to_list()))
+    return pl.concat([_believing_jobs(ours, some, mine, gone, begin, end), others])
 
 
 def _by_node(running: pl.DataFrame, wanted: set[str]) -> dict[str, list[Spell]]:

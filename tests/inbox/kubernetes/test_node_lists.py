@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import add, read
 from gpuplanner.inbox.kubernetes.nodes import instances_of_labels
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
+from gpuplanner.study.past.accounts import trace_ledger
 
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-"
@@ -86,6 +88,32 @@ def test_nodes_that_take_no_new_jobs_are_named_and_keep_their_gpus(tmp_path: Pat
     assert "h3 (cordoned)" in example
     assert "h4 (not ready)" in example
     assert found.summary()["gpus"] == 32
+
+
+def test_since_when_a_node_is_closed_is_what_its_taint_or_its_condition_says(tmp_path: Path):
+    added = "2026-03-01T06:00:00Z"
+    cordon = [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule", "timeAdded": added}]
+    dedicated = [{"key": "dedicated", "value": "ads", "effect": "NoSchedule", "timeAdded": added}]
+    fallen = node("h4", H100, {GPU: "8"}, ready="Unknown")
+    fallen["status"]["conditions"][0]["lastTransitionTime"] = "2026-03-01T08:00:00Z"
+    nodes = [
+        node("h1", H100, {GPU: "8"}, unschedulable=True, taints=cordon),
+        node("h2", H100, {GPU: "8"}, taints=dedicated),
+        node("h3", H100, {GPU: "8"}, unschedulable=True),
+        fallen,
+    ]
+    both = written(tmp_path / "all.json", pod("train", "h1", 2), *nodes)
+    for path in (both, written(tmp_path / "n.json", *nodes)):
+        closed = read("auto", path).tables["out_of_service"]
+        assert closed.select("node", pl.col("start_time").dt.hour(), "end_time", "gpus", "bucket").rows() == [
+            ("h1", 6, None, None, "down"), ("h4", 8, None, None, "down"),
+        ]  # fmt: skip
+    add("auto", [written(tmp_path / "p.json", pod("train", "h1", 2))], tmp_path / "data")
+    found = add("auto", [tmp_path / "n.json"], tmp_path / "data").dataset
+    begin, end = found.stated.span
+    booked = trace_ledger(found, begin, end).filter(bucket="down")
+    # From the submission at 8 to the end at 12: h1 with two of eight held from 9 on, h4 from 8 on.
+    assert booked["gpu_hours"].sum() == pytest.approx(8 + 3 * 6 + 4 * 8)
 
 
 @pytest.mark.parametrize("source", ["nodes", "kubernetes", "auto"])
