@@ -12,7 +12,9 @@ demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 # Rooms with a floor are traced while their own tests run; tracing all tests would take a third as long again.
 TRACED := $(foreach room,hardware ledger cost planner,tests/$(room) gpuplanner/$(room))
 
+# The loops that play jobs are compiled once, by all processors, before tests that run side by side would each do it.
 test: $(VENV)/.dev  ## all tests but the long ones, with the coverage floors
+	$(BIN)/gpuplanner compile
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" --cov --cov-report= $(TRACED)
 	$(BIN)/coverage report
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" $(addprefix --ignore=,$(TRACED))

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 
 from gpuplanner.cli.app import app, put, say
+
+LOOPS = ("jobs on nodes", "jobs on slices")
+"""What is compiled, each by a process of its own; alone or with teams, jobs on nodes share most of what they need."""
 
 
 @app.command(hidden=True)
 def compile() -> None:
     """Compile what plays jobs through fleets, once for this installation, so that no first answer waits for it."""
+    workers = min(os.cpu_count() or 1, len(LOOPS))
+    say(f"compiling: {', '.join(LOOPS)} ...")
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
+        for done in as_completed([processes.submit(compiled, name) for name in LOOPS]):
+            name, seconds = done.result()
+            say(f"  {name}: {seconds:.1f} s")
+    put("compiled; it is kept for as long as this version is installed")
+
+
+def compiled(name: str) -> tuple[str, float]:
+    """Play a job by one of the loops, and say how long that took."""
     import numpy as np
     import polars as pl
 
@@ -21,6 +37,7 @@ def compile() -> None:
     from gpuplanner.simulate.nodes.shared_play import play_shared
     from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
 
+    began = time.perf_counter()
     first, last, gpus, once = np.zeros(1), np.full(1, 9.0), np.full(1, 8), np.ones(1, np.int64)
     of_all = pl.Series([0]).to_numpy()  # as a table gives it, which is another type to the compiler
     one, node = NodeRequests(first, first, last, last, of_all, gpus, once), NodeFleet.whole([8])
@@ -28,15 +45,10 @@ def compile() -> None:
     fleet, cut = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=1), Calendar.constant({"1g.10gb:2": 1})
     job = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "run_s": 9.0, "gpus": 1})
     job = job.with_columns(profile=pl.lit("1g.10gb"), sms_needed=8.0)
-    loops: dict[str, Callable[[], object]] = {
-        "jobs on whole nodes": lambda: play(one, node),
-        "how long nodes were seen ready": lambda: readiness(one, node, first, last, seen_s=0.0),
-        "teams that share nodes": lambda: play_shared(one, node, teams),
-        "jobs on slices": lambda: simulate(job, fleet, cut, Rules(), policy="-"),
-    }
-    for name, play_it in loops.items():
-        say(f"compiling: {name} ...")
-        began = time.perf_counter()
-        play_it()
-        say(f"  {time.perf_counter() - began:.1f} s")
-    put("compiled; it is kept for as long as this version is installed")
+    if name == LOOPS[0]:
+        play(one, node)
+        readiness(one, node, first, last, seen_s=0.0)
+        play_shared(one, node, teams)
+    else:
+        simulate(job, fleet, cut, Rules(), policy="-")
+    return name, time.perf_counter() - began
