@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -29,9 +30,14 @@ from gpuplanner.inbox.store import (
     MARK,
     OF_EACH,
     open_dataset,
+    read_sources,
 )
 
+if TYPE_CHECKING:
+    from gpuplanner.inbox.telemetry import Server
+
 KIND = "kind"
+PROMETHEUS = "prometheus"
 LASTING = ("tz", "columns", "boards", "pseudonyms")
 """Options that must be the same in every run; the others tell of the files of one run."""
 NUMBERED = frozenset({"dcgm-exporter"})
@@ -207,6 +213,22 @@ def add_read(read: Dataset, directory: str | Path) -> Added:
         replace_dataset(directory, grown)
     files = tuple(file["name"] for file in read.provenance["files"])
     return Added(open_dataset(directory), name, files, months=_months(grown, directory))
+
+
+def add_live(
+    server: Server | str, directory: str | Path, *, until: datetime, at_first_s: float = 3600.0
+) -> Added:
+    """Add what a live Prometheus saw since the last reading that a dataset has of it; gaps stay gaps.
+
+    The first reading begins ``at_first_s`` before ``until``. What it does not answer raises, as in :func:`add`.
+    """
+    from gpuplanner.inbox.telemetry import read_live
+
+    folder = Path(directory)
+    known = read_sources(folder) if (folder / MARK.file).exists() else []
+    seen = (each.span[1] for each in known if each.source == PROMETHEUS)
+    since = max(seen, default=until - timedelta(seconds=at_first_s))
+    return add_read(read_live(server, since, until), directory)
 
 
 def _months(grown: Draft, directory: Path) -> tuple[str, ...]:

@@ -212,6 +212,7 @@ def render_page(
     provenance: Mapping[str, str],
     decision: str | None = None,
     badge: tuple[str, bool] | None = None,
+    refresh_s: float | None = None,
 ) -> str:
     """Wrap fragments into one page that needs nothing else.
 
@@ -235,6 +236,7 @@ def render_page(
     body_html += words
     return Template((_HERE / "page.html").read_text("utf-8")).substitute(
         policy=_policy(scripts),
+        refresh="" if refresh_s is None else f'<meta http-equiv="refresh" content="{refresh_s:.0f}">\n',
         title=safe(title),
         header=_header(title, subtitle, decision, badge, body_html),
         style=(_HERE / "page.css").read_text("utf-8"),

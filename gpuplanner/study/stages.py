@@ -89,6 +89,10 @@ class Remembered(Generic[Result]):
         same = all(getattr(scenario, name) == value for name, value in self.read.items())
         return same and ("data" not in self.read or stamp == self.stamp)
 
+    def is_stale(self, scenario: Scenario, stamp: tuple[int, int] | None) -> bool:
+        """Whether it was made of what these data were before they were written anew: nobody can ask for it again."""
+        return self.read.get("data") == scenario.data and self.stamp != stamp
+
 
 class Stage(Generic[Aside, Result]):
     """A function of a scenario that is computed anew only if a field changes that it read.
@@ -131,7 +135,8 @@ class Stage(Generic[Aside, Result]):
                 reads.note(mine.names - stated)
             found = Remembered({name: getattr(plain, name) for name in mine.names}, stamp, result)
         with self._lock:
-            self._kept = [found, *(one for one in self._kept if one is not found)][:KEPT]
+            others = (one for one in self._kept if one is not found and not one.is_stale(plain, stamp))
+            self._kept = [found, *others][:KEPT]
         reads.note(found.read.keys() - stated)
         return found.result
 

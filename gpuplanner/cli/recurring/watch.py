@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,42 +17,12 @@ from gpuplanner.cli.show import show, show_frame
 from gpuplanner.units import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:
+    from gpuplanner.errors import GpuPlannerError
     from gpuplanner.scenario import Scenario
     from gpuplanner.study.recurring.watch import FleetLook
+    from gpuplanner.study.recurring.watched import Watched
 
-STATE, METRICS, PACK = "watch.json", "watch.prom", "pack"
-FORMAT = "gpuplanner.watch/1"
-
-
-@dataclass(frozen=True)
-class Watched:
-    """What a watch remembers between looks, and what its metrics say."""
-
-    data: str = ""
-    at: str = ""
-    gpus: int = 0
-    looks: int = 0
-    packs: int = 0
-    failures: int = 0
-    gain: float = 0.0
-    chance: float = 0.0
-    pack_at: str = ""
-    sentence: str = ""
-
-    def metrics(self) -> str:
-        """The state as Prometheus reads it from a file of the node exporter's text collector."""
-        told = {
-            "looks_total": ("counter", self.looks, "Looks at the fleet."),
-            "packs_total": ("counter", self.packs, "Change packs written."),
-            "failures_total": ("counter", self.failures, "Looks that failed."),
-            "gain_gpu_hours": ("gauge", self.gain, "Gain of the last plan over the fleet as it is."),
-            "chance_ratio": ("gauge", self.chance, "Chance that the last plan is worth its changes."),
-        }
-        return "".join(
-            f"# HELP gpuplanner_watch_{name} {words}\n# TYPE gpuplanner_watch_{name} {kind}\n"
-            f"gpuplanner_watch_{name} {value:.10g}\n"
-            for name, (kind, value, words) in told.items()
-        )
+PAGE = "watch.html"
 
 
 @app.command()
@@ -69,6 +39,13 @@ def watch(
             "--read",
             metavar="FILE",
             help="Read this dump (sacct, scontrol, kubectl -o json) into the data before each look; may be repeated.",
+        ),
+    ] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Before each look, read telemetry since the last reading from this Prometheus.",
         ),
     ] = None,
     every: Annotated[str, typer.Option(metavar="TIME", help="Between two looks: 15m, 6h, 1d.")] = "6h",
@@ -89,60 +66,83 @@ def watch(
         return
     from gpuplanner.errors import GpuPlannerError
     from gpuplanner.files import sole_writer
+    from gpuplanner.plain import to_plain
+    from gpuplanner.study.recurring.watched import state_of
 
     while True:
         with sole_writer(out):
-            before = _state(out)
+            before, after, found = state_of(out), None, None
+            failed = _read(asked, read or [], prometheus, seconds)
             try:
-                after = _looked(asked, read or [], out, before)
+                after, found = _looked(asked, out, before)
             except GpuPlannerError as error:
-                _keep(out, replace(before, failures=before.failures + 1))
-                if once:
-                    raise
-                say(f"gpuplanner: {error}; looking again in {every}")
-            else:
-                if as_json:
-                    show(vars(after), as_json=True)
-                elif after.looks > before.looks or not quiet:
-                    put(f"{after.at}  {after.sentence}")
+                failed.append(error)
+            after = replace(after or before, failures=before.failures + len(failed))
+            if after != before:
+                _keep(after, found, out, seconds)
+            if failed and once:
+                raise failed[0]
+            for each in failed:
+                say(f"gpuplanner: {each}; looking again in {every}")
+            if as_json:
+                show(to_plain(after), as_json=True)
+            elif after.looks > before.looks or not quiet:
+                put(f"{after.at}  {after.sentence}")
         if once:
             return
         threading.Event().wait(seconds)
 
 
-def _looked(asked: Scenario, read: list[Path], out: Path, before: Watched) -> Watched:
-    """One look, its state and its pack on the disk; data that are those of the last look are not looked at again."""
-    from gpuplanner.errors import ScenarioError, message
-    from gpuplanner.files import to_json
+def _read(
+    asked: Scenario, files: list[Path], prometheus: str | None, seconds: float
+) -> list[GpuPlannerError]:
+    """Read dumps and telemetry into the data; what cannot be read is told, and the look goes on with what is there."""
+    from gpuplanner.errors import GpuPlannerError
+    from gpuplanner.inbox.additions import add_live
     from gpuplanner.inbox.together import add_together, parts_of
+
+    failed = []
+    for given, reading in (
+        (files, lambda: add_together(parts_of(files), asked.data)),
+        (
+            prometheus,
+            lambda: add_live(str(prometheus), asked.data, until=datetime.now(UTC), at_first_s=seconds),
+        ),
+    ):
+        try:
+            if given:
+                reading()
+        except GpuPlannerError as error:
+            failed.append(error)
+    return failed
+
+
+def _looked(asked: Scenario, out: Path, before: Watched) -> tuple[Watched, FleetLook | None]:
+    """One look, and its pack on the disk; data that are those of the last look are not looked at again."""
+    from gpuplanner.files import to_json
     from gpuplanner.study.bundled import input_hashes
     from gpuplanner.study.recurring.watch import look
+    from gpuplanner.study.recurring.watched import PACK, advice_of
 
-    if read:
-        add_together(parts_of(read), asked.data)
     data = to_json(input_hashes(asked.data))
     if data == before.data:
-        return before
-    found = look(asked)
-    at = f"{found.at:%Y-%m-%dT%H:%M:%SZ}"
-    if at < before.at:
-        what, todo = "watch: end of the data", "Look at the clock of the source; the state stays as it is."
-        raise ScenarioError(message(what, f"{before.at}, which was seen, or later", at, todo))
-    gpus = found.planned.problem.gpus
-    words = found.sentence
-    if before.gpus and gpus != before.gpus:
-        words += f" The fleet has {gpus:,} GPUs, at the look before {before.gpus:,}."
+        return before, None
+    found = look(asked, advice_of(out, before))
+    after = before.after(found, data)
     if found.worth:
         _write_pack(found, out / PACK)
-    elif before.pack_at:
-        words += f" The pack of {before.pack_at} is not confirmed by this look."
-    after = replace(
-        before, data=data, at=at, gpus=gpus, looks=before.looks + 1, packs=before.packs + found.worth,
-        gain=round(found.verdict.gain, 6), chance=round(found.verdict.chance, 6),
-        pack_at=at if found.worth else before.pack_at, sentence=words,
-    )  # fmt: skip
-    _keep(out, after)
-    return after
+    return after, found
+
+
+def _keep(state: Watched, found: FleetLook | None, out: Path, seconds: float) -> None:
+    """Page and state on the disk; the state last, so that a killed look is looked at again."""
+    from gpuplanner.files import write_atomically
+    from gpuplanner.report.recurring.watch import watch_page
+    from gpuplanner.study.recurring.watched import keep
+
+    page = watch_page(state, refresh_s=min(seconds, 60.0))
+    write_atomically(out / PAGE, lambda place: place.write_text(page, encoding="utf-8"))
+    keep(out, state, found)
 
 
 def _write_pack(found: FleetLook, folder: Path) -> None:
@@ -161,32 +161,6 @@ def _write_pack(found: FleetLook, folder: Path) -> None:
         found.steps.write_csv(place / "steps.csv")
     if planned.problem.board.profiles and planned.problem.nodes is not None:
         export_plan(folder / "plan.json", folder.with_name(f"{folder.name}-files"))
-
-
-def _state(out: Path) -> Watched:
-    from gpuplanner.errors import ScenarioError, message
-    from gpuplanner.plain import of_plain
-
-    place = out / STATE
-    if not place.exists():
-        return Watched()
-    try:
-        values = json.loads(place.read_text(encoding="utf-8"))
-        if values.pop("format") != FORMAT:
-            raise ValueError(place.name)
-        return of_plain(Watched, values)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        text = message(str(place), f"a state of {FORMAT!r}", str(error), "Move it away; counts begin anew.")
-        raise ScenarioError(text) from None
-
-
-def _keep(out: Path, state: Watched) -> None:
-    """State and metrics, each whole or not at all; the state last, so that a killed look is looked at again."""
-    from gpuplanner.files import to_json, write_atomically
-
-    text = to_json({"format": FORMAT} | vars(state))
-    write_atomically(out / METRICS, lambda place: place.write_text(state.metrics(), encoding="utf-8"))
-    write_atomically(out / STATE, lambda place: place.write_text(text, encoding="utf-8"))
 
 
 def _seconds(text: str) -> float:

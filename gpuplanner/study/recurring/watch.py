@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -14,21 +14,40 @@ from gpuplanner.demand import RunOff, run_off
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.planner import Plan, PlanProblem
 from gpuplanner.planner.numbered.assign import layouts_before
-from gpuplanner.planner.program.realised_cost import realised_cost
+from gpuplanner.planner.program.realised_cost import realised_cost, realised_costs
 from gpuplanner.planner.rolling import Online, roll, transition, weigh
 from gpuplanner.planner.rolling.online import Accept
 from gpuplanner.planner.rolling.worthwhile import Verdict, standing_plan
 from gpuplanner.scenario import Scenario
+from gpuplanner.sizing import asked_and_used, peak_trends
 from gpuplanner.study.future.outlook import as_traced, largest_gang
 from gpuplanner.study.future.plans import Planned, planned_for, problem_of, with_room_for_gangs
 from gpuplanner.study.past.history import History, history
 
 EVERYBODY = "all"
+JOB_COLUMNS = ("job_id", "tenant", "profile", "next_profile", "restart_gpu_hours", "advice")
 PATHS_WEIGHED = 100
 """Of the sample paths every second one is held against the plans: a look is to take seconds."""
 WATCHED, ALWAYS, REACTIVE, NEVER, HINDSIGHT = "watch", "always", "reactive", "never", "hindsight"
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class PastAdvice:
+    """The plan of an earlier look with its problem, and whether it was advised."""
+
+    plan: Plan
+    problem: PlanProblem
+    taken: bool
+
+
+@dataclass(frozen=True)
+class PastOutcome:
+    """What came of the plan of a look [GPU h]: gain over the fleet as it was, regret of the advice over hindsight."""
+
+    gain: float
+    regret: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +58,16 @@ class FleetLook:
     - ``planned``: The plan with its problem, whose fleet begins as it is cut and on today.
     - ``verdict``: What it gains over leaving the fleet as it is.
     - ``worth``: Whether that is enough for a change.
+    - ``came``: What became of earlier looks whose hours are over, by when they were made.
+    - ``jobs``: Running jobs that outgrow what they hold, with the profile to move to and what a restart costs.
     """
 
     at: datetime
     planned: Planned
     verdict: Verdict
     worth: bool
+    came: Mapping[str, PastOutcome] = field(default_factory=dict)
+    jobs: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=JOB_COLUMNS))
 
     @property
     def sentence(self) -> str:
@@ -76,8 +99,11 @@ class FleetLook:
         return transition(table, at=moved["slot_start"][0], board=problem.board, change=problem.change)
 
 
-def look(scenario: Scenario) -> FleetLook:
-    """Look at the data of a scenario as they are now; the plan follows the sample paths, not a library's model."""
+def look(scenario: Scenario, earlier: Mapping[str, PastAdvice] | None = None) -> FleetLook:
+    """Look at the data of a scenario as they are now; the plan follows the sample paths, not a library's model.
+
+    ``earlier`` are plans of looks before, by when they were made; of those whose hours are over it says what came.
+    """
     known = history(as_traced(scenario))
     jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.slot_hours)
     frozen = _frozen(scenario)
@@ -90,7 +116,48 @@ def look(scenario: Scenario) -> FleetLook:
     )  # fmt: skip
     planned = planned_for(problem, scenario)
     verdict = weigh(problem, standing_plan(planned.plan.require(), problem), planned.plan, paths)
-    return FleetLook(known.plan_start, planned, verdict, verdict.worth(scenario.watch_chance))
+    came = {
+        at: _outcome(advice, jobs, known, scenario)
+        for at, advice in (earlier or {}).items()
+        if _is_over(advice.problem, known, scenario)
+    }
+    worth = verdict.worth(scenario.watch_chance)
+    return FleetLook(known.plan_start, planned, verdict, worth, came, _outgrown(known, scenario))
+
+
+def _is_over(problem: PlanProblem, known: History, scenario: Scenario) -> bool:
+    end = problem.slot_start + problem.n_slots * timedelta(hours=problem.slot_hours)
+    seen = known.recent <= problem.slot_start and end <= known.plan_start
+    return seen and problem.slot_hours == scenario.slot_hours
+
+
+def _outcome(advice: PastAdvice, jobs: RunOff, known: History, scenario: Scenario) -> PastOutcome:
+    """Hold the plan of a look, the fleet as it was then and a plan that knows all against the demand that came."""
+    first = (advice.problem.slot_start - known.recent) // timedelta(hours=advice.problem.slot_hours)
+    last = first + advice.problem.n_slots
+    seen = dict(zip(jobs.names, jobs.seen(jobs.names, last)[:, first:], strict=True))
+    nobody = np.zeros(advice.problem.n_slots)
+    came = np.array([seen.get(name, nobody) for name in advice.problem.profiles])[None]
+    problem = replace(advice.problem, demand=came)
+    stands, best = standing_plan(advice.plan, problem), planned_for(problem, scenario).plan.require()
+    never, planned, least = realised_costs(problem, [stands, advice.plan, best], came)[:, 0]
+    advised = planned if advice.taken else never
+    return PastOutcome(
+        round(float(never - planned), 6), round(float(advised - min(never, planned, least)), 6)
+    )
+
+
+def _outgrown(known: History, scenario: Scenario) -> pl.DataFrame:
+    """Running jobs whose memory is heading beyond what they hold; none where jobs may not be told one by one."""
+    running = known.trace.jobs.filter(pl.col("state") == "RUNNING")
+    if known.trace.samples is None or running.is_empty() or scenario.smallest_group:
+        return pl.DataFrame(schema=JOB_COLUMNS)
+    samples = known.trace.samples.filter(pl.col("job_id").is_in(running["job_id"].implode()))
+    asked = asked_and_used(
+        running, {None: known.fleet.board.name}, samples=samples, headroom=scenario.headroom
+    )
+    found = peak_trends(asked, samples, known.plan_start)
+    return found.filter("running", pl.col("next_profile").is_not_null()).select(JOB_COLUMNS)
 
 
 def _frozen(scenario: Scenario) -> int:

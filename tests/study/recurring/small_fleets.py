@@ -20,7 +20,11 @@ BOARD = "H100-80GB-SXM5"
 
 @dataclass(frozen=True)
 class SmallFleet:
-    """Nodes of a few GPUs, their load, and by what factor arrivals change from which day on."""
+    """Nodes of a few GPUs, their load, and by what factor arrivals change from which day on.
+
+    ``days`` ends the record earlier, which changes nothing before; from ``fault_h`` on all nodes are down for an hour:
+    what runs fails and begins again as a second attempt, and everything later starts an hour later.
+    """
 
     seed: int
     weeks: int = 8
@@ -32,6 +36,8 @@ class SmallFleet:
     begin: datetime = MONDAY
     weekly_spread: float = 0.08
     run_h: float = 3.0
+    days: float | None = None
+    fault_h: float = np.inf
     sizes: dict[int, float] = field(default_factory=lambda: {1: 0.7, 2: 0.2, 4: 0.1})
 
     @property
@@ -40,7 +46,7 @@ class SmallFleet:
 
     @property
     def end(self) -> datetime:
-        return self.begin + timedelta(weeks=self.weeks)
+        return self.begin + timedelta(days=7 * self.weeks if self.days is None else self.days)
 
     def asked(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Submissions [s], run times [s] and GPUs: Poisson by thinning over the day, lognormal, and drawn by share.
@@ -66,9 +72,27 @@ class SmallFleet:
         """Table ``schemas.Jobs``, as it stands at the end."""
         submit, run, size = self.asked()
         start, node = self._placed(submit, run, size)
-        until = 24 * 7 * self.weeks * HOUR
-        begun = start < until
-        over = start + run <= until
+        number, end, fault = np.arange(len(submit)), start + run, self.fault_h * HOUR
+        attempt, broken = np.ones(len(submit), int), (start < fault) & (end > fault)
+        if broken.any():
+            start, end = start + HOUR * (start >= fault), np.where(end > fault, end + HOUR, end)
+            again = {"start": np.full(broken.sum(), fault + HOUR), "end": end[broken]}
+            end = np.where(broken, fault, end)
+            submit, start, end = (
+                np.concatenate(pair)
+                for pair in ((submit, again["start"] - HOUR), (start, again["start"]), (end, again["end"]))
+            )
+            run, size, node, number = (np.append(one, one[broken]) for one in (run, size, node, number))
+            attempt, broken = (
+                np.append(attempt, attempt[broken] + 1),
+                np.append(broken, broken[broken] & False),
+            )
+        until = (self.end - self.begin).total_seconds()
+        seen = submit < until
+        submit, start, end, run, size, node, number, attempt, broken = (
+            one[seen] for one in (submit, start, end, run, size, node, number, attempt, broken)
+        )
+        begun, over = start < until, end <= until
 
         def instants(seconds: np.ndarray, there: np.ndarray) -> pl.Series:
             zero = pl.lit(self.begin)
@@ -80,17 +104,19 @@ class SmallFleet:
             ).to_series()
 
         everyone = np.ones(len(submit), bool)
-        tenant = np.where(np.arange(len(submit)) % 3 == 0, "vision", "speech")
+        tenant = np.where(number % 3 == 0, "vision", "speech")
         frame = pl.DataFrame(
             {
-                "job_id": [f"{self.begin:%Y%m%d}-{number:06d}" for number in range(len(submit))],
-                "attempt": 1,
+                "job_id": [f"{self.begin:%Y%m%d}-{one:06d}" for one in number],
+                "attempt": attempt,
                 "tenant": tenant,
-                "user": [f"{name}-u{number % 5}" for number, name in enumerate(tenant)],
+                "user": [f"{name}-u{one % 5}" for one, name in zip(number, tenant, strict=True)],
                 "submit_time": instants(submit, everyone),
                 "start_time": instants(start, begun),
-                "end_time": instants(start + run, over),
-                "state": np.where(over, "COMPLETED", np.where(begun, "RUNNING", "PENDING")),
+                "end_time": instants(end, over),
+                "state": np.where(
+                    over, np.where(broken, "NODE_FAIL", "COMPLETED"), np.where(begun, "RUNNING", "PENDING")
+                ),
                 "gpus": size.astype(float),
                 "gpu_model": BOARD,
                 "nodes": [1 if one else None for one in begun],
@@ -100,7 +126,7 @@ class SmallFleet:
             },
             schema_overrides={"attempt": pl.Int32, "nodes": pl.Int32},
         )
-        return check(frame.sort("submit_time", "job_id"), Jobs, where="a small fleet")
+        return check(frame.sort("submit_time", "job_id", "attempt"), Jobs, where="a small fleet")
 
     def write(self, folder: Path) -> Path:
         """A dataset of jobs and nodes."""

@@ -115,3 +115,82 @@ def test_gains_are_differences_of_costs_path_by_path():
     )
     assert there.gain == pytest.approx(-back.gain)
     assert there.low == pytest.approx(-back.high)
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    """Eight GPUs for five weeks; in the last of them all nodes are down for an hour."""
+    fleet = SmallFleet(5, weeks=5, nodes=1, load=0.35, sizes={1: 1.0}, fault_h=24 * 33 + 9)
+    return str(fleet.write(tmp_path_factory.mktemp("faulty") / "trace"))
+
+
+@pytest.mark.parametrize("days", [3, pytest.param(14, marks=pytest.mark.long)])
+def test_days_with_an_hour_of_faults(faulty, days):
+    asked, looks = Scenario(data=faulty, horizon_slots=24, work_limit=20), []
+    found = replay(asked, days=days, every=6, told=lambda at, one, worth: looks.append((one, worth)))
+    assert len(looks) == found.looks == 4 * days
+    assert all(worth == (one.gain > 0 and one.chance >= 0.9) for one, worth in looks)
+    assert sum(not worth for _, worth in looks) == found.refused > 0
+    cost = {one.way: one.cost for one in found.rows}
+    assert cost["hindsight"] <= cost["watch"] < cost["never"]
+    assert all(one.regret >= -1e-6 for one in found.rows)
+
+
+def test_what_came_of_a_look_is_told_when_its_hours_are_over(command, tmp_path):
+    out, folder = tmp_path / "watch", tmp_path / "trace"
+    quick = ("--set", "horizon_slots=6", "--set", "work_limit=20", "--once", "-o", str(out))
+    for day in (20, 20.25, 20.5, 20.75):
+        SmallFleet(2, weeks=4, nodes=1, load=0.3, sizes={1: 1.0}, days=day).write(folder)
+        assert command("watch", str(folder), *quick)[0] == 0
+    state = json.loads((out / "watch.json").read_text())
+    told = [one["regret"] is not None for one in state["past"]]
+    assert (state["looks"], state["judged"], told) == (4, 2, [True, True, False, False])
+    known = [one for one in state["past"] if one["regret"] is not None]
+    assert state["regret"] == pytest.approx(sum(one["regret"] for one in known))
+    assert state["realised"] == pytest.approx(sum(one["realised"] for one in known if one["pack"]))
+    assert all(one["regret"] >= 0 for one in known)
+    assert {path.name for path in (out / "looks").iterdir()} == {
+        f"{one['at'].replace(':', '')}.json" for one in state["past"] if one["regret"] is None
+    }
+    page = (out / "watch.html").read_text()
+    assert '<meta http-equiv="refresh" content="60">' in page
+    assert "regret against hindsight" in page
+    assert (
+        f"gpuplanner_watch_regret_gpu_hours_total {state['regret']:.10g}\n"
+        in (out / "watch.prom").read_text()
+    )
+
+
+def test_a_look_killed_before_its_state_is_kept_is_looked_at_again(idle, command, tmp_path, monkeypatch):
+    from gpuplanner.study.recurring import watched
+
+    asked = ("watch", idle, "--once", "-o", str(tmp_path / "killed"), *QUICK)
+    write = watched.write_atomically
+
+    def killed(path, make):
+        if path.name == watched.STATE:
+            raise KeyboardInterrupt
+        return write(path, make)
+
+    with monkeypatch.context() as during:
+        during.setattr(watched, "write_atomically", killed)
+        assert command(*asked)[0] != 0
+    assert not (tmp_path / "killed" / watched.STATE).exists()
+    assert command(*asked)[0] == 0
+    assert command(*asked[:3], "-o", str(tmp_path / "whole"), *QUICK)[0] == 0
+    one, other = (
+        {path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
+        for name in ("killed", "whole")
+    )
+    assert one == other
+
+
+def test_a_prometheus_that_is_away_is_counted_and_the_look_goes_on(idle, command, tmp_path):
+    out = tmp_path / "watch"
+    code, _, said = command(
+        "watch", idle, "--once", "-o", str(out), "--prometheus", "http://127.0.0.1:9", *QUICK
+    )
+    assert code == 3
+    assert "Prometheus at '127.0.0.1:9'" in said
+    state = json.loads((out / "watch.json").read_text())
+    assert (state["looks"], state["failures"]) == (1, 1)

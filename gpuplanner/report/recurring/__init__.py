@@ -1,0 +1,1 @@
+"""Pages of what comes back: looks at a running fleet."""
