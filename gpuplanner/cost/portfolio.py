@@ -302,8 +302,9 @@ def _dearest(paths: Paths) -> tuple[float, Paths]:
 def _reserved_at_the_mean(
     demand: Sequence[Paths], offers: Sequence[Offer], rent: Rent, there: Paths, months: int
 ) -> float:
-    """The mean demand, committed at once as the cheapest offer and renewed; the rest rented."""
-    mean = round(float(np.mean([one.mean() for one in demand])))
+    """The mean demand beyond what is there, committed at once as the cheapest offer and renewed; the rest rented."""
+    beyond = [float(one.mean()) - start for one, start in zip(demand, there, strict=True)]
+    mean = max(round(float(np.mean(beyond))), 0)
     usual = [offer for offer in offers if offer.only_month is None and not offer.lead_months]
     levels = (there + mean if usual else there)[:, None]
     rest = sum(float(_rents(one, rent, level).mean()) for one, level in zip(demand, levels, strict=True))

@@ -80,7 +80,9 @@ def commitments(found: Purchase, renewed: Refresh | None = None) -> Section:
         page.paragraph(found.sentence),
         *(page.note(one) for one in found.notes),
         page.figure(
-            plot.plot_costs(costs, unit=found.currency, title="Cost by way to pay"),
+            plot.plot_costs(
+                costs.rename({"way_to_pay": "tenant"}), unit=found.currency, title="Cost by way to pay"
+            ),
             title="This mix beside the plain ways",
             alt="The mean over paths of demand of each way, and of this mix the dearest tenth.",
             numbers=costs,

@@ -109,6 +109,11 @@ def test_a_block_is_nothing_that_the_mean_could_be_reserved_by():
     assert found.all_reserved == pytest.approx(5 * 3 * 10.0)
 
 
+def test_of_the_mean_what_is_held_anyway_is_not_reserved_again():
+    found = choose_portfolio([np.full((1, 2), 5.0)] * 3, [Offer("term", 10.0, 3)], Rent(1.0), held=[3.0] * 3)
+    assert found.all_reserved == pytest.approx(2 * 3 * 10.0)
+
+
 def test_what_is_held_anyway_is_not_bought_again():
     demand = [np.full((1, 2), 5.0)] * 3
     found = choose_portfolio(demand, [Offer("year", 10.0, 3)], Rent(1.0), held=[5.0, 5.0, 3.0])

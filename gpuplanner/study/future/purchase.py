@@ -77,13 +77,13 @@ class Purchase:
 
     @property
     def costs(self) -> pl.DataFrame:
-        """``tenant, cost``: the mix and the plain ways, as bars are drawn of."""
+        """``way_to_pay, cost``: the mix and the plain ways."""
         one = self.portfolio
         ways = {
             "this mix": one.cost, "its dearest tenth": one.risk, "all on demand": one.all_rented,
             "all reserved at the mean": one.all_reserved,
         }  # fmt: skip
-        return pl.DataFrame({"tenant": list(ways), "cost": list(ways.values())})
+        return pl.DataFrame({"way_to_pay": list(ways), "cost": list(ways.values())})
 
     @property
     def sentence(self) -> str:
