@@ -56,18 +56,13 @@ def one_of(*options: str) -> KnobRule:
 
 @dataclass(frozen=True)
 class Slider:
-    """How a notebook asks for a number; a value outside of the range widens it.
-
-    ``limit`` says that it is the limit of ways to run a fleet: another one is answered at once, coarsely, from the
-    settings that were tried.
-    """
+    """How a notebook asks for a number; a value outside of the range widens it."""
 
     label: str
     low: float
     high: float
     step: float
     decimals: int = 2
-    limit: bool = False
 
 
 @dataclass(frozen=True)

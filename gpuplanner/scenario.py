@@ -203,7 +203,7 @@ class Scenario:
         "service", 10.0,
         "How much later than today jobs of every size may start: the service that policies are compared at.",
         between(0, 10_080, ", which is a week"), unit="minutes",
-        control=Slider("Your limit", 0, 120, 1, decimals=1, limit=True),
+        control=Slider("Your limit", 0, 120, 1, decimals=1),
     )  # fmt: skip
     wait_quantile: float = knob(
         "service", 0.95, "Share of the jobs of each size that keeps the limit.", between(0.5, 0.999),

@@ -51,7 +51,6 @@ from gpuplanner.plot.render import charts_to_svg as charts_to_svg
 from gpuplanner.plot.render import enable_offline_renderer as enable_offline_renderer
 from gpuplanner.plot.render import fitted as fitted
 from gpuplanner.plot.render import picture_html as picture_html
-from gpuplanner.plot.render import spec_to_svg as spec_to_svg
 from gpuplanner.plot.render import svg_address as svg_address
 from gpuplanner.plot.sizing import plot_memory_stack as plot_memory_stack
 from gpuplanner.plot.sizing import plot_pooled as plot_pooled

@@ -102,13 +102,13 @@ def fitted(spec: dict[str, Any], width: int) -> dict[str, Any]:
     return fit
 
 
-def chart_to_svg(chart: ChartType, *, width: int = SVG_WIDTH) -> str:
+def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH) -> str:
     """Draw a chart as SVG text, without a browser and without a network.
 
     Parameters
     ----------
-    chart : altair chart
-        Any chart of this package.
+    chart : altair chart or dict
+        Any chart of this package, or its specification from :func:`chart_spec`.
     width : int
         Of the whole drawing, in pixels.
 
@@ -124,12 +124,7 @@ def chart_to_svg(chart: ChartType, *, width: int = SVG_WIDTH) -> str:
     >>> chart_to_svg(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))[:4]
     '<svg'
     """
-    return spec_to_svg(chart_spec(chart), width=width)
-
-
-def spec_to_svg(spec: dict[str, Any], *, width: int = SVG_WIDTH) -> str:
-    """Draw a specification of :func:`chart_spec` as SVG text, as :func:`chart_to_svg` does."""
-    return _drawn(fitted(spec, width))
+    return _drawn(fitted(chart if isinstance(chart, dict) else chart_spec(chart), width))
 
 
 def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
@@ -150,7 +145,7 @@ def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
         ours = "names" in spec.get("usermeta", {})  # a chart of the user's own is shown as it is
         fit = fitted(spec, width) if ours else spec
         picture, told = _drawn(fit), str(spec.get("description") or spec.get("title") or "untitled")
-        narrow = spec_to_svg(spec, width=NARROW_WIDTH) if ours else picture
+        narrow = chart_to_svg(spec, width=NARROW_WIDTH) if ours else picture
         return {
             _NOTEBOOK_TYPE: fit | {"$schema": _NOTEBOOK_SCHEMA},
             "text/markdown": _picture(told, picture, narrow),
@@ -173,7 +168,8 @@ def picture_html(chart: ChartType, *, width: int = NOTEBOOK_WIDTH) -> str:
     >>> text[:9], text.count("data:image/svg+xml")
     ('<picture>', 2)
     """
-    wide, narrow = (chart_to_svg(chart, width=pixels) for pixels in (width, NARROW_WIDTH))
+    spec = chart_spec(chart)
+    wide, narrow = (chart_to_svg(spec, width=pixels) for pixels in (width, NARROW_WIDTH))
     return _picture(str(chart.description), wide, narrow)
 
 
@@ -237,4 +233,4 @@ def charts_to_svg(charts: Sequence[ChartType], *, width: int = SVG_WIDTH) -> str
         "spacing": 30,
         "resolve": _BY_PART,
     }
-    return spec_to_svg(whole, width=width)
+    return chart_to_svg(whole, width=width)

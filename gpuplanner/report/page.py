@@ -140,7 +140,7 @@ def figure(
     """
     spec = {key: value for key, value in plot.chart_spec(chart).items() if key != "title"}
     spec["description"] = f"{title}. {alt}"
-    picture = plot.svg_address(plot.spec_to_svg(spec))
+    picture = plot.svg_address(plot.chart_to_svg(spec))
     twin = ""
     if numbers is not None:
         rows = table(numbers, caption=title, formats=formats)

@@ -127,12 +127,17 @@ def ways(found: Comparison, pool: str = "") -> Section:
 
 def _about(found: Comparison) -> str:
     """The ways in one line: how many there are, and what the best of them needs."""
-    best = found.row(found.winner)
-    if best is None or best.gpu_hours is None or found.today is None or found.today.gpu_hours is None:
+    if found.today is None or found.today.gpu_hours is None:
         return "none could be played"
-    there = sum(row.gpu_hours is not None for row in found.rows)
-    hours = f"{best.gpu_hours:,.0f} GPU-hours a week, as today {found.today.gpu_hours:,.0f}"
-    return f"{counted(there, 'way')}; {SHORT.get(best.policy, best.policy)}: {hours}"
+    there = counted(sum(row.gpu_hours is not None for row in found.rows), "way")
+    hours, best = f"{found.today.gpu_hours:,.0f}", found.row(found.winner)
+    if best is None or best.gpu_hours is None:
+        return (
+            f"{there}, as today {hours} GPU-hours a week; what is decided serves better, not with fewer hours"
+        )
+    if best.policy == TODAY:
+        return f"{there}; none serves as today with less than its {hours} GPU-hours a week"
+    return f"{there}; {SHORT.get(best.policy, best.policy)}: {best.gpu_hours:,.0f} GPU-hours a week, as today {hours}"
 
 
 def decided(found: Comparison) -> Section:

@@ -1,55 +1,68 @@
-"""What another limit would give, at once: read from the settings that were tried, until the exact answer is there."""
+"""What other settings of the controls would give, at once: read from what was tried; the exact answer follows."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from gpuplanner.study.decision.policies import SHORT
-from gpuplanner.study.decision.record import Comparison, PolicyRow
-from gpuplanner.study.decision.types import TODAY, Saving
+import numpy as np
+
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.ahead import WEEK_DAYS, within
+from gpuplanner.study.decision.policies import SHORT, WAYS
+from gpuplanner.study.decision.record import QUANTILES, Comparison, FrontierPoint, PolicyRow, priced
+from gpuplanner.study.decision.types import TODAY, Decision, Saving
+from gpuplanner.study.past.history import history
+from gpuplanner.units import day_text
 
 
-def coarse(found: Comparison, minutes: float) -> Comparison:
-    """The comparison at another limit, without playing anything.
+def coarse(found: Comparison, known: Scenario, asked: Scenario) -> Comparison:
+    """The answer to another scenario from the comparison that is known of the first, without playing anything.
 
-    Of every way the cheapest setting that was tried and adds no more than that on the days tuned on; hours are those of
-    these days. What no setting that was tried holds is out. The exact answer may find settings between them, and judges
-    on other days: a coarse one has no range.
-
-    Examples
-    --------
-    >>> from gpuplanner.scenario import Scenario
-    >>> from gpuplanner.study.decision.record import FrontierPoint
-    >>> from gpuplanner.study.decision.sentences import unknown_decision
-    >>> today = PolicyRow("today", "all on", gpu_hours=1000.0, gpu_hours_promised=1000.0, added_minutes=0.0)
-    >>> pools = PolicyRow("node_pools", "come and go", gpu_hours=600.0, gpu_hours_promised=600.0, added_minutes=9.0)
-    >>> tried = tuple(FrontierPoint("node_pools", hours, added) for hours, added in ((600.0, 9.0), (800.0, 2.0)))
-    >>> one = Comparison(unknown_decision(Scenario(), "none"), 0.95, 10.0, today, (pools,), tried)
-    >>> [coarse(one, minutes).decision.saving.value for minutes in (10.0, 5.0, 1.0)]
-    [400.0, 200.0, None]
+    Limit, share and path choose anew among the settings that were tried on the days tuned on; prices are multiplied;
+    how far ahead is looked reads the weeks ahead again. The exact answer may find settings between those tried, and
+    judges on other days: a coarse one has no range.
     """
-    if found.today is None:
-        return replace(found, minutes=minutes)
-    before = found.today.gpu_hours_promised or found.today.gpu_hours or 0.0
-    today = replace(found.today, gpu_hours=before)
-    rows = tuple(_at(row, found, minutes) for row in found.policies)
+    decision = found.decision
+    if found.today is None or decision.action == "unknown":
+        return found
+    service = [(one.wait_minutes, one.wait_quantile, one.path) for one in (known, asked)]
+    if service[0] != service[1]:
+        found = _chosen(_at_quantile(found, asked.wait_quantile), asked)
+    if within(found.decision.run_out.recommended, asked.horizon_days):
+        found = replace(found, decision=_short(found.decision, asked))
+    decision = replace(
+        found.decision, horizon_days=asked.horizon_days, purchase_lead_days=asked.purchase_lead_days,
+        path=asked.path, how_sure=("Coarse, from settings that were tried: the exact answer follows.",),
+    )  # fmt: skip
+    return priced(asked, replace(found, decision=decision))
+
+
+def _chosen(found: Comparison, asked: Scenario) -> Comparison:
+    """Of every way that the path can perform the cheapest setting within the limit, and of these the cheapest."""
+    assert found.today is not None
+    minutes, before = asked.wait_minutes, found.today.gpu_hours_promised or found.today.gpu_hours or 0.0
+    fleet = history(asked).fleet
+    able = asked.abilities(fleet.board)
+    rows = tuple(
+        _at(row, found, minutes)
+        if row.policy not in WAYS or WAYS[row.policy].performed_by(able, can_be_cut=fleet.can_be_cut)
+        else replace(row, meets_target=False, reason=f"{asked.path} cannot do it")
+        for row in found.policies
+    )
     held = [row for row in rows if row.meets_target and row.gpu_hours is not None and row.gpu_hours < before]
     best = min(held, key=lambda row: (row.gpu_hours or 0.0, row.policy), default=None)
     if best is None or best.gpu_hours is None:
-        policy, saving = (
-            TODAY,
-            Saving(None, reason=f"no setting that was tried adds at most {minutes:g} minutes"),
-        )
-        said = f"Coarse: at {minutes:g} minutes nothing that was tried saves anything."
+        policy, saving = TODAY, Saving(None, reason=_none_within(minutes))
+        said = f"At {minutes:g} minutes nothing that was tried saves anything."
     else:
         policy, saving = best.policy, Saving(before - best.gpu_hours)
         said = (
-            f"Coarse: at {minutes:g} minutes about {before - best.gpu_hours:,.0f} GPU-hours a week are saved, "
+            f"At {minutes:g} minutes about {before - best.gpu_hours:,.0f} GPU-hours a week are saved: "
             f"{SHORT.get(policy, policy)}."
         )
-    decision = replace(
-        found.decision, sentence=said, policy=policy, saving=saving, how_sure=("The exact answer follows.",), monday=(),
-    )  # fmt: skip
+    decision = replace(found.decision, sentence=said, policy=policy, saving=saving, monday=())
+    today = replace(found.today, gpu_hours=before)
     return replace(found, decision=decision, minutes=minutes, today=today, policies=rows)
 
 
@@ -58,9 +71,39 @@ def _at(row: PolicyRow, found: Comparison, minutes: float) -> PolicyRow:
     tried = [(one.gpu_hours, one.added_minutes) for one in found.frontier if one.policy == row.policy]
     if row.gpu_hours_promised is not None and row.added_minutes is not None:
         tried.append((row.gpu_hours_promised, row.added_minutes))
-    within = [point for point in tried if point[1] <= minutes]
-    if not within:
-        out = row.reason or f"no setting that was tried adds at most {minutes:g} minutes"
-        return replace(row, meets_target=False, reason=out)
-    hours, added = min(within)
+    within_it = [point for point in tried if point[1] <= minutes]
+    if not within_it:
+        return replace(row, meets_target=False, reason=row.reason or _none_within(minutes))
+    hours, added = min(within_it)
     return replace(row, gpu_hours=hours, added_minutes=added, meets_target=True, reason=None)
+
+
+def _none_within(minutes: float) -> str:
+    return f"no setting that was tried adds at most {minutes:g} minutes"
+
+
+def _at_quantile(found: Comparison, quantile: float) -> Comparison:
+    """The settings that were tried as another share of the jobs sees them; what was judged at the old share is out."""
+    if quantile == found.quantile:
+        return found
+
+    def seen(point: FrontierPoint) -> FrontierPoint:
+        added = point.added_minutes
+        if point.by_quantile:
+            added = float(np.interp(quantile, QUANTILES, point.by_quantile))
+        return replace(point, added_minutes=added)
+
+    rows = tuple(replace(row, gpu_hours_promised=None) for row in found.policies)
+    return replace(found, quantile=quantile, frontier=tuple(map(seen, found.frontier)), policies=rows)
+
+
+def _short(one: Decision, asked: Scenario) -> Decision:
+    """The fleet is full within the days that are looked at: what the middle of the weeks ahead asks for by delivery."""
+    weeks = one.run_out.recommended.need_by_week
+    place = min(max(math.ceil(asked.purchase_lead_days / WEEK_DAYS), 1), len(weeks)) - 1
+    more = max(math.ceil(weeks[place][2]) - one.fleet_gpus, 0)
+    said = (
+        f"The fleet is full within {asked.horizon_days} days; {day_text(weeks[place][0])} it takes about "
+        f"{one.fleet_gpus + more:,} GPUs."
+    )
+    return replace(one, sentence=said, action="buy", gpus=one.fleet_gpus + more, monday=())

@@ -14,6 +14,7 @@ from gpuplanner.widgets.background import table_html
 
 LOOK = """<style>
 .gpuplanner-answer picture img { max-width: 100%; height: auto; }
+.gpuplanner-answer .stale { opacity: .45; }
 .gpuplanner-answer table { border-collapse: collapse; margin: .6em 0; }
 .gpuplanner-answer :is(th, td) { padding: .2em .5em; text-align: right; vertical-align: top; }
 .gpuplanner-answer td { overflow-wrap: anywhere; min-width: 6em; }
@@ -50,20 +51,23 @@ def frontier_html(found: Comparison, pinned: Comparison) -> str:
     return plot.picture_html(plot.plot_frontier(frame, limit=found.minutes, best=found.winner, names=SHORT))
 
 
-def answer_html(answer: PanelAnswer, pinned: PanelAnswer) -> str:
-    """The decision, the frontier, and the figures beside those of the answer that is pinned."""
+def answer_html(answer: PanelAnswer, pinned: PanelAnswer, *, stale: bool = False) -> str:
+    """The decision, the frontier, and the figures beside those of the answer that is pinned.
+
+    A picture that is ``stale`` is pale: it is still that of the answer before.
+    """
     columns = {"as it stands": _figures(answer)}
     if (old := _figures(pinned)) != columns["as it stands"]:
         columns = {"pinned": old, "what if": _figures(answer)}
     names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
     rows = ([name, *(figures.get(name, MISSING) for figures in columns.values())] for name in names)
-    one = answer.found.decision
+    one, kind = answer.found.decision, "stale" * stale
     steps = "".join(f"<li>{escape(step)}</li>" for step in one.monday)
     to_do = f"<details><summary>On Monday</summary><ol>{steps}</ol></details>" if steps else ""
     sure = " ".join(one.how_sure)
     return (
         f"{LOOK}<div class='gpuplanner-answer'><p><b>{escape(one.sentence)}</b></p>"
-        f"<p>{escape(target_in_words(answer.found))}</p>{answer.picture}"
+        f"<p>{escape(target_in_words(answer.found))}</p><div class='{kind}'>{answer.picture}</div>"
         f"{table_html(['', *columns], rows)}{to_do}"
         f"<p>{escape(sure)}</p></div>"
     )

@@ -49,7 +49,7 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
         self._show = show
         self._working = working
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=type(self).__name__)
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._pending: Future[Answer] | None = None
         self._asked = self._running = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -70,12 +70,16 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
 
     def ask_soon(self) -> None:
         """Ask once the controls have come to rest; outside a notebook the caller asks."""
+        self._soon("ask", DEBOUNCE_S, self.ask)
+
+    def _soon(self, name: str, seconds: float, do: Callable[[], object]) -> None:
+        """Do something on the kernel's own thread once it was not asked for anew for so long."""
         loop = _running_loop()
         if loop is None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = loop.call_later(DEBOUNCE_S, self.ask)
+        if name in self._timers:
+            self._timers[name].cancel()
+        self._timers[name] = loop.call_later(seconds, do)
 
     def tell(self, text: str) -> None:
         """Say from the worker how far it is."""

@@ -198,8 +198,9 @@ def answer_html(answer: CostAnswer) -> str:
     ways = ((way, f"{cost:,.0f}") for way, cost in mix.costs.iter_rows())
     of = "" if asked.tenant == EVERYBODY else f" of {money_text(review.total, review.currency)}"
     return (
-        f"<p><b>{escape(whose)}: {money_text(part, review.currency)}{of} "
+        f"<div class='gpuplanner-answer'><p><b>{escape(whose)}: {money_text(part, review.currency)}{of} "
         f"{review.currency}</b></p>{table_html(heads, rows, caption=title)}"
         f"<p>{escape(mix.sentence)}</p>{table_html(['way to pay', mix.currency], ways, caption='Over paths of demand')}"
         f"<p><b>Saved, by lever, with the range of a week to come</b></p>{picture}<p>{worth}</p>"
+        "</div>"
     )

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from gpuplanner.study.decision.arena import Trial
 
 LABELS, WIDTH = "13em", "44em"
+PICTURE_S = 0.05
+"""The picture of a coarse answer is drawn once the hand rests for so long."""
 CONTROLS = tuple(row for row in knobs_of(Scenario).values() if row.control is not None)
 """Fields of the scenario that people move in a notebook."""
 RECOMMENDED = "the recommended one"
@@ -228,18 +230,23 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         return {name: control.value for name, control in self.controls.items()}
 
     def _show_coarse(self) -> None:
-        """Show at once what another limit would give, where nothing else was changed; the exact answer follows."""
+        """Say at once what is known already, beside the picture as it was; picture and exact answer follow."""
         known = self.newest or self.pinned
         if known is None:
             return
-        changed = list(known.scenario.diff(self.scenario))
-        asked = [row.control for row in CONTROLS if row.name in changed]
-        if len(changed) != 1 or not (asked and isinstance(asked[0], Slider) and asked[0].limit):
-            return
         before = self.pinned or known
-        found = coarse(known.found, float(getattr(self.scenario, changed[0])))
-        shown = PanelAnswer(self.scenario, found, self._way, frontier_html(found, before.found))
-        self.answer.value = answer_html(shown, before)
+        found = coarse(known.found, known.scenario, self.scenario)
+        shown = PanelAnswer(self.scenario, found, self._way, known.picture)
+        self.answer.value = answer_html(shown, before, stale=True)
+        self._soon("picture", PICTURE_S, lambda: self._show_picture(shown, before))
+
+    def _show_picture(self, shown: PanelAnswer, before: PanelAnswer) -> None:
+        """Draw the picture of a coarse answer, unless the exact one is there or another is asked for."""
+        if shown.scenario == self.scenario and (
+            self.newest is None or self.newest.scenario != shown.scenario
+        ):
+            picture = frontier_html(shown.found, before.found)
+            self.answer.value = answer_html(replace(shown, picture=picture, policy=self._way), before)
 
     def _undo(self) -> None:
         """Set the controls back to where they stood before the last change."""

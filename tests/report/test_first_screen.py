@@ -21,7 +21,7 @@ from gpuplanner.report.page import render_page, section
 from gpuplanner.report.ways import decided, ways
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import load_trace
-from gpuplanner.study.decision.record import Comparison, comparison
+from gpuplanner.study.decision.record import Comparison, PolicyRow, comparison
 from gpuplanner.study.decision.sentences import unknown_decision
 from gpuplanner.study.decision.types import (
     ClassService,
@@ -277,6 +277,19 @@ def test_ways_say_why_they_are_out(found):
         if row.reason is not None:
             assert row.reason in unescape(html)
     assert "<details>" in html
+
+
+def test_the_line_of_the_fold_says_whether_a_way_does_with_less():
+    today, fixed = (
+        PolicyRow(name, "", gpu_hours=hours) for name, hours in (("today", 168.0), ("static_whole", 84.0))
+    )
+    for winner, words in (
+        ("today", "2 ways; none serves as today with less than its 168 GPU-hours a week"),
+        ("static_whole", "2 ways; fewer nodes, always on: 84 GPU-hours a week, as today 168"),
+        ("static_mig", "2 ways, as today 168 GPU-hours a week; what is decided serves better"),
+    ):
+        one = dataclasses.replace(planted().decision, policy=winner)
+        assert words in str(ways(Comparison(one, 0.95, 10.0, today, (fixed,))))
 
 
 def test_a_notebook_shows_the_screen_with_its_looks(found):

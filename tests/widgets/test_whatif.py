@@ -23,6 +23,7 @@ from gpuplanner.widgets.whatif import CONTROLS
 
 panels = importlib.import_module("gpuplanner.widgets.whatif")  # its function has the name of the module
 HOSTILE = "<script>alert(1)</script>"
+STALE = "<div class='stale'>"
 OTHER = "node_pools"
 """A way that is not among those compared."""
 
@@ -73,11 +74,39 @@ def test_controls_start_at_the_values_of_the_answer_shown(panel, few):
     assert "<th scope='col'>as it stands</th>" in panel.answer.value
 
 
-def test_another_limit_is_answered_at_once_and_coarsely_until_the_exact_answer_is_there(panel, few):
-    panel.controls["wait_minutes"].value = 60.0
+@pytest.mark.parametrize(
+    "moved",
+    [
+        {"wait_minutes": 60.0},
+        {"wait_quantile": 0.8},
+        {"price_usd_per_kwh": 0.5},
+        {"ownership": "rented"},
+        {"path": "nvml"},
+        {"horizon_days": 180},
+        {"wait_minutes": 0.0, "purchase_lead_days": 365},
+    ],
+)
+def test_every_control_is_answered_at_once_and_coarsely_until_the_exact_answer_is_there(panel, few, moved):
+    for name, value in moved.items():
+        panel.controls[name].value = value
     assert "Coarse" in panel.answer.value
-    assert "your limit: 60 min" in unescape(panel.answer.value) or "data:image" in panel.answer.value
+    assert STALE in panel.answer.value
     assert panel.newest.scenario == few  # a coarse answer is none that is kept
+
+
+def test_the_picture_of_a_coarse_answer_follows_when_the_hand_rests(panel):
+    async def move():
+        panel.controls["wait_minutes"].value = 30.0
+        panel.controls["wait_minutes"].value = 60.0
+        while STALE in panel.answer.value:
+            await asyncio.sleep(0.01)
+        for timer in panel._timers.values():
+            timer.cancel()
+
+    before = panel.newest.picture
+    asyncio.run(asyncio.wait_for(move(), 60))
+    assert "Coarse" in panel.answer.value
+    assert before not in panel.answer.value
 
 
 def test_undo_goes_back_one_change_and_the_scenario_can_be_kept(panel, few, tmp_path):

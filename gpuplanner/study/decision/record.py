@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import typing
@@ -29,6 +30,8 @@ from gpuplanner.study.stages import shelved, stage
 from gpuplanner.units import GRAMS_PER_KILOGRAM, HOURS_PER_WEEK, SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 FRONTIER_POINTS = 5
+QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
+"""Shares of the jobs for which every setting that was tried says how many minutes it adds."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,15 @@ class PolicyRow:
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """A setting that was tried: its cost [GPU h a week] and the minutes that it adds where it adds most."""
+    """A setting that was tried: its cost [GPU h a week] and the minutes that it adds where it adds most.
+
+    ``by_quantile`` are these minutes for each of :data:`QUANTILES`.
+    """
 
     policy: str
     gpu_hours: float
     added_minutes: float
+    by_quantile: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,11 +204,11 @@ def comparison_of(answer: Answer) -> Comparison:
 
 def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
     """Compare, decide and answer what was announced; what was played before is read from disk."""
-    found = _priced(scenario, played(scenario, tell))
+    found = priced(scenario, played(scenario, tell))
     return dataclasses.replace(found, projects=answered(scenario, found.decision))
 
 
-def _priced(scenario: Scenario, found: Comparison) -> Comparison:
+def priced(scenario: Scenario, found: Comparison) -> Comparison:
     """The same comparison at the scenario's own prices."""
     decision = found.decision
     if decision.action == "unknown":
@@ -242,7 +249,7 @@ def played(scenario: Scenario, tell: Callable[[str, Trial], object] | None = Non
 @stage
 def comparison(scenario: Scenario) -> Comparison:
     """The one comparison of a study, at the scenario's own prices."""
-    return _priced(scenario, played(scenario))
+    return priced(scenario, played(scenario))
 
 
 def _row(found: Contest, one: JudgedWay, law: PowerModel | None) -> PolicyRow:
@@ -320,14 +327,27 @@ def _frontier(found: Contest) -> typing.Iterator[FrontierPoint]:
     for policy in MEANINGS:
         tried = [trial for trial in arena.trials if trial.setting.policy == policy]
         points = sorted(
-            (7 * float(trial.day_hours[found.earlier_days].mean()),
-             max(arena.excess(trial, found.earlier) + arena.minutes, 0.0))
-            for trial in tried
-        )  # fmt: skip
-        kept: list[tuple[float, float]] = []
-        for hours, added in points:
-            if np.isfinite(added) and (not kept or added < kept[-1][1]):
-                kept.append((hours, added))
+            (
+                7 * float(trial.day_hours[found.earlier_days].mean()),
+                _added(arena, trial, found.earlier),
+                number,
+            )
+            for number, trial in enumerate(tried)
+        )
+        kept: list[tuple[float, float, int]] = []
+        for point in points:
+            if np.isfinite(point[1]) and (not kept or point[1] < kept[-1][1]):
+                kept.append(point)
         places = np.unique(np.linspace(0, len(kept) - 1, min(FRONTIER_POINTS, len(kept))).round().astype(int))
-        for place in places if kept else ():
-            yield FrontierPoint(policy, *(round(value, DECIMALS) for value in kept[place]))
+        for hours, added, number in (kept[place] for place in places if kept):
+            others = (_added(arena, tried[number], found.earlier, share) for share in QUANTILES)
+            minutes = (round(each, DECIMALS) for each in others)
+            yield FrontierPoint(policy, round(hours, DECIMALS), round(added, DECIMALS), tuple(minutes))
+
+
+def _added(arena: Arena, trial: Trial, which: np.ndarray, quantile: float | None = None) -> float:
+    """Minutes that a setting adds where it adds most, for the share that was asked for or another."""
+    if quantile is not None:
+        arena = copy.copy(arena)
+        arena.quantile = quantile
+    return max(arena.excess(trial, which) + arena.minutes, 0.0)
