@@ -125,7 +125,8 @@ def gpu_time_ledger(
     boards = started.select("board").unique().collect()["board"]
     for board in pl.concat([nodes["board"], boards]).unique().sort():
         here = pl.col("board").eq_missing(board)
-        pool = _pool(started.filter(here), queued.filter(here), nodes.filter(here), out.filter(here), window)
+        waits = queued.filter(here | pl.col("board").is_null())
+        pool = _pool(started.filter(here), waits, nodes.filter(here), out.filter(here), window)
         if pool.excess_gpus > 0:
             raise SchemaError(_excess(pool, board, window))
         nobody = {"free": pool.free, "fragmented": pool.fragmented, "unexplained": pool.unexplained}

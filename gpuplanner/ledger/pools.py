@@ -109,9 +109,10 @@ def gpu_jobs(jobs: Table, window: Window) -> Table:
 def with_boards(jobs: pl.DataFrame, inventory: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Give jobs and inventory a column ``board`` by which they meet.
 
-    If every job names an installed board (case ignored), or one board is all that is installed and no job
-    names another, the boards are kept apart. Else all of them are one pool, ``board`` null: a ledger over the
-    pool is right where one by board would put time under the wrong one.
+    If every job that started names an installed board (case ignored) and none names another, or one board is all that
+    is installed and no job names another, the boards are kept apart; jobs that wait and name none, ``board`` null, may
+    take any. Else all of them are one pool, ``board`` null throughout: a ledger over the pool is right where one by
+    board would put time under the wrong one.
     """
     nodes = inventory.filter(pl.col("gpus") > 0)
     installed = nodes["gpu_model"].unique().sort()
@@ -121,7 +122,7 @@ def with_boards(jobs: pl.DataFrame, inventory: pl.DataFrame) -> tuple[pl.DataFra
     if apart and len(installed) == 1:
         only = pl.lit(installed[0], pl.String).alias("board")
         return jobs.with_columns(only), nodes.with_columns(only)
-    if apart and not jobs["gpu_model"].has_nulls():
+    if apart and not jobs.filter(pl.col("start_time").is_not_null())["gpu_model"].has_nulls():
         words = pl.col("gpu_model").replace_strict(named, default=None, return_dtype=pl.String)
         return jobs.with_columns(board=words), nodes.with_columns(board="gpu_model")
     pooled = pl.lit(None, pl.String).alias("board")

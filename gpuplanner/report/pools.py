@@ -200,7 +200,8 @@ def fleet_hours(fleet: FleetPools) -> pl.DataFrame:
             continue
         read.add(own.data)
         prefix = name.rpartition("/")[0]
-        board = pl.col("gpu_model").cast(pl.String).fill_null(name.rpartition("/")[2])
+        alone = name.rpartition("/")[2] if len(fleet.pools) == 1 else "all boards"
+        board = pl.col("gpu_model").cast(pl.String).fill_null(alone)
         tenant = pl.concat_str(pl.lit(f"{prefix}/" if prefix else ""), board)
         parts.append(ledger(own).select("bucket", "gpu_hours", tenant=tenant))
     return pl.concat(parts)
@@ -251,7 +252,7 @@ def _teams(studies: Mapping[str, Study]) -> list[Section]:
     if not rows:
         return []
     said = page.note(
-        "Quotas count board by board; what each team was due and lent stands on the page of the board."
+        "A quota that names no board counts on each; what each team was due and lent stands on the page of the board."
     )
     table = page.table(
         pl.concat(rows).sort("tenant", "pool"), caption="Teams, board by board", headings=_HEADINGS,

@@ -122,6 +122,22 @@ def test_boards_are_kept_apart_when_all_jobs_name_them(make_jobs, make_nodes, wi
     assert assumptions(jobs, nodes, **window) == []
 
 
+def test_a_job_that_waits_for_any_board_may_have_any_that_is_free(make_jobs, make_nodes, window):
+    jobs = make_jobs(
+        ("a", 1.0, 0, 0, 180, BUSY | {"gpu_model": "V100"}),
+        ("b", 2.0, 0, None, None, {"gpu_model": None}),
+    )
+    nodes = make_nodes((3, "A100", None, None), (2, "V100", None, None))
+    ledger = gpu_time_ledger(jobs, nodes, **window)
+    totals = ledger.group_by("gpu_model", pl.col("bucket").cast(pl.String)).agg(pl.col("gpu_hours").sum())
+    assert sorted(totals.rows()) == [
+        ("A100", "free", 3.0),
+        ("A100", "unexplained", 6.0),
+        ("V100", "free", 3.0),
+        ("V100", "used", 3.0),
+    ]
+
+
 @pytest.mark.parametrize("board", [None, "H200"])
 def test_boards_that_do_not_match_are_one_pool(make_jobs, make_nodes, window, board):
     jobs = make_jobs(("a", 3.0, 0, 0, 180, BUSY | {"gpu_model": board}))

@@ -11,7 +11,7 @@ import pytest
 
 from gpuplanner import Scenario
 from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware import load_gpu_model
+from gpuplanner.hardware import any_board, load_gpu_model
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
 from gpuplanner.study.decision.asked import Asked, AskedView
 from gpuplanner.study.past.nodes import TodaysNodes
@@ -126,10 +126,30 @@ def test_a_file_of_quotas_is_read(tmp_path):
     assert found.stopping.checkpoint_minutes == 60.0
 
 
+def test_quotas_count_on_the_board_that_they_are_for(tmp_path):
+    text = "teams:\n- {name: a, gpus: 8}\n- {name: a, board: L40S, gpus: 2}\n- {name: b, board: A100-40GB, gpus: 4}\n"
+    rules = read_quotas(written(tmp_path, text))
+    on = {
+        board: {one.name: one.gpus for one in rules.on(board, ["A100-40GB", "L40S"]).teams}
+        for board in ("L40S", "T4")
+    }
+    assert on == {"L40S": {"a": 2.0}, "T4": {"a": 8.0}}
+    with pytest.raises(ScenarioError, match=r"a board of the fleet.*'A100-40GB' for 'b'"):
+        rules.on("L40S")
+    row = {"tenant": "t", "cohort": None, "borrow": None, "lend": None}
+    flavors = [("NVIDIA-H100-80GB-HBM3", "3g.40gb", 2.0), ("NVIDIA-L40S", None, 4.0), (None, None, 1.0)]
+    rows = pl.DataFrame(
+        [row | dict(zip(("gpu_model", "profile", "nominal"), one, strict=True)) for one in flavors]
+    )
+    due = {name: quotas_of_queues(rows, any_board(name)).of("t").gpus for name in ("H100-80GB-SXM5", "L40S")}
+    assert due == {"H100-80GB-SXM5": 2.0, "L40S": 5.0}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("teams:\n- {name: a, gpus: 1}\n- {name: a, gpus: 2}\n", "teams of different names"),
+        ("teams:\n- {name: a, board: T4}\n- {name: a, board: T4}\n", "teams of different names.*a on T4"),
         ("teams:\n- {name: a, gpus: 1, weight: 0}\n", "line 2.*weight"),
         ("teams:\n- {name: a, gpus: -1}\n", "line 2.*gpus"),
         ("teams:\n- {name: a, gpu: 1}\n", "did you mean 'gpus'"),

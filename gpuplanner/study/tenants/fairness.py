@@ -147,11 +147,18 @@ def fairness(scenario: Scenario) -> Fairness:
 def rules_of(scenario: Scenario, known: History) -> SharingRules:
     """The rules that a scenario names, else those that the data hold."""
     if scenario.quotas is not None:
-        return read_quotas(scenario.quotas)
+        return rules_in(scenario.quotas, known)
     table = known.trace.quotas
     if table is None or table.is_empty():
         return SharingRules()
     return quotas_of_queues(table, known.fleet.board)
+
+
+def rules_in(path: str, known: History) -> SharingRules:
+    """The rules of a file for the board that is planned."""
+    return read_quotas(path).on(
+        known.fleet.board.name, (str(one.board) for one in known.fleet.installed.pools)
+    )
 
 
 def units_of(asked: Asked) -> NDArray[np.int64]:

@@ -9,16 +9,17 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.errors import examples
+from gpuplanner.catalog import boards_called
+from gpuplanner.errors import ScenarioError, examples, message
 from gpuplanner.files import read_yaml
 from gpuplanner.files.strict_rows import fault, keys_of, list_of, number_of, word_of
-from gpuplanner.hardware import GpuModel, load_gpu_model
+from gpuplanner.hardware import GpuModel
 from gpuplanner.metrics import entitlements
 from gpuplanner.names import nearest
 
 TOP = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption")
-TEAM = ("name", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
-COHORT = ("name", "parent", "gpus", "borrow", "lend")
+TEAM = ("name", "board", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
+COHORT = ("name", "board", "parent", "gpus", "borrow", "lend")
 STOPPING = (
     "by_tier",
     "reclaim",
@@ -43,6 +44,7 @@ class TeamQuota:
     - ``tier``: Of all its jobs; None: as its jobs say.
     - ``gpu_hours_per_month``: Its budget.
     - ``risk``: Share of the hours in which its own GPUs may be too few, for what quota it should have.
+    - ``board``: Whose GPUs these are; None: of each board that no other row of the name is for.
     """
 
     name: str
@@ -54,6 +56,7 @@ class TeamQuota:
     tier: str | None = None
     gpu_hours_per_month: float | None = None
     risk: float | None = None
+    board: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,26 @@ class SharingRules:
         """What a team has; nothing is limited where it is not named."""
         return next((one for one in self.teams if one.name == team), TeamQuota(team))
 
+    def on(self, board: str, boards: Iterable[str] = ()) -> SharingRules:
+        """The rules for the GPUs of one board; a row for a board that is not among `boards` is a ``ScenarioError``.
+
+        Examples
+        --------
+        >>> rules = SharingRules((TeamQuota("a", 8.0), TeamQuota("a", 2.0, board="t4"), TeamQuota("b", board="L4")))
+        >>> [(one.name, one.gpus) for one in rules.on("T4", ["L4"]).teams]
+        [('a', 2.0)]
+        """
+        there = [board, *boards]
+        for one in (*self.teams, *self.cohorts):
+            if one.board is not None and not any(_means(one.board, name) for name in there):
+                got = f"{one.board!r} for {one.name!r}"
+                todo = "Name it as gpuplanner describe does, or leave it out."
+                raise ScenarioError(
+                    message(self.source, f"a board of the fleet ({examples(there)})", got, todo)
+                )
+        teams, cohorts = (_of_board(rows, board) for rows in (self.teams, self.cohorts))
+        return replace(self, teams=teams, cohorts=cohorts)
+
     @property
     def stated(self) -> bool:
         """Whether any team has a quota."""
@@ -109,9 +132,10 @@ class SharingRules:
 def read_quotas(path: str | Path) -> SharingRules:
     r"""Read ``quotas.yaml`` strictly: what is wrong is named with its line.
 
-    ``teams`` is a list of ``name`` and, where they apply, ``gpus``, ``borrow``, ``lend``, ``cohort``, ``weight``,
-    ``tier``, ``gpu_hours_per_month`` and ``risk``; ``cohorts`` one of ``name``, ``parent``, ``gpus``, ``borrow`` and
-    ``lend``; ``tiers`` a list of names, the most urgent first; ``order`` fifo or fair, with ``half_life_days``;
+    ``teams`` is a list of ``name`` and, where they apply, ``board``, ``gpus``, ``borrow``, ``lend``, ``cohort``,
+    ``weight``, ``tier``, ``gpu_hours_per_month`` and ``risk``; ``cohorts`` one of ``name``, ``board``, ``parent``,
+    ``gpus``, ``borrow`` and ``lend``. A name may have a row for each board; one without counts on each board that no
+    other is for. ``tiers`` a list of names, the most urgent first; ``order`` fifo or fair, with ``half_life_days``;
     ``preemption`` has ``by_tier``, ``reclaim``, ``min_run_minutes``, ``restart_minutes``, ``checkpoint_minutes`` and
     ``checkpoint_write_seconds``.
 
@@ -132,7 +156,7 @@ def read_quotas(path: str | Path) -> SharingRules:
     teams = tuple(_quota(one, TEAM, file, at, tiers) for one, at in list_of(top, "teams", file))
     cohorts = tuple(_quota(one, COHORT, file, at, tiers) for one, at in list_of(top, "cohorts", file))
     for kind, rows in (("teams", teams), ("cohorts", cohorts)):
-        _refuse_twice([one.name for one in rows], file, kind)
+        _refuse_twice([f"{one.name} on {one.board}" if one.board else one.name for one in rows], file, kind)
     _refuse_twice(list(tiers), file, "tiers")
     known = {one.name for one in cohorts} | {one.cohort for one in teams if one.cohort is not None}
     above = {one.name: one.cohort for one in cohorts}
@@ -157,6 +181,8 @@ def _quota(given: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple
             found[key] = number_of(values, key, file, low, high)
     above = values.get("cohort" if keys == TEAM else "parent")
     found["cohort"] = None if above is None else str(above)
+    if values.get("board") is not None:
+        found["board"] = str(values["board"])
     if values.get("tier") is not None:
         if not tiers:
             raise fault(
@@ -164,6 +190,19 @@ def _quota(given: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple
             )
         found["tier"] = word_of(values, "tier", file, tiers)
     return TeamQuota(**found)
+
+
+def _means(word: str, board: str) -> bool:
+    """Whether a word is one for a board."""
+    return word.casefold() == board.casefold() or board in boards_called(word)
+
+
+def _of_board(rows: tuple[TeamQuota, ...], board: str) -> tuple[TeamQuota, ...]:
+    """Of each name the row for a board, else the one for any."""
+    own = {one.name for one in rows if one.board is not None and _means(one.board, board)}
+    return tuple(
+        one for one in rows if (one.name not in own if one.board is None else _means(one.board, board))
+    )
 
 
 def _stopping(top: Any, file: str, tiers: tuple[str, ...]) -> Stopping:  # noqa: ANN401 - of a file
@@ -203,19 +242,26 @@ def _refuse_cycle(name: str, above: Mapping[str, str | None], file: str) -> None
 
 
 def quotas_of_queues(table: pl.DataFrame, board: GpuModel) -> SharingRules:
-    """The quotas of Kueue's queues, slices as the larger of their shares of compute and memory.
+    """The quotas of Kueue's queues for one board, slices as the larger of their shares of compute and memory.
+
+    A flavor counts for the board of its nodes, or, where those name none, for each.
 
     Examples
     --------
+    >>> from gpuplanner.hardware import load_gpu_model
     >>> row = {"tenant": "ads", "cohort": "web", "gpu_model": None, "profile": None, "nominal": 8.0, "borrow": 4.0,
     ...     "lend": None}
     >>> quotas_of_queues(pl.DataFrame([row]), load_gpu_model("H100-80GB-SXM5")).teams[0].borrow
     4.0
     """
     rows: dict[str, TeamQuota] = {}
+    cuts = {one.name for one in board.profiles}
     for one in table.sort("tenant", maintain_order=True).iter_rows(named=True):
-        model = board if one["gpu_model"] is None else load_gpu_model(one["gpu_model"])
-        part = 1.0 if one["profile"] is None else quota_share(model, one["profile"])
+        if one["gpu_model"] is not None and not _means(one["gpu_model"], board.name):
+            continue
+        if one["profile"] is not None and one["profile"] not in cuts:
+            continue
+        part = 1.0 if one["profile"] is None else quota_share(board, one["profile"])
         before = rows.get(one["tenant"], TeamQuota(one["tenant"], 0.0, 0.0, 0.0, one["cohort"]))
         rows[before.name] = replace(
             before,
@@ -235,6 +281,7 @@ def quota_share(board: GpuModel, profile: str) -> float:
 
     Examples
     --------
+    >>> from gpuplanner.hardware import load_gpu_model
     >>> quota_share(load_gpu_model("H100-80GB-SXM5"), "1g.20gb")
     0.25
     """

@@ -24,8 +24,8 @@ from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.types import ASSUMED, QUEUE
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
-from gpuplanner.study.tenants.fairness import NO_TEAM, rules_of, teams_of
-from gpuplanner.study.tenants.quotas import SharingRules, TeamQuota, quota_share, read_quotas, unmatched
+from gpuplanner.study.tenants.fairness import NO_TEAM, rules_in, rules_of, teams_of
+from gpuplanner.study.tenants.quotas import SharingRules, TeamQuota, quota_share, unmatched
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 EVERYBODY = "(all)"
@@ -114,9 +114,10 @@ def rules_tried(scenario: Scenario) -> SharingTried:
     Without rules to try, no rules are held against those that it states, or, where it states none, no failures against
     failures as often as it says.
     """
-    present = rules_of(scenario, history(scenario))
+    known = history(scenario)
+    present = rules_of(scenario, known)
     if scenario.quotas_to_try is not None:
-        sides = present, read_quotas(scenario.quotas_to_try)
+        sides = present, rules_in(scenario.quotas_to_try, known)
         before, after = (_played(one.source, one, scenario) for one in sides)
     elif scenario.quotas is not None:
         sides = SharingRules(source="no quotas"), present
