@@ -122,7 +122,8 @@ def with_boards(jobs: pl.DataFrame, inventory: pl.DataFrame) -> tuple[pl.DataFra
     if apart and len(installed) == 1:
         only = pl.lit(installed[0], pl.String).alias("board")
         return jobs.with_columns(only), nodes.with_columns(only)
-    if apart and not jobs.filter(pl.col("start_time").is_not_null())["gpu_model"].has_nulls():
+    began = jobs.filter(pl.col("start_time").is_not_null()) if "start_time" in jobs.columns else jobs
+    if apart and not began["gpu_model"].has_nulls():
         words = pl.col("gpu_model").replace_strict(named, default=None, return_dtype=pl.String)
         return jobs.with_columns(board=words), nodes.with_columns(board="gpu_model")
     pooled = pl.lit(None, pl.String).alias("board")
