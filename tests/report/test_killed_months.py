@@ -1,0 +1,143 @@
+"""A chain whose process is killed at random moments, and goes on each time, writes what an undisturbed one does."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpuplanner.report import months as room
+from gpuplanner.report.months import read_chain
+from gpuplanner.scenario import Scenario
+from tests.report.test_months import SIX, Works, files
+from tests.study.recurring.small_fleets import SmallFleet
+
+SMALL = "replications: 2\npolicies: static_whole\nwork_limit: 1\nhorizon_slots: 24\nhistory_days: 14\n"
+STUBBED = """
+import sys, time
+from tests.report.test_months import Works, room
+from gpuplanner.scenario import Scenario
+
+works = Works()
+works.moment = lambda: time.sleep(0.005)
+room.evaluate, room.write_report = works.evaluate, works.write_report
+told = lambda text: print(text, file=sys.stderr, flush=True)
+room.report_months(Scenario(data=sys.argv[1]), sys.argv[3:], sys.argv[2], told=told)
+"""
+"""A few files stand for the walk and the report of a month."""
+
+Run = tuple[Callable[[], None], Iterator[str]]
+
+
+@dataclass
+class Killer:
+    """Ends runs of a chain at moments that it draws, and counts what each of them began."""
+
+    out: Path
+    rng: random.Random
+    longest_s: float = 0.0
+    most_lines: int = 1
+    kills: Counter[str] = field(default_factory=Counter)
+    again: list[str] = field(default_factory=list)
+
+    def watch(self, kill: Callable[[], None], told: Iterator[str], *, to_the_end: bool = False) -> None:
+        """Read so many lines, wait a while, kill; note steps that were begun although they stood as done."""
+        stood = {
+            f"{month.month}: {step.name}"
+            for month in read_chain(self.out).months for step in month.steps if step.state == "done"
+        }  # fmt: skip
+        wanted, last = self.rng.randint(1, self.most_lines), ""
+        for number, line in enumerate(told, start=1):
+            if line in stood:
+                self.again.append(line)
+            last = line if "stands" not in line else last
+            if number >= wanted and last and not to_the_end:
+                time.sleep(self.rng.uniform(0, self.longest_s))
+                kill()
+                self.kills[last.rpartition(": ")[2]] += 1
+                return
+
+
+def begin(words: list[str], out: Path) -> Run:
+    """Start a run with a cache of its own; gives what kills it, and what it tells of its steps."""
+    own = os.environ | {"GPUPLANNER_CACHE": f"{out}-cache"}
+    process = subprocess.Popen(
+        [sys.executable, *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=own
+    )
+
+    def kill() -> None:
+        process.kill()
+        with process:
+            process.wait()
+
+    def told() -> Iterator[str]:
+        assert process.stderr is not None
+        said = []
+        with process:
+            for line in process.stderr:
+                said.append(line)
+                if line.startswith("2026-"):
+                    yield line.strip()
+        assert process.returncode == 0, "".join(said)
+
+    return kill, told()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    """Half a year of four GPUs."""
+    made = SmallFleet(
+        11, weeks=26, nodes=1, gpus_per_node=4, load=0.3, begin=datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    return made.write(tmp_path / "trace")
+
+
+def require_equal(killer: Killer, undisturbed: Path) -> None:
+    """No step that stood as done was begun again, all are done, and nothing lies about."""
+    assert not killer.again
+    assert all(one.complete for one in read_chain(killer.out).months)
+    assert files(killer.out) == files(undisturbed)
+    assert [path.name for path in killer.out.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_process_killed_at_random_moments_changes_nothing(fleet: Path, tmp_path: Path, monkeypatch):
+    works, months = Works(), SIX[:3]
+    monkeypatch.setattr(room, "evaluate", works.evaluate)
+    monkeypatch.setattr(room, "write_report", works.write_report)
+    killer = Killer(tmp_path / "killed", random.Random(3), longest_s=0.05, most_lines=6)
+    for _ in range(2):
+        killer.watch(*begin(["-c", STUBBED, str(fleet), str(killer.out), *months], killer.out))
+    assert killer.kills.total() == 2
+    for out in ("killed", "undisturbed"):
+        room.report_months(Scenario(data=str(fleet)), months, tmp_path / out, told=lambda _: None)
+    require_equal(killer, tmp_path / "undisturbed")
+
+
+@pytest.mark.long
+def test_half_a_year_killed_at_twenty_moments_equals_the_undisturbed_one(fleet: Path, tmp_path: Path):
+    """The command itself, with kernel and browser, and its report; each folder has a cache of its own."""
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(f"data: {fleet}\n{SMALL}")
+
+    def run(out: Path) -> Run:
+        months = f"{SIX[0]}..{SIX[-1]}"
+        return begin(["-m", "gpuplanner", "report", months, "--data", str(scenario), "-o", str(out)], out)
+
+    rest = Killer(tmp_path / "undisturbed", random.Random(0))
+    rest.watch(*run(rest.out), to_the_end=True)
+    killer = Killer(tmp_path / "killed", random.Random(7), longest_s=9.0, most_lines=2)
+    while killer.kills.total() < 20:
+        killer.watch(*run(killer.out))
+    killer.watch(*run(killer.out), to_the_end=True)
+    sys.stdout.write(f"killed during {dict(killer.kills)}\n")
+    assert killer.kills["report"] > 3
+    require_equal(killer, rest.out)
