@@ -413,8 +413,9 @@ class Scenario:
         "gate", 0.2, "Chance of a short week ahead from which on the check fails.", between(0, 1)
     )
     gate_miss_chance: float = knob(
-        "gate", 0.01,
-        "The check fails where what came is so far from the forecast that a miss as large has a smaller chance.",
+        "gate", 0.02,
+        "The check fails where what came is so far from the forecast that a miss as large has a smaller chance. Looked "
+        "at week by week, 0.02 is a false alarm a year.",
         between(0, 0.5),
     )  # fmt: skip
     watch_chance: float = knob(
@@ -428,7 +429,8 @@ class Scenario:
         between(0, 168), unit="h",
     )  # fmt: skip
     gate_run_out_chance: float = knob(
-        "gate", 0.9, "Chance that the fleet runs out within ``purchase_lead_days`` from which on the check fails.",
+        "gate", 0.8,
+        "Chance that usual weeks run out of GPUs within ``purchase_lead_days`` from which on the check fails.",
         between(0, 1),
     )  # fmt: skip
 

@@ -90,8 +90,13 @@ class GrowthLaw:
             raise SchemaError(text)
         return paths > (np.floor(capacity) + 0.5 if self.whole else capacity)
 
-    def paths(self, weeks_ahead: int = 52, *, seed: int = 1, count: int = PATHS) -> np.ndarray:
-        """Draw needs of the weeks to come [GPUs], with laws drawn by their weights: shape (count, weeks_ahead)."""
+    def paths(
+        self, weeks_ahead: int = 52, *, seed: int = 1, count: int = PATHS, usual: bool = False
+    ) -> np.ndarray:
+        """Draw needs of the weeks to come [GPUs], with laws drawn by their weights: shape (count, weeks_ahead).
+
+        With `usual`, of usual weeks: levels without the noise of a week's own.
+        """
         rng = np.random.default_rng(seed)
         law = rng.choice(len(self.weight), size=count, p=self.weight)
         first, second = rng.standard_normal((2, count))
@@ -106,7 +111,9 @@ class GrowthLaw:
         trend = self.trend[law] + slope * first + np.sqrt(np.maximum(var_trend - slope**2, 0.0)) * second
         moves = trend[:, None] + self.walk[law, None] * steps
         moves += JUMP * sizes * (falls < self.jumps[law, None])
-        values = level[:, None] + moves.cumsum(axis=1) + self.noise[law, None] * own
+        values = level[:, None] + moves.cumsum(axis=1)
+        if not usual:
+            values += self.noise[law, None] * own
         logs = self.logs[law]
         values[logs] = np.exp(np.minimum(values[logs], 50.0))
         return np.asarray(np.maximum(values, 0.0) * self.unit)
@@ -230,9 +237,9 @@ def _laws(weeks: int) -> tuple[np.ndarray, tuple[np.ndarray, ...], tuple[np.ndar
 
 
 def chance_by_week(
-    needs: GrowthLaw | Series, capacity: float, weeks_ahead: int = 52, *, seed: int = 1
+    needs: GrowthLaw | Series, capacity: float, weeks_ahead: int = 52, *, seed: int = 1, usual: bool = False
 ) -> np.ndarray:
-    """Probability that the need of one of the weeks up to each has passed a capacity.
+    """Probability that the need of one of the weeks up to each has passed a capacity; `usual`: that of usual weeks.
 
     Examples
     --------
@@ -240,7 +247,7 @@ def chance_by_week(
     np.True_
     """
     law = needs if isinstance(needs, GrowthLaw) else fit_growth(needs)
-    past = law.passed(law.paths(weeks_ahead, seed=seed), capacity)
+    past = law.passed(law.paths(weeks_ahead, seed=seed, usual=usual), capacity)
     return np.asarray(np.maximum.accumulate(past, axis=1).mean(axis=0))
 
 
@@ -267,6 +274,7 @@ def run_out(
     weeks_ahead: int = 52,
     inferred: bool = False,
     seed: int = 1,
+    usual: bool = False,
 ) -> RunOutDate:
     """Say by when the weekly need has passed what there is; see :func:`chance_by_week`.
 
@@ -291,7 +299,7 @@ def run_out(
         return RunOutDate(None, (), f"{weeks} of need {verb} known, {FEWEST_WEEKS} are needed")
     if not known.any():
         return RunOutDate(None, (), "nothing was needed in any week")
-    chances = chance_by_week(values, capacity, weeks_ahead, seed=seed)
+    chances = chance_by_week(values, capacity, weeks_ahead, seed=seed, usual=usual)
     by_week = tuple(
         (first_week + timedelta(weeks=week), float(chance)) for week, chance in enumerate(chances)
     )

@@ -53,6 +53,21 @@ CLOUD_EVENT = {
     "propertyNames": {"pattern": "^[a-z0-9]{1,20}$"},
 }
 """``formats/cloudevents.json`` of CloudEvents 1.0.2, the attributes that we use."""
+CHAT = {
+    "type": "object",
+    "required": ["text"],
+    "additionalProperties": False,
+    "properties": {"text": {"type": "string", "minLength": 1, "maxLength": 4096}},
+}
+"""Text alone is what incoming webhooks of Slack, Mattermost, Rocket.Chat and Google Chat (4,096 characters) share."""
+MAIL = {
+    "type": "object",
+    "required": ["subject", "body"],
+    "additionalProperties": False,
+    "properties": {
+        "subject": {"type": "string", "pattern": r"^[^\r\n]+$"}, "body": {"type": "string", "minLength": 1},
+    },
+}  # fmt: skip
 
 
 def by_name(found):
@@ -140,8 +155,10 @@ def test_payloads_keep_the_schemas_of_their_channels():
         "<!channel> & @all\r\nBcc: me", MONDAY, (late, GateCheck("fleet lasts", True, None, 0.9, "-"))
     )
     sent = Alerts(found).to_dict()
-    jsonschema.validate(sent["alertmanager"], ALERTMANAGER, format_checker=jsonschema.FormatChecker())
-    jsonschema.validate(sent["webhook"], CLOUD_EVENT, format_checker=jsonschema.FormatChecker())
+    forms = {"alertmanager": ALERTMANAGER, "webhook": CLOUD_EVENT, "chat": CHAT, "mail": MAIL}
+    assert sent.keys() == forms.keys()
+    for channel, form in forms.items():
+        jsonschema.validate(sent[channel], form, format_checker=jsonschema.FormatChecker())
     assert [one["labels"]["check"] for one in sent["alertmanager"]] == ["last_week_served"]
     assert not set("<>") & set(sent["chat"]["text"])
     assert "@all" not in sent["chat"]["text"]
@@ -150,12 +167,17 @@ def test_payloads_keep_the_schemas_of_their_channels():
     assert "30% <of> the jobs" in mail.get_payload(decode=True).decode()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("factor", "least", "most"), [(1.0, 0, 5), (2.5, 38, 40)])
-def test_a_shift_is_found_and_steady_demand_is_let_through(factor, least, most, tmp_path):
-    """40 seeds of 16 GPUs, eight weeks; the table in ``docs/recurring.md`` has more factors."""
+@pytest.mark.parametrize(
+    ("seeds", "factor", "least", "most"),
+    [
+        (4, 1.0, 0, 1), (4, 2.0, 3, 4),
+        *(pytest.param(40, *row, marks=pytest.mark.long) for row in ((1.0, 0, 3), (1.5, 30, 40), (2.0, 38, 40))),
+    ],
+)  # fmt: skip
+def test_a_shift_is_found_and_steady_demand_is_let_through(seeds, factor, least, most, tmp_path):
+    """Fleets of 16 GPUs, eight weeks; the table in ``docs/recurring.md`` has other fleets and factors."""
     failed = 0
-    for seed in range(40):
+    for seed in range(seeds):
         fleet = SmallFleet(seed, load=STEADY_LOAD, factor=factor, from_day=LAST_WEEK)
         failed += not gate(Scenario(data=str(fleet.write(tmp_path / str(seed))))).passed
     assert least <= failed <= most

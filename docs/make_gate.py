@@ -1,0 +1,66 @@
+"""How often the gate is wrong: fleets whose shift of demand was planted, counted into ``docs/recurring.md``.
+
+    python docs/make_gate.py FOLDER
+
+Fleets are written into the folder and taken away again. Five CPU minutes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from gpuplanner.scenario import Scenario  # noqa: E402
+from gpuplanner.study.recurring.gate import FORECAST, LASTS, SERVED, WILL_BE_SERVED, gate  # noqa: E402 - of the checkout
+from tests.study.recurring.small_fleets import SmallFleet  # noqa: E402 - of the checkout
+
+SEEDS = 40
+FACTORS = (1.0, 1.25, 1.5, 2.0, 2.5)
+CHECKS = (SERVED, WILL_BE_SERVED, FORECAST, LASTS)
+FLEETS = {
+    "two nodes of eight, eight weeks": SmallFleet(0, load=0.35),
+    "one node of eight, eight weeks": SmallFleet(0, nodes=1, load=0.3),
+    "two nodes of eight, 20 weeks": SmallFleet(0, load=0.35, weeks=20),
+    "weeks that wander by 20 %": SmallFleet(0, load=0.35, weekly_spread=0.2),
+    "long and wide jobs": SmallFleet(0, load=0.3, run_h=8.0, sizes={1: 0.5, 2: 0.2, 4: 0.2, 8: 0.1}),
+}
+BEGIN, END = "<!-- gate: made by make_gate.py -->\n", "<!-- gate ends -->"
+
+
+def row(name: str, fleet: SmallFleet, factor: float, folder: Path) -> str:
+    """One line: how many of the seeds failed, in all and by check."""
+    failed = dict.fromkeys(("any", *CHECKS), 0)
+    for seed in range(SEEDS):
+        planted = replace(fleet, seed=seed, factor=factor, from_day=7.0 * (fleet.weeks - 1))
+        place = planted.write(folder / f"{seed}")
+        found = gate(Scenario(data=str(place)))
+        shutil.rmtree(place)
+        failed["any"] += not found.passed
+        for one in found.failed:
+            failed[one.name] += 1
+    any_, *parts = failed.values()
+    words = f"{any_} (false alarms)" if factor == 1.0 else f"{any_} ({SEEDS - any_} missed)"
+    asked = "as before" if factor == 1.0 else f"{factor:g} times"
+    return f"| {name} | {asked} | {words} | " + " | ".join(map(str, parts)) + " |"
+
+
+def main(folder: Path) -> None:
+    """Count, and write the table."""
+    lines = [f"| fleet | arrivals | any check | {' | '.join(CHECKS)} |", "|---" * (3 + len(CHECKS)) + "|"]
+    for name, fleet in FLEETS.items():
+        for factor in FACTORS:
+            lines.append(row(name, fleet, factor, folder))
+            sys.stderr.write(lines[-1] + "\n")
+    page = HERE / "recurring.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    page.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
