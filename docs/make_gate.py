@@ -24,7 +24,7 @@ FACTORS = (1.0, 1.25, 1.5, 2.0, 2.5)
 CHECKS = (SERVED, WILL_BE_SERVED, FORECAST, LASTS)
 FLEETS = {
     "two nodes of eight, eight weeks": SmallFleet(0, load=0.35),
-    "one node of eight, eight weeks": SmallFleet(0, nodes=1, load=0.3),
+    "one node of eight, jobs of one and two GPUs": SmallFleet(0, nodes=1, load=0.3, sizes={1: 0.8, 2: 0.2}),
     "two nodes of eight, 20 weeks": SmallFleet(0, load=0.35, weeks=20),
     "weeks that wander by 20 %": SmallFleet(0, load=0.35, weekly_spread=0.2),
     "long and wide jobs": SmallFleet(0, load=0.3, run_h=8.0, sizes={1: 0.5, 2: 0.2, 4: 0.2, 8: 0.1}),

@@ -413,9 +413,9 @@ class Scenario:
         "gate", 0.2, "Chance of a short week ahead from which on the check fails.", between(0, 1)
     )
     gate_miss_chance: float = knob(
-        "gate", 0.02,
-        "The check fails where what came is so far from the forecast that a miss as large has a smaller chance. Looked "
-        "at week by week, 0.02 is a false alarm a year.",
+        "gate", 0.05,
+        "The check fails where what came is so far from the forecast that a miss as large has a smaller chance: 0.02 is "
+        "a false alarm a year of weekly looks.",
         between(0, 0.5),
     )  # fmt: skip
     watch_chance: float = knob(

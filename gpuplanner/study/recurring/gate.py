@@ -36,6 +36,8 @@ MOST_ORIGINS = 8
 PRIOR_WEEKS, PRIOR_MISS = 2, 0.15
 """Before any week is seen, what comes is taken to be this far off, in logarithms, beside what chance alone spreads, and
 with the weight of so many weeks: little, since clusters differ (job counts of weeks in public records: 0.2 to 1.5)."""
+JOBS_SHARE = 0.8
+"""Share of the false alarms that the count of jobs may raise; the rest is for GPU-hours."""
 DRAWS = 20_000
 
 
@@ -190,7 +192,7 @@ def _forecast_holds(seen: _Judged) -> GateCheck:
     """Whether jobs and GPU-hours of the last days lie where what was before them, and its past misses, say.
 
     Jobs that came tell of more demand soonest, since nothing of their run times is in them; GPU-hours tell of longer
-    and wider jobs as well. The chance is that of both together by Simes, which holds for parts that move together.
+    and wider jobs as well. False alarms are shared out between both (Bonferroni), most of them to jobs.
     """
     limit, week, days = seen.scenario.gate_miss_chance, seen.slots, seen.scenario.gate_days
     last = seen.wanted.slots - week
@@ -198,12 +200,11 @@ def _forecast_holds(seen: _Judged) -> GateCheck:
     if not origins:
         return _unjudged(FORECAST, limit, f"a record of {3 * days} days is needed to look back at a forecast")
     jobs, hours = _jobs_missed(seen), _hours_missed(seen, origins)
-    both = sorted((jobs.chance, hours.chance))
-    value = min(2 * both[0], both[1])
+    value = min(jobs.chance / JOBS_SHARE, hours.chance / (1 - JOBS_SHARE), 1.0)
     sentence = (
-        f"The last {days} days brought {jobs.actual:,.0f} jobs, where those before lead to expect {jobs.range(limit)}; "
+        f"The last {days} days brought {jobs.actual:,.0f} jobs, where those before lead to expect {jobs.range(limit * JOBS_SHARE)}; "
         f"they wanted {hours.actual:,.0f} GPU-hours, where the forecast made before them said {hours.expected:,.0f} "
-        f"and with its past misses {hours.range(limit)}. So large a miss has {value:.1%} chance; {limit:.1%} is the "
+        f"and with its past misses {hours.range(limit * (1 - JOBS_SHARE))}. So large a miss has {value:.1%} chance; {limit:.1%} is the "
         "least that passes."
     )
     return GateCheck(FORECAST, value >= limit, round(value, 6), limit, sentence)
