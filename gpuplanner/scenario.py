@@ -414,8 +414,8 @@ class Scenario:
     )
     gate_miss_chance: float = knob(
         "gate", 0.05,
-        "The check fails where what came is so far from the forecast that a miss as large has a smaller chance: 0.02 is "
-        "a false alarm a year of weekly looks.",
+        "The check fails where what came is so far from the forecast that a miss as large has a smaller chance: 0.02 "
+        "is a false alarm a year of weekly looks.",
         between(0, 0.5),
     )  # fmt: skip
     watch_chance: float = knob(

@@ -165,7 +165,7 @@ def _served(seen: _Judged) -> GateCheck:
     worst = max(shares, key=lambda name: (shares[name], name))
     value = float(shares[worst])
     sentence = (
-        f"In the last {scenario.gate_days} days {value:.1%} of the jobs of {worst} waited longer than "
+        f"In the last {scenario.gate_days} days {value:.1%} of the jobs of {worst.replace(', ', ' or ')} waited longer than "
         f"{scenario.gate_wait_minutes:g} minutes for want of GPUs, of all jobs {late.sum() / judged.sum():.1%}; "
         f"{limit:.1%} are allowed."
     )
@@ -201,11 +201,11 @@ def _forecast_holds(seen: _Judged) -> GateCheck:
         return _unjudged(FORECAST, limit, f"a record of {3 * days} days is needed to look back at a forecast")
     jobs, hours = _jobs_missed(seen), _hours_missed(seen, origins)
     value = min(jobs.chance / JOBS_SHARE, hours.chance / (1 - JOBS_SHARE), 1.0)
+    came, wanted = jobs.range(limit * JOBS_SHARE), hours.range(limit * (1 - JOBS_SHARE))
     sentence = (
-        f"The last {days} days brought {jobs.actual:,.0f} jobs, where those before lead to expect {jobs.range(limit * JOBS_SHARE)}; "
-        f"they wanted {hours.actual:,.0f} GPU-hours, where the forecast made before them said {hours.expected:,.0f} "
-        f"and with its past misses {hours.range(limit * (1 - JOBS_SHARE))}. So large a miss has {value:.1%} chance; {limit:.1%} is the "
-        "least that passes."
+        f"The last {days} days brought {jobs.actual:,.0f} jobs, where those before lead to expect {came}; they wanted "
+        f"{hours.actual:,.0f} GPU-hours, where the forecast made before them said {hours.expected:,.0f} and with its "
+        f"past misses {wanted}. So large a miss has {value:.1%} chance; {limit:.1%} is the least that passes."
     )
     return GateCheck(FORECAST, value >= limit, round(value, 6), limit, sentence)
 
