@@ -163,9 +163,9 @@ def _served(seen: _Judged) -> GateCheck:
         if judged[of == number].sum() >= FEWEST_JUDGED
     } or {"all sizes": late.sum() / judged.sum()}
     worst = max(shares, key=lambda name: (shares[name], name))
-    value = float(shares[worst])
+    value, sizes = float(shares[worst]), worst.replace(", ", " or ")
     sentence = (
-        f"In the last {scenario.gate_days} days {value:.1%} of the jobs of {worst.replace(', ', ' or ')} waited longer than "
+        f"In the last {scenario.gate_days} days {value:.1%} of the jobs of {sizes} waited longer than "
         f"{scenario.gate_wait_minutes:g} minutes for want of GPUs, of all jobs {late.sum() / judged.sum():.1%}; "
         f"{limit:.1%} are allowed."
     )
