@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -22,7 +23,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import nbformat
 import polars as pl
 from playwright.sync_api import Page, sync_playwright
 
@@ -71,10 +71,11 @@ WATCH = """
 @contextlib.contextmanager
 def lab(folder: Path, panel: Panel) -> Iterator[str]:
     """JupyterLab on a copy of the notebook up to its panel; yields the address of that."""
-    notebook = nbformat.read(NOTEBOOKS / panel.notebook, as_version=4)
-    last = next(number for number, cell in enumerate(notebook.cells) if cell.source.endswith(panel.ends_with))
-    notebook.cells = notebook.cells[: last + 1]
-    nbformat.write(notebook, folder / "panel.ipynb")
+    notebook = json.loads((NOTEBOOKS / panel.notebook).read_text("utf-8"))
+    sources = ["".join(cell["source"]) for cell in notebook["cells"]]
+    last = next(number for number, text in enumerate(sources) if text.endswith(panel.ends_with))
+    notebook["cells"] = notebook["cells"][: last + 1]
+    (folder / "panel.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
