@@ -86,14 +86,13 @@ def plan_pools(
     """Plan a fleet of several boards: each pool by itself, and what all of them cost; print and write them."""
     from gpuplanner.cli.compare import compare_pools, show_pools
     from gpuplanner.files import write_atomically
-    from gpuplanner.planner import certified, fleet_to_json
+    from gpuplanner.planner import fleet_to_json
     from gpuplanner.study.future.fleet_plans import fleet_planned
 
     planned = fleet_planned(fleet, **how, tell=None if quiet else lambda name: say(f"planning {name} ..."))
     found = planned.plan
     if out is not None:
-        plans = {name: certified(one.plan, one.problem) for name, one in planned.pools.items()}
-        text = fleet_to_json(replace(found, plans=plans), planned.problems)
+        text = fleet_to_json(planned.proven, planned.problems)
         write_atomically(out, lambda to: to.write_text(text, encoding="utf-8"))
     figures = fleet_figures(found)
     if not as_json:

@@ -20,9 +20,11 @@ from gpuplanner.planner.several_pools import (
     fleet_from_json,
     fleet_to_json,
     plan_fleet,
+    proof_from_json,
     read_problems,
     verify_fleet,
 )
+from gpuplanner.planner.together import certified_together, verify_together
 from gpuplanner.planner.verification.bounds import verify_bound
 from gpuplanner.planner.verification.plans import verify
 
@@ -39,6 +41,7 @@ __all__ = [
     "StatePrices",
     "assign",
     "certified",
+    "certified_together",
     "fleet_from_json",
     "fleet_to_json",
     "instance_prices",
@@ -47,9 +50,11 @@ __all__ = [
     "plan_fleet",
     "plan_from_json",
     "plan_to_json",
+    "proof_from_json",
     "read_problems",
     "robust",
     "verify",
     "verify_bound",
     "verify_fleet",
+    "verify_together",
 ]

@@ -23,6 +23,7 @@ from gpuplanner.planner.contract.plan import LARGEST_FILE, Plan, plan_from_plain
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.methods.search import GAP_TARGET, SearchArguments, SearchLimits, planned_within
 from gpuplanner.planner.program.joint import Joint, joint_bound, joint_floors, solved_jointly, swept
+from gpuplanner.planner.together import TogetherProof
 from gpuplanner.planner.verification.moves import move_faults
 from gpuplanner.planner.verification.plans import verify
 from gpuplanner.solving.effort import TOLERANCE, WORK_LIMIT, Effort, relative_gap
@@ -50,12 +51,15 @@ class FleetPlan:
         Demand that was sent from its own pool to another one.
     least : float, optional
         What no plans undercut, however demand is parted; None where none may move: the bounds of the pools add up.
+    proof : TogetherProof, optional
+        Why, for files.
     """
 
     plans: Mapping[str, Plan]
     seconds: float
     moves: tuple[Transfer, ...] = ()
     least: float | None = None
+    proof: TogetherProof | None = None
 
     @property
     def found(self) -> bool:
@@ -254,7 +258,8 @@ def fleet_to_json(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> str:
         name: {"plan": found.to_dict(), "problem": pools[name].to_dict()}
         for name, found in fleet.plans.items()
     }
-    return to_json({"format": FORMAT, "pools": parts})
+    together = {} if fleet.proof is None else {"together": fleet.proof.to_dict()}
+    return to_json({"format": FORMAT, "pools": parts, **together})
 
 
 def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
@@ -272,8 +277,10 @@ def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
         found, problem = plan_from_plain(values)
         return {problem.board.name: (found, problem)}
     pools = values.get("pools")
-    if set(values) != {"format", "pools"} or not isinstance(pools, dict):
-        text = message("fleet plan file", "'format' and 'pools'", examples(sorted(values)), "Plan again.")
+    if set(values) - {"together"} != {"format", "pools"} or not isinstance(pools, dict):
+        text = message(
+            "fleet plan file", "'format', 'pools', 'together'", examples(sorted(values)), "Plan again."
+        )
         raise ScenarioError(text)
     plans = {
         name: plan_from_plain({"format": PLAN_FORMAT, **pool} if isinstance(pool, dict) else pool)
@@ -281,6 +288,13 @@ def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
     }
     _check({name: problem for name, (_, problem) in plans.items()})
     return plans
+
+
+def proof_from_json(text: str) -> TogetherProof | None:
+    """The proof that a file of :func:`fleet_to_json` has of the bound of all pools; None where it has none."""
+    values = load_json(text, where="plan file", error=ScenarioError)
+    together = values.get("together") if isinstance(values, dict) else None
+    return None if together is None else TogetherProof.from_dict(together)
 
 
 def _distance(found: Plan) -> float:

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.planner import Movable, PlanProblem, plan, plan_fleet, verify_fleet
+from gpuplanner.planner import (
+    FleetPlan,
+    Movable,
+    PlanProblem,
+    certified,
+    certified_together,
+    fleet_to_json,
+    plan,
+    plan_fleet,
+    verify_fleet,
+    verify_together,
+)
+from gpuplanner.planner.contract.movable import after_moves
+from gpuplanner.study.handover.read_back import verify_any
 from tests.planner.conftest import MONDAY
 from tests.planner.exact import layouts_of, service, ways
 
@@ -163,3 +179,63 @@ def test_what_may_not_move_is_named() -> None:
     ):
         with pytest.raises(ScenarioError, match=said):
             plan_fleet(pools, [wrong])
+
+
+def proven_of(words: str) -> float:
+    """What is proven of a bound that is not."""
+    return float(re.findall(r"not proven above (-?[0-9][0-9.e+-]*)", words)[0])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_certificate_of_all_pools_never_proves_more_than_the_best_costs(seed: int) -> None:
+    pools, movable = two_boards(seed, each=1.0 + seed % 2)
+    best = least(pools, movable)
+    proof = certified_together(pools, movable, (), 1e6)
+    assert proof is not None
+    found = verify_together(proof, after_moves(pools, ()), best)
+    assert found.faults == []
+    assert not found.proven  # nothing costs a million
+    assert 0.5 * best <= proven_of(found.words) <= best + 1e-6
+    # Any prices prove something, and nothing too much.
+    half = verify_together(replace(proof, prices=tuple(0.5 * row for row in proof.prices)), pools, best)
+    assert half.faults or proven_of(half.words) <= best + 1e-6
+
+
+def written(folder: Path, fleet: FleetPlan, pools: dict[str, PlanProblem], movable: list[Movable]) -> Path:
+    given = after_moves(pools, fleet.moves)
+    plans = {name: certified(one, given[name]) for name, one in fleet.plans.items()}
+    proof = certified_together(pools, movable, fleet.moves, fleet.least or 0.0)
+    path = folder / "plan.json"
+    path.write_text(fleet_to_json(replace(fleet, plans=plans, proof=proof), given), "utf-8")
+    return path
+
+
+def test_a_file_of_all_boards_is_proven_again_and_a_forged_one_is_not(tmp_path: Path) -> None:
+    pools, movable = two_boards(3)
+    pools = {name: replace(one, demand=np.full_like(one.demand, 0.5)) for name, one in pools.items()}
+    fleet = plan_fleet(pools, movable, gap_target=0)
+    assert fleet.moves
+    path = written(tmp_path, fleet, pools, movable)
+    held = verify_any(path, None)
+    assert held.problems == []
+    assert any(line.startswith("all boards: ") for line in (*held.findings, *held.unproven))
+    values = json.loads(path.read_text("utf-8"))
+    forged = tmp_path / "forged.json"
+    for change, said in (
+        (lambda one: one["moves"][0].update(amount=(np.array(one["moves"][0]["amount"]) + 5).tolist()), "than may go"),
+        (lambda one: one["movable"][0].update(part=0.0), "than may go"),
+        (lambda one: one["pools"]["old"].update(gpus=1), "another problem"),
+    ):  # fmt: skip
+        other = json.loads(json.dumps(values))
+        change(other["together"])
+        forged.write_text(json.dumps(other), "utf-8")
+        report = verify_any(forged, None)
+        assert not report.ok
+        assert any(said in fault for fault in report.problems), report.problems
+    values["together"]["bound"] = 1e6
+    forged.write_text(json.dumps(values), "utf-8")
+    assert any("bound not proven above" in line for line in verify_any(forged, None).unproven)
+    del values["together"]["prices"]
+    forged.write_text(json.dumps(values), "utf-8")
+    with pytest.raises(ScenarioError, match="prices"):
+        verify_any(forged, None)

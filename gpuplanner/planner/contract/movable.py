@@ -100,6 +100,19 @@ def shares_of(home: PlanProblem, one: Movable) -> Floats:
     return held
 
 
+def least_worth(pools: Mapping[str, PlanProblem], home: Place, places: Mapping[Place, float]) -> Floats:
+    """Least price of an instance that is not served for a slot, wherever it was sent, by tenant of its own pool."""
+    found = []
+    for tenant in pools[home[0]].tenants:
+        prices = []
+        for (pool, profile), each in places.items():
+            payer = pools[pool] if tenant in pools[pool].tenants else pools[home[0]]
+            share = pools[pool].board.share(profile) * pools[pool].slot_hours
+            prices.append(payer.unmet_price[payer.tenants.index(tenant)] * share * each)
+        found.append(min(prices))
+    return np.array(found)
+
+
 def after_moves(pools: Mapping[str, PlanProblem], moves: Sequence[Transfer]) -> dict[str, PlanProblem]:
     """The problems of the pools with the demand that each is given; pools that nothing touches stay as they are.
 

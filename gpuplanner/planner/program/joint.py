@@ -8,12 +8,12 @@ the pool, layouts that cover every set of needs can serve them. Which part of de
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpuplanner.planner.contract.movable import Movable, Place, Transfer, shares_of, with_demand
+from gpuplanner.planner.contract.movable import Movable, Place, Transfer, least_worth, shares_of, with_demand
 from gpuplanner.planner.contract.problem import ROUNDING, Counts, Floats, PlanProblem
 from gpuplanner.planner.program.families import (
     SlotModel,
@@ -109,9 +109,9 @@ class Joint:
                 stays[: len(leaving)] = (stays[: len(leaving)] - leaving).clip(0.0)
                 reached = {place: 1.0, **{to: each for to, each in places[place].items() if to in number}}
                 held = tuple((number[to], each) for to, each in reached.items())
-                kind = _kind(held, leaving, _worth(own, place, reached)[: len(leaving)])
+                kind = _kind(held, leaving, least_worth(own, place, reached)[: len(leaving)])
                 kinds.append(replace(kind, origin=place, goes=leaving))
-            kinds.append(_kind(((at, 1.0),), stays, _worth(own, place, {place: 1.0})))
+            kinds.append(_kind(((at, 1.0),), stays, least_worth(own, place, {place: 1.0})))
         fluids = {name: Fluid.of(one) for name, one in most.items()}
         return cls(own, fluids, needs, tuple(one for one in kinds if one.wanted.any()))
 
@@ -119,19 +119,6 @@ class Joint:
     def n_slots(self) -> int:
         """Number of slots."""
         return next(iter(self.pools.values())).n_slots
-
-
-def _worth(pools: Mapping[str, PlanProblem], home: Place, places: Mapping[Place, float]) -> Floats:
-    """Least price of an instance that is not served for a slot, wherever it was sent, by tenant of its own pool."""
-    found = []
-    for tenant in pools[home[0]].tenants:
-        prices = []
-        for (pool, profile), each in places.items():
-            payer = pools[pool] if tenant in pools[pool].tenants else pools[home[0]]
-            share = pools[pool].board.share(profile) * pools[pool].slot_hours
-            prices.append(payer.unmet_price[payer.tenants.index(tenant)] * share * each)
-        found.append(min(prices))
-    return np.array(found)
 
 
 def _kind(places: tuple[tuple[int, float], ...], demand: Floats, price: Floats) -> Kind:
@@ -162,8 +149,12 @@ def build_joint(
     before: Mapping[str, Counts | None],
     floors: Mapping[int, float] | None = None,
     stay: float = 0.0,
+    rounded: bool = True,
 ) -> JointModel:
-    """Model of a range of slots of all pools, changes into the first of them paid where the state before is known."""
+    """Model of a range of slots of all pools, changes into the first of them paid where the state before is known.
+
+    Of demand that several needs may serve, whole instances are counted together if `rounded`.
+    """
     linear = LinearModel()
     model = JointModel(linear, {})
     for place, (name, fluid) in enumerate(joint.fluids.items()):
@@ -178,7 +169,7 @@ def build_joint(
     for at, slot in enumerate(slots):
         own = [column for part in model.parts.values() for column in part.on[at].tolist()]
         own += [part.idle[slot] for part in model.parts.values() if slot in part.idle]
-        own += _add_demand(joint, model, slot, stay)
+        own += _add_demand(joint, model, slot, stay, rounded=rounded)
         _add_cover(joint, model, at, slot)
         model.own.append(own)
         if floors and slot in floors:
@@ -186,7 +177,7 @@ def build_joint(
     return model
 
 
-def _add_demand(joint: Joint, model: JointModel, slot: int, stay: float) -> list[int]:
+def _add_demand(joint: Joint, model: JointModel, slot: int, stay: float, *, rounded: bool) -> list[int]:
     """Instances needed, demand sent to each of its places, and demand that is not served; columns of the last."""
     linear = model.linear
     most = np.zeros(len(joint.needs))
@@ -231,7 +222,7 @@ def _add_demand(joint: Joint, model: JointModel, slot: int, stay: float) -> list
         lacking.append((reached, min(each for _, each in kind.places), total, short))
     for need, terms in load.items():
         linear.add_row(f"needed_{slot}_{need}", terms.keys(), terms.values(), ">=", due[need])
-    for index, group in enumerate(_groups([one[0] for one in lacking])):
+    for index, group in enumerate(_groups([one[0] for one in lacking]) if rounded else ()):
         inside = [one for one in lacking if one[0] <= group]
         due_here = sum(each * total for _, each, total, _ in inside)
         whole = float(np.ceil(due_here - ROUNDING))
@@ -282,10 +273,7 @@ def joint_bound(joint: Joint, floors: Mapping[int, float], effort: Effort) -> tu
     """Cost that no plan of all pools undercuts, and the GPUs that reach it, in fractions, by pool; 0 if out of time."""
     total = 0.0
     guides: dict[str, list[Floats]] = {name: [] for name in joint.fluids}
-    width = joint.n_slots if joint.n_slots < 2 * _PART else _PART
-    for start in range(0, joint.n_slots, width):
-        part = range(start, min(start + width, joint.n_slots))
-        before = {name: None if start else fluid.initial for name, fluid in joint.fluids.items()}
+    for part, before in _parts(joint):
         model = build_joint(joint, part, before=before, floors=floors)
         answer = solve(model.linear, effort, relaxed=True)
         if answer.bound is None or answer.values is None:
@@ -294,6 +282,31 @@ def joint_bound(joint: Joint, floors: Mapping[int, float], effort: Effort) -> tu
         for name, own in model.parts.items():
             guides[name] += [answer.values[columns] for columns in own.on]
     return max(0.0, total), {name: np.array(rows) for name, rows in guides.items()}
+
+
+def _parts(joint: Joint) -> Iterator[tuple[range, dict[str, Counts | None]]]:
+    """Slots of the parts of the program over all slots, with the states before where they are known."""
+    width = joint.n_slots if joint.n_slots < 2 * _PART else _PART
+    for start in range(0, joint.n_slots, width):
+        before = {name: None if start else fluid.initial for name, fluid in joint.fluids.items()}
+        yield range(start, min(start + width, joint.n_slots)), before
+
+
+def worth_of_moving(joint: Joint, effort: Effort) -> dict[Place, Floats]:
+    """What an instance of demand that may move is worth in each slot, by where it comes from: prices of its rows."""
+    found = {kind.origin: np.zeros(joint.n_slots) for kind in joint.kinds if kind.origin is not None}
+    for part, before in _parts(joint):
+        model = build_joint(joint, part, before=before, rounded=False).linear
+        answer = solve(model, effort, relaxed=True)
+        prices = np.zeros(len(model.rows)) if answer.prices is None else answer.prices
+        for row, price in zip(model.rows, prices.tolist(), strict=True):
+            name, _, rest = row.name.partition("_")
+            if name == "served":
+                slot, kind = map(int, rest.split("_"))
+                origin = joint.kinds[kind].origin
+                if origin is not None:
+                    found[origin][slot] = price
+    return found
 
 
 def joint_floors(joint: Joint, effort: Effort) -> dict[int, float]:

@@ -10,7 +10,7 @@ import polars as pl
 
 from gpuplanner.errors import require_sound
 from gpuplanner.hardware import any_board, whole_board
-from gpuplanner.planner import FleetPlan, PlanProblem, verify_fleet
+from gpuplanner.planner import FleetPlan, Movable, PlanProblem, certified, certified_together, verify_fleet
 from gpuplanner.planner.contract.movable import Transfer, after_moves
 from gpuplanner.planner.several_pools import best_routed
 from gpuplanner.scenario import Scenario
@@ -87,7 +87,7 @@ def with_moves(
     require_sound("plan of all boards", verify_fleet(found, apart.problems, movable))
     given = after_moves(apart.problems, found.moves)
     routed = {name: Planned(given[name], plan) for name, plan in found.plans.items()}
-    return FleetPlanned(routed, (), found.moves, found.least, apart)
+    return FleetPlanned(routed, (), found.moves, found.least, apart, movable)
 
 
 def filled_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
@@ -128,6 +128,7 @@ class FleetPlanned:
     - ``moves``: Demand that was sent to another board than its own.
     - ``least``: What no plans undercut, however demand is parted; None where it stays.
     - ``apart``: The plans without a move, where some were tried.
+    - ``movable``: Demand that other boards than its own may serve.
     """
 
     pools: Mapping[str, Planned]
@@ -135,6 +136,7 @@ class FleetPlanned:
     moves: tuple[Transfer, ...] = ()
     least: float | None = None
     apart: FleetPlanned | None = None
+    movable: tuple[Movable, ...] = ()
 
     @property
     def plan(self) -> FleetPlan:
@@ -142,6 +144,15 @@ class FleetPlanned:
         plans = {name: one.plan for name, one in self.pools.items()}
         seconds = sum(found.seconds or 0.0 for found in plans.values())
         return FleetPlan(plans, seconds, self.moves, self.least)
+
+    @property
+    def proven(self) -> FleetPlan:
+        """The plans as a file has them: each with its certificate, and all with that of their bound."""
+        plans = {name: certified(one.plan, one.problem) for name, one in self.pools.items()}
+        proof = None
+        if self.least is not None and self.apart is not None:
+            proof = certified_together(self.apart.problems, self.movable, self.moves, self.least)
+        return replace(self.plan, plans=plans, proof=proof)
 
     @property
     def problems(self) -> dict[str, PlanProblem]:
