@@ -39,8 +39,9 @@ HALF_LIFE = 20.0
 """Origins after which a loss counts half."""
 WORST, FLOOR = 3.0, 0.05
 """Relative losses are told apart within these bounds: one odd series does not judge a candidate for all."""
-SHARPNESS, LEAST_WEIGHT = 40.0, 0.02
-"""A candidate that loses 1 % more weighs so many per cent less; what weighs less than the least weighs nothing."""
+SHARPNESS, UPPER, LEAST_WEIGHT = 40.0, 10.0, 0.02
+"""A candidate that loses 1 % more weighs so many per cent less, in the quantiles above the median fewer: few slots say
+who is right there, and a mean of several errs less. What weighs less than the least weighs nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +60,8 @@ class Judged:
         Means of the same, which energy and money are counted with; the point forecast is the median.
     weights : numpy.ndarray, shape (n_models, n_series, n_origins + 1)
         Of the candidates, in the order of `quantiles`, at each origin; the last column is for the future.
+    upper : numpy.ndarray, of the same shape
+        The same of the quantiles above the median.
     said : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
         What was said at each origin: the weighted mean of the candidates' quantiles.
     first : int
@@ -70,6 +73,7 @@ class Judged:
     quantiles: dict[str, np.ndarray]
     means: dict[str, np.ndarray]
     weights: np.ndarray
+    upper: np.ndarray
     said: np.ndarray
     first: int
 
@@ -105,24 +109,30 @@ def judge(test: Backtest, *, price: float | None = None, first: int = 0) -> Judg
     """
     shape = test.actual.shape
     quantiles = {model: np.full((*shape, len(LEVELS)), np.nan) for model in test.predicted}
-    weights = np.zeros((len(quantiles), shape[0], shape[1] + 1))
+    weights, upper = np.zeros((2, len(quantiles), shape[0], shape[1] + 1))
     for place in range(shape[1] + 1):
         known = test.known_at(place)
-        weights[:, :, place] = _weights_at(test, quantiles, known, place)
+        weights[:, :, place], upper[:, :, place] = _weights_at(test, quantiles, known, place)
         for model, calibrated in quantiles.items() if place < shape[1] else ():
             calibrated[:, place] = quantiles_at(test, model, place, known, calibrated)
     means = {
         model: mean_at(test.predicted[model], test.said(model), calibrated, test.cap[:, None, None])
         for model, calibrated in quantiles.items()
     }
-    said = _mixed(quantiles, weights[:, :, :-1])
-    return Judged(test, price, quantiles, means, weights, said, first)
+    said = _mixed(quantiles, _of_levels(weights, upper)[:, :, :-1, None])
+    said = np.maximum.accumulate(said, axis=-1)
+    return Judged(test, price, quantiles, means, weights, upper, said, first)
+
+
+def _of_levels(weights: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """Weights by level, along a last axis."""
+    return np.where(np.array(LEVELS) > 0.5, upper[..., None], weights[..., None])
 
 
 def _weights_at(
     test: Backtest, quantiles: dict[str, np.ndarray], known: np.ndarray, place: int
-) -> np.ndarray:
-    """Weights of the candidates at an origin, shape (n_models, n_series), from the folds whose outcome was known."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of the candidates at an origin, each (n_models, n_series), from the folds whose outcome was known."""
     loss = np.array([realised(known[:, :place], each[:, :place], None) for each in quantiles.values()])
     seen = ~np.isnan(loss).all(axis=3)
     folds = np.where(seen, np.nansum(loss, axis=3), 0.0)
@@ -133,7 +143,8 @@ def _weights_at(
         test.full[place],
         list(quantiles),
     )
-    return weigh(record, test.allowed[place] & seen.any(axis=(1, 2))[:, None])
+    usable = test.allowed[place] & seen.any(axis=(1, 2))[:, None]
+    return weigh(record, usable), weigh(record, usable, UPPER)
 
 
 def records(loss: np.ndarray, seasons: np.ndarray, full: np.ndarray, models: Sequence[str]) -> np.ndarray:
@@ -163,7 +174,7 @@ def records(loss: np.ndarray, seasons: np.ndarray, full: np.ndarray, models: Seq
     return np.asarray((OWN_SEASONS * common[:, None] + seasons * own) / (OWN_SEASONS + seasons))
 
 
-def weigh(record: np.ndarray, usable: np.ndarray) -> np.ndarray:
+def weigh(record: np.ndarray, usable: np.ndarray, sharpness: float = SHARPNESS) -> np.ndarray:
     """Weights from records in logarithms, shape (n_models, n_series); the first candidate stands in for none.
 
     Examples
@@ -174,7 +185,7 @@ def weigh(record: np.ndarray, usable: np.ndarray) -> np.ndarray:
     """
     best = np.where(usable, record, np.inf).min(axis=0)
     best = np.where(np.isfinite(best), best, 0.0)
-    raw = np.where(usable, np.exp(-SHARPNESS * np.where(usable, record - best, 0.0)), 0.0)
+    raw = np.where(usable, np.exp(-sharpness * np.where(usable, record - best, 0.0)), 0.0)
     share = raw / np.maximum(raw.sum(axis=0), 1e-300)
     kept = np.where(share >= LEAST_WEIGHT, share, 0.0)
     total = kept.sum(axis=0)
@@ -195,19 +206,20 @@ def _mixed(values: dict[str, np.ndarray], weights: np.ndarray) -> np.ndarray:
 def ahead(judged: Judged, *, known: Known | None = None, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Forecast what is still to come: mean (n_series, horizon) and quantiles (n_series, horizon, n_levels)."""
     test, weights = judged.test, judged.weights[:, :, -1]
+    shares = _of_levels(weights, judged.upper[:, :, -1])
     grid, end = test.grid, len(test.origins)
     history = test.seen[end] if test.seen else grid.values
     outcome = test.known_at(end)
     mean = np.zeros((len(grid.ids), test.horizon))
     levels = np.zeros((*mean.shape, len(LEVELS)))
-    weight_of = dict(zip(judged.quantiles, weights, strict=True))
-    with_paths = np.flatnonzero(sum(weight_of[model] for model in NEED_JOBS if model in weight_of))
+    share_of = dict(zip(judged.quantiles, shares, strict=True))
+    with_paths = np.flatnonzero(sum(share_of[model].sum(axis=1) for model in NEED_JOBS if model in share_of))
     drawn = levels[:0, ..., 0], levels[:0]
     if known is not None and len(with_paths):
         ids = [grid.ids[row] for row in with_paths]
         drawn = say_known(known, ids, grid.values.shape[1], test.gap, test.horizon, seed)
-    for model, weight in weight_of.items():
-        rows = np.flatnonzero(weight > 0)
+    for (model, share), weight in zip(share_of.items(), weights, strict=True):
+        rows = np.flatnonzero(share.any(axis=1))
         if not len(rows):
             continue
         if model in NEED_JOBS:
@@ -230,10 +242,9 @@ def ahead(judged: Judged, *, known: Known | None = None, seed: int = 1) -> tuple
         every = np.zeros((len(grid.ids), *said[1].shape[1:]))
         every[rows] = said[1]
         calibrated = quantiles_at(test, model, end, outcome, judged.quantiles[model], every)[rows]
-        share = weight[rows, None]
-        levels[rows] += share[..., None] * calibrated
-        mean[rows] += share * mean_at(*said, calibrated, test.cap[rows, None])
-    return mean, levels
+        levels[rows] += share[rows, None] * calibrated
+        mean[rows] += weight[rows, None] * mean_at(*said, calibrated, test.cap[rows, None])
+    return mean, np.maximum.accumulate(levels, axis=-1)
 
 
 def plan_at(quantiles: np.ndarray, price: float) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.forecast import backtest, fold_scores, fold_table, judge, mean_scores
+from gpuplanner.forecast import LEVELS, backtest, fold_scores, fold_table, judge, mean_scores
 from gpuplanner.forecast.judge import ahead, plan_at, realised
 
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")
@@ -47,6 +47,17 @@ def test_intervals_hold_what_they_promise_on_waves(waves):
     assert table["coverage_90"].mean() == pytest.approx(0.9, abs=0.05)
     naive = list(waves.quantiles).index("Naive")
     assert (waves.weights[naive, :, 8:] == 0).all()
+
+
+def test_above_the_median_more_candidates_are_heard(waves):
+    each = np.stack(list(waves.quantiles.values()))
+    levels, later = np.array(LEVELS) > 0.5, slice(waves.first, None)
+    for weights, part in ((waves.weights, ~levels), (waves.upper, levels)):
+        mixed = np.einsum("msohl,mso->sohl", each[..., part], weights[:, :, :-1])
+        assert waves.said[:, later][..., part] == pytest.approx(mixed[:, later], rel=0.02)
+    assert (waves.upper.max(axis=0) <= waves.weights.max(axis=0) + 1e-9).all()
+    assert ((waves.upper > 0).sum(axis=0) > (waves.weights > 0).sum(axis=0)).any()
+    assert (np.diff(waves.said[:, later], axis=-1) >= 0).all()
 
 
 def test_the_gap_lies_between_origin_and_first_slot(waves):
