@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -18,8 +19,12 @@ import pytest
 from gpuplanner.errors import GpuPlannerError, OutputError
 from gpuplanner.files import write_atomically
 from gpuplanner.files.faults import explained
+from gpuplanner.report import months as room
+from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study
 from gpuplanner.study.past.quality import DataQuality, data_quality
+from tests.report.test_months import Works
+from tests.study.recurring.small_fleets import SmallFleet
 
 HEADER = "job_id,submission_time,duration,num_gpu\n"
 SMALL_DISK = 4_000_000
@@ -244,3 +249,23 @@ def test_faults_of_inputs_and_of_the_program_pass_unchanged(tmp_path: Path):
         with pytest.raises(type(fault)) as found, explained(tmp_path / "out", within=within):
             raise fault
         assert found.value is fault
+
+
+@pytest.mark.parametrize("left", [0, 4096, 16_384, LEFT])
+def test_a_chain_of_months_goes_on_when_there_is_room_again(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+):
+    works, months = Works(), ["2026-01", "2026-02"]
+    works.more = "x" * 12_000
+    monkeypatch.setattr(room, "evaluate", works.evaluate)
+    monkeypatch.setattr(room, "write_report", works.write_report)
+    fleet = SmallFleet(1, weeks=9, nodes=1, gpus_per_node=4, begin=datetime(2026, 1, 1, tzinfo=UTC))
+    asked = Scenario(data=str(fleet.write(tmp_path / "trace")))
+    room.report_months(asked, months, tmp_path / "out", told=lambda _: None)
+    filler = filled(small_disk, left)
+    with pytest.raises(OutputError, match="No space left on device"):
+        room.report_months(asked, months, small_disk / "out", told=lambda _: None)
+    filler.unlink()
+    assert all("gpuplanner-" not in file for file in contents(small_disk))
+    room.report_months(asked, months, small_disk / "out", told=lambda _: None)
+    assert contents(small_disk / "out") == contents(tmp_path / "out")

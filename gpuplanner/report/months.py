@@ -255,15 +255,20 @@ class _Month:
     def _tell_standing(self, known: MonthRecord, now: MonthRecord) -> None:
         since = [
             words
-            for words, then, today in (
-                (f"by version {known.gpuplanner}", known.gpuplanner, now.gpuplanner),
-                ("of other data than there are now", known.data, now.data),
-                ("for another scenario", known.scenario, now.scenario),
+            for words, other in (
+                (f"by version {known.gpuplanner}", known.gpuplanner != now.gpuplanner),
+                ("of other jobs than there are now", known.data != now.data and self._jobs_changed(known)),
+                ("for another scenario", known.scenario != now.scenario),
             )
-            if then != today
+            if other
         ]
         made = f", made {', '.join(since)}; --again {self.month} makes it anew" if since else ""
         self.told(f"{self.month}: stands{made}")
+
+    def _jobs_changed(self, known: MonthRecord) -> bool:
+        """Whether what the month was made of changed: months that were added behind it are no news to it."""
+        step, _ = self._done("data")
+        return any(known.steps[0].facts.get(name) != step.facts.get(name) for name in SAME_JOBS)
 
     def _done(self, name: str) -> tuple[StepRecord, GpuPlannerError | None]:
         try:
@@ -286,14 +291,15 @@ class _Month:
 
     def data(self) -> tuple[list[Path], dict[str, Fact]]:
         """Look whether there are jobs in the month, and what became of the rows."""
-        columns = ("submit_time", "start_time", "end_time")
-        trace = load_trace(self.scenario.data, columns=columns)
+        trace = load_trace(self.scenario.data, columns=SEEN)
         span = self.scenario.month_span()
         assert span is not None, "every step is of a month"
         begin, end = max(span[0], begin_of(trace)), min(span[1], end_of(trace))
         there = (pl.col("submit_time") < end) & (pl.col("end_time").is_null() | (pl.col("end_time") > begin))
         came = pl.col("submit_time").is_between(begin, end, closed="left")
-        jobs = trace.jobs.filter(there)
+        # As it stood at the end of the month: what comes later is no change to it.
+        by_then = (pl.when(pl.col(name) <= end).then(name) for name in ("start_time", "end_time"))
+        jobs = trace.jobs.filter(there).with_columns(*by_then)
         if begin >= end or not jobs.select(came.any()).item():
             text = "no job came in this month: it is left out"
             raise _NothingThereError(text)
@@ -302,6 +308,7 @@ class _Month:
             "rows_in": stated.rows_in, "rows_rejected": stated.rows_rejected,
             "rows_quarantined": stated.rows_quarantined, "jobs": jobs.height,
             "observed_share": round((end - begin) / (span[1] - span[0]), 6),
+            "jobs_hash": _sha(jobs.select(SEEN).sort(SEEN).write_csv()),
         }  # fmt: skip
 
     def walk(self) -> tuple[list[Path], dict[str, Fact]]:
@@ -359,5 +366,8 @@ Steps = Mapping[str, Callable[[_Month], tuple[list[Path], dict[str, Any]]]]
 STEPS: Steps = {
     "data": _Month.data, "study": _Month.walk, "report": _Month.report, "teams": _Month.teams, "mail": _Month.mail
 }  # fmt: skip
+SEEN = ("submit_time", "start_time", "end_time", "tenant", "user", "gpus")
+SAME_JOBS = ("jobs_hash", "observed_share")
+"""What is looked at of each job, and facts by which it is told whether a month was made of the jobs there are now."""
 AFTER_OTHERS = ("report", "teams", "mail")
 """Steps that go on from what the month before handed on."""

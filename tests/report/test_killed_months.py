@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ room.report_months(Scenario(data=sys.argv[1]), sys.argv[3:], sys.argv[2], told=t
 """
 """A few files stand for the walk and the report of a month."""
 
-Run = tuple[Callable[[], None], Iterator[str]]
+Run = tuple[Callable[[], list[str]], Iterator[str]]
 
 
 @dataclass
@@ -49,11 +49,19 @@ class Killer:
     kills: Counter[str] = field(default_factory=Counter)
     again: list[str] = field(default_factory=list)
 
-    def watch(self, kill: Callable[[], None], told: Iterator[str], *, to_the_end: bool = False) -> None:
+    def watch(
+        self,
+        kill: Callable[[], list[str]],
+        told: Iterator[str],
+        *,
+        to_the_end: bool = False,
+        anew: Sequence[str] = (),
+    ) -> None:
         """Read so many lines, wait a while, kill; note steps that were begun although they stood as done."""
         stood = {
             f"{month.month}: {step.name}"
-            for month in read_chain(self.out).months for step in month.steps if step.state == "done"
+            for month in read_chain(self.out).months if month.month not in anew
+            for step in month.steps if step.state == "done"
         }  # fmt: skip
         wanted, last = self.rng.randint(1, self.most_lines), ""
         for number, line in enumerate(told, start=1):
@@ -62,31 +70,35 @@ class Killer:
             last = line if "stands" not in line else last
             if number >= wanted and last and not to_the_end:
                 time.sleep(self.rng.uniform(0, self.longest_s))
-                kill()
+                last = [last, *(line for line in kill() if "stands" not in line)][-1]
                 self.kills[last.rpartition(": ")[2]] += 1
                 return
 
 
 def begin(words: list[str], out: Path) -> Run:
-    """Start a run with a cache of its own; gives what kills it, and what it tells of its steps."""
+    """Start a run with a cache of its own; gives what kills it and reads the rest, and what it tells of its steps."""
     own = os.environ | {"GPUPLANNER_CACHE": f"{out}-cache"}
     process = subprocess.Popen(
         [sys.executable, *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=own
     )
 
-    def kill() -> None:
+    assert process.stderr is not None
+    lines, said = process.stderr, []
+
+    def steps() -> Iterator[str]:
+        for line in lines:
+            said.append(line)
+            if line.startswith("2026-"):
+                yield line.strip()
+
+    def kill() -> list[str]:
         process.kill()
         with process:
-            process.wait()
+            return list(steps())
 
     def told() -> Iterator[str]:
-        assert process.stderr is not None
-        said = []
         with process:
-            for line in process.stderr:
-                said.append(line)
-                if line.startswith("2026-"):
-                    yield line.strip()
+            yield from steps()
         assert process.returncode == 0, "".join(said)
 
     return kill, told()
@@ -127,17 +139,27 @@ def test_half_a_year_killed_at_twenty_moments_equals_the_undisturbed_one(fleet: 
     """The command itself, with kernel and browser, and its report; each folder has a cache of its own."""
     scenario = tmp_path / "scenario.yaml"
     scenario.write_text(f"data: {fleet}\n{SMALL}")
-
-    def run(out: Path) -> Run:
-        months = f"{SIX[0]}..{SIX[-1]}"
-        return begin(["-m", "gpuplanner", "report", months, "--data", str(scenario), "-o", str(out)], out)
-
     rest = Killer(tmp_path / "undisturbed", random.Random(0))
-    rest.watch(*run(rest.out), to_the_end=True)
-    killer = Killer(tmp_path / "killed", random.Random(7), longest_s=9.0, most_lines=2)
+    begun = time.monotonic()
+    rest.watch(*command(scenario, rest.out), to_the_end=True)
+    month_s = (time.monotonic() - begun) / len(SIX)
+    killer = Killer(tmp_path / "killed", random.Random(7), longest_s=0.6 * month_s, most_lines=2)
+    twenty_kills(killer, scenario)
+    require_equal(killer, rest.out)
+
+
+def command(scenario: Path, out: Path, *more: str) -> Run:
+    months = f"{SIX[0]}..{SIX[-1]}"
+    return begin(["-m", "gpuplanner", "report", months, "--data", str(scenario), "-o", str(out), *more], out)
+
+
+def twenty_kills(killer: Killer, scenario: Path) -> None:
+    """Kill and go on; where all is done before the last kill, one of the months is made anew."""
+    more: tuple[str, ...] = ()
     while killer.kills.total() < 20:
-        killer.watch(*run(killer.out))
-    killer.watch(*run(killer.out), to_the_end=True)
+        before = killer.kills.total()
+        killer.watch(*command(scenario, killer.out, *more), anew=more[-1:])
+        more = ("--again", killer.rng.choice(SIX)) if killer.kills.total() == before else ()
+    killer.watch(*command(scenario, killer.out), to_the_end=True)
     sys.stdout.write(f"killed during {dict(killer.kills)}\n")
     assert killer.kills["report"] > 3
-    require_equal(killer, rest.out)

@@ -57,6 +57,7 @@ class Works:
         self.done = Counter()
         self.fails = {}
         self.moments, self.ends_at = 0, None
+        self.more = ""
 
     def moment(self):
         self.moments += 1
@@ -80,7 +81,9 @@ class Works:
         self.moment()
         with replaced_directory(out, mark=MARK) as folder:
             self.moment()
-            (folder / "index.html").write_text(f"{scenario.month} after {len(before) and before[0].height}\n")
+            (folder / "index.html").write_text(
+                f"{scenario.month} after {len(before) and before[0].height}\n{self.more}"
+            )
         self.moment()
         pl.concat([*before, rows]).write_parquet(ledger)
         self.moment()
@@ -207,6 +210,49 @@ def test_what_stands_says_what_changed_since(half_year, works, tmp_path, monkeyp
     _, told = run(half_year, SIX[:3], tmp_path, again=["2026-02"])
     assert works.done["2026-02", "report"] == 2
     assert works.done["2026-03", "report"] == 1  # the month handed on what it had handed on before
+
+
+def test_jobs_that_came_behind_a_month_are_no_news_to_it(half_year, works, tmp_path):
+    whole, cut = open_dataset(half_year), datetime(2026, 3, 1, tzinfo=UTC)
+    by_then = (pl.when(pl.col(name) <= cut).then(name) for name in ("start_time", "end_time"))
+    early = whole.with_tables(jobs=whole.jobs.filter(pl.col("submit_time") < cut).with_columns(*by_then))
+    span = whole.provenance | {"span_end": cut.isoformat()}
+    write_dataset(dataclasses.replace(early, provenance=span), tmp_path / "trace")
+    run(tmp_path / "trace", SIX[:2], tmp_path / "out")
+    write_dataset(whole, tmp_path / "trace")
+    _, told = run(tmp_path / "trace", SIX[:3], tmp_path / "out")
+    assert told[:2] == ["2026-01: stands", "2026-02: stands"]
+    write_dataset(whole.with_tables(jobs=whole.jobs.tail(-200)), tmp_path / "trace")
+    _, told = run(tmp_path / "trace", SIX[:3], tmp_path / "out")
+    assert "2026-01: stands, made of other jobs than there are now; --again 2026-01 makes it anew" in told
+    assert set(works.done.values()) == {1}
+
+
+def test_a_chain_of_another_form_is_left_as_it_is(half_year, works, tmp_path):
+    (tmp_path / "chain.json").write_text('{"format": "gpuplanner.chain/0", "months": []}')
+    before = files(tmp_path)
+    with pytest.raises(ScenarioError, match=r"chain/1.*chain/0"):
+        run(half_year, SIX[:1], tmp_path)
+    assert files(tmp_path) == before
+    assert not works.done
+
+
+def test_a_month_of_no_jobs_in_the_middle_hands_on_what_was_before(half_year, works, tmp_path):
+    whole = open_dataset(half_year)
+    february = (pl.col("submit_time").dt.month() == 2).or_(pl.col("start_time").dt.month() == 2)
+    write_dataset(whole.with_tables(jobs=whole.jobs.remove(february)), tmp_path / "trace")
+    chain, told = run(tmp_path / "trace", SIX[:3], tmp_path / "out")
+    assert [one.has_data for one in chain.months] == [True, False, True]
+    assert any("2026-02: no job came" in one for one in told)
+    ledger = pl.read_parquet(tmp_path / "out/ledgers/2026-03.parquet")
+    assert ledger["month"].to_list() == ["2026-01", "2026-03"]
+    write_dataset(
+        whole, tmp_path / "trace"
+    )  # the month comes late: it is made up, and what came behind it anew
+    chain, _ = run(tmp_path / "trace", SIX[:3], tmp_path / "out")
+    assert all(one.has_data for one in chain.months)
+    ledger = pl.read_parquet(tmp_path / "out/ledgers/2026-03.parquet")
+    assert ledger["month"].to_list() == SIX[:3]
 
 
 def test_an_output_that_is_gone_is_made_again_alone(half_year, works, tmp_path):
