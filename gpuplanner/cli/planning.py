@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -187,13 +188,14 @@ def report(
     """Write the monthly report: one page, a workbook, study.json, the plan and its exports."""
     from gpuplanner.errors import ScenarioError, message
 
-    if month != "all" and (month == "sample" or Path(month).exists()):
+    several = re.fullmatch(r"[\d-]*\.\.[\d-]*", month) is not None
+    if month != "all" and not several and (month == "sample" or Path(month).exists()):
         month, scenario = given.scenario(month).month or "all", month
-    elif month != "all" and not (month[:1].isdigit() or ".." in month):
+    elif month != "all" and not several and not month[:1].isdigit():
         expected = "a month such as 2026-02, 'all', or the folder or scenario to report on"
         raise ScenarioError(message("report", expected, repr(month), "Check the path."))
     asked = given.scenario(scenario)
-    if ".." in month:
+    if several:
         from gpuplanner.cli.recurring.months import report_chain
 
         if ledger is not None:

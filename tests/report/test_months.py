@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import email
+import json
 import random
+import re
+import shutil
+import subprocess
 import threading
 from collections import Counter
 from dataclasses import dataclass
@@ -13,6 +17,7 @@ from email.policy import default
 
 import polars as pl
 import pytest
+import yaml
 
 from gpuplanner.errors import GpuPlannerError, MissingDependencyError, OutputError, ScenarioError
 from gpuplanner.files import MANIFEST, Mark, replaced_directory, sole_writer
@@ -334,11 +339,54 @@ def test_open_ends_are_those_of_the_data(half_year):
         months_between("2026-05..2026-04", scenario)
 
 
+def test_a_schedule_asks_for_every_whole_month(half_year, works, command, tmp_path, monkeypatch):
+    """Two dots are a range, not the folder above."""
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = command("report", "..", "--data", str(half_year), "-o", str(tmp_path / "out"))
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[:-1]] == SIX
+    code, out, _ = command(
+        "report", "..2026-02", "--data", str(half_year), "-o", str(tmp_path / "out"), "--json"
+    )
+    assert [one["month"] for one in json.loads(out)["months"]] == SIX
+    code, _, err = command("report", "../nowhere")
+    assert (code, "or the folder or scenario to report on" in err) == (3, True)
+
+
+@pytest.mark.parametrize(("report", "check", "code"), [(0, 0, 0), (0, 1, 1), (3, 0, 3), (7, 1, 1)])
+def test_a_schedule_runs_the_gate_whatever_became_of_the_report(command, tmp_path, report, check, code):
+    program = tmp_path / "program"
+    program.write_text(f'#!/bin/sh\necho "$1"\n[ "$1" = report ] && exit {report}\nexit {check}\n')
+    program.chmod(0o755)
+    job = yaml.safe_load(command("schedule", "kubernetes", "--program", str(program))[1])
+    line = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["command"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "report\ncheck\n")
+
+
+def test_schedules_are_what_their_programs_take(command, tmp_path):
+    service, timer = command("schedule", "systemd", "--program", "/bin/echo")[1].split("\n\n# /etc")
+    units = [tmp_path / "gpuplanner.service", tmp_path / "gpuplanner.timer"]
+    for unit, text in zip(units, (service, "# /etc" + timer), strict=True):
+        unit.write_text(text)
+    if shutil.which("systemd-analyze"):
+        done = subprocess.run(
+            ["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    steps = yaml.safe_load(command("schedule", "ci")[1])["jobs"]["gate"]["steps"]
+    assert [one.get("if") for one in steps] == [None, "always()", "failure()"]
+    job = yaml.safe_load(command("schedule", "kubernetes")[1])
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
+    validate = pytest.importorskip("kubernetes_validate")
+    validate.validate(job, "1.34", strict=True)
+
+
 @pytest.mark.parametrize("kind", ["cron", "systemd", "ci", "kubernetes"])
 def test_schedules_quote_what_they_are_given(kind, command):
     code, out, _ = command("schedule", kind, "--data", "/data/50% of 'us'", "--at", "23:05")
     assert code == 0
-    assert "@" not in out.replace("@daily", "")
+    assert re.search("@[A-Z]+@", out) is None
     assert {
         "cron": "5 23 * * *",
         "systemd": "23:05:00 UTC",

@@ -68,14 +68,16 @@ def schedule(
         raise typer.BadParameter(text)
     check = f"{program} check {shlex.quote(data)}"
     report = f"{program} report .. --data {shlex.quote(data)} -o {shlex.quote(out)}"
+    both = f"{report}; made=$?; {check} && exit $made"  # neither keeps the other from running, and both are heard
     words = {"HOUR": f"{int(clock[1])}", "MINUTE": f"{int(clock[2])}", "AT": at, "IMAGE": json.dumps(image)}
     for number, ending in enumerate(KINDS[chosen]):
-        lines = {"CHECK": check, "REPORT": report}
+        lines = {"CHECK": check, "REPORT": report, "BOTH": both}
         if chosen == "cron":  # of which a bare per cent sign ends the command
             lines = {name: line.replace("%", r"\%") for name, line in lines.items()}
         elif chosen == "systemd":
             lines = {name: f"/bin/sh -c {_systemd(line)}" for name, line in lines.items()}
         else:
+            lines["CHECK"] += " --alerts alerts"  # of which CI keeps what was written
             lines = {name: json.dumps(line) for name, line in lines.items()}
         filled = filled_template(f"templates/schedule_{chosen}.{ending}", words | lines)
         put(("" if number == 0 else "\n") + filled)
