@@ -161,8 +161,8 @@ def report(
         typer.Argument(
             metavar="MONTH[..MONTH]|DATA",
             help="YYYY-MM or 'all'; or what to report on, as a scenario: the month it names, else all. A range is a "
-            "chain in one folder: what was done stands, what is missing is made up; '..' is all whole months of the "
-            "data.",
+            "chain in one folder: what was done stands, what is missing is made up; '..' is all months of the data up "
+            "to the last whole one.",
         ),
     ],
     scenario: Annotated[
