@@ -189,13 +189,17 @@ def serving_plans(
     bytes_each = {"weight_bytes": narrow[0] if narrow else 2.0, "cache_bytes": CACHES[wish.cache_dtype]}
     share, kept = parameter("decode_bandwidth_share"), parameter("serving_memory_share").value
     for board, count in boards:
-        places = [(board, "gpu", 1.0, t) for t in (1, 2, 4, 8) if t <= count and model.heads % t == 0]
+        # An encoder answers as fast on each of several GPUs: it is split only where one does not hold it.
+        whole = serve(model, board, 1, wish.seq, adapters=wish.adapters, **bytes_each)
+        alone = model.kind == "encoder" and whole is not None
+        sizes = [t for t in (1, 2, 4, 8) if t <= count and model.heads % t == 0]
+        places = [(board, "gpu", 1.0, 1 if alone else t, t if alone else 1) for t in sizes]
         if board.name in board_names():
             cut = load_gpu_model(board.name)
             places += [
-                (_cut(board, cut, name, room), name, share_of(cut, name), 1) for name, room in _slices(cut)
+                (_cut(board, cut, name, room), name, share_of(cut, name), 1, 1) for name, room in _slices(cut)
             ]
-        for place, profile, part, t in places:
+        for place, profile, part, t, replicas in places:
             engine = serve(
                 model, place, t, wish.seq, latency_s=wish.latency_s, adapters=wish.adapters, **bytes_each
             )
@@ -216,9 +220,9 @@ def serving_plans(
                 )  # fmt: skip
             if engine is None:
                 continue
-            replicas = 1
             if wish.tokens and wish.deadline_h:
-                replicas = math.ceil(wish.tokens / (3600 * wish.deadline_h) / engine.tokens_per_s)
+                asked = math.ceil(wish.tokens / (3600 * wish.deadline_h) / engine.tokens_per_s)
+                replicas = max(replicas, asked)
             if replicas * t * part > count:
                 continue
             rates = (low * replicas, rate * replicas, high * replicas)

@@ -24,6 +24,8 @@ from gpuplanner.study.wish import Wish, boards_of, tags_of
 
 SHOWN = 8
 _LONGEST_S = 30 * 86400.0
+_PLAINER = 0.75
+"""Share of the best speed at which replicas alone are preferred: a model in parts asks for another training program."""
 
 
 @dataclass(frozen=True)
@@ -155,11 +157,29 @@ def _order(plan: JobPlan) -> tuple[float, ...]:
 
 def _best(plans: Sequence[JobPlan], *, by_time: bool) -> list[JobPlan]:
     """The best plan of each board, slice and number of GPUs, ranked."""
-    ranked = sorted(plans, key=lambda plan: (-plan.tokens_per_s, *_order(plan)) if by_time else _order(plan))
-    first: dict[tuple[str, str, int], JobPlan] = {}
-    for plan in ranked:
-        first.setdefault((plan.board, plan.profile, plan.gpus), plan)
-    return list(first.values())
+
+    def order(plan: JobPlan) -> tuple[float, ...]:
+        return (-plan.tokens_per_s, *_order(plan)) if by_time else _order(plan)
+
+    alike: dict[tuple[str, str, int], list[JobPlan]] = {}
+    for plan in plans:
+        alike.setdefault(_place(plan), []).append(plan)
+    share = 1.0 if by_time else _PLAINER
+    found = []
+    for group in alike.values():
+        least = share * max(plan.tokens_per_s for plan in group)
+        near = [plan for plan in group if plan.tokens_per_s >= least]
+        found.append(min(near, key=lambda plan: (_in_parts(plan), *order(plan))))
+    return sorted(found, key=order)
+
+
+def _place(plan: JobPlan) -> tuple[str, str, int]:
+    return plan.board, plan.profile, plan.gpus
+
+
+def _in_parts(plan: JobPlan) -> int:
+    """How far a model in training is split: not, its matrices, its layers."""
+    return 0 if plan.job is None else (plan.job.tp > 1) + 2 * (plan.job.pp > 1)
 
 
 def _ways_out(wish: Wish) -> str:
@@ -176,7 +196,9 @@ def _reasoned(
     plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceFit], wish: Wish, knobs: Sequence[float]
 ) -> JobPlan:
     """The plan with why it is one, what the next smaller one lacks, and where its memory goes."""
-    plan = replace(plan, why=_why(plan, wish), next_smaller=_next_smaller(plan, plans, fits, wish))
+    plan = replace(
+        plan, why=_why(plan, wish) + _split(plan, plans), next_smaller=_next_smaller(plan, plans, fits, wish)
+    )
     if plan.job is None:
         return plan
     parts = explained(plan.job, knobs)
@@ -198,6 +220,16 @@ def _why(plan: JobPlan, wish: Wish) -> str:
     if plan.price is not None:
         words.append(plan.price)
     return "; ".join(words)
+
+
+def _split(plan: JobPlan, plans: Sequence[JobPlan]) -> str:
+    """How much faster the same GPUs are with the model in parts, where they are."""
+    split = [one for one in plans if _place(one) == _place(plan) and _in_parts(one) > _in_parts(plan)]
+    best = max(split, key=lambda one: one.tokens_per_s, default=plan)
+    if best.job is None or best.tokens_per_s < 1.02 * plan.tokens_per_s:
+        return ""
+    times = f"{best.tokens_per_s / plan.tokens_per_s:.2f} times as fast in parts"
+    return f"; {times}: tensor {best.job.tp}, pipeline {best.job.pp}"
 
 
 def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceFit], wish: Wish) -> str:

@@ -299,3 +299,20 @@ def test_a_model_is_sized_without_the_readers_of_data():
         "sys.exit(any(name.startswith('gpuplanner.inbox') for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_encoder_on_several_gpus_is_replicas():
+    plans = sized(Wish("bert-large", "serve", 512, boards={"A100-80GB": 4})).plans
+    whole = [plan for plan in plans if plan.profile == "gpu"]
+    assert [(plan.gpus, plan.engine.tp, plan.replicas) for plan in whole] == [(1, 1, 1), (2, 1, 2), (4, 1, 4)]
+    assert whole[1].tokens_per_s == pytest.approx(2 * whole[0].tokens_per_s)
+
+
+def test_a_model_is_split_only_where_replicas_are_far_slower():
+    eight = sized(
+        Wish("llama-3.1-8b", "train", 4096, tokens=1e9, deadline_h=168, boards={"H100-80GB-SXM5": 8})
+    )
+    assert all(plan.job.tp == plan.job.pp == 1 for plan in eight.plans)
+    assert "times as fast in parts: tensor 1, pipeline 4" in eight.plans[0].why
+    far = sized(Wish("llama-3.1-70b", "train", 4096, boards={"H100-80GB-SXM5": 64}))
+    assert any(plan.job.tp > 1 for plan in far.plans)
