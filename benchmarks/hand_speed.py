@@ -27,7 +27,8 @@ import polars as pl
 from playwright.sync_api import Page, sync_playwright
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
-PATIENCE_MS = 120_000
+PATIENCE_MS = 60_000
+PANEL = ".widget-vbox:has(.gpuplanner-answer)"
 
 
 class Panel(NamedTuple):
@@ -43,17 +44,14 @@ PANELS = {
 }
 WATCH = """
 () => {
-  const panel = [...document.querySelectorAll('.widget-vbox')].find(
-    (one) => one.querySelector('.noUi-handle') && one.querySelector('.gpuplanner-answer'));
-  const box = panel.querySelector('.gpuplanner-answer').closest('.widget-html-content');
+  const answer = () => document.querySelector('.widget-vbox .gpuplanner-answer');
   document.addEventListener('keydown', (event) => { window.pressed = event.timeStamp; }, true);
-  window.panel = panel;
   window.step = async (patience) => {
     const old = window.old, found = { first: null, picture: null, exact: null };
     let node = old;
     while (performance.now() - window.pressed < patience && found.exact === null) {
       await new Promise(requestAnimationFrame);
-      const now = performance.now() - window.pressed, seen = box.querySelector('.gpuplanner-answer');
+      const now = performance.now() - window.pressed, seen = answer();
       if (!seen || seen === node) continue;
       node = seen;
       const coarse = seen.innerText.includes('Coarse');
@@ -63,7 +61,7 @@ WATCH = """
     }
     return [found.first, found.picture, found.exact];
   };
-  window.now = () => { window.old = box.querySelector('.gpuplanner-answer'); window.pressed = performance.now(); };
+  window.now = () => { window.old = answer(); window.pressed = performance.now(); };
 }
 """
 
@@ -114,7 +112,7 @@ def opened(page: Page, address: str) -> None:
 
 def moved(page: Page, presses: int) -> Iterator[tuple[str, float | None, float | None, float | None]]:
     """Press keys on every control: its name, and ms to the first redraw, to its picture, and to the exact answer."""
-    sliders = page.locator(".widget-vbox .widget-hslider:has(.noUi-handle)")
+    sliders = page.locator(f"{PANEL} .widget-hslider:has(.noUi-handle)")
     for number in range(sliders.count()):
         one = sliders.nth(number)
         name = one.locator(".widget-label").inner_text()
@@ -128,20 +126,21 @@ def moved(page: Page, presses: int) -> Iterator[tuple[str, float | None, float |
             page.keyboard.press("ArrowRight" if up else "ArrowLeft")
             yield (name, *page.evaluate("(patience) => window.step(patience)", PATIENCE_MS))
             page.wait_for_timeout(200)
-    lists = page.locator(".widget-vbox .widget-dropdown:has(select)")
+    lists = page.locator(f"{PANEL} .widget-dropdown:has(select)")
     for number in range(lists.count()):
         one = lists.nth(number)
         name = one.locator(".widget-label").inner_text()
-        options = one.locator("option").all_inner_texts()
-        for press in range(min(presses, len(options) - 1)):
-            if "all" in options[(press + 1) % len(options)]:
-                continue
+        options = one.locator("option").count()
+        for _ in range(min(presses, options - 1)):
+            # A letter would be a command of JupyterLab, which hears the keys of a list as well.
             one.locator("select").focus()
+            page.keyboard.press("ArrowDown")
+            page.wait_for_timeout(300)
+            page.keyboard.press("ArrowDown")
+            page.wait_for_timeout(300)
             page.evaluate("() => window.now()")
-            # An option is found by its first letters; an arrow would open the list.
-            page.keyboard.type(options[(press + 1) % len(options)][:6].rstrip())
+            page.keyboard.press("Enter")
             yield (name, *page.evaluate("(patience) => window.step(patience)", PATIENCE_MS))
-            page.wait_for_timeout(1500)  # else the browser takes what is typed next for the rest of this word
 
 
 def main() -> None:

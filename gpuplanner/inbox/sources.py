@@ -252,11 +252,10 @@ TELEMETRY = (
     ),
 )
 
-SOURCES: dict[str, Source] = {
-    source.name: source
-    for source in (*PUBLIC, *BILLS, *SLURM, *CHANGES, *LISTS, *KUBERNETES, *schedulers.sources(), *TELEMETRY)
-}
+_OURS = (*PUBLIC, *BILLS, *SLURM, *CHANGES, *LISTS, *KUBERNETES)
+_SCHEDULERS = schedulers.sources(frozenset(source.name for source in (*_OURS, *TELEMETRY)))
+SOURCES: dict[str, Source] = {source.name: source for source in (*_OURS, *_SCHEDULERS, *TELEMETRY)}
 """Name → source, in the order in which files are compared with them."""
 
-JOB_SOURCES = frozenset(source.name for source in (*PUBLIC, *SLURM, *KUBERNETES, *schedulers.sources()))
+JOB_SOURCES = frozenset(source.name for source in (*PUBLIC, *SLURM, *KUBERNETES, *_SCHEDULERS))
 """Sources that give lists of jobs."""

@@ -17,6 +17,7 @@ from gpuplanner.demand import RunOff
 from gpuplanner.errors import OutputError
 from gpuplanner.files import sha256_of_all, to_json, write_atomically
 from gpuplanner.forecast import ForecastResult, forecast_demand
+from gpuplanner.plugins import plugged_in
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import PACKAGE
 
@@ -41,9 +42,8 @@ def content_key(scenario: Scenario, inputs: Mapping[str, str]) -> str:
 @functools.cache
 def code_hash() -> str:
     """Hash of the code and the facts that make results."""
-    return sha256_of_all(
-        sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "catalog" / "facts").glob("*.csv"))
-    )
+    files = sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "catalog" / "facts").glob("*.csv"))
+    return sha256_of_all(files) + plugged_in()
 
 
 def kept_forecast(demand: pl.DataFrame, *, horizon: int, known: RunOff | None = None) -> ForecastResult:

@@ -223,8 +223,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if not self._going_back:
             self._before.append(self._stands)
         self._stands = self._values()
-        self._show_coarse()
         self.ask_soon()
+        self._show_coarse()
 
     def _values(self) -> dict[str, Any]:
         return {name: control.value for name, control in self.controls.items()}

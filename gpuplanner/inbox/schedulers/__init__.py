@@ -1,4 +1,4 @@
-"""Readers of further schedulers: a file each, which is found by itself.
+"""Readers of further schedulers: a file each, which is found by itself, and those of other installed packages.
 
 ``CONTRIBUTING.md``, "Where to add a reader", has one to begin with.
 """
@@ -9,10 +9,11 @@ import importlib
 import pkgutil
 
 from gpuplanner.inbox.core.source import Source
+from gpuplanner.plugins import READERS, plugged
 
 
-def sources() -> tuple[Source, ...]:
-    """The ``SOURCE`` of each file of this folder, by the names of the files.
+def sources(taken: frozenset[str] = frozenset()) -> tuple[Source, ...]:
+    """The ``SOURCE`` of each file of this folder, by the names of the files, and what is plugged in as a reader.
 
     Examples
     --------
@@ -20,4 +21,5 @@ def sources() -> tuple[Source, ...]:
     True
     """
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(importlib.import_module(f"{__name__}.{name}").SOURCE for name in names)
+    ours = tuple(importlib.import_module(f"{__name__}.{name}").SOURCE for name in names)
+    return ours + tuple(plugged(READERS, Source, taken | {one.name for one in ours}).values())

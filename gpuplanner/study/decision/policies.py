@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuplanner.hardware.abilities import GPUS, PathAbilities
+from gpuplanner.plugins import POLICIES, plugged
 from gpuplanner.study.decision.arena import Trial
 from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import NODE_POOLS, ON_DEMAND, ON_OFF, STATIC_MIG, STATIC_WHOLE, TODAY
@@ -48,7 +49,7 @@ class FleetWay:
         return all(can[lever] for lever in self.levers)
 
 
-WAYS: Mapping[str, FleetWay] = {
+WAYS: dict[str, FleetWay] = {
     TODAY: FleetWay("the fleet as it is, all on", "as today", (FEWER,)),
     STATIC_WHOLE: FleetWay(
         "fewer nodes, left as they are cut today and always on", "fewer nodes, always on", (FEWER,), Tuning.static_whole
@@ -69,7 +70,9 @@ WAYS: Mapping[str, FleetWay] = {
         (FEWER, CUT, AS_JOBS_COME), Tuning.on_demand,
     ),
 }  # fmt: skip
-"""Ways to run the fleet by name, in the order in which they are shown; the first is never tuned."""
+"""Ways to run the fleet by name, in the order in which they are shown, those of other packages last; the first
+is never tuned."""
+WAYS |= plugged(POLICIES, FleetWay, frozenset(WAYS))
 MEANINGS = {name: way.meaning for name, way in WAYS.items()}
 SHORT = {name: way.short for name, way in WAYS.items()}
 POLICY_NAMES = tuple(WAYS)[1:]

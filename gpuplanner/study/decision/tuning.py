@@ -136,7 +136,7 @@ class Tuning:
             self.tell(setting.policy, trial)
         return trial
 
-    def _least(self, setting_of: Callable[[int], WaySetting | None], most: int) -> list[Trial]:
+    def least(self, setting_of: Callable[[int], WaySetting | None], most: int) -> list[Trial]:
         """Settings around the smallest number that holds, by halving; more is taken to be better."""
         tried: dict[int, Trial | None] = {}
 
@@ -171,7 +171,7 @@ class Tuning:
             return as_they_are(asked, STATIC_WHOLE, numbers) if numbers else None
 
         for kind, numbers in sorted(kinds.items(), key=lambda item: -len(item[1]) * item[0][0]):
-            tried = self._least(partial(with_so_many, kind), len(numbers))
+            tried = self.least(partial(with_so_many, kind), len(numbers))
             found += tried
             fits = [trial for trial in tried if id(trial) in self.good]
             if fits:
@@ -280,7 +280,7 @@ class Tuning:
             found += some
             fits = [int(trial.setting.knobs["cut_gpus"]) for trial in some if self.is_good(trial)]
             for cut in sorted(fits)[:2]:
-                found += self._least(partial(some_nodes, view, wanted, cut), len(order))
+                found += self.least(partial(some_nodes, view, wanted, cut), len(order))
         return found
 
     def recut(self) -> list[Trial]:
@@ -350,7 +350,7 @@ class Tuning:
         most, found = len(self.arena.asked.nodes.gpus), list[Trial]()
         views = dict.fromkeys(view for view, _ in self._demands())
         for view, placement in itertools.product(views, self.able.placements):
-            found += self._least(partial(self._cut_by_jobs, view, placement), most)
+            found += self.least(partial(self._cut_by_jobs, view, placement), most)
         return found
 
     def _cut_by_jobs(self, view: str, placement: str, count: int | None) -> WaySetting | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from gpuplanner.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, message
@@ -27,6 +28,7 @@ from gpuplanner.files import replaced_directory
 from gpuplanner.names import resolve
 from gpuplanner.planner import Plan, PlanProblem, assign
 from gpuplanner.planner.numbered.assign import layouts_before
+from gpuplanner.plugins import EXPORTERS, plugged
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Drain
 from gpuplanner.study.future.drains import drain_of, rehearse
@@ -39,6 +41,8 @@ TIMER = ("timer.sh", "timer.service", "timer.timer", "timer.yaml")
 """The script that is run to put a timer in place, and what it puts there; the last is for Kubernetes."""
 FOLDER, IMAGE = "FOLDER", "IMAGE"
 """What stands for the place of the pack and for an image until the timer is put in place."""
+MADE_ELSEWHERE = "other"
+"""Folder of what exporters of other packages make: only they can read it back."""
 NO_PLANS = ("README.md",)
 """Pages for people; ``verify`` reads back all other files."""
 
@@ -61,7 +65,7 @@ def export_plan(
     out : str or Path
         Folder to put in place; what stood there stays if anything fails.
     formats : str
-        One of :data:`FORMATS`.
+        One of :data:`FORMATS`, or the name of an exporter of another installed package.
     at : datetime, optional
         Only the layouts in force at that instant; default: the whole calendar.
     gres_type : str, optional
@@ -102,7 +106,8 @@ def calendar_pack(
 
     What names of nodes cannot enter is left out with a warning, unless it is all that was asked for.
     """
-    formats = resolve(formats, FORMATS, what="format", error=ScenarioError)
+    others = plugged(EXPORTERS, FunctionType, frozenset(FORMATS))
+    formats = resolve(formats, (*FORMATS, *others), what="format", error=ScenarioError)
     board = problem.board
     if not board.profiles:
         text = message(
@@ -160,6 +165,12 @@ def calendar_pack(
         )
         pack.files["changes.csv"] = guarded(index, FOCUS_TIME).write_csv()
         pack.add(to_index_text(index, board, problem.change), Step("changes.md", "every change, by time"))
+    for name in others if formats == "all" else others.keys() & {formats}:
+        for file, text in others[name](layouts, board).items():
+            pack.add(
+                text,
+                Step(f"{MADE_ELSEWHERE}/{name}/{Path(file).name}", "made by another package, not proved"),
+            )
     pack.files[PAGE] = filled("calendar/page.md", {"BOARD": board.name, **page_tables(pack)})
     return pack
 
@@ -207,7 +218,8 @@ def _add_scripts(pack: Pack, path: str, scripts: Mapping[str, str], drain: Drain
 
 def _prove(folder: Path, problem: PlanProblem) -> None:
     for path in sorted(folder.rglob("*")):
-        if path.is_dir() or any(path.match(name) for name in NO_PLANS):
+        elsewhere = MADE_ELSEWHERE in path.relative_to(folder).parts
+        if path.is_dir() or elsewhere or any(path.match(name) for name in NO_PLANS):
             continue
         try:
             report = verify_file(path, problem.board, gpus_per_node=problem.gpus_per_node)
