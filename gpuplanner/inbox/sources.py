@@ -186,6 +186,11 @@ CHANGES = (
         "Slurm's reservations: scontrol show reservation (needs tz)",
         Form("reservations", "slurm.events:read_slurm_reservations", TZ, whole_files=False),
     ),
+    published(
+        "slurm-associations",
+        "limits and shares of Slurm's accounts: sacctmgr show assoc --parsable2",
+        Form("associations", "slurm.associations:read_slurm_associations", whole_files=False),
+    ),
 )
 
 TELEMETRY = (

@@ -137,18 +137,19 @@ class Coverage(dy.Schema):
 
 
 class QueueQuotas(dy.Schema):
-    """One resource of one flavor of one queue of a cluster. A null limit is none."""
+    """One resource of one flavor of one queue, or account, of a cluster. A null limit is none."""
 
-    tenant = text("ClusterQueue, which is the tenant of its jobs")
+    tenant = text("queue or account, which is the tenant of its jobs")
     cohort = text("queues of one cohort lend each other their rest", nullable=True)
     flavor = text("ResourceFlavor: kind of node", nullable=True)
     gpu_model = text("board of the flavor's nodes", nullable=True)
     resource = text("resource, in the words of the source")
     profile = text("MIG profile of the resource; null: whole GPUs", nullable=True)
-    nominal = number("units of the resource that are its own")
+    nominal = number("units of the resource that are its own; null: it has a share alone", nullable=True)
     borrow = number("units that it may borrow at most", nullable=True)
     lend = number("units that it may lend at most", nullable=True)
     namespaces = text("namespaces that use it, joined by ','", nullable=True)
+    weight = number("share where teams take turns, and of what nobody has a quota for", nullable=True)
 
 
 class JobNames(dy.Schema):

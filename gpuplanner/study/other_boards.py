@@ -15,6 +15,7 @@ from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.sizing.predict.throughput import board_facts
 from gpuplanner.study.past.history import history
 from gpuplanner.study.past.pools import FleetPools
+from gpuplanner.study.tenants.quotas import is_board
 
 MOST_OF_THE_WORK = 0.9
 """A board is no place for demand of which less than this fits it."""
@@ -23,9 +24,9 @@ MOST_OF_THE_WORK = 0.9
 def movable_demand(fleet: FleetPools, problems: Mapping[str, PlanProblem]) -> tuple[Movable, ...]:
     """Demand of each pool that others may serve, by profile; none where the scenarios say that jobs stay.
 
-    A job that named no board may run on any that jobs of its partition ran on, if the memory that it was seen to use,
-    with headroom, is there; by ``all``, one that named its board too, where memory is no less. Whole GPUs are served
-    by whole GPUs, slices by the smallest slice with as many SMs and as much memory.
+    A job that named no board may run on any that jobs of its partition ran on and that a flavor of its queue has, if
+    the memory that it was seen to use, with headroom, is there; by ``all``, one that named its board too, where memory
+    is no less. Whole GPUs are served by whole GPUs, slices by the smallest slice with as many SMs and as much memory.
     """
     jobs = {name: _free_jobs(own) for name, own in fleet.pools.items()}
     reached = boards_of_partitions(fleet)
@@ -39,7 +40,7 @@ def movable_demand(fleet: FleetPools, problems: Mapping[str, PlanProblem]) -> tu
                 place = None if other == name else place_there(problem.board, profile, there.board)
                 if place is None or cluster_of(other) != cluster_of(name):
                     continue
-                fits = fits_there(other, there.board, there.gpus_per_node, reached[name])
+                fits = fits_there(fleet.pools[name], other, there.board, there.gpus_per_node, reached[name])
                 if _share(work, fits) >= MOST_OF_THE_WORK:
                     places[other, place[0]] = place[1]
                     work = work.with_columns(free=pl.col("free") & fits)
@@ -88,11 +89,30 @@ def boards_of_partitions(fleet: FleetPools) -> dict[str, dict[str, set[str]]]:
     }
 
 
-def fits_there(other: str, board: GpuModel, gpus_per_node: int, reached: Mapping[str, set[str]]) -> pl.Expr:
-    """Whether a job may run on another board: its partition reaches it, a node is wide enough, and memory suffices."""
+def fits_there(
+    own: Scenario, other: str, board: GpuModel, gpus_per_node: int, reached: Mapping[str, set[str]]
+) -> pl.Expr:
+    """Whether a job may run on another board: partition and queue reach it, a node is wide enough, memory suffices."""
     out_of_reach = [partition for partition, boards in reached.items() if other not in boards]
     in_reach = ~pl.col("partition").is_in(out_of_reach).fill_null(value=False)
+    barred = without_flavor(history(own).trace.quotas, board.name)
+    in_reach &= ~pl.col("tenant").cast(pl.String).is_in(barred).fill_null(value=False)
     return in_reach & (pl.col("gpus") <= gpus_per_node) & (pl.col("needs_gib") <= board.memory_gib)
+
+
+def without_flavor(quotas: pl.DataFrame | None, board: str) -> list[str]:
+    """Queues all of whose flavors are of other boards.
+
+    Examples
+    --------
+    >>> rows = {"tenant": ["a", "b"], "gpu_model": ["NVIDIA-L40S", None]}
+    >>> without_flavor(pl.DataFrame(rows), "T4"), without_flavor(pl.DataFrame(rows), "L40S")
+    (['a'], [])
+    """
+    if quotas is None:
+        return []
+    rows = quotas.group_by("tenant").agg("gpu_model").sort("tenant").iter_rows()
+    return [name for name, words in rows if not any(word is None or is_board(word, board) for word in words)]
 
 
 def _share(work: pl.DataFrame, fits: pl.Expr) -> float:

@@ -15,8 +15,12 @@ import fastexcel
 import nbformat
 import pytest
 
+from gpuplanner.inbox import write_dataset
+from tests.study.test_fleet import MIXED, TWO_BOARDS, made
+
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 WHAT_IF, EXPLORE, COSTS = "03_static_vs_dynamic.ipynb", "01_demand_and_phases.ipynb", "06_cost_review.ipynb"
+BOARDS = "03_two_boards.ipynb"
 TOKEN = "local"
 MINUTES = 0
 TEAM, PRICE, TERM = 1, 0, 1
@@ -42,11 +46,15 @@ def lab(root, lab_folder):
     """Address of a notebook in JupyterLab, by name; its settings and workspaces are thrown away."""
     home, folder = lab_folder.parent, lab_folder
     shutil.copy(root / "notebooks" / EXPLORE, folder)
-    for name in (WHAT_IF, COSTS):
-        notebook = nbformat.read(root / "notebooks" / name, as_version=4)
-        notebook.cells[1].source = notebook.cells[1].source.replace(
-            'policies: str = ""', 'policies: str = "static_whole"'
-        )
+    write_dataset(made(MIXED, TWO_BOARDS), home / "two")
+    for name, of, data in (
+        (WHAT_IF, WHAT_IF, "sample"),
+        (COSTS, COSTS, "sample"),
+        (BOARDS, WHAT_IF, home / "two"),
+    ):
+        notebook = nbformat.read(root / "notebooks" / of, as_version=4)
+        asked = notebook.cells[1].source.replace('policies: str = ""', 'policies: str = "static_whole"')
+        notebook.cells[1].source = asked.replace('data: str = "sample"', f'data: str = "{data}"')
         nbformat.write(notebook, folder / name)
     port = free_port()
     dirs = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
@@ -113,6 +121,22 @@ def test_slider_moves_and_the_answer_changes(opened):
     assert "as it stands" in start
     press(page, MINUTES, times=20)  # ways are tuned again
     assert "what if" in changed(page, start)
+
+
+@pytest.mark.long
+def test_a_board_is_chosen_and_then_all_of_them(opened):
+    page = opened(BOARDS)
+    page.wait_for_selector(".widget-dropdown select", timeout=900_000)
+    first = changed(page, "", mark="A100-40GB")
+    choose = page.locator(".widget-dropdown select").first
+    assert choose.locator("option").all_inner_texts() == ["A100-40GB", "T4", "all boards"]
+    choose.select_option("T4")
+    second = changed(page, first, mark="T4")
+    assert "A100-40GB" not in second
+    choose.select_option("all boards")
+    third = changed(page, second, mark="Boards played together")
+    assert "A100-40GB" in third
+    assert "20 GPUs in 2 pools" in third
 
 
 @pytest.mark.long

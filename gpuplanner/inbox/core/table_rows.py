@@ -33,6 +33,7 @@ KEYS = {
     "distributions": ("series",),
     "job_states": ("job_id",),
     "out_of_service": ("node", "start_time"),
+    "queue_quotas": ("tenant", "flavor", "resource"),
     "charges": ("ProviderName", "BillingAccountId", "BillingPeriodStart"),
 }
 """Columns of which a second word about the same values would contradict the first: a bill is that of a period."""

@@ -13,6 +13,7 @@ from gpuplanner.inbox.kubernetes.kueue import KueueWorkload, quota_rows, read_wo
 from gpuplanner.inbox.kubernetes.nodes import PRODUCT, Node, board_and_profile, read_node
 from gpuplanner.inbox.kubernetes.objects import Object, part, text
 from gpuplanner.inbox.kubernetes.pods import Holding, Owner, PodPlace, owner_of, read_job, read_pod
+from gpuplanner.inbox.kubernetes.queues import parent_of, queue_rows
 from gpuplanner.inbox.kubernetes.resource_claims import ClaimedDevice, DeviceClaim, read_claim, read_slice
 from gpuplanner.inbox.kubernetes.yaml_items import kind_of, read_objects
 
@@ -40,6 +41,7 @@ class Dump:
     - ``queues``: Namespace and name of a LocalQueue → its ClusterQueue.
     - ``boards``: ResourceFlavor → board of its nodes, and profile of their instances under the strategy single.
     - ``quotas``: ClusterQueue → its rows for the table of quotas.
+    - ``above``: Queues of KAI or Volcano that others are below: no job is theirs.
     - ``parents``: Uid → owner of that object.
     - ``rejects``: Place and reason.
     """
@@ -55,6 +57,7 @@ class Dump:
     queues: dict[tuple[str, str], str] = field(default_factory=dict)
     boards: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     quotas: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    above: set[str] = field(default_factory=set)
     parents: dict[str, Owner] = field(default_factory=dict)
     rejects: list[tuple[PodPlace, str]] = field(default_factory=list)
 
@@ -84,6 +87,9 @@ class Dump:
             self.templates[name] = read_claim(part(spec, "spec"), {})
         elif kind == "ClusterQueue":
             self.quotas[name[1]] = quota_rows(thing)
+        elif kind == "Queue":
+            self.quotas[name[1]] = queue_rows(thing)
+            self.above |= {above for above in [parent_of(thing)] if above}
         elif kind == "LocalQueue":
             self.queues[name] = text(spec.get("clusterQueue")) or ""
         elif kind == "ResourceFlavor":

@@ -143,7 +143,7 @@ class _Jobs:
         starts = [pod.start for pod in gang if pod.start]
         ends = [pod.end for pod in gang if pod.end]
         told = {
-            "tenant": first.namespace,
+            "tenant": first.tenant,
             "class": SERVICE if self._serves(first) else None,
             "creation": _iso(min(pod.submit for pod in gang)),
             "start": _iso(min(starts, default=None)),

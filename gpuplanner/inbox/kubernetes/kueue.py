@@ -142,6 +142,7 @@ def quota_rows(queue: Object) -> list[dict[str, Any]]:
     ('ads', 'web', 8.0, 4.0, None)
     """
     spec, name = part(queue, "spec"), name_of(queue)
+    weight = part(spec, "fairSharing").get("weight")
     rows = []
     for group in parts(spec, "resourceGroups"):
         for flavor in parts(group, "flavors"):
@@ -158,6 +159,7 @@ def quota_rows(queue: Object) -> list[dict[str, Any]]:
                             "nominal": _amount(resource, "nominalQuota"),
                             "borrow": _amount(resource, "borrowingLimit"),
                             "lend": _amount(resource, "lendingLimit"),
+                            "weight": None if weight is None else float(quantity(weight)),
                         }
                     )
     return rows

@@ -20,6 +20,7 @@ from gpuplanner.inbox.kubernetes.objects import (
     parts,
     text,
 )
+from gpuplanner.inbox.kubernetes.queues import queue_of
 
 GANG_SPREAD = timedelta(seconds=60)
 """Pods of one owner that start, and end, within this time of each other are one gang."""
@@ -74,7 +75,7 @@ class PodPlace:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who an object is, where it stands, who controls it and when it was made."""
+    """Who an object is, where it stands, who controls it, when it was made; whose it is: its queue, or namespace."""
 
     place: PodPlace
     kind: str
@@ -83,6 +84,7 @@ class Identity:
     uid: str
     owner: Owner | None
     submit: datetime
+    tenant: str
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def identity(thing: Object, place: PodPlace) -> dict[str, Any]:
     submit = instant(about, "creationTimestamp") or refuse("metadata.creationTimestamp: missing")
     uid = text(about.get("uid")) or f"{kind} {namespace}/{name} {submit}"
     known = {"place": place, "kind": kind, "namespace": namespace, "name": name, "uid": uid}
-    return {**known, "owner": owner_of(thing), "submit": submit}
+    return {**known, "owner": owner_of(thing), "submit": submit, "tenant": queue_of(about) or namespace}
 
 
 def read_pod(pod: Object, place: PodPlace) -> Holding:

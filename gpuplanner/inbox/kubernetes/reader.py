@@ -69,8 +69,9 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
     also ``workloads,clusterqueues,localqueues,resourceflavors``, with DRA also
     ``resourceclaims,resourceclaimtemplates,resourceslices``. A job is, in this order, a Workload of Kueue
     (from its admission), the pods of one owner that ran together (from their binding to nodes), a pod by
-    itself, or a Job of which no pod is left. The tenant is the ClusterQueue, or else the namespace. The inventory comes
-    with it where every node tells its GPUs, and the quotas where there are queues; of nodes alone, the inventory.
+    itself, or a Job of which no pod is left. The tenant is the ClusterQueue, the queue of KAI or Volcano, or else the
+    namespace. The inventory comes with it where every node tells its GPUs, and the quotas where there are queues; of
+    nodes alone, the inventory.
     Files are JSON (lists, lines, or objects in a row) or YAML; `boards`: product label → board.
 
     Examples
@@ -112,7 +113,8 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
         inventory=inventory,
         boards=boards,
     )
-    quotas = quota_table(dump.quotas, dump.boards, dump.queues)
+    leaves = {name: rows for name, rows in dump.quotas.items() if name not in dump.above}
+    quotas = quota_table(leaves, dump.boards, dump.queues)
     return trace.with_tables(
         queue_quotas=quotas,
         job_names=names if names.height else None,

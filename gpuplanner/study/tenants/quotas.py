@@ -114,7 +114,7 @@ class SharingRules:
         """
         there = [board, *boards]
         for one in (*self.teams, *self.cohorts):
-            if one.board is not None and not any(_means(one.board, name) for name in there):
+            if one.board is not None and not any(is_board(one.board, name) for name in there):
                 got = f"{one.board!r} for {one.name!r}"
                 todo = "Name it as gpuplanner describe does, or leave it out."
                 raise ScenarioError(
@@ -192,16 +192,16 @@ def _quota(given: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple
     return TeamQuota(**found)
 
 
-def _means(word: str, board: str) -> bool:
+def is_board(word: str, board: str) -> bool:
     """Whether a word is one for a board."""
     return word.casefold() == board.casefold() or board in boards_called(word)
 
 
 def _of_board(rows: tuple[TeamQuota, ...], board: str) -> tuple[TeamQuota, ...]:
     """Of each name the row for a board, else the one for any."""
-    own = {one.name for one in rows if one.board is not None and _means(one.board, board)}
+    own = {one.name for one in rows if one.board is not None and is_board(one.board, board)}
     return tuple(
-        one for one in rows if (one.name not in own if one.board is None else _means(one.board, board))
+        one for one in rows if (one.name not in own if one.board is None else is_board(one.board, board))
     )
 
 
@@ -242,7 +242,7 @@ def _refuse_cycle(name: str, above: Mapping[str, str | None], file: str) -> None
 
 
 def quotas_of_queues(table: pl.DataFrame, board: GpuModel) -> SharingRules:
-    """The quotas of Kueue's queues for one board, slices as the larger of their shares of compute and memory.
+    """The quotas of queues and accounts for one board, slices as the larger of their shares of compute and memory.
 
     A flavor counts for the board of its nodes, or, where those name none, for each.
 
@@ -257,19 +257,20 @@ def quotas_of_queues(table: pl.DataFrame, board: GpuModel) -> SharingRules:
     rows: dict[str, TeamQuota] = {}
     cuts = {one.name for one in board.profiles}
     for one in table.sort("tenant", maintain_order=True).iter_rows(named=True):
-        if one["gpu_model"] is not None and not _means(one["gpu_model"], board.name):
+        if one["gpu_model"] is not None and not is_board(one["gpu_model"], board.name):
             continue
         if one["profile"] is not None and one["profile"] not in cuts:
             continue
         part = 1.0 if one["profile"] is None else quota_share(board, one["profile"])
-        before = rows.get(one["tenant"], TeamQuota(one["tenant"], 0.0, 0.0, 0.0, one["cohort"]))
+        weight = one.get("weight") or 1.0
+        before = rows.get(one["tenant"], TeamQuota(one["tenant"], 0.0, 0.0, 0.0, one["cohort"], weight))
         rows[before.name] = replace(
             before,
             gpus=_sum(before.gpus, one["nominal"], part),
             borrow=_sum(before.borrow, one["borrow"], part),
             lend=_sum(before.lend, one["lend"], part),
         )
-    return SharingRules(tuple(rows.values()), source="quotas of Kueue's queues")
+    return SharingRules(tuple(rows.values()), source="quotas that the data hold")
 
 
 def _sum(before: float | None, more: float | None, part: float) -> float | None:

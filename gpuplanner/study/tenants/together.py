@@ -147,7 +147,8 @@ def _joined(fleet: FleetPools, arenas: Mapping[str, Arena]) -> _Joined:
         table = arena.asked.jobs.with_columns(*bound(fleet.pools[name]))
         parts.append(
             table.select(
-                *(_may_go(name, other, there, reached[name]).alias(other) for other, there in arenas.items()),
+                *(_may_go(fleet.pools[name], name, other, there, reached[name]).alias(other)
+                  for other, there in arenas.items()),
                 pool=pl.lit(name), gpus=pl.Series(arena.asked.gpus()), ready_s=pl.Series(arena.ready_s + later),
                 judged=pl.Series(arena.judged),
             )[rows]
@@ -199,11 +200,11 @@ def _padded(slower: NDArray[np.float64], kinds: int) -> NDArray[np.float64]:
     return np.hstack([slower, np.ones((len(slower), kinds))])
 
 
-def _may_go(name: str, other: str, there: Arena, reached: Mapping[str, set[str]]) -> pl.Expr:
+def _may_go(own: Scenario, name: str, other: str, there: Arena, reached: Mapping[str, set[str]]) -> pl.Expr:
     """Whether jobs of a pool may run on another one."""
     if other == name or cluster_of(other) != cluster_of(name):
         return pl.lit(value=False)
-    fits = fits_there(other, there.asked.board, int(there.asked.fleet.gpus.max()), reached)
+    fits = fits_there(own, other, there.asked.board, int(there.asked.fleet.gpus.max()), reached)
     return (pl.col("free") & fits).fill_null(value=False)
 
 

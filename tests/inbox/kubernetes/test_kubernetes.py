@@ -852,3 +852,26 @@ def test_under_the_strategy_single_instances_that_no_board_has_leave_the_number_
         None,
     )
     assert installed_gpus({}, {}, {}, "NVIDIA-H100-80GB-HBM3", "1g.10gb") == (None, None)
+
+
+def queue(name: str, kind: str, **spec: Any) -> Json:
+    return {"apiVersion": kind, "kind": "Queue", "metadata": {"name": name}, "spec": spec}
+
+
+def test_queues_of_kai_and_volcano_are_teams_with_quotas(file: File) -> None:
+    kai, volcano = "scheduling.run.ai/v2", "scheduling.volcano.sh/v1beta1"
+    pods = [pod("a", boxes=[box(2)]), pod("b", boxes=[box(1)])]
+    pods[0]["metadata"]["labels"] = {"kai.scheduler/queue": "vision"}
+    pods[1]["metadata"]["annotations"] = {"scheduling.volcano.sh/queue-name": "chem"}
+    limits = {"quota": 8, "limit": 12, "overQuotaWeight": 2}
+    found = dump(
+        file, *pods, queue("research", kai, resources={"gpu": {"quota": -1, "limit": -1}}),
+        queue("vision", kai, parentQueue="research", resources={"gpu": limits}),
+        queue("chem", volcano, weight=3, deserved={GPU: "4", "cpu": "9"}, guarantee={"resource": {GPU: "1"}}),
+    )  # fmt: skip
+    assert sorted(found.jobs["tenant"]) == ["chem", "vision"]
+    assert found.quotas is not None
+    shown = found.quotas.select("tenant", "cohort", "resource", "nominal", "borrow", "lend", "weight").rows()
+    assert shown == [
+        ("chem", None, GPU, 4.0, None, 3.0, 3.0), ("vision", "research", "gpu", 8.0, 4.0, None, 2.0),
+    ]  # fmt: skip

@@ -1,0 +1,86 @@
+"""Queues of KAI (``scheduling.run.ai``) and Volcano (``scheduling.volcano.sh``): whose a pod is, and its quota."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuplanner.inbox.kubernetes.objects import Object, gpu_resource, name_of, part, quantity, text
+
+LABELS = ("kai.scheduler/queue", "runai/queue", "volcano.sh/queue-name")
+ANNOTATION = "scheduling.volcano.sh/queue-name"
+UNLIMITED = -1.0
+
+
+def queue_of(about: Object) -> str | None:
+    """Queue that the metadata of a pod name; None if none.
+
+    Examples
+    --------
+    >>> queue_of({"labels": {"kai.scheduler/queue": "vision"}})
+    'vision'
+    """
+    labels = part(about, "labels")
+    named = [*(labels.get(key) for key in LABELS), part(about, "annotations").get(ANNOTATION)]
+    return next((word for value in named if (word := text(value))), None)
+
+
+def parent_of(queue: Object) -> str | None:
+    """Queue above one; what it has is shared by those below."""
+    spec = part(queue, "spec")
+    return text(spec.get("parentQueue")) or text(spec.get("parent"))
+
+
+def queue_rows(queue: Object) -> list[dict[str, Any]]:
+    """Quotas for GPUs of an object of kind Queue, for the table of quotas.
+
+    References
+    ----------
+    NVIDIA/KAI-Scheduler, docs/queues (quota, limit and overQuotaWeight; -1 is without limit); volcano-sh/apis,
+    pkg/apis/scheduling/v1beta1/types.go (deserved, guarantee, capability, weight).
+
+    Examples
+    --------
+    >>> spec = {"parentQueue": "research", "resources": {"gpu": {"quota": 8, "limit": -1, "overQuotaWeight": 2}}}
+    >>> row = queue_rows({"metadata": {"name": "vision"}, "spec": spec})[0]
+    >>> row["cohort"], row["nominal"], row["borrow"], row["weight"]
+    ('research', 8.0, None, 2.0)
+    """
+    spec = part(queue, "spec")
+    gpu = part(part(spec, "resources"), "gpu")
+    known = {"tenant": name_of(queue), "cohort": parent_of(queue)}
+    if gpu:
+        nominal, most = _limit(gpu, "quota"), _limit(gpu, "limit")
+        weight = _limit(gpu, "overQuotaWeight")
+        return [known | _row("gpu", None, nominal, most, None, weight)]
+    deserved, most_of, least = (part(spec, name) for name in ("deserved", "capability", "guarantee"))
+    kept, weight = part(least, "resource"), _limit(spec, "weight")
+    rows = []
+    for name in dict.fromkeys([*deserved, *kept, *most_of]):
+        kind = gpu_resource(name)
+        if kind is not None:
+            own = _limit(deserved, name) or _limit(kept, name)
+            lend = None if own is None or name not in kept else own - (_limit(kept, name) or 0.0)
+            rows.append(known | _row(name, kind.profile, own, _limit(most_of, name), lend, weight))
+    return rows
+
+
+def _row(
+    resource: str,
+    profile: str | None,
+    nominal: float | None,
+    most: float | None,
+    lend: float | None,
+    weight: float | None,
+) -> dict[str, Any]:
+    borrow = None if most is None else max(0.0, most - (nominal or 0.0))
+    return {
+        "flavor": None, "resource": resource, "profile": profile, "nominal": nominal, "borrow": borrow, "lend": lend,
+        "weight": weight,
+    }  # fmt: skip
+
+
+def _limit(owner: Object, name: str) -> float | None:
+    """An amount; None where there is none, or no limit."""
+    value = owner.get(name)
+    amount = UNLIMITED if value is None or value == UNLIMITED else float(quantity(value, name))
+    return None if amount < 0 else amount
