@@ -30,7 +30,7 @@ test-core-alone: $(VENV)/.dev  ## the core's tests on a package without the lab
 	$(BIN)/python -m tests.core_alone
 
 test-prometheus: $(VENV)/.dev build/prometheus/usr/bin/prometheus  ## live telemetry from a real Prometheus
-	GPUPLANNER_PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q -m prometheus tests/inbox/telemetry
+	GPUPLANNER_PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q -m prometheus tests/inbox/telemetry tests/study/recurring
 
 build/prometheus/usr/bin/prometheus:  # Debian's package, unpacked and not installed
 	mkdir -p build/prometheus

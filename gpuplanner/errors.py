@@ -59,6 +59,10 @@ class MissingDependencyError(GpuPlannerError, ImportError):
     """An optional library is not installed."""
 
 
+class WorkerError(GpuPlannerError, RuntimeError):
+    """Processes or machines that work was given to are gone."""
+
+
 class GpuPlannerWarning(UserWarning):
     """Something that the user should know but that does not stop the work."""
 

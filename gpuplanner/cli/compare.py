@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuplanner.cli.app import Exit, app, put, say
-from gpuplanner.cli.options import Given, Json, Quiet, ScenarioPath, drawable, takes
+from gpuplanner.cli.options import (
+    Given,
+    Json,
+    Quiet,
+    ScenarioPath,
+    WorkersAsked,
+    drawable,
+    takes,
+    workers_of,
+)
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
@@ -34,6 +43,7 @@ def sweep(
         str,
         typer.Option("--rank-by", help="Measure that ranks, for example mean_jct_s or p95_queueing_delay_s."),
     ] = "mean_jct_s",
+    workers: WorkersAsked = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -56,8 +66,9 @@ def sweep(
 
     try:
         found = sweep_layouts(
-            asked, most=layouts, rank_by=rank_by, progress=progress, cancel=cancelled.is_set
-        )
+            asked, most=layouts, rank_by=rank_by, progress=progress, cancel=cancelled.is_set,
+            workers=workers_of(workers),
+        )  # fmt: skip
     finally:
         signal.signal(signal.SIGINT, before)
     if found.complete and not quiet:
@@ -117,6 +128,7 @@ def compare(
             "--hindsight", help="Also tune the winner on the days that it is judged on: what was lost."
         ),
     ] = False,
+    workers: WorkersAsked = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -127,6 +139,7 @@ def compare(
     Of several boards, each by itself, quotas and racks as well, and then all played together.
     """
     from gpuplanner.files import require_file
+    from gpuplanner.study.decision.compare import tuned_apart
     from gpuplanner.study.decision.record import compared
     from gpuplanner.study.fleet_decision import FleetCompared
     from gpuplanner.study.past.pools import pools_of
@@ -136,6 +149,8 @@ def compare(
         require_file(chart, inputs=[scenario])
     asked = given.scenario(scenario)
     pools = pools_of(asked)
+    for own in pools.pools.values():
+        tuned_apart(own, workers_of(workers))
     if pools.several:
         each = compare_pools(pools, quiet=quiet)
     else:

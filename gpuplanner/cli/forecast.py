@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from gpuplanner.cli.app import app, say
-from gpuplanner.cli.options import Given, Json, Quiet, ScenarioPath, takes
+from gpuplanner.cli.options import Given, Json, Quiet, ScenarioPath, WorkersAsked, takes, workers_of
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
@@ -44,13 +44,7 @@ def forecast(
         float, typer.Option(min=0, help="CPU seconds a series; the dearest candidates go first.")
     ] = BUDGET_S,
     models: Annotated[str | None, typer.Option(help="Candidates, joined by commas.")] = None,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|ADDRESS",
-            help="Processes of --backtest, or a Dask scheduler such as tcp://host:8786; the figures are the same.",
-        ),
-    ] = None,
+    workers: WorkersAsked = None,
     known: Annotated[
         bool, typer.Option("--known/--no-known", help="Use what is known of the jobs that run and wait.")
     ] = True,
@@ -184,7 +178,7 @@ def _backtest(
     long = expected_cpu_s(kept, folds * len(source.ids)) > LONG_S
     judged = rolling(
         source, horizon=horizon, gap=gap, folds=folds, models=kept, price=asked.unmet_price,
-        with_known=known, seed=asked.seed, workers=_workers(workers, os.cpu_count() or 1 if long else 1),
+        with_known=known, seed=asked.seed, workers=workers_of(workers, os.cpu_count() or 1 if long else 1),
         progress=_tenths if long and not quiet else None,
     )  # fmt: skip
     scores = fold_scores(judged)
@@ -228,18 +222,6 @@ def _backtest(
     ids, words = judged.test.grid.ids, weights_in_words(judged)
     future = pl.DataFrame({"unique_id": ids, "weights": words, "rule": judged.test.rules})
     show_frame(future, as_json=False, title="weights for the future")
-
-
-def _workers(text: str | None, otherwise: int) -> int | str:
-    """A number of processes, or the address of a scheduler."""
-    if text is None:
-        return otherwise
-    if "://" in text:
-        return text
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    reason = f"--workers: expected a number from 1 on, or an address such as tcp://host:8786; got {text!r}"
-    raise typer.BadParameter(reason)
 
 
 def _tenths(done: int, total: int) -> None:

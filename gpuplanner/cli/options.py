@@ -47,6 +47,14 @@ Tz = Annotated[str | None, typer.Option("--tz", help="Zone of naive times in the
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of everything random.")]
 SmallestGroup = Annotated[int, of_row("smallest_group", metavar="N", min=0)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No talk on stderr.")]
+WorkersAsked = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="N|ADDRESS",
+        help="Processes, or a Dask scheduler such as tcp://host:8786; the figures are the same.",
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the scenario; may be repeated."),
@@ -84,6 +92,18 @@ class Given:
         else:
             found = Scenario.from_yaml(path)
         return replace(found.with_text(self.assignments), **self.fields)
+
+
+def workers_of(text: str | None, otherwise: int = 1) -> int | str:
+    """A number of processes, or the address of a scheduler, as somebody gave it."""
+    if text is None:
+        return otherwise
+    if "://" in text:
+        return text
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    reason = f"--workers: expected a number from 1 on, or an address such as tcp://host:8786; got {text!r}"
+    raise typer.BadParameter(reason)
 
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -1,6 +1,5 @@
 """Forecasts of demand with their past error, quantiles with measured coverage."""
 
-from gpuplanner.forecast.answers import Progress
 from gpuplanner.forecast.backtest import Backtest, backtest
 from gpuplanner.forecast.candidates import CANDIDATES, affordable, expected_cpu_s
 from gpuplanner.forecast.decide import cost_curve, representatives
@@ -20,7 +19,6 @@ __all__ = [
     "Backtest",
     "ForecastResult",
     "Judged",
-    "Progress",
     "add_up",
     "affordable",
     "ahead_table",

@@ -1,68 +1,17 @@
-"""What candidates say, series by series and origin by origin, on as many processes as wanted.
-
-An answer depends on its task alone, and is put where its task belongs: the number of processes and the order in which
-they end change nothing.
-"""
+"""What candidates say, series by series and origin by origin: each answer depends on what it is asked alone."""
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from time import process_time
-from typing import Any
 
 import numpy as np
 
-from gpuplanner._optional import import_optional
 from gpuplanner.forecast.candidates import HOUR_OF_DAY, Known, hour_quantiles
 from gpuplanner.forecast.models import LEVELS, NAIVE, predict
 
 CHUNK = 64
 """Series whose paths are held at once."""
-Progress = Callable[[int, int], None]
-"""Is told how many of how many tasks are done."""
-
-
-def in_turn(
-    work: Callable[..., Any],
-    tasks: Sequence[tuple[Any, ...]],
-    *,
-    workers: int | str = 1,
-    progress: Progress | None = None,
-) -> Iterator[tuple[int, Any]]:
-    """Run a function on every task, and give back the number of the task with what it said, as they end.
-
-    Examples
-    --------
-    >>> list(in_turn(pow, [(2, 3), (3, 2)]))
-    [(0, 8), (1, 9)]
-    """
-    if isinstance(workers, str):
-        dask = import_optional("distributed", extra="scale")
-        with dask.Client(workers) as client:
-            # Each task is work to be done again where a worker was lost, never an answer from before.
-            futures = [client.submit(work, *task, pure=False) for task in tasks]
-            places = {future.key: number for number, future in enumerate(futures)}
-            for done, future in enumerate(dask.as_completed(futures), 1):
-                yield places[future.key], future.result()
-                if progress:
-                    progress(done, len(tasks))
-        return
-    if workers <= 1 or len(tasks) < 2:
-        for number, task in enumerate(tasks):
-            yield number, work(*task)
-            if progress:
-                progress(number + 1, len(tasks))
-        return
-    # Begun anew and not forked: libraries hold threads, of which a forked child would have none.
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=fresh) as processes:
-        running = {processes.submit(work, *task): number for number, task in enumerate(tasks)}
-        for done, future in enumerate(as_completed(running), 1):
-            yield running.pop(future), future.result()
-            if progress:
-                progress(done, len(tasks))
 
 
 def series_answers(

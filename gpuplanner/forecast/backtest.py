@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.forecast.answers import Progress, between, in_turn, origin_answers, series_answers
+from gpuplanner.forecast.answers import between, origin_answers, series_answers
 from gpuplanner.forecast.candidates import (
     NEED_JOBS,
     RUN_OFF,
@@ -23,6 +23,7 @@ from gpuplanner.forecast.candidates import (
 from gpuplanner.forecast.grid import SeriesGrid, as_grid
 from gpuplanner.forecast.models import HISTORY_WEEKS, LEVELS, MODELS, rule_of
 from gpuplanner.forecast.scores import seasonal_scale
+from gpuplanner.workers import Progress, Workers, in_turn
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def backtest(
     caps: Mapping[str, float] | None = None,
     walk: bool = False,
     seed: int = 1,
-    workers: int | str = 1,
+    workers: Workers = 1,
     progress: Progress | None = None,
 ) -> Backtest:
     """Forecast every series from several origins in its past.

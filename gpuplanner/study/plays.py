@@ -65,6 +65,18 @@ def played(requests: NodeRequests, fleet: NodeFleet, **how: Any) -> Outcome:  # 
     return found
 
 
+def kept_plays() -> dict[bytes, Outcome]:
+    """Plays that are at hand, by what was asked."""
+    return dict(_kept.outcomes)
+
+
+def keep_plays(found: Mapping[bytes, Outcome]) -> None:
+    """Have plays at hand that another process made."""
+    for key, outcome in found.items():
+        outcome.start_s.flags.writeable = False
+        _kept.put(key, outcome)
+
+
 def _size(found: Outcome) -> int:
     return found.start_s.nbytes + int(found.on.estimated_size() + found.held.estimated_size())
 

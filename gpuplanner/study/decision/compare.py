@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware.abilities import PathAbilities, abilities
+from gpuplanner.inbox import open_dataset
 from gpuplanner.names import resolve
 from gpuplanner.scenario import Scenario
+from gpuplanner.simulate.nodes import Outcome
+from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
 from gpuplanner.study.decision.asked import Asked, asked_of
 from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.heavier import heavier_arena, scaled
 from gpuplanner.study.decision.policies import POLICY_NAMES, REST, WAYS
 from gpuplanner.study.decision.tuning import Tuning
-from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, PEAKS, QUEUE, TODAY
+from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, NEVER_RAN, NO_GPU, PEAKS, QUEUE, TODAY
 from gpuplanner.study.past.history import History, history
+from gpuplanner.study.plays import keep_plays, kept_plays
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.workers import Progress, Workers, in_turn
 
 WEEKS_FROM_DAYS = 14
 DAYS_FROM = 5
@@ -99,6 +106,17 @@ class Contest:
     def explained(self) -> bool:
         """Whether a queue explains the waits, so that demand is what was submitted."""
         return QUEUE in (self.arena.base, self.other and self.other.base)
+
+
+def nothing_ran(scenario: Scenario) -> str | None:
+    """Why nothing can be played: no job asked for a GPU, or none states when it ran; None where one did."""
+    jobs = open_dataset(
+        data_folder(scenario.data), columns=["gpus", "start_time", "submit_time", "end_time"]
+    ).jobs
+    asked = jobs.filter(pl.col("gpus") > 0)
+    if asked.is_empty():
+        return NO_GPU
+    return NEVER_RAN if asked["start_time"].null_count() == asked.height else None
 
 
 def opened(scenario: Scenario, base: str | None = None) -> tuple[History, Asked, Arena, PathAbilities]:
@@ -200,6 +218,28 @@ def contest(
         winner = next(one for one in holding if one.promised_per_week <= (1 + ALIKE) * best.promised_per_week)
     return Contest(scenario, known, asked, arena, able, other, not_queue, heavier, times, earlier, later,
                    earlier_days, later_days, confidence, today, tuple(judged), winner)  # fmt: skip
+
+
+def tuned_apart(scenario: Scenario, workers: Workers, progress: Progress | None = None) -> None:
+    """Tune every way that will be compared on workers; the comparison itself is the same with or without it.
+
+    A worker says what it played; who compares then finds those plays by what was asked, and plays only what is missing.
+    Workers on other machines see the data under the same path.
+    """
+    if workers == 1 or nothing_ran(scenario) is not None:
+        return
+    known, _, _, able = opened(scenario)
+    if scenario.data != "sample":
+        scenario = scenario.but(data=str(Path(scenario.data).resolve()))
+    tasks = [(scenario, name) for name in asked_policies(scenario, None, able, known)]
+    for _, plays in in_turn(plays_of, tasks, workers=workers, progress=progress):
+        keep_plays(plays)
+
+
+def plays_of(scenario: Scenario, policy: str) -> dict[bytes, Outcome]:
+    """All that is played to tune and judge one way."""
+    contest(scenario, [policy])
+    return kept_plays()
 
 
 def parted(asked: Asked, arena: Arena, days: int) -> tuple[str, int]:

@@ -18,7 +18,7 @@ from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.ahead import gpus_for, run_out_of, within
 from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours
 from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Asked
-from gpuplanner.study.decision.compare import Contest, contest, hold_rate
+from gpuplanner.study.decision.compare import Contest, contest, hold_rate, nothing_ran
 from gpuplanner.study.decision.layouts import as_they_are, rules_of
 from gpuplanner.study.decision.policies import WAYS
 from gpuplanner.study.decision.promise import promised
@@ -36,8 +36,6 @@ from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import (
     ASSUMED,
     HELD_BACK,
-    NEVER_RAN,
-    NO_GPU,
     PEAKS,
     QUEUE,
     STATIC_MIG,
@@ -83,17 +81,6 @@ def decide(
     found = contest(scenario, policies, tell)
     decision, way = _decided(found)
     return Answer(decision, found, rules_of(found.asked, way, found.able, decision.policy))
-
-
-def nothing_ran(scenario: Scenario) -> str | None:
-    """Why nothing can be played: no job asked for a GPU, or none states when it ran; None where one did."""
-    jobs = open_dataset(
-        data_folder(scenario.data), columns=["gpus", "start_time", "submit_time", "end_time"]
-    ).jobs
-    asked = jobs.filter(pl.col("gpus") > 0)
-    if asked.is_empty():
-        return NO_GPU
-    return NEVER_RAN if asked["start_time"].null_count() == asked.height else None
 
 
 @dataclass(frozen=True, eq=False)

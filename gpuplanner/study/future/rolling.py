@@ -9,7 +9,6 @@ from gpuplanner.forecast import (
     CHOSEN,
     RULES,
     Judged,
-    Progress,
     add_up,
     ahead_table,
     backtest,
@@ -21,6 +20,7 @@ from gpuplanner.forecast import (
 )
 from gpuplanner.study.future.demand_at_hand import wanted
 from gpuplanner.study.future.gpus_wanted import Wanted
+from gpuplanner.workers import Progress, Workers
 
 __all__ = ["Wanted", "ahead_of", "rolling", "wanted"]
 
@@ -38,7 +38,7 @@ def rolling(
     price: float | None,
     with_known: bool = True,
     seed: int = 1,
-    workers: int | str = 1,
+    workers: Workers = 1,
     progress: Progress | None = None,
 ) -> Judged:
     """Forecast from origins in the last half of the data; the first two fifths of them only calibrate."""

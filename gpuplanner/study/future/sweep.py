@@ -20,6 +20,7 @@ from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate import Calendar, Fleet, Rules, Speeds, simulate
 from gpuplanner.study.future.workload import fleet_and_rules, past_jobs, replicate, workload
 from gpuplanner.study.past.history import history
+from gpuplanner.workers import Workers, in_turn
 
 Policies = Mapping[str, Calendar]
 
@@ -82,8 +83,9 @@ def sweep(
     cancel: Callable[[], bool] | None = None,
     phases: pl.DataFrame | None = None,
     speeds: Speeds | None = None,
+    workers: Workers = 1,
 ) -> Sweep:
-    """Simulate the same jobs under every policy, and rank the policies.
+    """Simulate the same jobs under every policy, and rank the policies; workers change nothing of what is found.
 
     Examples
     --------
@@ -101,7 +103,9 @@ def sweep(
     first = resolve(baseline, policies, what="sweep: baseline", error=ScenarioError) if baseline else None
     ordered = dict(sorted(policies.items(), key=lambda item: item[0] != first)) if first else dict(policies)
     found: dict[str, list[dict[str, Any]]] = {}
-    for name, rows in each_policy(jobs, fleet, ordered, rules, cancel=cancel, phases=phases, speeds=speeds):
+    for name, rows in each_policy(
+        jobs, fleet, ordered, rules, cancel=cancel, phases=phases, speeds=speeds, workers=workers
+    ):
         found[name] = rows
         if progress is not None:
             progress(len(found), len(policies), name)
@@ -117,21 +121,39 @@ def each_policy(
     cancel: Callable[[], bool] | None = None,
     phases: pl.DataFrame | None = None,
     speeds: Speeds | None = None,
+    workers: Workers = 1,
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Simulate policy by policy; stop asking, or cancel, whenever enough is known."""
-    draws = [jobs] if isinstance(jobs, pl.DataFrame) else list(jobs)
-    for name, layouts in policies.items():
-        rows = []
-        for replication, drawn in enumerate(draws):
-            if cancel is not None and cancel():
-                return
-            run = simulate(
-                drawn, fleet, layouts, rules, policy=name, replication=replication,
-                leave_unservable=True, phases=phases, speeds=speeds,
-            )  # fmt: skip
-            measured = measure(run, fleet.model)
-            rows.append({"unserved": measured["unfinished"], **{key: measured[key] for key in MEASURES}})
-        yield name, rows
+    """Simulate policy by policy, in their order; stop asking, or cancel, whenever enough is known."""
+    draws, names = [jobs] if isinstance(jobs, pl.DataFrame) else list(jobs), list(policies)
+    tasks = [
+        (drawn, fleet, policies[name], rules, name, replication, phases, speeds)
+        for name in names
+        for replication, drawn in enumerate(draws)
+    ]
+    found: dict[int, dict[str, Any]] = {}
+    given = 0
+    for number, row in in_turn(measured_run, tasks, workers=workers):
+        if cancel is not None and cancel():
+            return
+        found[number] = row
+        while given < len(names) and all(
+            place in found for place in range(given * len(draws), (given + 1) * len(draws))
+        ):
+            yield names[given], [found.pop(given * len(draws) + place) for place in range(len(draws))]
+            given += 1
+
+
+def measured_run(
+    drawn: pl.DataFrame, fleet: Fleet, layouts: Calendar, rules: Rules, policy: str, replication: int,
+    phases: pl.DataFrame | None, speeds: Speeds | None,
+) -> dict[str, Any]:  # fmt: skip
+    """One policy on one draw of the jobs: what a sweep keeps of it."""
+    run = simulate(
+        drawn, fleet, layouts, rules, policy=policy, replication=replication,
+        leave_unservable=True, phases=phases, speeds=speeds,
+    )  # fmt: skip
+    measured = measure(run, fleet.model)
+    return {"unserved": measured["unfinished"], **{key: measured[key] for key in MEASURES}}
 
 
 def static_mixes(jobs: pl.DataFrame, fleet: Fleet, *, most: int = 20) -> dict[str, Calendar]:
@@ -252,6 +274,7 @@ def sweep_layouts(
     rank_by: str = "mean_jct_s",
     progress: Callable[[int, int, str], object] | None = None,
     cancel: Callable[[], bool] | None = None,
+    workers: Workers = 1,
 ) -> Sweep:
     """Simulate the right-sized jobs of a scenario under its most promising static mixes.
 
@@ -262,7 +285,9 @@ def sweep_layouts(
     (True, 2)
     """
     drawn, fleet, policies, rules = layouts_to_sweep(scenario, most=most)
-    return sweep(drawn, fleet, policies, rules, rank_by=rank_by, progress=progress, cancel=cancel)
+    return sweep(
+        drawn, fleet, policies, rules, rank_by=rank_by, progress=progress, cancel=cancel, workers=workers
+    )
 
 
 def layouts_to_sweep(

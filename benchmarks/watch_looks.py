@@ -1,0 +1,104 @@
+"""Memory and CPU seconds of one watch over many looks, and of one look at a large fleet.
+
+``python benchmarks/watch_looks.py`` looks 1,000 times, every six hours of data, at eight GPUs of which the last four
+weeks are on record; the same process goes on, as a watch does, and plans of earlier looks are judged. ``--gpus 1000``
+looks once at a fleet of that size instead, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.recurring.watch import look
+from gpuplanner.study.recurring.watched import advice_of, keep, state_of
+from tests.study.recurring.small_fleets import SmallFleet
+
+ON_RECORD = 28
+STEP_DAYS = 0.25
+MIB = 1 << 20
+
+
+def resident() -> float:
+    """Memory of this process now [MiB]."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / MIB
+
+
+def used() -> float:
+    """CPU seconds of this process."""
+    told = resource.getrusage(resource.RUSAGE_SELF)
+    return told.ru_utime + told.ru_stime
+
+
+def many_looks(count: int, place: Path) -> None:
+    """Look again and again at data that go on."""
+    weeks = 5 + int(count * STEP_DAYS / 7)
+    fleet = SmallFleet(2, weeks=weeks, nodes=1, load=0.3, sizes={1: 1.0})
+    data, out = place / "trace", place / "watch"
+    asked = Scenario(data=str(data), horizon_slots=12, work_limit=8)
+    print(f"{'looks':>6} {'packs':>6} {'judged':>6} {'regret':>8} {'MiB':>7} {'CPU s':>7}", flush=True)
+    for number in range(1, count + 1):
+        now = replace(fleet, days=ON_RECORD + number * STEP_DAYS)
+        since = now.end - timedelta(days=ON_RECORD)
+        _Late(**(vars(now) | {"since": since})).write(data)
+        state = state_of(out)
+        found = look(asked, advice_of(out, state))
+        state = state.after(found, str(number))
+        keep(out, state, found)
+        if number in (1, 10) or number % 100 == 0:
+            print(
+                f"{state.looks:6} {state.packs:6} {state.judged:6} {state.regret:8.0f} {resident():7.0f} {used():7.0f}",
+                flush=True,
+            )
+
+
+class _Late(SmallFleet):
+    """A fleet whose record begins late: older jobs are no longer kept."""
+
+    def __init__(self, since: datetime, **fields: object):
+        super().__init__(**fields)
+        object.__setattr__(self, "since", since)
+
+    def jobs(self) -> pl.DataFrame:
+        return super().jobs().filter(pl.col("submit_time") >= self.since)
+
+
+def one_look(gpus: int, place: Path) -> None:
+    """One look as ``watch --once`` makes it, the start of the process included."""
+    fleet = SmallFleet(3, weeks=4, nodes=-(-gpus // 8), load=0.6)
+    data = fleet.write(place / "trace")
+    command = [sys.executable, "-m", "gpuplanner", "watch", str(data), "--once", "-o", str(place / "watch")]
+    process = subprocess.Popen(command)
+    _, status, told = os.wait4(process.pid, 0)
+    print(
+        f"{fleet.gpus} GPUs, {fleet.jobs().height} jobs: {told.ru_utime + told.ru_stime:.1f} CPU s, "
+        f"{told.ru_maxrss / 1024:.0f} MiB, exit {os.waitstatus_to_exitcode(status)}"
+    )
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--looks", type=int, default=1000)
+    parser.add_argument("--gpus", type=int)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if given.gpus:
+            one_look(given.gpus, Path(folder))
+        else:
+            many_looks(given.looks, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Workers change nothing but the time: processes and a Dask scheduler, and a worker that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpuplanner.errors import WorkerError
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.compare import tuned_apart
+from gpuplanner.study.decision.record import compared
+from gpuplanner.study.future.sweep import sweep
+from gpuplanner.workers import in_turn
+from tests.study.recurring.small_fleets import SmallFleet
+from tests.study.test_sweep import FLEET, POLICIES, STRICT, drawn
+
+
+def slow_square(number: int, mark: str) -> int:
+    """The square; whoever computes that of 3 first is killed, and leaves a mark."""
+    place = Path(mark)
+    if number == 3 and not place.exists():
+        place.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number * number
+
+
+def deadly(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def drawn_sum(seed: int) -> bytes:
+    return np.random.default_rng(seed).random(1000).cumsum().tobytes()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Dask scheduler on loopback with two workers that are processes of their own."""
+    dask = pytest.importorskip("distributed", reason="the extra 'scale' is not installed")
+    with dask.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
+    ) as local:
+        yield local
+
+
+def test_a_killed_process_changes_nothing(tmp_path):
+    mark = str(tmp_path / "killed")
+    told: list[tuple[int, int]] = []
+    found = dict(
+        in_turn(
+            slow_square, [(number, mark) for number in range(6)], workers=2,
+            progress=lambda done, total: told.append((done, total)),
+        )
+    )  # fmt: skip
+    assert Path(mark).exists()
+    assert found == {number: number * number for number in range(6)}
+    assert told == [(done, 6) for done in range(1, 7)]
+
+
+def test_a_task_that_kills_every_process_is_given_up():
+    with pytest.raises(WorkerError, match="3 times in a row"):
+        list(in_turn(deadly, [(1,), (2,)], workers=2))
+
+
+def test_who_stops_asking_ends_the_rest(tmp_path):
+    answers = in_turn(drawn_sum, [(seed,) for seed in range(50)], workers=2)
+    number, first = next(answers)
+    answers.close()
+    assert first == drawn_sum(number)
+
+
+def test_a_sweep_on_two_processes_is_the_local_one():
+    draws, told = [drawn(0), drawn(1)], []
+    local = sweep(draws, FLEET, POLICIES, STRICT)
+    apart = sweep(
+        draws, FLEET, POLICIES, STRICT, workers=2, progress=lambda done, total, name: told.append(name)
+    )
+    assert apart.table.equals(local.table)
+    assert told == list(POLICIES)
+
+
+@pytest.fixture
+def fleet_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path / "cache"))
+    fleet = SmallFleet(4, weeks=4, nodes=4, gpus_per_node=4, load=0.3)
+    return fleet.write(tmp_path / "trace")
+
+
+@pytest.mark.long
+def test_tuning_on_two_processes_is_the_local_one(fleet_folder, tmp_path, monkeypatch):
+    from gpuplanner.study import plays
+    from gpuplanner.study.decision import record
+
+    asked, played = Scenario(data=str(fleet_folder)), []
+    local = compared(asked).to_dict()
+    monkeypatch.setattr(plays, "_kept", plays.Kept())
+    monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path / "other"))
+    record.played.forget()
+    tuned_apart(asked, 2)
+    counted = plays.play
+    monkeypatch.setattr(plays, "play", lambda *given, **how: played.append(1) or counted(*given, **how))
+    assert compared(asked).to_dict() == local
+    assert not played  # all of it was at hand
+
+
+@pytest.mark.long
+def test_a_sweep_on_two_dask_workers_is_the_local_one(cluster):
+    address = cluster.scheduler_address
+    draws = [drawn(0), drawn(1)]
+    assert sweep(draws, FLEET, POLICIES, STRICT, workers=address).table.equals(
+        sweep(draws, FLEET, POLICIES, STRICT).table
+    )
+
+
+@pytest.mark.long
+def test_a_killed_dask_worker_changes_nothing(cluster, tmp_path):
+    tasks = [(number, str(tmp_path / "killed")) for number in range(6)]
+    found = dict(in_turn(slow_square, tasks, workers=cluster.scheduler_address))
+    assert (tmp_path / "killed").exists()
+    assert found == {number: number * number for number in range(6)}
+
+
+@pytest.mark.long
+def test_a_scheduler_that_is_not_there_is_said(cluster):
+    import dask
+
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        pytest.raises(WorkerError, match="tcp"),
+    ):
+        list(in_turn(pow, [(2, 3)], workers="tcp://127.0.0.1:9"))
