@@ -17,9 +17,14 @@ import polars as pl
 from gpuplanner.demand.hazards import Hazards, decay, fit_hazards, group_numbers, width_class
 from gpuplanner.demand.series import DAY_H, day_shares, occupancy
 from gpuplanner.intervals import require_zone, untimed
-from gpuplanner.schemas import Jobs, conform
+from gpuplanner.schemas import Jobs, some_columns
 from gpuplanner.units import SECONDS_PER_HOUR
 
+NEEDED = (
+    "job_id", "attempt", "tenant", "submit_time", "start_time", "end_time", "state", "gpus", "time_limit_s",
+    "job_class",
+)  # fmt: skip
+"""Columns of jobs that sample paths follow from, beside series and size."""
 PATHS = 200
 LOOK_BACK_H = 8 * 7 * DAY_H
 """Blocks that begin earlier say nothing of the next one."""
@@ -346,8 +351,9 @@ def run_off(
     """
     require_zone(start, where="run-off")
     extra = [name for name in (series, size) if name not in Jobs.column_names()]
+    asked = dict.fromkeys([*NEEDED, *(name for name in (series, size) if name not in extra)])
     table = (
-        conform(jobs, Jobs, where="run-off: jobs")
+        some_columns(jobs, Jobs, list(asked), where="run-off: jobs")
         .with_columns(jobs[name] for name in extra)
         .filter(pl.col(size) > 0, ~untimed())
         .sort("submit_time", "job_id", "attempt")

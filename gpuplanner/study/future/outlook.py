@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.demand import PATHS, POOL, RunOff, demand_series, excluded, pool, run_off
+from gpuplanner.demand.runoff import NEEDED
 from gpuplanner.forecast import ForecastResult, reconcile_to_pool
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
@@ -83,7 +84,7 @@ def pooled(scenario: Scenario) -> ForecastResult:
     ]
     past = history(scenario)
     jobs = pl.concat(
-        view.with_columns(series=pl.format("{}/{}", pl.lit(name), "profile"))
+        view.select(*NEEDED, "profile", "instances", series=pl.format("{}/{}", pl.lit(name), "profile"))
         for name, view in past.views.items()
     )
     return kept_forecast(

@@ -14,6 +14,7 @@ from gpuplanner.planner.rolling.worthwhile import standing_plan
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.recurring.watch import look, replay
 from tests.planner.conftest import make_problem
+from tests.study.recurring.many_looks import many_looks
 from tests.study.recurring.small_fleets import SmallFleet
 
 QUICK = ("--set", "horizon_slots=24", "--set", "work_limit=40")
@@ -194,3 +195,9 @@ def test_a_prometheus_that_is_away_is_counted_and_the_look_goes_on(idle, command
     assert "Prometheus at '127.0.0.1:9'" in said
     state = json.loads((out / "watch.json").read_text())
     assert (state["looks"], state["failures"]) == (1, 1)
+
+
+@pytest.mark.long
+def test_memory_stays_flat_over_looks(tmp_path):
+    held = many_looks(120, tmp_path)
+    assert max(held[60:]) < 1.05 * held[20]

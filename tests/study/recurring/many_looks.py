@@ -1,8 +1,8 @@
 """Memory and CPU seconds of one watch over many looks, and of one look at a large fleet.
 
-``python benchmarks/watch_looks.py`` looks 1,000 times, every six hours of data, at eight GPUs of which the last four
-weeks are on record; the same process goes on, as a watch does, and plans of earlier looks are judged. ``--gpus 1000``
-looks once at a fleet of that size instead, in a process of its own.
+``python -m tests.study.recurring.many_looks`` looks 1,000 times, every six hours of data, at eight GPUs of which the
+last four weeks are on record; the same process goes on, as a watch does, and plans of earlier looks are judged.
+``--gpus 1000`` looks once at a fleet of that size instead, in a process of its own.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ STEP_DAYS = 0.25
 MIB = 1 << 20
 
 
+def say(text: str) -> None:
+    """Tell how far it is."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def resident() -> float:
     """Memory of this process now [MiB]."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -41,13 +47,14 @@ def used() -> float:
     return told.ru_utime + told.ru_stime
 
 
-def many_looks(count: int, place: Path) -> None:
-    """Look again and again at data that go on."""
+def many_looks(count: int, place: Path) -> list[float]:
+    """Look again and again at data that go on; the memory held after each look [MiB]."""
     weeks = 5 + int(count * STEP_DAYS / 7)
     fleet = SmallFleet(2, weeks=weeks, nodes=1, load=0.3, sizes={1: 1.0})
     data, out = place / "trace", place / "watch"
     asked = Scenario(data=str(data), horizon_slots=12, work_limit=8)
-    print(f"{'looks':>6} {'packs':>6} {'judged':>6} {'regret':>8} {'MiB':>7} {'CPU s':>7}", flush=True)
+    say(f"{'looks':>6} {'packs':>6} {'judged':>6} {'regret':>8} {'MiB':>7} {'CPU s':>7}")
+    held = []
     for number in range(1, count + 1):
         now = replace(fleet, days=ON_RECORD + number * STEP_DAYS)
         since = now.end - timedelta(days=ON_RECORD)
@@ -56,11 +63,12 @@ def many_looks(count: int, place: Path) -> None:
         found = look(asked, advice_of(out, state))
         state = state.after(found, str(number))
         keep(out, state, found)
+        held.append(resident())
         if number in (1, 10) or number % 100 == 0:
-            print(
-                f"{state.looks:6} {state.packs:6} {state.judged:6} {state.regret:8.0f} {resident():7.0f} {used():7.0f}",
-                flush=True,
+            say(
+                f"{state.looks:6} {state.packs:6} {state.judged:6} {state.regret:8.0f} {resident():7.0f} {used():7.0f}"
             )
+    return held
 
 
 class _Late(SmallFleet):
@@ -81,7 +89,7 @@ def one_look(gpus: int, place: Path) -> None:
     command = [sys.executable, "-m", "gpuplanner", "watch", str(data), "--once", "-o", str(place / "watch")]
     process = subprocess.Popen(command)
     _, status, told = os.wait4(process.pid, 0)
-    print(
+    say(
         f"{fleet.gpus} GPUs, {fleet.jobs().height} jobs: {told.ru_utime + told.ru_stime:.1f} CPU s, "
         f"{told.ru_maxrss / 1024:.0f} MiB, exit {os.waitstatus_to_exitcode(status)}"
     )
