@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,10 @@ FEW = 5
 """Rows of a tool after which a bound is that of few rows."""
 BETWEEN = {True: 0.03, False: 0.3}
 """Standard deviation of the logarithm of a shift of all peaks of a tool, by whether its facts are known."""
+NORMAL = 1.645
+"""The 95 % point of normal scatter."""
+DECIDED = NORMAL * math.hypot(BETWEEN[False], NOISE)
+"""Radius at most of a tool that is not known where a row leaves nothing open: a shift of its own, and the noise."""
 SHRINK = 8.0
 """Rows that everybody's knobs weigh against a tool's own, as its first rows may be odd ones."""
 TOOL_PRIOR = 1.5

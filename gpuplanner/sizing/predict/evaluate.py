@@ -265,7 +265,8 @@ def _strangers(table: pl.DataFrame, names: list[str]) -> pl.DataFrame:
         rest, own = runs.take(~mine), read.take(mine)
         model = fit_model(rest, generic=read.take(~mine)) if len(rest) else shipped_model()
         predicted = predicted_gib(own.parts, model.logs(ANY))
-        upper = np.maximum(predicted * np.exp(model.generic), own.worst)
+        radius = np.where(own.flagged, model.generic, model.radius(ANY, known=False, decided=True))
+        upper = np.maximum(predicted * np.exp(radius), own.worst)
         score = {"accuracy": accuracy_of(predicted, own.measured), "marp": 0.0, "bytes_rule": 0.0}
         columns = {"predicted_gib": predicted, "upper_gib": upper, "measured": own.measured, **score}
         found.append(pl.DataFrame(columns).with_columns(tool=pl.lit(name)))

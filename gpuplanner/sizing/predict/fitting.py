@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gpuplanner.sizing.predict.calibrate import (
     FEW,
     NOISE,
+    NORMAL,
     Floats,
     Runs,
     few_rows,
@@ -28,8 +29,6 @@ LEVEL = 0.95
 """Share of runs that stay below a bound."""
 _STUDENT = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
 """One-sided 95 % points of Student's t by the number of sources; further ones are nearly normal."""
-_NORMAL = 1.645
-"""The 95 % point of normal scatter: what the noise of a measured peak leaves of any bound."""
 _SMALLEST = 0.03
 _DRAWS = 20
 _FAR = 0.4
@@ -62,7 +61,7 @@ def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", 
         own = runs.take(runs.of(name))
         if len(own) >= FEW:
             tools[name] = _named(learn_tool(own, everybody))
-            radii[name] = max(_NORMAL * NOISE, quantile(_crossed(own, everybody), LEVEL))
+            radii[name] = max(NORMAL * NOISE, quantile(_crossed(own, everybody), LEVEL))
         if len(own) > 3 * FEW:
             others = runs.take(~runs.of(name))
             few[True].append(_few_radius(own, fit_knobs(others), seed, known=True))
@@ -104,7 +103,7 @@ def own_radius(residuals: Floats, few: float) -> float:
     Not below what the noise of a measured peak gives a next value after a mean of so many, by Student's t.
     """
     count = len(residuals)
-    spread = _NORMAL * float(np.sqrt(np.mean(residuals**2))) if count else 0.0
+    spread = NORMAL * float(np.sqrt(np.mean(residuals**2))) if count else 0.0
     weight = count / (count + 20.0)
     floor = NOISE * _STUDENT.get(count, 1.8) * math.sqrt(1 + 1 / max(count, 1))
     return max(floor, math.sqrt((1 - weight) * few**2 + weight * spread**2))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.sizing.predict.calibrate import FEW, Floats
+from gpuplanner.sizing.predict.calibrate import DECIDED, FEW, Floats
 from gpuplanner.sizing.predict.job import TrainingJob, extent_of, kind_of
 from gpuplanner.sizing.predict.peak import COMPONENTS
 
@@ -85,12 +85,16 @@ class PeakModel:
         knobs = self.tools.get(tool, self.knobs)
         return np.asarray(np.log([knobs[name] for name in COMPONENTS]), dtype=np.float64)
 
-    def radius(self, tool: str, *, known: bool, job: TrainingJob | None = None) -> float:
+    def radius(
+        self, tool: str, *, known: bool, job: TrainingJob | None = None, decided: bool = False
+    ) -> float:
         """Logarithm of the factor of the bound: of the tool, of tools unseen, or of no tool known; and of distance.
 
-        A job of an architecture that was not seen, or larger or smaller than all runs, has a wider one.
+        A job of an architecture that was not seen, or larger or smaller than all runs, has a wider one; a tool that is
+        not known a narrower one where its row is decided: nothing was assumed that matters.
         """
-        own = self.radii.get(tool, self.unseen if known else self.generic)
+        stranger = min(self.generic, DECIDED) if decided else self.generic
+        own = self.radii.get(tool, self.unseen if known else stranger)
         if job is None:
             return own
         if (kinds := self.kinds.get(tool)) and kind_of(job) not in kinds:

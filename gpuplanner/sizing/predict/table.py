@@ -63,7 +63,9 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
         )
     knobs = np.exp(model.logs(asked.label))
     peaks = [float(np.dot(peak_gib(job), knobs)) * asked.unit for job in (asked.job, *asked.others)]
-    radius = model.radius(asked.label, known=asked.tool != ANY, job=asked.job) + CLASH * bool(asked.clashes)
+    known, decided = asked.tool != ANY, not undecided(asked)
+    radius = model.radius(asked.label, known=known, job=asked.job, decided=decided)
+    radius += CLASH * bool(asked.clashes)
     others = max((peak * math.exp(_OTHER) for peak in peaks[1:]), default=0.0)
     most = board_gib or asked.most_gib
     upper = max(peaks[0] * math.exp(radius), min(others, most * asked.unit) if most else others)
@@ -73,8 +75,8 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
         outs = [model.p_oom(peak, room, radius) for peak in peaks]
         out = outs[0] if len(outs) == 1 else (outs[0] + sum(outs[1:]) / len(outs[1:])) / 2
     told = list(asked.note)
-    if model.seen(asked.label) and (known := model.accuracy.get(asked.family)):
-        told.append(f"accuracy of {asked.family}: {known[0]:.0%} over {known[1]} runs of left-out sources")
+    if model.seen(asked.label) and (score := model.accuracy.get(asked.family)):
+        told.append(f"accuracy of {asked.family}: {score[0]:.0%} over {score[1]} runs of left-out sources")
     level = SEEN if model.seen(asked.label) else UNSEEN
     missing = "; ".join(asked.missing)
     return Predicted(peaks[0], upper, out, asked.family, asked.tool, level, missing, "; ".join(told))

@@ -132,7 +132,7 @@ def test_without_the_facts_of_its_tool_a_source_is_still_told(found):
     assert min(row["accuracy"] for row in strangers.values()) >= 0.75
     assert found.generic.accuracy >= 0.82
     assert found.generic.cover >= 0.94
-    assert found.generic.width <= 2.1
+    assert found.generic.width <= 2.0
 
 
 def test_a_bound_is_wider_for_what_was_not_seen_and_the_probability_never_below_what_the_rows_support():
@@ -149,6 +149,8 @@ def test_a_bound_is_wider_for_what_was_not_seen_and_the_probability_never_below_
     far = model.radius("litgpt", known=True, job=question(row | {"seq_len": 131072, "micro_batch": 8}).job)
     new = model.radius("litgpt", known=True, job=question(row | {"model": "gemma-7b"}).job)
     other = model.radius("litgpt", known=True, job=question(row | {"precision": "32-true"}).job)
+    stranger, decided = (model.radius("own", known=False, decided=said) for said in (False, True))
+    assert model.unseen < decided < stranger == model.generic  # less is open where a row says all that matters
     assert near == model.radii["litgpt"]
     assert other >= model.unseen  # the tool was seen, but not at this precision
     assert far > near
@@ -167,7 +169,7 @@ def test_out_of_memory_runs_are_above_the_default_risk_and_runs_with_room_below(
         pl.col("measured_peak_gib").cast(pl.Float64) <= 0.8 * pl.col("gpu_mem_gib").cast(pl.Float64)
     )
     below = (free["p_oom"] < 0.05).mean()
-    assert below >= (0.8 if column == "tool seen" else 0.5)
+    assert below >= (0.8 if column == "tool seen" else 0.7)
 
 
 def test_rows_that_say_too_little_say_what_to_add():
