@@ -131,15 +131,10 @@ def moved(page: Page, presses: int) -> Iterator[tuple[str, float | None, float |
         one = lists.nth(number)
         name = one.locator(".widget-label").inner_text()
         options = one.locator("option").count()
-        for _ in range(min(presses, options - 1)):
-            # A letter would be a command of JupyterLab, which hears the keys of a list as well.
-            one.locator("select").focus()
-            page.keyboard.press("ArrowDown")
-            page.wait_for_timeout(300)
-            page.keyboard.press("ArrowDown")
-            page.wait_for_timeout(300)
+        for press in range(min(presses, options - 1)):
+            # Letters are commands of JupyterLab, which hears the keys of a list as well: it is set as a mouse sets it.
             page.evaluate("() => window.now()")
-            page.keyboard.press("Enter")
+            one.locator("select").select_option(index=(press + 1) % options)
             yield (name, *page.evaluate("(patience) => window.step(patience)", PATIENCE_MS))
 
 

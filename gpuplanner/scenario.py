@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from zoneinfo import ZoneInfo, available_timezones
 
+from gpuplanner._version import __version__
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.knobs import (
     DropDown,
@@ -461,7 +462,8 @@ class Scenario:
         Traceback (most recent call last):
             ...
         gpuplanner.errors.ScenarioError: scenario: expected known keys; got unknown 'quantil' (did you mean
-        'quantile'?). Remove or rename them.
+        'quantile'?). Remove or rename them; a file of a newer version needs that version, this is
+        0.1.0.
         """
         return cls(**cls._known(values, where))
 
@@ -472,7 +474,10 @@ class Scenario:
         if unknown:
             near = [f"{key!r} (did you mean {nearest(key, known)[:1] or known!r}?)" for key in unknown]
             listed = ", ".join(near).replace("[", "").replace("]", "")
-            raise ScenarioError(message(where, "known keys", f"unknown {listed}", "Remove or rename them."))
+            mend = (
+                f"Remove or rename them; a file of a newer version needs that version, this is {__version__}."
+            )
+            raise ScenarioError(message(where, "known keys", f"unknown {listed}", mend))
         return values
 
     @classmethod

@@ -127,3 +127,8 @@ def test_projects_are_found_beside_the_file(tmp_path):
     assert found.projects == str(tmp_path / "projects.yaml")
     assert (found.ownership, found.returnable) == ("owned", False)
     assert Scenario().with_text(["returnable=true", "node_lead_s=45"]).node_lead_s == 45.0
+
+
+def test_a_key_of_a_newer_version_says_so():
+    with pytest.raises(ScenarioError, match=r"unknown 'quantum_nodes'.*needs that version, this is \d+\.\d+"):
+        Scenario.from_dict({"quantum_nodes": 3})

@@ -191,7 +191,11 @@ def export(
         ),
     ],
     to: Annotated[
-        str, typer.Option("--to", help="Of a calendar: mig-parted, configmap, runbook, slurm, an exporter plugged in, or all.")
+        str,
+        typer.Option(
+            "--to",
+            help="Of a calendar: mig-parted, configmap, runbook, slurm, an exporter plugged in, or all.",
+        ),
     ] = "all",
     out: Out = Path("build/export"),
     at: Annotated[

@@ -12,7 +12,7 @@ from gpuplanner._optional import import_optional
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.phases.signals import IDLE_BELOW, LEAST_NOISE, Signals, rows_of, signals_of
 
-LABELS = ("setup", "ramp", "steady", "long-context", "reduced", "decay", "idle")
+LABELS = ("setup", "ramp", "steady", "long-context", "reduced", "input-stall", "decay", "cool-down", "idle")
 """What a phase looks like.
 
 setup
@@ -25,13 +25,20 @@ long-context
     At least that, with a tenth more memory than the first steady phase.
 reduced
     Below 85 % of the highest level, between steady phases.
+input-stall
+    Without activity between active phases, while the memory stays held as in the phase before: it waits for input, for
+    its host or for somebody.
 decay
     Below 85 % of the highest level, after it was left for good.
+cool-down
+    Without activity after the last of it: GPUs are still held, for saving, copying or because nobody ended the job.
 idle
-    Without activity, later.
+    Without activity between active phases, with other memory.
 """
 STEADY_FROM = 0.85
 MORE_MEMORY = 1.10
+SAME_MEMORY = 0.05
+"""Share by which the memory of a stall may differ from that of the phase before."""
 SAME_LEVEL = 2.0
 """Neighbouring phases whose medians differ by less, in standard deviations of the noise, are one."""
 SAME_SHARE = 0.12
@@ -117,12 +124,17 @@ def find_phases(
 def _label() -> pl.Expr:
     activity, memory = pl.col("sm_activity"), pl.col("memory_used_gib")
     idle, steady = activity < IDLE_BELOW, activity >= STEADY_FROM * activity.max()
+    held = (memory / memory.shift() - 1).abs() <= SAME_MEMORY
     first_memory = memory.filter(steady & ~idle).first()
     return (
         pl.when(activity.is_null())
         .then(None)
         .when(idle & (idle.not_().cum_sum() == 0))
         .then(pl.lit("setup"))
+        .when(idle & (idle.not_().cum_sum(reverse=True) == 0))
+        .then(pl.lit("cool-down"))
+        .when(idle & held.fill_null(False))
+        .then(pl.lit("input-stall"))
         .when(idle)
         .then(pl.lit("idle"))
         .when(steady & (memory >= MORE_MEMORY * first_memory).fill_null(False))

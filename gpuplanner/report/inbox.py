@@ -9,6 +9,7 @@ import polars as pl
 
 from gpuplanner import plot
 from gpuplanner._version import __version__
+from gpuplanner.cost import Price
 from gpuplanner.demand import pool
 from gpuplanner.report import page
 from gpuplanner.report.section import Section, Text, still
@@ -192,8 +193,15 @@ def phases(box: Inbox, job: str = "") -> Section:
         else "It runs on several GPUs, which keep whole GPUs."
     )
     columns = ["phase", "label", "start", "run_s", "sm_activity", "memory_peak_gib", "power_w", "bound"]
-    shown = table.select(*columns, "profile_phase", "evidence").with_columns(run_h=pl.col("run_s") / 3600)
-    heads = {"bound": "waits for", "profile_phase": "smallest slice", "evidence": "why"}
+    shown = table.select(*columns, "gpu_hours", "cost", "profile_phase", "evidence").with_columns(
+        run_h=pl.col("run_s") / 3600
+    )
+    money = "" if view.price is None else f", {view.price.currency}"
+    heads = {
+        "bound": "waits for", "profile_phase": "smallest slice", "evidence": "why", "gpu_hours": "GPU-hours",
+        "cost": f"cost{money}",
+    }  # fmt: skip
+    formats = {"run_h": ".2f", "gpu_hours": ".2f", "cost": ",.2f"}
     return page.section(
         title,
         page.paragraph(
@@ -205,16 +213,30 @@ def phases(box: Inbox, job: str = "") -> Section:
             alt=f"Phases: {steps}. {dips}. Look for levels that last, and for what comes after.",
             numbers=shown.drop("evidence", "run_s"),
         ),
-        page.paragraph(f"It waits for: {view.bound} ({view.evidence}). {fit}"),
+        page.paragraph(
+            f"It waits for: {view.bound} ({view.evidence}). {fit} {_phase_money(table, view.price)}"
+        ),
         page.table(
-            shown.select("phase", "label", "run_h", "bound", "profile_phase", "evidence"),
-            caption="Signature and slice of each phase",
+            shown.select(
+                "phase", "label", "run_h", "gpu_hours", "cost", "bound", "profile_phase", "evidence"
+            ),
+            caption="Cost, signature and slice of each phase",
             headings=heads,
+            formats=formats,
         ),
         _folded("Dips", spikes.select("start", "label", "depth", "lost_s", "evidence"))
         if spikes.height
         else "",
     )
+
+
+def _phase_money(table: pl.DataFrame, price: Price | None) -> str:
+    """What the job cost, and of that the phases in which its GPUs did nothing."""
+    if price is None or table["cost"].null_count():
+        return ""
+    quiet = table.filter(pl.col("label").is_in(["setup", "input-stall", "cool-down", "idle"]))["cost"].sum()
+    unit = f"{price.currency} at {price.value:g} a GPU-hour ({price.source.partition(':')[0]})"
+    return f"It cost {table['cost'].sum():,.2f} {unit}, {quiet:,.2f} of it in phases without activity."
 
 
 def claim(box: Inbox) -> Section:

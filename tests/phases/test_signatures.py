@@ -10,6 +10,7 @@ import pytest
 from gpuplanner import plot
 from gpuplanner.errors import ScenarioError
 from gpuplanner.inbox import read
+from gpuplanner.phases import find_phases
 from gpuplanner.phases.signatures import (
     BOUNDS,
     Counters,
@@ -164,6 +165,36 @@ def test_occupancy_is_told_where_it_was_read():
 def read_run(folder, run):
     found = read("node-csv", folder / "h100_runs" / f"{run}_telemetry.csv.gz")
     return found.samples.with_columns(job_id=pl.lit(run))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("run", "seconds"), [("t2", 4), ("t13_node0", 5)])
+def test_measured_runs_end_with_a_cool_down(public_data, run, seconds):
+    """Processes that have ended their work and still hold their memory: counted by hand in the last readings."""
+    one = read_run(public_data, run)
+    last = find_phases(one.filter(pl.col("gpu") == one["gpu"].min())).row(-1, named=True)
+    assert last["label"] == "cool-down"
+    assert (last["end"] - last["start"]).total_seconds() == pytest.approx(seconds, abs=2)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("kept", "label"), [(1.0, "input-stall"), (0.5, "idle")])
+def test_a_stall_planted_in_a_measured_run_is_found(public_data, kept, label):
+    """A minute without activity: with the memory held it waits for input, with half of it other work goes on."""
+    one = read_run(public_data, "t2")
+    one = one.filter(pl.col("gpu") == one["gpu"].min()).sort("time")
+    begin = one["time"].min() + timedelta(seconds=120)
+    quiet = pl.col("time").is_between(begin, begin + timedelta(seconds=60))
+    planted = one.with_columns(
+        sm_activity=pl.when(quiet).then(0.0).otherwise("sm_activity"),
+        power_w=pl.when(quiet).then(120.0).otherwise("power_w"),
+        memory_used_gib=pl.when(quiet).then(kept * pl.col("memory_used_gib")).otherwise("memory_used_gib"),
+    )
+    stalls = find_phases(planted).filter(label=label)
+    assert stalls.height == 1
+    [(start, end)] = stalls.select("start", "end").rows()
+    assert (end - start).total_seconds() == pytest.approx(60, abs=5)
+    assert find_phases(one).filter(label=label).is_empty()
 
 
 @pytest.mark.data

@@ -79,6 +79,14 @@ def test_phases_of_a_job_name_signature_and_slice(box):
     view, html = box.job(name), inbox.phases(box, name)
     assert f"It waits for: {view.bound}" in html
     assert f"One slice for the whole job is {view.phases['profile_job'][0]}" in html
+    hours = (view.phases["run_s"] / 3600 * box.sampled.filter(job_id=name)["gpus"][0]).to_list()
+    assert view.phases["gpu_hours"].to_list() == pytest.approx(hours)
+    assert view.phases["cost"].to_list() == pytest.approx([view.price.value * each for each in hours])
+    quiet = view.phases.filter(pl.col("label").is_in(["setup", "cool-down", "idle", "input-stall"]))[
+        "cost"
+    ].sum()
+    assert f"It cost {view.phases['cost'].sum():,.2f} USD" in html
+    assert f"{quiet:,.2f} of it in phases without activity" in html
 
 
 def test_provenance_says_source_board_zone_and_version(box):

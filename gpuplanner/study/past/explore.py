@@ -7,8 +7,9 @@ from functools import cached_property
 
 import polars as pl
 
+from gpuplanner.cost import Price, gpu_hour_price
 from gpuplanner.demand import demand_series
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.errors import GpuPlannerError, ScenarioError, message
 from gpuplanner.hardware import GpuModel
 from gpuplanner.inbox import Dataset
 from gpuplanner.ledger import by_bucket, by_period, by_tenant, held_by_activity, held_by_state
@@ -23,6 +24,7 @@ from gpuplanner.study.past.fleet import PlannedFleet, planned_fleet
 from gpuplanner.study.past.history import begin_of, end_of, grouped, load_trace
 from gpuplanner.study.past.public_traces import public_traces, read_public
 from gpuplanner.study.past.quality import DataQuality, data_quality
+from gpuplanner.units import SECONDS_PER_HOUR
 
 EVERYBODY = "everybody"
 """Stands for all tenants together."""
@@ -33,9 +35,11 @@ class JobView:
     """What one job did.
 
     - ``samples``: Table ``schemas.Samples`` of the job.
-    - ``phases``: From :func:`gpuplanner.phases.fit_phases`, with ``bound`` and ``evidence`` of each phase.
+    - ``phases``: From :func:`gpuplanner.phases.fit_phases`, with ``bound`` and ``evidence`` of each phase, the
+      ``gpu_hours`` that it held and their ``cost`` at ``price``; null where the job's GPUs or the price are not known.
     - ``spikes``: Short dips, their labels and pace.
     - ``bound``, ``evidence``: Signature of the whole job.
+    - ``price``: List price of a GPU-hour of the board, None where there is none.
     """
 
     samples: pl.DataFrame
@@ -43,6 +47,7 @@ class JobView:
     spikes: Spikes
     bound: str
     evidence: str
+    price: Price | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,9 +207,19 @@ class Inbox:
         parted = parted.with_columns(pl.col("phase").fill_null(1)).drop("start")
         each = signatures_of(parted, self.model, jobs=self.trace.jobs, by=("job_id", "phase"))
         whole = signatures_of(mine, self.model, jobs=self.trace.jobs).row(0, named=True)
+        held = self.sampled.filter(job_id=name)["gpus"][0]
+        try:
+            price = gpu_hour_price(self.model.name)
+        except GpuPlannerError:
+            price = None
+        hours = pl.lit(held, pl.Float64) * pl.col("run_s") / SECONDS_PER_HOUR
+        priced = phases.with_columns(
+            gpu_hours=hours, cost=hours * pl.lit(None if price is None else price.value, pl.Float64)
+        )
         return JobView(
             samples=mine,
-            phases=phases.join(each.select("phase", "bound", "evidence"), on="phase", how="left").sort(
+            price=price,
+            phases=priced.join(each.select("phase", "bound", "evidence"), on="phase", how="left").sort(
                 "phase"
             ),
             spikes=find_spikes(mine),
