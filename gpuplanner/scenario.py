@@ -215,8 +215,11 @@ class Scenario:
         none="all that the path can perform",
     )  # fmt: skip
     quotas: str | None = knob(
-        "service", None, "File of the teams' quotas, weights and tiers, and of preemption, ``quotas.yaml``.", NOT_EMPTY,
-        none="the quotas that the data hold, and they bind nobody in what is played",
+        "service", None,
+        "File of the teams' quotas, weights and tiers, and of preemption, ``quotas.yaml``. A plan is of what they "
+        "admit.",
+        NOT_EMPTY,
+        none="the quotas that the data hold, and they bind nobody in what is played or planned",
     )  # fmt: skip
     quotas_to_try: str | None = knob(
         "service", None,

@@ -127,6 +127,23 @@ def test_a_pool_of_a_board_without_geometry_is_planned_whole(tmp_path):
         history(found.pools["T4"].but(pool="H100"))
 
 
+def test_a_plan_is_of_what_quotas_admit(two, tmp_path):
+    file = tmp_path / "quotas.yaml"
+    file.write_text(
+        "teams:\n- {name: t0, board: T4, gpus: 1, cohort: x}\n- {name: t1, gpus: 0.5, cohort: y}\n"
+        "- {name: none, gpus: 1}\n"
+        "cohorts:\n- {name: x, parent: all}\n- {name: y, parent: all}\n- {name: all}\n"
+    )
+    free, held = (plan_problem(two.but(board="T4", quotas=one), "rightsized") for one in (None, str(file)))
+    assert set(held.limits.quotas) == {"t0", "t1"} & set(held.tenants)
+    assert {one.cohort for one in held.limits.quotas.values()} == {"all"}
+    assert (held.demand == free.demand).all()
+    asked = held.demand.sum(axis=(0, 1))
+    assert held.admitted.sum(axis=(0, 1)) == pytest.approx(np.minimum(asked, 1.5))
+    assert asked.max() > 1.5
+    assert "Quotas refuse" in plan(held).explanation
+
+
 def test_what_asks_for_one_board_gets_one_pool(two):
     asked = two
     assert [list(pools_of(asked.but(board=name)).pools) for name in ("T4", "A100-40GB")] == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -30,6 +30,7 @@ from gpuplanner.study.future.idle_gpus import idle_gpus
 from gpuplanner.study.future.outlook import OUTLOOKS, as_traced, at_quantile, largest_gang
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
+from gpuplanner.study.tenants.quotas import planned_quotas, rules_of
 from gpuplanner.units import SECONDS_PER_HOUR
 
 SETS_OF_LAYOUTS = 3
@@ -73,7 +74,11 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
     )
     demand = dense["y"].fill_null(0.0).to_numpy().reshape(len(tenants), len(profiles), len(slots))
     demand = with_room_for_gangs(demand * scenario.arrival_scale, profiles, largest_gang(scenario))
-    return problem_of(scenario, tenants, profiles, demand, prices=_state_prices(scenario, view))
+    found = problem_of(scenario, tenants, profiles, demand, prices=_state_prices(scenario, view))
+    if scenario.quotas is None:
+        return found
+    quotas = planned_quotas(rules_of(scenario, history(scenario)), tenants)
+    return replace(found, limits=replace(found.limits, quotas=quotas))
 
 
 def problem_of(

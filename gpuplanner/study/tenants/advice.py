@@ -19,8 +19,7 @@ from gpuplanner.simulate import Checkpoints, Failures
 from gpuplanner.study.future.outlook import demands, paths_of
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
-from gpuplanner.study.tenants.fairness import rules_of
-from gpuplanner.study.tenants.quotas import SharingRules, quota_share
+from gpuplanner.study.tenants.quotas import SharingRules, quota_share, rules_of
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 RISK = 0.1

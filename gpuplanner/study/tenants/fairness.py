@@ -29,15 +29,8 @@ from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.decision.types import ASSUMED, OBSERVED
-from gpuplanner.study.past.history import History
 from gpuplanner.study.stages import stage
-from gpuplanner.study.tenants.quotas import (
-    SharingRules,
-    entitled_gpus,
-    quota_share,
-    quotas_of_queues,
-    read_quotas,
-)
+from gpuplanner.study.tenants.quotas import SharingRules, entitled_gpus, quota_share, rules_of
 from gpuplanner.units import SECONDS_PER_HOUR
 
 UNITS = 5040
@@ -142,23 +135,6 @@ def fairness(scenario: Scenario) -> Fairness:
         end, basis = start + requests.run_s, "starts as played on today's fleet: the source states none"
     waits = _waits(asked, start, arena.back.by_count_s, arena.back.by_place_s, seen=basis == OBSERVED)
     return shared(asked, rules, start, end, waits, basis, scenario.queue)
-
-
-def rules_of(scenario: Scenario, known: History) -> SharingRules:
-    """The rules that a scenario names, else those that the data hold."""
-    if scenario.quotas is not None:
-        return rules_in(scenario.quotas, known)
-    table = known.trace.quotas
-    if table is None or table.is_empty():
-        return SharingRules()
-    return quotas_of_queues(table, known.fleet.board)
-
-
-def rules_in(path: str, known: History) -> SharingRules:
-    """The rules of a file for the board that is planned."""
-    return read_quotas(path).on(
-        known.fleet.board.name, (str(one.board) for one in known.fleet.installed.pools)
-    )
 
 
 def units_of(asked: Asked) -> NDArray[np.int64]:

@@ -16,6 +16,9 @@ from gpuplanner.files.strict_rows import fault, keys_of, list_of, number_of, wor
 from gpuplanner.hardware import GpuModel
 from gpuplanner.metrics import entitlements
 from gpuplanner.names import nearest
+from gpuplanner.planner import Quota
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.past.history import History
 
 TOP = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption")
 TEAM = ("name", "board", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
@@ -169,6 +172,46 @@ def read_quotas(path: str | Path) -> SharingRules:
     half_life = number_of(top, "half_life_days", file, 1e-3, 1e5) if "half_life_days" in top else 7.0
     order = word_of(top, "order", file, ORDERS) if "order" in top else "fifo"
     return SharingRules(teams, cohorts, tiers, order, half_life, _stopping(top, file, tiers), file)
+
+
+def rules_of(scenario: Scenario, known: History) -> SharingRules:
+    """The rules that a scenario names, else those that the data hold, for the board that is planned."""
+    if scenario.quotas is not None:
+        return rules_in(scenario.quotas, known)
+    table = known.trace.quotas
+    if table is None or table.is_empty():
+        return SharingRules()
+    return quotas_of_queues(table, known.fleet.board)
+
+
+def rules_in(path: str, known: History) -> SharingRules:
+    """The rules of a file for the board that is planned."""
+    return read_quotas(path).on(
+        known.fleet.board.name, (str(one.board) for one in known.fleet.installed.pools)
+    )
+
+
+def planned_quotas(rules: SharingRules, teams: Iterable[str]) -> dict[str, Quota]:
+    """Ceilings of teams in a plan: their own, and of what all below the top of their cohorts leave what they borrow.
+
+    What a team may lend at most, and limits of cohorts between, a plan does not know.
+
+    Examples
+    --------
+    >>> rules = SharingRules((TeamQuota("a", 8.0, cohort="x"),), (TeamQuota("x", cohort="all"), TeamQuota("all")))
+    >>> planned_quotas(rules, ["a", "b"])
+    {'a': Quota(gpus=8.0, cohort='all', borrow=None)}
+    """
+    above = {one.name: one.cohort for one in rules.cohorts}
+    found = {}
+    for name in teams:
+        own = rules.of(name)
+        top = own.cohort
+        while top is not None and above.get(top) is not None:
+            top = above[top]
+        if own.gpus is not None:
+            found[name] = Quota(own.gpus, top, own.borrow)
+    return found
 
 
 def _quota(given: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple[str, ...]) -> TeamQuota:  # noqa: ANN401

@@ -24,8 +24,15 @@ from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.types import ASSUMED, QUEUE
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
-from gpuplanner.study.tenants.fairness import NO_TEAM, rules_in, rules_of, teams_of
-from gpuplanner.study.tenants.quotas import SharingRules, TeamQuota, quota_share, unmatched
+from gpuplanner.study.tenants.fairness import NO_TEAM, teams_of
+from gpuplanner.study.tenants.quotas import (
+    SharingRules,
+    TeamQuota,
+    quota_share,
+    rules_in,
+    rules_of,
+    unmatched,
+)
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 EVERYBODY = "(all)"
