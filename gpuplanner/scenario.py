@@ -487,6 +487,8 @@ class Scenario:
     def from_yaml(cls, path: str | Path) -> Self:
         """Read a scenario file; relative ``data`` and other files are taken from the folder of the file.
 
+        A scenario of own data without a name has that of their folder.
+
         Raises
         ------
         ScenarioError
@@ -504,6 +506,8 @@ class Scenario:
         data = values.get("data", "sample")
         if isinstance(data, str) and data != "sample" and not Path(data).is_absolute():
             values["data"] = str(path.parent / data)
+        if isinstance(data, str) and data != "sample" and Path(data).name:
+            values.setdefault("name", Path(data).name)
         for key in FILES:
             if isinstance(named := values.get(key), str) and named.strip():
                 values[key] = str(path.parent / named)

@@ -132,3 +132,13 @@ def test_projects_are_found_beside_the_file(tmp_path):
 def test_a_key_of_a_newer_version_says_so():
     with pytest.raises(ScenarioError, match=r"unknown 'quantum_nodes'.*needs that version, this is \d+\.\d+"):
         Scenario.from_dict({"quantum_nodes": 3})
+
+
+def test_own_data_are_not_called_the_sample(tmp_path):
+    path = tmp_path / "october.yaml"
+    path.write_text("data: clusters/north\n")
+    assert Scenario.from_yaml(path).name == "north"
+    path.write_text("data: clusters/north\nname: ours\n")
+    assert Scenario.from_yaml(path).name == "ours"
+    path.write_text("seed: 2\n")
+    assert Scenario.from_yaml(path).name == Scenario().name

@@ -109,13 +109,18 @@ def browser() -> str | None:
 def pdf_into(page: Path, out: Path, program: str) -> None:
     """Print a page, its folds closed, on A4; without the time of day, so that the same page gives the same bytes.
 
-    A browser that ends without having written it is an ``OutputError``.
+    Links to what lies beside the page are taken from beside the PDF, wherever both are moved. A browser that ends
+    without having written it is an ``OutputError``.
     """
     with tempfile.TemporaryDirectory() as profile:
+        alone = (
+            Path(profile).resolve() / page.name
+        )  # a place whose name is always as long: links are made of it
+        shutil.copyfile(page, alone)
         words = [
             program, "--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking",
             "--disable-component-update", "--no-pdf-header-footer", "--virtual-time-budget=60000",
-            "--window-size=1066,900", f"--user-data-dir={profile}", f"--print-to-pdf={out}", page.resolve().as_uri(),
+            "--window-size=1066,900", f"--user-data-dir={profile}", f"--print-to-pdf={out}", alone.as_uri(),
         ]  # fmt: skip
         if hasattr(os, "geteuid") and os.geteuid() == 0:  # its sandbox cannot be had as root
             words.insert(1, "--no-sandbox")
@@ -132,9 +137,10 @@ def pdf_into(page: Path, out: Path, program: str) -> None:
         raise OutputError(
             message(str(out), "a browser that prints", said[0], f"Set {BROWSER}= to do without.")
         )
-    out.write_bytes(
-        _WHEN.sub(lambda found: b"/%b (D:%b)" % (found[1], b"20000101000000+00'00'"), out.read_bytes())
-    )
+    printed = _WHEN.sub(lambda found: b"/%b (D:%b)" % (found[1], b"20000101000000+00'00'"), out.read_bytes())
+    beside = re.compile(rb"\(%b/([^()]*)\)" % re.escape(alone.parent.as_uri().encode()))
+    # Spaces keep every object at the byte where the table of the file has it.
+    out.write_bytes(beside.sub(lambda found: (b"(%b)" % found[1]).ljust(len(found[0])), printed))
 
 
 def _cards(one: Decision) -> Iterator[tuple[str, str, str]]:

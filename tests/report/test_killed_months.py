@@ -78,6 +78,7 @@ class Killer:
 def begin(words: list[str], out: Path) -> Run:
     """Start a run with a cache of its own; gives what kills it and reads the rest, and what it tells of its steps."""
     own = os.environ | {"GPUPLANNER_CACHE": f"{out}-cache"}
+    own.pop("GPUPLANNER_BROWSER", None)  # pages are printed as well where a browser is
     process = subprocess.Popen(
         [sys.executable, *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=own
     )

@@ -26,6 +26,7 @@ from gpuplanner.report import months as room
 from gpuplanner.report.months import months_between, read_chain, report_months
 from gpuplanner.report.scorecards import scorecard
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision import decide
 from gpuplanner.study.decision.sentences import unknown_decision
 from gpuplanner.study.decision.types import Decision, TeamRow
 from tests.study.recurring.small_fleets import SmallFleet
@@ -324,6 +325,16 @@ def test_the_mail_is_whole_and_loads_nothing(half_year, works, tmp_path):
     assert "Half the time went to &lt;waiting&gt;." in html
     assert "<script" not in html
     assert "http" not in html
+
+
+def test_jobs_of_a_team_are_those_of_the_month_that_its_hours_are_of(half_year):
+    asked = Scenario(data=str(half_year), month="2026-03")
+    (begin, end), jobs = asked.month_span(), open_dataset(half_year).jobs
+    there = jobs.filter(
+        pl.col("submit_time") < end, pl.col("end_time").is_null() | (pl.col("end_time") > begin)
+    )
+    counted = {row.team: row.jobs for row in decide._teams(asked) if row.jobs}
+    assert counted == dict(there.group_by("tenant").len().iter_rows())
 
 
 def test_ranks_are_of_those_that_were_measured():

@@ -13,6 +13,7 @@ import pytest
 
 from gpuplanner import plot
 from gpuplanner.report import page
+from gpuplanner.report.sent import pdf_into
 
 BROWSER = shutil.which("chromium")
 OPTIONS = [
@@ -288,3 +289,19 @@ def test_page_and_python_lay_charts_out_alike(opened, width):
         assert tab.evaluate("([spec, width]) => fitted(spec, width)", [spec, width]) == plot.fitted(
             spec, width
         )
+
+
+def test_a_printed_page_links_to_what_lies_beside_it_and_is_the_same_anywhere(tmp_path):
+    if not BROWSER:
+        pytest.skip("no chromium on the path: install it to print")
+    printed = []
+    for name in ("here", "another place"):
+        index = tmp_path / name / "index.html"
+        index.parent.mkdir()
+        index.write_text("<title>A</title><h1 id=a>A</h1><a href='tables/README.md'>T</a> <a href='#a'>A</a>")
+        pdf_into(index, index.with_suffix(".pdf"), BROWSER)
+        printed.append(index.with_suffix(".pdf").read_bytes())
+    assert printed[0] == printed[1]
+    assert re.findall(rb"/URI \(([^)]*)\)", printed[0]) == [b"tables/README.md"]
+    table = int(re.findall(rb"startxref\s+(\d+)", printed[0])[-1])
+    assert printed[0][table:].startswith(b"xref")

@@ -369,7 +369,10 @@ def _teams(scenario: Scenario) -> tuple[TeamRow, ...]:
     """Who held what, the largest first, and last what nobody held."""
     booked = ledger(scenario)
     known = history(scenario)
-    jobs = dict(known.jobs.group_by("tenant").len().iter_rows())
+    in_window = (pl.col("submit_time") < known.end) & ~(pl.col("end_time") <= known.begin).fill_null(
+        value=False
+    )
+    jobs = dict(known.jobs.filter(in_window).group_by("tenant").len().iter_rows())
     rows = []
     for row in by_tenant(booked).sort("held_gpu_hours", descending=True).iter_rows(named=True):
         measured = row["used"] + row["held_idle"] > 0
