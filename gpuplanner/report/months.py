@@ -141,6 +141,9 @@ def report_months(
     leaves the same bytes as one that was not. The first step that fails raises its error after it was written down.
     """
     out = Path(out)
+    if strange := sorted(set(again) - set(months)):
+        what, todo = "report: months to make anew", "Name months of the range, as 2026-02."
+        raise ScenarioError(message(what, f"some of {months[0]}..{months[-1]}", ", ".join(strange), todo))
     with sole_writer(out):
         chain = read_chain(out)
         for month in sorted(set(months) | {one.month for one in chain.months if one.month > min(months)}):

@@ -261,6 +261,12 @@ def test_a_month_of_no_jobs_in_the_middle_hands_on_what_was_before(half_year, wo
     assert ledger["month"].to_list() == SIX[:3]
 
 
+def test_a_month_to_make_anew_is_one_of_the_range(half_year, works, tmp_path):
+    with pytest.raises(ScenarioError, match=r"some of 2026-01\.\.2026-02; got 2026-20"):
+        run(half_year, SIX[:2], tmp_path, again=["2026-02", "2026-20"])
+    assert not works.done
+
+
 def test_an_output_that_is_gone_is_made_again_alone(half_year, works, tmp_path):
     run(half_year, SIX[:2], tmp_path)
     before = files(tmp_path)
