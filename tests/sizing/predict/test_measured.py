@@ -150,7 +150,7 @@ def test_a_bound_is_wider_for_what_was_not_seen_and_the_probability_never_below_
     new = model.radius("litgpt", known=True, job=question(row | {"model": "gemma-7b"}).job)
     other = model.radius("litgpt", known=True, job=question(row | {"precision": "32-true"}).job)
     stranger, decided = (model.radius("own", known=False, decided=said) for said in (False, True))
-    assert model.unseen < decided < stranger == model.generic  # less is open where a row says all that matters
+    assert model.unseen < decided < stranger == model.generic  # less is open where all that matters is said
     assert near == model.radii["litgpt"]
     assert other >= model.unseen  # the tool was seen, but not at this precision
     assert far > near
