@@ -227,11 +227,15 @@ class Scenario:
         "waits more, who less, and what work is lost.",
         NOT_EMPTY, none="quotas that are stated are played against none",
     )  # fmt: skip
-    gpu_mtbf_hours: float | None = knob(
+    gpu_mtbf_hours: float | str | None = knob(
         "service", None,
         "Mean time between failures of one GPU with which ``compare`` plays the teams: a failed job waits again, and "
-        "does over what no checkpoint kept.",
-        between(1, 1e9), unit="h", none="nothing fails in what is played",
+        "does over what no checkpoint kept. ``seen``: as often as the failure of a node ended jobs of the data.",
+        KnobRule(
+            "between 1 and 1000000000, or 'seen'",
+            lambda value, _: value == "seen" or (isinstance(value, float) and 1 <= value <= 1e9),
+        ),
+        unit="h", none="nothing fails in what is played",
     )  # fmt: skip
     gang_slowdowns: str | None = knob(
         "service", None,

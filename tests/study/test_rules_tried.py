@@ -12,6 +12,7 @@ import pytest
 
 from gpuplanner import Scenario
 from gpuplanner.errors import ScenarioError
+from gpuplanner.inbox import write_dataset
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.simulate import Failures
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
@@ -20,9 +21,10 @@ from gpuplanner.study.decision.asked import Asked, AskedView
 from gpuplanner.study.decision.types import QUEUE
 from gpuplanner.study.past.nodes import TodaysNodes
 from gpuplanner.study.tenants.quotas import SharingRules, Stopping, TeamQuota
-from gpuplanner.study.tenants.tried import EVERYBODY, PlayedRules, SharingTried, tried_on
+from gpuplanner.study.tenants.tried import EVERYBODY, PlayedRules, SharingTried, mtbf_hours, tried_on
 from gpuplanner.views.study import Decided
 from tests.study.test_fairness import ZERO
+from tests.study.test_fleet import MIXED, TWO_BOARDS, made
 
 DAY = 86_400.0
 QUOTAS = (TeamQuota("flood", 8.0, cohort="all"), TeamQuota("meek", 8.0, cohort="all"))
@@ -126,3 +128,22 @@ def test_less_than_a_day_says_nothing():
     short = replace(arena, asked=replace(arena.asked, end=ZERO + timedelta(hours=5)))
     with pytest.raises(ScenarioError, match=r"a day of jobs at least; got 5\.0 hours"):
         tried_on(short, PlayedRules("lent", LENT), PlayedRules("apart", APART))
+
+
+def test_failures_are_as_often_as_the_data_show(tmp_path):
+    trace = made(MIXED, TWO_BOARDS)
+    asked = Scenario(data=str(write_dataset(trace, tmp_path / "sound")), gpu_mtbf_hours="seen")
+    with pytest.raises(ScenarioError, match="jobs that ended as NODE_FAIL; got none"):
+        mtbf_hours(asked)
+    first = pl.int_range(pl.len()) < 2
+    state = pl.when(first).then(pl.lit("NODE_FAIL")).otherwise(pl.col("state").cast(pl.String))
+    jobs = trace.jobs.with_columns(state=state.cast(trace.jobs.schema["state"]))
+    failed = trace.with_tables(jobs=jobs)
+    held = jobs.select(
+        ((pl.col("end_time") - pl.col("start_time")).dt.total_seconds() * pl.col("gpus")).sum()
+    ).item()
+    known = asked.but(data=str(write_dataset(failed, tmp_path / "failed")))
+    assert mtbf_hours(known) == pytest.approx(held / 3600 / 2)
+    assert mtbf_hours(known.but(gpu_mtbf_hours=50.0)) == 50.0
+    with pytest.raises(ScenarioError, match="between 1 and 1000000000, or 'seen'"):
+        known.but(gpu_mtbf_hours="often")

@@ -24,6 +24,7 @@ from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.types import ASSUMED, QUEUE
 from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
+from gpuplanner.study.tenants.advice import NODE_FAIL, mtbf_seen_s
 from gpuplanner.study.tenants.fairness import NO_TEAM, teams_of
 from gpuplanner.study.tenants.quotas import (
     SharingRules,
@@ -168,12 +169,27 @@ def _between(scenario: Scenario, before: PlayedRules, after: PlayedRules) -> Sha
     return replace(found, notes=notes)
 
 
+def mtbf_hours(scenario: Scenario) -> float | None:
+    """The mean time between failures that a scenario states, or that its data show; None where nothing fails."""
+    stated = scenario.gpu_mtbf_hours
+    if not isinstance(stated, str):
+        return stated
+    seen = mtbf_seen_s(history(scenario).trace.jobs)
+    if seen is None:
+        todo = "State hours instead: gpu_mtbf_hours: 50000."
+        raise ScenarioError(
+            message("scenario: gpu_mtbf_hours", f"jobs that ended as {NODE_FAIL}", "none", todo)
+        )
+    return seen / SECONDS_PER_HOUR
+
+
 def _played(name: str, rules: SharingRules, scenario: Scenario) -> PlayedRules:
     """Rules with the failures of a scenario."""
-    if scenario.gpu_mtbf_hours is None:
+    hours = mtbf_hours(scenario)
+    if hours is None:
         return PlayedRules(name, rules)
     restart = SECONDS_PER_MINUTE * rules.stopping.restart_minutes
-    return PlayedRules(name, rules, Failures(scenario.gpu_mtbf_hours, restart, scenario.seed))
+    return PlayedRules(name, rules, Failures(hours, restart, scenario.seed))
 
 
 def _basis(lead: Arena, other: Arena | None, not_queue: str | None) -> str:
