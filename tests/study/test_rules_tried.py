@@ -12,8 +12,8 @@ import pytest
 
 from gpuplanner import Scenario
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox import write_dataset
 from gpuplanner.hardware import load_gpu_model
+from gpuplanner.inbox import write_dataset
 from gpuplanner.simulate import Failures
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
 from gpuplanner.study.decision.arena import Arena
