@@ -119,8 +119,8 @@ def test_slider_moves_and_the_answer_changes(opened):
     page.wait_for_selector(".noUi-handle", timeout=900_000)
     start = changed(page, "", panel=SLIDERS)  # the panel asks by itself
     assert "as it stands" in start
-    press(page, MINUTES, times=20)  # ways are tuned again
-    assert "what if" in changed(page, start, panel=SLIDERS)
+    press(page, MINUTES, times=20)  # ways are tuned again, and a coarse answer comes first
+    changed(page, start, mark="what if", panel=SLIDERS)
 
 
 @pytest.mark.long
