@@ -102,6 +102,8 @@ def read_chain(folder: Path) -> Chain:
 def months_between(text: str, scenario: Scenario) -> list[str]:
     """Calendar months of ``A..B``; an end that is left out is the first month of the data, or the last whole one.
 
+    None where no month is whole yet.
+
     Examples
     --------
     >>> months_between("2026-11..2027-01", Scenario())
@@ -118,8 +120,8 @@ def months_between(text: str, scenario: Scenario) -> list[str]:
     for one in (first, last):
         scenario.but(month=one)
     found = months_from(first, last)
-    if not found:
-        what, todo = f"report {text}", "Turn them round, or wait until a month is whole."
+    if not found and text == f"{first}..{last}":
+        what, todo = f"report {text}", "Turn them round."
         raise ScenarioError(
             message(what, "a first month that is not behind the last", f"{first}..{last}", todo)
         )

@@ -366,6 +366,9 @@ def test_a_schedule_asks_for_every_whole_month(half_year, works, command, tmp_pa
         "report", "..2026-02", "--data", str(half_year), "-o", str(tmp_path / "out"), "--json"
     )
     assert [one["month"] for one in json.loads(out)["months"]] == SIX
+    code, _, err = command("report", "2026-08..", "--data", str(half_year), "-o", str(tmp_path / "later"))
+    assert (code, "no month of the data is whole yet" in err) == (0, True)
+    assert not (tmp_path / "later").exists()
     code, _, err = command("report", "../nowhere")
     assert (code, "or the folder or scenario to report on" in err) == (3, True)
 

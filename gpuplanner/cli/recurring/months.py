@@ -23,9 +23,14 @@ def report_chain(
     asked: Scenario, text: str, out: Path, again: Sequence[str], *, as_json: bool, quiet: bool
 ) -> None:
     """Report months one after the other, and say where each stands."""
-    from gpuplanner.report.months import LEFT_OUT, months_between, report_months
+    from gpuplanner.report.months import LEFT_OUT, Chain, months_between, report_months
 
     months = months_between(text, asked)
+    if not months:  # a schedule looks again
+        say(f"report {text}: no month of the data is whole yet")
+        if as_json:
+            put(Chain().to_json())
+        return
     chain = report_months(asked, months, out, again=again, told=(lambda _: None) if quiet else say)
     if as_json:
         put(chain.to_json())

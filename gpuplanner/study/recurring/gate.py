@@ -38,6 +38,7 @@ PRIOR_WEEKS, PRIOR_MISS = 2, 0.15
 with the weight of so many weeks: little, since clusters differ (job counts of weeks in public records: 0.2 to 1.5)."""
 JOBS_SHARE = 0.8
 """Share of the false alarms that the count of jobs may raise; the rest is for GPU-hours."""
+INFERRED = "how many GPUs there are is inferred from the jobs on them; a list of nodes in the data says it"
 DRAWS = 20_000
 
 
@@ -163,7 +164,7 @@ def _served(seen: _Judged) -> GateCheck:
         if judged[of == number].sum() >= FEWEST_JUDGED
     } or {"all sizes": late.sum() / judged.sum()}
     worst = max(shares, key=lambda name: (shares[name], name))
-    value, sizes = float(shares[worst]), worst.replace(", ", " or ")
+    value, sizes = float(shares[worst]), "any size" if len(shares) == 1 else worst.replace(", ", " or ")
     sentence = (
         f"In the last {scenario.gate_days} days {value:.1%} of the jobs of {sizes} waited longer than "
         f"{scenario.gate_wait_minutes:g} minutes for want of GPUs, of all jobs {late.sum() / judged.sum():.1%}; "
@@ -176,7 +177,7 @@ def _will_be_served(seen: _Judged) -> GateCheck:
     """Whether demand of the days to come stays within the fleet, by sample paths."""
     scenario, limit = seen.scenario, seen.scenario.gate_short_chance
     if seen.known.fleet.today.inferred:
-        return _unjudged(WILL_BE_SERVED, limit, "how many GPUs there are is inferred from the jobs on them")
+        return _unjudged(WILL_BE_SERVED, limit, INFERRED)
     gpus = seen.known.fleet.gpus
     above = (seen.paths(seen.wanted.slots) * scenario.arrival_scale > gpus).mean(axis=1)
     value = float((above > scenario.gate_short_share).mean())
@@ -288,7 +289,7 @@ def _lasts(seen: _Judged) -> GateCheck:
         usual=True,
     )
     if not found.by_week:
-        return _unjudged(LASTS, limit, str(found.reason))
+        return _unjudged(LASTS, limit, INFERRED if nodes.inferred else str(found.reason))
     value = found.by_week[-1][1]
     when = (
         f"as likely as not from the week of {found.date:%Y-%m-%d} on"
