@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import WorkerError
+from gpuplanner.inbox import add
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.compare import tuned_apart
 from gpuplanner.study.decision.record import compared
@@ -133,3 +134,20 @@ def test_a_scheduler_that_is_not_there_is_said(cluster):
         pytest.raises(WorkerError, match="tcp"),
     ):
         list(in_turn(pow, [(2, 3)], workers="tcp://127.0.0.1:9"))
+
+
+def test_files_that_two_processes_read_are_those_that_one_reads(tmp_path):
+    files = []
+    for part in range(3):
+        path = tmp_path / f"part{part}.csv"
+        rows = [f"{part}-{number},{3600 * (9 * part + number)},1800,1" for number in range(9)]
+        path.write_text("\n".join(["job_id,submission_time,duration,num_gpu", *rows, "broken,x,1,1"]) + "\n")
+        files.append(path)
+    one, two = tmp_path / "one", tmp_path / "two"
+    add("itp", files, one)
+    add("itp", files, two, workers=2)
+    told = [
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")} for folder in (one, two)
+    ]
+    assert told[0] == told[1]
+    assert len(told[0]) > 5

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Json, Out, Quiet, SmallestGroup, Tz, drawable
+from gpuplanner.cli.options import Json, Out, Quiet, SmallestGroup, Tz, WorkersAsked, drawable, workers_of
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def ingest(
     replace: Annotated[
         bool, typer.Option("--replace", help="Read the source anew: forget what it said before.")
     ] = False,
+    workers: WorkersAsked = None,
     list_sources: Annotated[bool, typer.Option("--list", help="Name the sources and stop.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -103,6 +104,7 @@ def ingest(
             replace_source=replace,
             change=change,
             terms=terms,
+            workers=workers_of(workers),
             tz=tz,
             origin=origin,
             nodes=nodes,

@@ -32,6 +32,7 @@ from gpuplanner.inbox.store import (
     open_dataset,
     read_sources,
 )
+from gpuplanner.workers import Workers, in_turn
 
 if TYPE_CHECKING:
     from gpuplanner.inbox.telemetry import Server
@@ -88,6 +89,7 @@ def add(
     replace_source: bool = False,
     change: Change = lambda read: read,
     terms: Mapping[str, object] | None = None,
+    workers: Workers = 1,
     **options: Any,  # noqa: ANN401 - of any reader
 ) -> Added:
     r"""Read files of one source into a dataset, beside what is there.
@@ -111,6 +113,9 @@ def add(
         What is done to the dataset as read, such as replacing names.
     terms : mapping, optional
         What `change` depends on: the same in every run.
+    workers : int or str
+        Processes that read files which stand each for itself, or the address of a Dask scheduler (extra ``scale``)
+        whose workers see them under the same path; what is read is the same.
     **options
         As in :func:`gpuplanner.inbox.read`; ``tz``, ``columns`` and, for jobs, ``origin`` the same in every run.
 
@@ -163,8 +168,8 @@ def add(
 
         own: dict[str, Any] = {TERMS: wanted} | ({"layer": layer} if layer != name else {})
 
-        def reading(files: Sequence[str | Path]) -> Dataset:
-            found = change(read(name, files, **given))
+        def changed(found: Dataset) -> Dataset:
+            found = change(found)
             return replace(found, provenance={**found.provenance, **own})
 
         long = SOURCES[name].read_months
@@ -177,7 +182,10 @@ def add(
                 grown = with_months(draft, replace(read_long, provenance=facts_read), layer, room)
                 replace_dataset(directory, grown)
         else:
-            new = [reading([path]) for path in fresh] if whole else [reading(fresh)]
+            seen = [Path(path).absolute() if isinstance(workers, str) else path for path in fresh]
+            tasks = [(name, [path], given) for path in seen] if whole else [(name, fresh, given)]
+            found = dict(in_turn(_read_files, tasks, workers=workers))
+            new = [changed(found.pop(number)) for number in range(len(tasks))]
             _refuse_rivals(new[0], facts, layer)
             grown = laid_over(draft, layer, new, known, by_metric=SOURCES[name].by_metric)
             replace_dataset(directory, grown)
@@ -185,6 +193,11 @@ def add(
     again = tuple(each for each in names if whole and each in before)
     added = tuple(each for each in names if each not in again)
     return Added(open_dataset(directory), name, added, again, unchanged, _months(grown, directory))
+
+
+def _read_files(name: str, paths: Sequence[str | Path], options: Mapping[str, Any]) -> Dataset:
+    """Read files, wherever that is done."""
+    return read(name, paths, **options)
 
 
 def add_read(read: Dataset, directory: str | Path) -> Added:

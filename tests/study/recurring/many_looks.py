@@ -83,16 +83,27 @@ class _Late(SmallFleet):
 
 
 def one_look(gpus: int, place: Path) -> None:
-    """One look as ``watch --once`` makes it, the start of the process included."""
+    """Looks of ``watch --once`` eight days apart, the start of the process included: the second judges the first."""
     fleet = SmallFleet(3, weeks=4, nodes=-(-gpus // 8), load=0.6)
-    data = fleet.write(place / "trace")
-    command = [sys.executable, "-m", "gpuplanner", "watch", str(data), "--once", "-o", str(place / "watch")]
-    process = subprocess.Popen(command)
-    _, status, told = os.wait4(process.pid, 0)
-    say(
-        f"{fleet.gpus} GPUs, {fleet.jobs().height} jobs: {told.ru_utime + told.ru_stime:.1f} CPU s, "
-        f"{told.ru_maxrss / 1024:.0f} MiB, exit {os.waitstatus_to_exitcode(status)}"
-    )
+    command = [
+        sys.executable,
+        "-m",
+        "gpuplanner",
+        "watch",
+        str(place / "trace"),
+        "--once",
+        "-o",
+        str(place / "watch"),
+    ]
+    for days in (20, 28):
+        replace(fleet, days=days).write(place / "trace")
+        process = subprocess.Popen(command)
+        _, status, told = os.wait4(process.pid, 0)
+        state = state_of(place / "watch")
+        say(
+            f"{state.gpus} GPUs, day {days}: {told.ru_utime + told.ru_stime:.1f} CPU s, "
+            f"{told.ru_maxrss / 1024:.0f} MiB, {state.judged} judged, exit {os.waitstatus_to_exitcode(status)}"
+        )
 
 
 def main() -> None:

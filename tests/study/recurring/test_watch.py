@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import numpy as np
+import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
+from gpuplanner.inbox import add, open_dataset
 from gpuplanner.planner import plan, plan_from_json
 from gpuplanner.planner.rolling import roll, weigh
 from gpuplanner.planner.rolling.worthwhile import standing_plan
@@ -201,3 +204,40 @@ def test_a_prometheus_that_is_away_is_counted_and_the_look_goes_on(idle, command
 def test_memory_stays_flat_over_looks(tmp_path):
     held = many_looks(120, tmp_path)
     assert max(held[60:]) < 1.05 * held[20]
+
+
+class GrowingJob(SmallFleet):
+    """One job that still runs at the end asked for an eighth of a board, for half a day."""
+
+    def jobs(self):
+        frame = super().jobs()
+        mine = pl.col("job_id") == frame.filter(pl.col("state") == "RUNNING")["job_id"][0]
+        return frame.with_columns(
+            profile_requested=pl.when(mine).then(pl.lit("1g.10gb")).otherwise("profile_requested"),
+            instances=pl.when(mine).then(1).otherwise("instances").cast(pl.Int32),
+            gpus=pl.when(mine).then(1 / 7).otherwise("gpus"),
+            gpus_by_memory=pl.when(mine).then(1 / 8).otherwise("gpus_by_memory"),
+            time_limit_s=pl.when(mine).then(43_200.0).otherwise("time_limit_s"),
+        )
+
+
+def test_a_running_job_that_outgrows_its_slice_is_told(command, tmp_path):
+    fleet = GrowingJob(2, weeks=4, nodes=1, load=0.3, sizes={1: 1.0})
+    folder, out, page = fleet.write(tmp_path / "trace"), tmp_path / "watch", tmp_path / "page.prom"
+    job = open_dataset(folder).jobs.filter(pl.col("profile_requested") == "1g.10gb")["job_id"][0]
+    lines = ["# TYPE DCGM_FI_DEV_FB_USED gauge"]
+    for step in range(60):
+        at = int((fleet.end - timedelta(minutes=10 * (60 - step))).timestamp() * 1000)
+        used = 1024 * (4 + 0.08 * step)
+        lines.append(f'DCGM_FI_DEV_FB_USED{{gpu="0",Hostname="n0",hpc_job="{job}"}} {used} {at}')
+    page.write_text("\n".join(lines) + "\n")
+    add("dcgm-exporter", [page], folder)
+    assert command("watch", str(folder), "--once", "-o", str(out), *QUICK)[0] == 0
+    [told] = json.loads((out / "watch.json").read_text())["jobs"]
+    assert (told["job_id"], told["profile"], told["next_profile"]) == (job, "1g.10gb", "1g.20gb")
+    assert told["restart_gpu_hours"] > 0
+    assert "Jobs to move" in (out / "watch.html").read_text()
+    assert "gpuplanner_watch_jobs_to_move 1\n" in (out / "watch.prom").read_text()
+    alone = ("--set", "smallest_group=3")
+    assert command("watch", str(folder), "--once", "-o", str(tmp_path / "other"), *QUICK, *alone)[0] == 0
+    assert json.loads((tmp_path / "other" / "watch.json").read_text())["jobs"] == []
