@@ -189,7 +189,7 @@ def main() -> None:
     text = (ROOT / "docs" / "scale.md").read_text("utf-8")
     for mark, rows in (("MEASURED", table), ("WORKERS", scaling()), ("PAPER", plan_rows(per_job, slopes))):
         before, _, rest = text.partition(f"<!-- {mark} -->\n")
-        _, _, after = rest.partition("\n\n")
+        after = rest.lstrip("\n") if rest.startswith("\n") else rest.partition("\n\n")[2]
         text = f"{before}<!-- {mark} -->\n{HEADS[mark]}\n" + "\n".join(rows) + f"\n\n{after}"
     (ROOT / "docs" / "scale.md").write_text(text, "utf-8")
 
