@@ -8,7 +8,7 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.hardware import GpuModel, load_gpu_model, parse_layout
+from gpuplanner.hardware import GpuModel, any_board, parse_layout
 from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import Window
 from gpuplanner.schemas import WHOLE_GPU, Inventory, Jobs, conform
@@ -84,7 +84,7 @@ def slice_hours(
     for name in names:
         # Jobs that name no board can only be on the one board there is.
         here = pl.col("gpu_model") == name if len(names) > 1 else pl.lit(value=True)
-        tables.append(_board(load_gpu_model(name), nodes.filter(gpu_model=name), held.filter(here), name))
+        tables.append(_board(any_board(name), nodes.filter(gpu_model=name), held.filter(here), name))
     schema = {"gpu_model": pl.String, "part": pl.String}
     schema |= {"compute_slice_hours": pl.Float64, "memory_slice_hours": pl.Float64}  # type: ignore[dict-item]
     return pl.concat([pl.DataFrame(schema=schema), *tables])

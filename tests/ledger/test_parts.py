@@ -333,14 +333,14 @@ def test_a_job_that_wished_for_a_slice_and_held_whole_gpus_holds_no_slices(make_
     assert rows[0] == ("held", 0.0, 0.0)
 
 
-def test_slices_of_two_cut_boards_are_told_apart(make_jobs, make_nodes, window):
-    nodes = make_nodes((1, H100, None, None), (1, "A30-24GB", None, None)).with_columns(
-        layouts=pl.Series(["3g.40gb:2", "2g.12gb:2"])
-    )
+def test_slices_of_two_cut_boards_are_told_apart_beside_one_that_is_never_cut(make_jobs, make_nodes, window):
+    nodes = make_nodes(
+        (1, H100, None, None), (1, "A30-24GB", None, None), (2, "T4", None, None)
+    ).with_columns(layouts=pl.Series(["3g.40gb:2", "2g.12gb:2", None]))
     small = {"profile_requested": "2g.12gb", "instances": 1, "gpu_model": "A30-24GB"}
     jobs = make_jobs(("a", 3 / 7, 0, 0, 60, cut_into("3g.40gb")), ("a", 2 / 4, 0, 0, 120, small))
     held = slice_hours(jobs, nodes, **window).filter(part="held").drop("part").rows()
-    assert held == [("A30-24GB", 4.0, 4.0), (H100, 3.0, 4.0)]
+    assert held == [("A30-24GB", 4.0, 4.0), (H100, 3.0, 4.0), ("T4", 0.0, 0.0)]
 
 
 @pytest.mark.parametrize("mig_enabled", [True, False, None])
