@@ -82,8 +82,12 @@ class PeakModel:
 
     def logs(self, tool: str) -> Floats:
         """Logarithms of the knobs of a tool, as an array in the order of `COMPONENTS`."""
-        knobs = self.tools.get(tool, self.knobs)
-        return np.asarray(np.log([knobs[name] for name in COMPONENTS]), dtype=np.float64)
+        return self._logs[tool if tool in self.tools else None]
+
+    @functools.cached_property
+    def _logs(self) -> dict[str | None, Floats]:
+        every = {None: self.knobs, **self.tools}
+        return {tool: np.log([knobs[name] for name in COMPONENTS]) for tool, knobs in every.items()}
 
     def radius(
         self, tool: str, *, known: bool, job: TrainingJob | None = None, decided: bool = False
