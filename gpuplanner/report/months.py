@@ -325,10 +325,7 @@ class _Month:
             "sentence": decision.sentence, "saving_gpu_hours_per_week": decision.saving.value,
         }  # fmt: skip
         if plan is not None:
-            facts |= {
-                name: getattr(plan, name)
-                for name in ("method", "status", "objective", "bound", "gap", "stopped_by")
-            }
+            facts |= {name: getattr(plan, name) for name in PLAN_FACTS}
         return [], facts
 
     def report(self) -> tuple[list[Path], dict[str, Fact]]:
@@ -371,6 +368,8 @@ Steps = Mapping[str, Callable[[_Month], tuple[list[Path], dict[str, Any]]]]
 STEPS: Steps = {
     "data": _Month.data, "study": _Month.walk, "report": _Month.report, "teams": _Month.teams, "mail": _Month.mail
 }  # fmt: skip
+PLAN_FACTS = ("status", "objective", "bound", "gap")
+"""What is told alike of a plan that was just made and of one that was kept."""
 SEEN = ("submit_time", "start_time", "end_time", "tenant", "user", "gpus")
 SAME_JOBS = ("jobs_hash", "observed_share")
 """What is looked at of each job, and facts by which it is told whether a month was made of the jobs there are now."""

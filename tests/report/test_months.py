@@ -22,6 +22,7 @@ import yaml
 from gpuplanner.errors import GpuPlannerError, MissingDependencyError, OutputError, ScenarioError
 from gpuplanner.files import MANIFEST, Mark, replaced_directory, sole_writer
 from gpuplanner.inbox import open_dataset, write_dataset
+from gpuplanner.planner import plan_from_json, plan_to_json
 from gpuplanner.report import months as room
 from gpuplanner.report.months import months_between, read_chain, report_months
 from gpuplanner.report.scorecards import scorecard
@@ -341,6 +342,12 @@ def test_jobs_of_a_team_are_those_of_the_month_that_its_hours_are_of(half_year):
     )
     counted = {row.team: row.jobs for row in decide._teams(asked) if row.jobs}
     assert counted == dict(there.group_by("tenant").len().iter_rows())
+
+
+def test_facts_of_a_plan_are_the_same_when_it_was_kept(study):
+    kept, _ = plan_from_json(plan_to_json(study.plan, study.problem))
+    for name in room.PLAN_FACTS:
+        assert getattr(kept, name) == getattr(study.plan, name)
 
 
 def test_ranks_are_of_those_that_were_measured():
