@@ -15,6 +15,7 @@ from gpuplanner.report.section import Section
 from gpuplanner.study.forecast_ledger import record_of
 from gpuplanner.study.future.calibration import OUTCOMES, Calibration
 from gpuplanner.study.future.gpus_wanted import Wanted
+from gpuplanner.units import counted, day_text
 
 HEADINGS = {
     "cutoff": "forecast from",
@@ -108,6 +109,29 @@ def decision(
             title=f"When demand passes {capacity:,.0f} GPUs",
             alt=f"Weekly peaks with the trend, noise and lasting steps of the past: {date}.",
             numbers=ends,
+        ),
+    )
+
+
+def calendar(source: Wanted, horizon: int, gap: int, price: float, capacity: float) -> Section:
+    """GPUs to plan day by day, as a picture and its table."""
+    table = source.calendar(horizon, gap, price)
+    most = table.sort("planned", "day", descending=[True, False]).row(0, named=True)
+    over = table.filter(pl.col("planned") > capacity).height
+    return page.section(
+        "Calendar",
+        page.figure(
+            plot.plot_peaks(table.select("day", gpus="planned"), gpus=round(capacity)),
+            title=f"GPUs to plan on each day, {_named(source)}",
+            alt=f"Most on {day_text(most['day'])}: {most['planned']:,.0f} GPUs; {counted(over, 'day')} need more than "
+            f"the {capacity:,.0f} that there are.",
+            numbers=table,
+        ),
+        page.table(
+            table,
+            caption="The busiest slot of each day; low and high hold 90 % of the sample paths",
+            formats=dict.fromkeys(("planned", "expected", "low", "high"), ",.0f"),
+            headings={"planned": "GPUs to plan"},
         ),
     )
 

@@ -23,7 +23,7 @@ from gpuplanner.study.future.rolling import rolling, wanted
 from gpuplanner.study.future.shift import shift_plan
 from gpuplanner.study.handover.workbooks import write_cost_workbook
 from gpuplanner.views.view import View
-from gpuplanner.widgets import CostPanel
+from gpuplanner.widgets import AheadPanel, AheadQuestion, CostPanel
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +70,33 @@ class Ahead:
         shown = forecast.decision(self.source, horizon, gap, price, capacity, growth=growth)
         return View(shown, self.source.run_out(capacity, growth=growth))
 
+    def calendar(
+        self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float = 64.0
+    ) -> View:
+        """GPUs to plan on each day ahead, with their table."""
+        shown = forecast.calendar(self.source, horizon, gap, price, capacity)
+        return View(shown, self.source.calendar(horizon, gap, price))
+
+    def controls(
+        self,
+        horizon: int = 48,
+        *,
+        gap: int = 6,
+        price: float = 5.0,
+        capacity: float = 64.0,
+        growth: float | None = None,
+    ) -> AheadPanel:
+        """Controls of horizon, gap, price, capacity and growth, with calendar and decision under them."""
+
+        def draw(asked: AheadQuestion) -> str:
+            days = self.calendar(asked.horizon, gap=asked.gap, price=asked.price, capacity=asked.capacity)
+            decided = self.decision(
+                asked.horizon, gap=asked.gap, price=asked.price, capacity=asked.capacity, growth=asked.growth
+            )
+            return days._repr_html_() + decided._repr_html_()
+
+        return AheadPanel(AheadQuestion(horizon, gap, price, capacity, growth), draw)
+
 
 def ahead(data: str = "sample", *, at: str = "") -> Ahead:
     """Look ahead from an instant of a trace.
@@ -84,7 +111,7 @@ def ahead(data: str = "sample", *, at: str = "") -> Ahead:
     Returns
     -------
     Ahead
-        ``expected()``, ``past_errors()``, ``decision()``: a view each.
+        ``expected()``, ``past_errors()``, ``decision()``, ``calendar()``: a view each; ``controls()`` moves them.
 
     Raises
     ------

@@ -1,5 +1,6 @@
 """Controls for notebooks: they put a question, have it answered in the background, and show the answer."""
 
+from gpuplanner.widgets.ahead import AheadPanel, AheadQuestion
 from gpuplanner.widgets.boards import ALL_BOARDS, BoardsPanel
 from gpuplanner.widgets.costs import CostPanel
 from gpuplanner.widgets.explore import ExplorePanel, explore_inbox
@@ -11,6 +12,8 @@ from gpuplanner.widgets.written import files_button
 
 __all__ = [
     "ALL_BOARDS",
+    "AheadPanel",
+    "AheadQuestion",
     "BoardsPanel",
     "CostPanel",
     "ExplorePanel",

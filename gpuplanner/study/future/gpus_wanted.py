@@ -137,6 +137,21 @@ class Wanted:
         drawn = self._jobs().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:]
         return cost_curve(drawn + self._of_whole(self.on_top(horizon, gap)), price)
 
+    def calendar(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
+        """GPUs to plan on each day ahead: ``day, planned, expected, low, high``, the busiest slot of the day each.
+
+        What is planned is the quantile that costs least where a GPU-hour short costs `price` planned ones.
+        """
+        drawn = self._jobs().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:]
+        drawn = drawn + self._of_whole(self.on_top(horizon, gap))
+        best = cost_curve(drawn, price).filter("best")["quantile"][0]
+        low, planned, high = np.quantile(drawn, (0.05, best, 0.95), axis=0)
+        slots = pl.DataFrame({
+            "day": pl.Series(self._ahead(horizon, gap), dtype=pl.Datetime("us", "UTC")).dt.date(),
+            "planned": np.ceil(planned), "expected": drawn.mean(axis=0), "low": low, "high": high,
+        })  # fmt: skip
+        return slots.group_by("day", maintain_order=True).max()
+
     def weekly_peaks(self) -> np.ndarray:
         """The 95 % slot of the whole in each past week, counted back from the origin, the last one last."""
         values, week = self._of_whole(self.values), round(HOURS_PER_WEEK / self.slot_hours)

@@ -1,0 +1,93 @@
+"""The panel of what is ahead: horizon, gap, price of being short, capacity and growth, and what they decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuplanner._optional import import_optional
+from gpuplanner.widgets.background import BackgroundPanel
+
+AS_SO_FAR = "as so far"
+GROWTHS = (-0.25, 0.0, 0.25, 0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class AheadQuestion:
+    """What the controls ask.
+
+    - ``horizon``, ``gap``: Slots that are looked at, and slots that it takes to act.
+    - ``price``: Of a GPU-hour short, in GPU-hours planned.
+    - ``capacity``: GPUs that there are.
+    - ``growth``: A year, 0.5 for half as much again; None: that of the past.
+    """
+
+    horizon: int
+    gap: int
+    price: float
+    capacity: float
+    growth: float | None = None
+
+
+class AheadPanel(BackgroundPanel[AheadQuestion, str]):
+    """Controls of a forecast, and what they decide: the quantile, the calendar of GPUs to plan, and the run-out.
+
+    Parameters
+    ----------
+    start : AheadQuestion
+        Where the controls begin.
+    draw : callable
+        From what is asked to markup; runs in the background.
+
+    Attributes
+    ----------
+    controls : dict
+        ipywidgets controls by field of the question.
+
+    Examples
+    --------
+    >>> panel = AheadPanel(AheadQuestion(48, 6, 5.0, 64.0), lambda asked: f"<p>{asked.price:g}</p>")
+    >>> panel.controls["price"].value = 8.0
+    >>> panel.ask().result()
+    '<p>8</p>'
+    """
+
+    at_once = True
+
+    def __init__(self, start: AheadQuestion, draw: Callable[[AheadQuestion], str]) -> None:
+        super().__init__(draw, "<div class='gpuplanner-answer'>{}</div>".format, working="Looking ahead ...")
+        widgets = import_optional("ipywidgets", extra="notebook")
+        look = {"style": {"description_width": "18em"}, "layout": {"width": "100%", "max_width": "44em"}}
+
+        def slider(name: str, label: str, low: float, high: float, step: float, help_: str) -> object:
+            value = getattr(start, name)
+            kind = widgets.IntSlider if isinstance(value, int) else widgets.FloatSlider
+            return kind(
+                value=value, min=min(low, value), max=max(high, value), step=step, description=label,
+                tooltip=help_, continuous_update=False, **look,
+            )  # fmt: skip
+
+        rates = sorted({*GROWTHS, *([] if start.growth is None else [start.growth])})
+        names = {None: AS_SO_FAR} | {each: f"{100 * each:+g} % a year" for each in rates}
+        self._growths = {name: value for value, name in names.items()}
+        self.controls = {
+            "horizon": slider("horizon", "Slots looked at", 6, 336, 6, "How far ahead is planned"),
+            "gap": slider("gap", "Slots that it takes to act", 0, 72, 1, "From a decision to its effect"),
+            "price": slider(
+                "price", "A GPU-hour short costs", 1.0, 30.0, 0.5, "In GPU-hours that are planned and not needed"
+            ),
+            "capacity": slider("capacity", "GPUs that there are", 1.0, 2 * start.capacity, 1.0, "The fleet"),
+            "growth": widgets.Dropdown(
+                options=list(self._growths), value=names[start.growth], description="Demand grows",
+                tooltip="In place of the growth of the past", **look,
+            ),
+        }  # fmt: skip
+        for control in self.controls.values():
+            control.observe(lambda _: self.ask_soon(), names="value")
+        self.panel = widgets.VBox([*self.controls.values(), self.status, self.answer])
+
+    @property
+    def question(self) -> AheadQuestion:
+        """What the controls ask as they stand."""
+        values = {name: control.value for name, control in self.controls.items()}
+        return AheadQuestion(**values | {"growth": self._growths[values["growth"]]})

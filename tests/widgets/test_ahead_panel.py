@@ -1,0 +1,52 @@
+"""The controls of what is ahead, in plain Python: set a value, look at the calendar and the decision."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import numpy as np
+import pytest
+
+import gpuplanner as gp
+
+
+@pytest.fixture(scope="module")
+def source():
+    return gp.ahead("sample")
+
+
+def test_the_calendar_is_the_quantile_that_a_price_implies(source):
+    """Counted anew from the paths: at the same price the planned quantile, day by day the busiest slot."""
+    table = source.calendar(48, gap=6, price=5.0).frame()
+    wanted = source.source
+    drawn = wanted.known.draws([wanted.whole], wanted.slots, 54, 1)[0, :, 6:]
+    best = wanted.cost_curve(48, 6, 5.0).filter("best")["quantile"][0]
+    slots = np.ceil(np.quantile(drawn, best, axis=0))
+    assert table["planned"].max() == slots.max()
+    assert table["day"].is_sorted()
+    assert (table["low"] <= table["high"]).all()
+    dearer = source.calendar(48, gap=6, price=30.0).frame()
+    assert (dearer["planned"] >= table["planned"]).all()
+    assert dearer["planned"].sum() > table["planned"].sum()
+
+
+def test_controls_move_calendar_and_decision(source):
+    panel = source.controls(48, price=5.0, capacity=64.0)
+    first = panel.ask().result(timeout=300)
+    assert "GPUs to plan on each day" in first
+    panel.controls["price"].value = 20.0
+    panel.controls["growth"].value = "+100 % a year"
+    asked = panel.question
+    assert (asked.price, asked.growth, asked.horizon) == (20.0, 1.0, 48)
+    second = panel.ask().result(timeout=300)
+    assert second != first
+    assert "A GPU-hour short costs 20 planned ones" in unescape(second)
+    assert panel.status.value == "Done."
+    assert re.search(r"gpuplanner-answer", panel.answer.value)
+
+
+def test_controls_begin_where_they_are_told_and_have_names(source):
+    panel = source.controls(400, price=45.0, growth=0.3)
+    assert (panel.question.horizon, panel.question.price, panel.question.growth) == (400, 45.0, 0.3)
+    assert all(one.description and one.tooltip for one in panel.controls.values())
