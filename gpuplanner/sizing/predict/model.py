@@ -86,8 +86,8 @@ class PeakModel:
 
     @functools.cached_property
     def _logs(self) -> dict[str | None, Floats]:
-        every = {None: self.knobs, **self.tools}
-        return {tool: np.log([knobs[name] for name in COMPONENTS]) for tool, knobs in every.items()}
+        every = [(None, self.knobs), *self.tools.items()]
+        return {tool: np.log([knobs[name] for name in COMPONENTS]) for tool, knobs in every}
 
     def radius(
         self, tool: str, *, known: bool, job: TrainingJob | None = None, decided: bool = False
