@@ -62,6 +62,7 @@ def test_a_killed_process_changes_nothing(tmp_path):
     assert told == [(done, 6) for done in range(1, 7)]
 
 
+@pytest.mark.long
 def test_a_task_that_kills_every_process_is_given_up():
     with pytest.raises(WorkerError, match="3 times in a row"):
         list(in_turn(deadly, [(1,), (2,)], workers=2))

@@ -120,6 +120,7 @@ def renamed(tree: Any) -> Any:
     return [*tree[:2], renamed(tree[2]), renamed(tree[3])]
 
 
+@pytest.mark.long
 def test_two_hundred_forgeries_are_all_found(problem_of: Any) -> None:
     """Of plans that change and of plans that do not, in pools that release GPUs and in pools that park them."""
     rng = np.random.default_rng(7)

@@ -15,6 +15,7 @@ from gpuplanner.study.future.outlook import demands
 from gpuplanner.study.future.plans import Planned, plan_problem
 
 WEEK = 168
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

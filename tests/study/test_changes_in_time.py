@@ -75,6 +75,6 @@ def test_windows_are_slots_in_their_zone(quick):
         ("6-8", "change_windows as HH:MM-HH:MM"),
     ],
 )
-def test_windows_that_no_change_fits_in_are_refused(windows, told):
+def test_windows_that_no_change_fits_in_are_refused(quick, windows, told):
     with pytest.raises(ScenarioError, match=told):
-        plan_problem(Scenario(change_windows=windows), "rightsized")
+        plan_problem(quick.but(path=Scenario().path, change_windows=windows), "rightsized")

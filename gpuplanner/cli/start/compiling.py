@@ -39,9 +39,9 @@ def compiled(name: str) -> tuple[str, float]:
 
     began = time.perf_counter()
     first, last, gpus, once = np.zeros(1), np.full(1, 9.0), np.full(1, 8), np.ones(1, np.int64)
-    of_all = pl.Series([0]).to_numpy()  # as a table gives it, which is another type to the compiler
-    one, node = NodeRequests(first, first, last, last, of_all, gpus, once), NodeFleet.whole([8])
-    teams = Sharing(of_all, of_all, (QuotaGroup(8.0),))
+    none = np.zeros(1, np.int64)
+    one, node = NodeRequests(first, first, last, last, none, gpus, once), NodeFleet.whole([8])
+    teams = Sharing(none, none, (QuotaGroup(8.0),))
     fleet, cut = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=1), Calendar.constant({"1g.10gb:2": 1})
     job = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "run_s": 9.0, "gpus": 1})
     job = job.with_columns(profile=pl.lit("1g.10gb"), sms_needed=8.0)

@@ -55,9 +55,10 @@ class NodeRequests:
 
     def __post_init__(self) -> None:
         """Cast and check the columns."""
+        # Copies: an array that must not be written to, as tables give them, would be another type to the compiler.
         for one in fields(self):
             kind = np.float64 if one.name.endswith("_s") else np.int64
-            object.__setattr__(self, one.name, np.asarray(getattr(self, one.name), kind))
+            object.__setattr__(self, one.name, np.array(getattr(self, one.name), kind))
         if not len(self.work):
             object.__setattr__(self, "work", np.zeros(len(self.profile), np.int64))
         object.__setattr__(self, "limit_s", np.maximum(self.limit_s, self.run_s))
@@ -157,7 +158,7 @@ class NodeFleet:
         """Cast and check the tables."""
         for name in ("gpus", "capacity", "first", "weights"):
             kind = np.float64 if name == "weights" else np.int64
-            object.__setattr__(self, name, np.asarray(getattr(self, name), kind))
+            object.__setattr__(self, name, np.array(getattr(self, name), kind))
         nodes, wide = len(self.gpus), len(self.profiles)
         fits = (
             self.capacity.ndim == 3

@@ -51,8 +51,8 @@ class NodeNetwork:
     def __post_init__(self) -> None:
         """Cast and check the tables."""
         for name in ("domains", "rack_watts", "watts"):
-            object.__setattr__(self, name, np.asarray(getattr(self, name), np.int64))
-        object.__setattr__(self, "slowdowns", np.asarray(self.slowdowns, np.float64))
+            object.__setattr__(self, name, np.array(getattr(self, name), np.int64))
+        object.__setattr__(self, "slowdowns", np.array(self.slowdowns, np.float64))
         tiers = len(self.domains)
         fits = (
             self.domains.ndim == 2
@@ -62,7 +62,7 @@ class NodeNetwork:
             and bool((self.slowdowns > 0).all() and (self.watts >= 0).all())
         )
         if self.racks is not None:
-            object.__setattr__(self, "racks", np.asarray(self.racks, np.int64))
+            object.__setattr__(self, "racks", np.array(self.racks, np.int64))
             fits = fits and self.racks.shape == self.domains.shape[1:] and len(self.watts) > 0
             fits = fits and bool((self.racks >= 0).all() and (self.racks < len(self.rack_watts)).all())
         if not fits:

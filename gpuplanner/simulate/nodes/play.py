@@ -262,7 +262,7 @@ def _world(
 
 def _of_works(rows: Floats, works: int) -> Floats:
     """A row for each kind of work; of one row, the same for all."""
-    return np.ascontiguousarray(np.broadcast_to(rows, (works, rows.shape[1])) if len(rows) == 1 else rows)
+    return np.array(np.broadcast_to(rows, (works, rows.shape[1])), order="C")
 
 
 def _cuts(fleet: NodeFleet) -> Cuts:

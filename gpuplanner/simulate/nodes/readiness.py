@@ -80,6 +80,7 @@ def readiness(
     >>> found.ready_s.tolist()  # 8 GPUs on one node never fit on nodes of 4; the last fitted long before it started
     [0.0, 0.0, 5.0, 200.0]
     """
+    start_s = np.array(start_s)  # one that must not be written to would be another type to the compiler
     kinds, kind = kinds_of(requests)
     served_by = serving_table(len(fleet.profiles), larger)
     capacity = np.where(
