@@ -70,6 +70,7 @@ def test_random_decisions_in_every_format(part: int, tmp_path: Path) -> None:
         assert all(f"`{step.file}`" in pack.files[PAGE] for step in pack.steps)
 
 
+@pytest.mark.long
 def test_a_planted_error_is_found(tmp_path: Path) -> None:
     """One instance more than fits, in the file of each of fifty decisions."""
     rng, found = np.random.default_rng(29), 0

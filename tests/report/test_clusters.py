@@ -51,6 +51,7 @@ def slurm():
     return made_up_cluster()
 
 
+@pytest.mark.long
 def test_slurm_cluster_with_its_nodes(run, tmp_path, slurm):
     (tmp_path / "sacct.txt").write_text(slurm.text)
     (tmp_path / "nodes.txt").write_text(slurm.nodes["scontrol"])

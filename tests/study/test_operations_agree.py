@@ -98,6 +98,7 @@ def cases(draw: st.DrawFn) -> tuple[PlanProblem, pl.DataFrame, ChangeCost, Drain
     return problem, plan, ChangeCost.of(board, draw(st.sampled_from(["operator", "nvml"]))), drain
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(cases())
 def test_operations_of_random_plans(case: Any) -> None:
