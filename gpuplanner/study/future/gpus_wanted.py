@@ -134,16 +134,14 @@ class Wanted:
 
     def cost_curve(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
         """What planning the whole at each quantile costs, see :func:`gpuplanner.forecast.cost_curve`."""
-        drawn = self._jobs().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:]
-        return cost_curve(drawn + self._of_whole(self.on_top(horizon, gap)), price)
+        return cost_curve(self._paths_of_whole(horizon, gap, seed), price)
 
     def calendar(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
         """GPUs to plan on each day ahead: ``day, planned, expected, low, high``, the busiest slot of the day each.
 
         What is planned is the quantile that costs least where a GPU-hour short costs `price` planned ones.
         """
-        drawn = self._jobs().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:]
-        drawn = drawn + self._of_whole(self.on_top(horizon, gap))
+        drawn = self._paths_of_whole(horizon, gap, seed)
         best = cost_curve(drawn, price).filter("best")["quantile"][0]
         low, planned, high = np.quantile(drawn, (0.05, best, 0.95), axis=0)
         slots = pl.DataFrame({
@@ -151,6 +149,11 @@ class Wanted:
             "planned": np.ceil(planned), "expected": drawn.mean(axis=0), "low": low, "high": high,
         })  # fmt: skip
         return slots.group_by("day", maintain_order=True).max()
+
+    def _paths_of_whole(self, horizon: int, gap: int, seed: int) -> np.ndarray:
+        """Sample paths of the whole, shape (n_paths, horizon), with what is announced on top."""
+        drawn = self._jobs().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:]
+        return np.asarray(drawn + self._of_whole(self.on_top(horizon, gap)))
 
     def weekly_peaks(self) -> np.ndarray:
         """The 95 % slot of the whole in each past week, counted back from the origin, the last one last."""
@@ -175,10 +178,7 @@ class Wanted:
         peaks = np.quantile(paths, (0.05, 0.5, 0.95), axis=0)
         if self.known is not None:
             slots = round(HOURS_PER_WEEK / self.slot_hours)
-            drawn = self.known.draws([self.whole], self.slots, slots, seed)[0] + self._of_whole(
-                self.on_top(slots, 0)
-            )
-            near = np.quantile(drawn, 0.95, axis=1)
+            near = np.quantile(self._paths_of_whole(slots, 0, seed), 0.95, axis=1)
             peaks[:, 0], chance[0] = np.quantile(near, (0.05, 0.5, 0.95)), (near > capacity).mean()
             by_then = np.maximum(by_then, chance[0])
         return pl.DataFrame(
