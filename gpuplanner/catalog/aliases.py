@@ -20,7 +20,7 @@ def boards_called(word: str, kinds: Collection[str] = KINDS) -> tuple[str, ...]:
     """Boards that a word may mean.
 
     Case, blanks, ``-`` and ``_`` do not matter. Words that name a board in full come first: only if there is none
-    is the maker's name left out (``nvidia_a100`` and ``A100`` are then the same).
+    is the maker's name left out (``nvidia_a100`` and ``A100`` are then the same), then the order of the parts.
 
     Parameters
     ----------
@@ -39,6 +39,8 @@ def boards_called(word: str, kinds: Collection[str] = KINDS) -> tuple[str, ...]:
     --------
     >>> boards_called("NVIDIA-H100-80GB-HBM3"), boards_called("a100_80")
     (('H100-80GB-SXM5',), ('A100-80GB',))
+    >>> boards_called("H100-SXM5-80GB")
+    ('H100-80GB-SXM5',)
     >>> boards_called("a100")
     ('A100-40GB', 'A100-80GB')
     >>> boards_called("TPU v5")
@@ -46,7 +48,7 @@ def boards_called(word: str, kinds: Collection[str] = KINDS) -> tuple[str, ...]:
     """
     table = _index(frozenset(kinds))
     fold = _fold(word)
-    return table.get(fold) or table.get(_VENDOR.sub("", fold)) or ()
+    return table.get(fold) or table.get(_VENDOR.sub("", fold)) or table.get(_parts(word)) or ()
 
 
 def names_of(board: str, kind: str) -> tuple[str, ...]:
@@ -60,6 +62,7 @@ def names_of(board: str, kind: str) -> tuple[str, ...]:
     return tuple(facts("board_names").filter(board=board, kind=kind)["name"])
 
 
+@functools.cache
 def all_boards() -> tuple[str, ...]:
     """Boards with a name in the catalogue, with and without MIG.
 
@@ -121,7 +124,7 @@ def _index(kinds: frozenset[str]) -> dict[str, tuple[str, ...]]:
 
     def add(name: str, board: str) -> None:
         fold = _fold(name)
-        for key in {fold, _VENDOR.sub("", fold)} - {""}:
+        for key in {fold, _VENDOR.sub("", fold), _parts(name)} - {""}:
             found.setdefault(key, {})[board] = None
 
     rows = facts("board_names")
@@ -136,6 +139,12 @@ def _index(kinds: frozenset[str]) -> dict[str, tuple[str, ...]]:
             add(name, board)
     order = {board: place for place, board in enumerate(rows["board"].unique(maintain_order=True))}
     return {key: tuple(sorted(boards, key=order.__getitem__)) for key, boards in found.items()}
+
+
+def _parts(name: str) -> str:
+    """Parts of a name but the maker's in order of the alphabet, apart; of one part alone nothing."""
+    parts = sorted(re.findall(r"[a-z0-9]+", _VENDOR.sub("", name.casefold())))
+    return " ".join(parts) if len(parts) > 1 else ""
 
 
 def _fold(name: str) -> str:

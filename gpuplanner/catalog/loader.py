@@ -144,7 +144,7 @@ def board_names() -> list[str]:
     >>> board_names()[0]
     'A30-24GB'
     """
-    return facts("mig_profiles")["gpu_model"].unique(maintain_order=True).to_list()
+    return list(_names()[0])
 
 
 def find_board(text: str) -> str:
@@ -171,8 +171,14 @@ def whole_board_names() -> list[str]:
     >>> whole_board_names()[:3]
     ['A10', 'A10G', 'A16']
     """
-    cut = set(board_names())
-    return [name for name in facts("board_names")["board"].unique().sort() if name not in cut]
+    return list(_names()[1])
+
+
+@functools.cache
+def _names() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Boards with a MIG geometry and without."""
+    cut = tuple(facts("mig_profiles")["gpu_model"].unique(maintain_order=True))
+    return cut, tuple(name for name in facts("board_names")["board"].unique().sort() if name not in cut)
 
 
 def find_any_board(text: str) -> str:
@@ -362,6 +368,7 @@ def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) 
     return ListPrice(middle, low, high, rows["currency"][0], rows.height, source, str(rows["date"].max()))
 
 
+@functools.cache
 def has_price(board: str, *, term: str = "on_demand") -> bool:
     """Whether a price of a board is shipped.
 

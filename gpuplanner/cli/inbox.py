@@ -190,8 +190,8 @@ def _something(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _write_hours(folder: str, file: Path) -> None:
-    from gpuplanner.export.csv import write_csv_safe
     from gpuplanner.files import require_file, write_atomically
+    from gpuplanner.files.csv import write_csv_safe
     from gpuplanner.study.past.description import hours_of_telemetry
 
     if file.suffix not in (".csv", ".parquet"):

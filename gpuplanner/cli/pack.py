@@ -66,8 +66,8 @@ def pack(
     quiet: Quiet = False,
 ) -> None:
     """Pack jobs that start, end and take a part of a GPU into few GPUs, or cheap ones, with a proven bound."""
-    from gpuplanner.export import write_csv_safe
     from gpuplanner.files import require_file
+    from gpuplanner.files.csv import write_csv_safe
     from gpuplanner.packing import read_instances, read_packing
 
     if out is not None:

@@ -255,8 +255,8 @@ def _task(wish: Wish) -> str:
 
 
 def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
-    from gpuplanner.export.csv import write_csv_safe
     from gpuplanner.files import require_file
+    from gpuplanner.files.csv import write_csv_safe
     from gpuplanner.sizing.predict import predict_table
 
     rows = _read(path)

@@ -1,6 +1,5 @@
 """Plans as files for operators and finance, each with its own check."""
 
-from gpuplanner.export.csv import write_csv_safe
 from gpuplanner.export.fleet_rules import FleetRules, PoolRule, TenantQuota
 from gpuplanner.export.index import REHEARSED, change_index, to_index_text
 from gpuplanner.export.kubernetes import allocatable, to_change_scripts, to_config_map
@@ -8,6 +7,7 @@ from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.export.reread import FileReport, verify_file
 from gpuplanner.export.slurm import GRES_CONF, to_slurm, to_slurm_files
 from gpuplanner.export.states import NodeState
+from gpuplanner.files.csv import write_csv_safe
 
 __all__ = [
     "GRES_CONF",

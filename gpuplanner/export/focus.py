@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import CheckError, message
-from gpuplanner.export.csv import write_csv_safe
+from gpuplanner.files.csv import write_csv_safe
 
 MANDATORY = (
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",

@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.catalog import board_names, parameter
 from gpuplanner.errors import GeometryError, SchemaError, message
 from gpuplanner.hardware import GpuModel, load_gpu_model
-from gpuplanner.sizing.predict import Architecture, PeakModel
+from gpuplanner.sizing.predict import Architecture, PeakModel, TrainingJob
 from gpuplanner.sizing.predict.serving import footprint, serve
 from gpuplanner.sizing.predict.throughput import Board, tokens_per_s
 from gpuplanner.sizing.predict.tools import figures
@@ -27,6 +27,8 @@ from gpuplanner.study.wish import CACHES, Wish
 
 WIDE = 10.0
 """Width of an interval of speed, as a ratio, from which it is said that it says little."""
+_UNASKED = (math.nan, math.nan, math.nan)
+"""Speed of slices that do not hold the job, on boards that nobody named: it takes time and is not shown."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,6 @@ def slice_plans(
 
     ``known`` is what the user knows of the job's speed, a row of :class:`~gpuplanner.sizing.speed.SpeedJobs`.
     """
-    from gpuplanner.sizing.speed import default_model
-
     ways = []
     for shape in shapes(wish, model, tool, parallel=False):
         job = replace(shape, accumulation=max(1, round(STEP_TOKENS / (shape.micro_batch * shape.seq))))
@@ -127,54 +127,50 @@ def slice_plans(
         if facts.name not in board_names():
             continue
         board = load_gpu_model(facts.name)
-        try:
-            speeds = default_model().predict(known, board, where="--speed-table")
-        except (
-            GeometryError
-        ):  # no source states the SMs of its slices, or the slice measured is another board's
-            continue
-        of_profile = {row["profile"]: row for row in speeds.iter_rows(named=True)}
-        for profile, room in _slices(board):
-            told = of_profile.get(profile)
-            if told is None:
+        of_slice = {
+            profile: (room, *_way(ways, room, facts, wish, peaks)) for profile, room in _slices(board)
+        }
+        asked = wish.boards or any(one[-1] for one in of_slice.values())
+        told = _speeds(known, board) if asked else dict.fromkeys(of_slice, _UNASKED)
+        for profile, (room, out, rates, job, peak, radius, fitting) in of_slice.items():
+            if profile not in told:
                 continue
-            tried = [
-                (peaks.p_oom(peak, room, radius), tokens_per_s(job, facts), job, peak, radius)
-                for job, peak, radius in ways
-            ]
-            fitting = [one for one in tried if one[0] <= wish.risk]
-            out, rates, job, peak, radius = (
-                max(fitting, key=lambda one: one[1][1]) if fitting else min(tried, key=lambda one: one[0])
-            )
-            low, rate, high = (
-                whole * told[f"speed{end}"] for whole, end in zip(rates, ("_low", "", "_high"), strict=True)
-            )
+            low, rate, high = (whole * share for whole, share in zip(rates, told[profile], strict=True))
             share, upper = share_of(board, profile), peak * math.exp(radius)
             fits.append(
-                SliceFit(
-                    facts.name,
-                    profile,
-                    room,
-                    peak,
-                    upper,
-                    out,
-                    bool(fitting),
-                    share,
-                    job.recompute,
-                    job.micro_batch,
-                    rate,
-                    low,
-                    high,
-                )
-            )
+                SliceFit(facts.name, profile, room, peak, upper, out, fitting, share, job.recompute,
+                         job.micro_batch, rate, low, high)
+            )  # fmt: skip
             if fitting:
                 memory = JobMemory(room, peak, upper, out, level)
-                plans.append(
-                    replace(
-                        priced(facts, 1, (low, rate, high), memory, wish, share), profile=profile, job=job
-                    )
-                )
+                plan = priced(facts, 1, (low, rate, high), memory, wish, share)
+                plans.append(replace(plan, profile=profile, job=job))
     return plans, fits
+
+
+def _speeds(known: pl.DataFrame, board: GpuModel) -> dict[str, tuple[float, float, float]]:
+    """Least, likely and largest speed by slice; none where no source states SMs, or another board's was measured."""
+    from gpuplanner.sizing.speed import default_model
+
+    try:
+        speeds = default_model().predict(known, board, where="--speed-table")
+    except GeometryError:
+        return {}
+    rows = speeds.select("profile", "speed_low", "speed", "speed_high").iter_rows()
+    return {profile: (low, speed, high) for profile, low, speed, high in rows}
+
+
+def _way(
+    ways: Sequence[tuple[TrainingJob, float, float]], room: float, facts: Board, wish: Wish, peaks: PeakModel
+) -> tuple[float, tuple[float, float, float], TrainingJob, float, float, bool]:
+    """The fastest way that a room holds, or the one likeliest to fit, and whether it does."""
+    tried = [
+        (peaks.p_oom(peak, room, radius), tokens_per_s(job, facts), job, peak, radius)
+        for job, peak, radius in ways
+    ]
+    if fitting := [one for one in tried if one[0] <= wish.risk]:
+        return *max(fitting, key=lambda one: one[1][1]), True
+    return *min(tried, key=lambda one: one[0]), False
 
 
 def serving_plans(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.export.csv import write_csv_safe
+from gpuplanner.files.csv import write_csv_safe
 
 RISKY = "=+-@\t\r\n＝＋－＠"
 texts = st.one_of(st.none(), st.text(alphabet="'=+-@\t\r\n＝＋－＠,\"a ß" + string.digits, max_size=6))

@@ -67,8 +67,8 @@ def allocate(
     quiet: Quiet = False,
 ) -> None:
     """Place pods on nodes, or MIG instances on GPUs, as they arrive, and say what was lost in fragments."""
-    from gpuplanner.export import write_csv_safe
     from gpuplanner.files import require_file
+    from gpuplanner.files.csv import write_csv_safe
 
     if (nodes is None) == (board is None):
         text = "allocate needs --nodes NODES for pods, or --board BOARD for MIG instances"

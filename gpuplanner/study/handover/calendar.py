@@ -19,12 +19,12 @@ from gpuplanner.export import (
     to_slurm_files,
     verify_file,
 )
-from gpuplanner.export.csv import guarded
 from gpuplanner.export.focus import FOCUS_TIME
 from gpuplanner.export.kubernetes import CONFIG_MAP, NAMESPACE
 from gpuplanner.export.pack import PAGE, Pack, Step, filled, page_tables
 from gpuplanner.export.workbook import write_workbook
 from gpuplanner.files import replaced_directory
+from gpuplanner.files.csv import guarded
 from gpuplanner.names import resolve
 from gpuplanner.planner import Plan, PlanProblem, assign
 from gpuplanner.planner.numbered.assign import layouts_before

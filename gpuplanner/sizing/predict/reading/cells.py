@@ -68,9 +68,7 @@ def board_gib(row: Mapping[str, str]) -> tuple[float | None, float | None, tuple
     if not sizes:
         if stated is not None:
             return stated, stated, (), ()
-        near = nearest(row["gpu"], all_boards())
-        hint = f", such as {near[0]}" if near else ""
-        return None, None, (), (f"gpu: {row['gpu']} is not known; add gpu_mem_gib, or name a board{hint}",)
+        return None, None, (), (_unknown(row["gpu"]),)
     if stated is None:
         return (sizes[0] if len(set(sizes)) == 1 else None), max(sizes), (), ()
     if min(abs(stated / size - 1) for size in sizes) > _OTHER_SIZE:
@@ -81,6 +79,16 @@ def board_gib(row: Mapping[str, str]) -> tuple[float | None, float | None, tuple
     return stated, stated, (), ()
 
 
+@functools.lru_cache(1024)
+def _unknown(word: str) -> str:
+    """What is said of a board that nobody knows; in a table one name stands in many rows."""
+    near = nearest(word, all_boards())
+    return (
+        f"gpu: {word} is not known; add gpu_mem_gib, or name a board{f', such as {near[0]}' if near else ''}"
+    )
+
+
+@functools.cache
 def _sheet(name: str) -> Board | None:
     try:
         return board_facts(name)

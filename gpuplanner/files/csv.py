@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.files import write_atomically
+from gpuplanner.files.single import write_atomically
 
 # Text that begins so is run as a formula; some editions do the same with the full-width characters.
 _STARTS = r"[=+\-@＝＋－＠\t\r\n]"
