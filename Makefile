@@ -10,7 +10,8 @@ demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 	$(BIN)/gpuplanner demo -o reports/demo
 
 # Rooms with a floor are traced while their own tests run; tracing all tests would take a third as long again.
-TRACED := $(foreach room,hardware ledger cost planner,tests/$(room) gpuplanner/$(room))
+TRACED := $(foreach room,hardware ledger cost planner/verification,tests/$(room) gpuplanner/$(room))
+TRACED += $(foreach laws,limits routed,tests/planner/test_$(laws).py)  # what else holds plans against the checks
 
 # The loops that play jobs are compiled once, by all processors, before tests that run side by side would each do it.
 test: $(VENV)/.dev  ## all tests but the long ones, with the coverage floors
@@ -98,13 +99,13 @@ $(VENV)/bin/uv:
 	$(BIN)/python -m pip install -q --disable-pip-version-check uv
 
 $(VENV)/.all: pyproject.toml requirements.lock | $(VENV)/bin/uv
-	$(BIN)/uv pip install -q --python $(BIN)/python --compile-bytecode -c requirements.lock -e '.[all]'
+	$(BIN)/uv pip install -q --python $(BIN)/python -c requirements.lock -e '.[all]'
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
-	$(BIN)/uv pip install -q --python $(BIN)/python --compile-bytecode -c requirements.lock -e '.[dev,bench]'
+	$(BIN)/uv pip install -q --python $(BIN)/python -c requirements.lock -e '.[dev,bench]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml requirements.lock | $(VENV)/bin/uv
-	$(BIN)/uv pip install -q --python $(BIN)/python --compile-bytecode -c requirements.lock -e '.[dev]'
+	$(BIN)/uv pip install -q --python $(BIN)/python -c requirements.lock -e '.[dev]'
 	touch $@ $(VENV)/.all

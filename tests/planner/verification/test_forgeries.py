@@ -30,7 +30,7 @@ from gpuplanner.planner import (
 )
 from gpuplanner.study import verify_any
 from tests.planner.conftest import MONDAY
-from tests.planner.forgeries import DOWNGRADED, PLAN, PROBLEM, PROOF, TEXT, Forge, pool_of
+from tests.planner.verification.forgeries import DOWNGRADED, PLAN, PROBLEM, PROOF, TEXT, Forge, pool_of
 
 HOPPER = ("1g.10gb", "2g.20gb", "3g.40gb", "gpu")
 PRICES = StatePrices(
