@@ -1,7 +1,7 @@
 """How long controls take from key press to redraw: JupyterLab in Chromium, every control moved by the keyboard.
 
-The page itself holds the watch: it notes when a key goes down, and looks at every frame for a new answer. A new answer
-is a new node, so that one with the same words counts as well. Coarse answers and pictures that are still those of the
+The page itself holds the watch: it notes when a key goes down or a list changes, and looks at every frame for a new
+answer. A new answer is a new node, so that one with the same words counts as well. Coarse answers and pictures that are still those of the
 answer before say so. ``--busy`` keeps one core at work beside it; the load of the machine is printed with the figures.
 """
 
@@ -45,7 +45,8 @@ PANELS = {
 WATCH = """
 () => {
   const answer = () => document.querySelector('.widget-vbox .gpuplanner-answer');
-  document.addEventListener('keydown', (event) => { window.pressed = event.timeStamp; }, true);
+  for (const moved of ['keydown', 'change'])
+    document.addEventListener(moved, (event) => { window.pressed = event.timeStamp; }, true);
   window.step = async (patience) => {
     const old = window.old, found = { first: null, picture: null, exact: null };
     let node = old;

@@ -17,14 +17,14 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def entry(function: Function, **options: object) -> Function:
-    """Compile a function that Python calls: at its first call, once for all.
+    """Compile a function that Python calls: at its first call, once for all. Other threads go on while it runs.
 
     The machine code is kept beside the source, else in ``NUMBA_CACHE_DIR`` or the user's cache folder, and in
     memory alone where none of them can be written. By itself numba notices a change only of the file that a
     function stands in, not of those that it calls into; so the source of its whole room is part of the key: all
     files below the folder of the package, or beside the file of a function from elsewhere.
     """
-    dispatcher = _njit()(function, **options)
+    dispatcher = _njit()(function, nogil=True, **options)
     try:
         dispatcher._cache = _cache_class(_room(Path(function.__code__.co_filename)))(function)
     except RuntimeError:
@@ -52,7 +52,7 @@ def _room(source: Path) -> Path:
 def _cache_class(room: Path) -> type[Any]:
     """Numba's cache, with the source of the room in its key."""
     base = import_optional("numba.core.caching", extra="simulate").FunctionCache
-    source = hashlib.sha256()
+    source = hashlib.sha256(Path(__file__).read_bytes())  # how is compiled stands here
     of_package = room.parent == Path(__file__).parent
     for path in sorted(room.rglob("*.py") if of_package else room.glob("*.py")):
         source.update(path.read_bytes())

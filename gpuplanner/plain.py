@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -55,11 +56,17 @@ def rounded(record: Record, decimals: int) -> Record:
     return of_plain(type(record), to_plain(record, decimals))
 
 
+@functools.cache
+def _fields(kind: type) -> Mapping[str, Any]:
+    """Fields of a record with their types, which stand there as text."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
 def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a type, and what stands for a value of it
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        names = {field.name for field in dataclasses.fields(kind)}
-        return kind(**{name: _typed(hints[name], one) for name, one in value.items() if name in names})
+        hints = _fields(kind)
+        return kind(**{name: _typed(hints[name], one) for name, one in value.items() if name in hints})
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         if value is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -38,6 +39,12 @@ PRICES = "prices"
 FILES = ("projects", "price_book", "carbon_file", "quotas", "quotas_to_try")
 """Fields that name files beside the data."""
 NOT_EMPTY = KnobRule("not empty", lambda value, _: value.strip() != "")
+
+
+@functools.cache
+def _zones() -> frozenset[str]:
+    """Names of the tz database: to list them its folder is walked."""
+    return frozenset(available_timezones())
 
 
 def windows_of(text: str) -> list[tuple[int, int]] | None:
@@ -109,7 +116,7 @@ class Scenario:
     )  # fmt: skip
     tz: str = knob(
         "data", "UTC", "Zone of calendar months, of naive times in files that are read, and of what is shown.",
-        KnobRule("a zone of the tz database, such as Europe/Berlin", lambda value, _: value in available_timezones()),
+        KnobRule("a zone of the tz database, such as Europe/Berlin", lambda value, _: value in _zones()),
     )  # fmt: skip
     smallest_group: int = knob(
         "data", 0,

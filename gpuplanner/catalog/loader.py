@@ -181,6 +181,7 @@ def _names() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return cut, tuple(name for name in facts("board_names")["board"].unique().sort() if name not in cut)
 
 
+@functools.cache
 def find_any_board(text: str) -> str:
     """Resolve the name of a board, with a MIG geometry or without; a unique prefix is enough.
 
@@ -218,6 +219,7 @@ class DataSheet:
     source: str
 
 
+@functools.cache
 def board_spec(board: str) -> DataSheet:
     """Data-sheet facts of a board, of its first variant where there are several.
 
@@ -242,6 +244,7 @@ def board_spec(board: str) -> DataSheet:
     return DataSheet(*rows.select(field.name for field in fields(DataSheet)).row(0))
 
 
+@functools.cache
 def parameter(name: str) -> Parameter:
     """One sourced figure with its range.
 
@@ -322,6 +325,7 @@ class ListPrice:
     date: str
 
 
+@functools.cache
 def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) -> ListPrice:
     """Median list price of one GPU-hour.
 

@@ -8,6 +8,7 @@ rating over "utilisation" is far off: on one fleet of A100s it would give 285 W 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import polars as pl
@@ -46,6 +47,7 @@ class PowerModel:
         return min(self.base_w + self.slope_w * activity, self.tdp_w)
 
 
+@functools.cache
 def power_model(board: str, *, side: str = "value") -> PowerModel:
     """Power law of a board from its rating and the catalogue's coefficients.
 
@@ -182,6 +184,7 @@ class CarbonFactor:
     year: str
 
 
+@functools.cache
 def carbon_factor(region: str) -> CarbonFactor:
     """Grid carbon intensity of one region.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from html import escape
+
+import polars as pl
 
 from gpuplanner import plot
 from gpuplanner.scenario import Scenario
@@ -48,7 +51,19 @@ class PanelAnswer:
 def frontier_html(found: Comparison, pinned: Comparison) -> str:
     """The frontier, with the ways of the pinned answer as outlines."""
     frame = frontier_frame(found, None if pinned == found else pinned)
-    return plot.picture_html(plot.plot_frontier(frame, limit=found.minutes, best=found.winner, names=SHORT))
+    return _picture(tuple(frame.iter_rows()), tuple(frame.schema.items()), found.minutes, found.winner)
+
+
+@functools.lru_cache(maxsize=16)
+def _picture(
+    points: tuple[tuple[object, ...], ...],
+    columns: tuple[tuple[str, pl.DataType], ...],
+    minutes: float,
+    winner: str,
+) -> str:
+    """Draw points of a frontier; prices and owners move none, so that nothing is drawn anew for them."""
+    frame = pl.DataFrame(points, schema=dict(columns), orient="row")
+    return plot.picture_html(plot.plot_frontier(frame, limit=minutes, best=winner, names=SHORT))
 
 
 def answer_html(answer: PanelAnswer, pinned: PanelAnswer, *, stale: bool = False) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
     from gpuplanner.study.decision.arena import Trial
 
 LABELS, WIDTH = "13em", "44em"
-PICTURE_S = 0.05
-"""The picture of a coarse answer is drawn once the hand rests for so long."""
+PICTURE_S, REST_S = 0.05, 2.0
+"""The picture of a coarse answer is drawn once the hand rests for so long; what may be asked next is answered then."""
+AHEAD_MOST_JOBS = 50_000
+"""With more jobs nothing is played before somebody asks for it."""
 CONTROLS = tuple(row for row in knobs_of(Scenario).values() if row.control is not None)
 """Fields of the scenario that people move in a notebook."""
 RECOMMENDED = "the recommended one"
@@ -217,6 +221,29 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     def _arrived(self, number: int, newest: PanelAnswer | None, answer: str, status: str) -> None:
         super()._arrived(number, newest, answer, status)
         self._redraw()  # another way may have been chosen meanwhile
+        if newest is not None and number == self._asked:
+            asked = newest.scenario
+            self._soon("ahead", REST_S, lambda: self._worker.submit(self._look_ahead, number, asked))
+
+    def _look_ahead(self, number: int, stands: Scenario) -> None:
+        """Answer in the worker what the lists offer beside what stands, until somebody asks for something."""
+
+        def told(policy: str, _: Trial) -> None:
+            if number != self._asked:
+                raise CancelledError
+
+        others = [(row, name) for row in CONTROLS if row.rule and not isinstance(row.control, Slider)
+                  for name in row.rule.options() if name != getattr(stands, row.name)]  # fmt: skip
+        if history(stands).jobs.height > AHEAD_MOST_JOBS:
+            return
+        with contextlib.suppress(CancelledError, GpuPlannerError):
+            for place, (row, name) in enumerate(others, 1):
+                if number != self._asked:
+                    return
+                said = f"Done. Looking ahead, {place} of {len(others)}: {row.label}, {name} ..."
+                self._in_kernel(self._told, number, said)
+                compared(stands.but(**{row.name: name}), told)
+            self._in_kernel(self._told, number, "Done.")
 
     def _changed(self) -> None:
         self._say_code()

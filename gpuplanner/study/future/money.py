@@ -85,7 +85,7 @@ def money(scenario: Scenario) -> Money:
     powered = {word: board if board is not None and _law(board) else None for word, board in boards.items()}
     measured = _measured(known, powered)
     rows = footprint(
-        booked, powered, activity=activity_of(known.jobs), facility=Facility.of(scenario.pue),
+        booked, powered, activity=activity(scenario), facility=Facility.of(scenario.pue),
         grid=grid_of(scenario, known, booked["hour"]), measured=measured,
     )  # fmt: skip
     costs = empty(Costs)
@@ -213,7 +213,7 @@ def energy_of_week(
     known = history(scenario)
     if power_of(known.fleet) is None or known.fleet.name is None:
         return None
-    watts = state_watts(known.fleet.name, activity_of(known.jobs).get(""))
+    watts = state_watts(known.fleet.name, activity(scenario).get(""))
     facility = Facility.of(scenario.pue)
     busy, idle = watts["busy"], watts["idle"]
     return RangedAmount(
@@ -264,10 +264,13 @@ def grid_of(scenario: Scenario, known: History, hours: pl.Series) -> pl.DataFram
     return grid.with_columns(pl.coalesce("market_g", pl.lit(contract, pl.Float64), "location_g"))
 
 
-def activity_of(jobs: pl.DataFrame) -> dict[str, float]:
+@stage
+def activity(scenario: Scenario) -> Mapping[str, float]:
     """Mean SM activity of each tenant's jobs, weighed by GPU time; under no name that of all."""
-    seen = jobs.filter(pl.col("sm_activity").is_not_null()).with_columns(
-        weight=pl.col("gpus") * pl.col("run_s")
+    seen = (
+        history(scenario)
+        .jobs.filter(pl.col("sm_activity").is_not_null())
+        .with_columns(weight=pl.col("gpus") * pl.col("run_s"))
     )
     mean = (pl.col("sm_activity") * pl.col("weight")).sum() / pl.col("weight").sum()
     means = {str(name): value for name, value in seen.group_by("tenant").agg(mean).iter_rows()}

@@ -19,7 +19,7 @@ from gpuplanner.solving.linear import LinearModel
 from gpuplanner.solving.solver import solve
 from gpuplanner.study.decision.record import compared
 from gpuplanner.study.future.burst import LEAST_H, Array, wanted
-from gpuplanner.study.future.money import activity_of, book_of, grid_of
+from gpuplanner.study.future.money import activity, book_of, grid_of
 from gpuplanner.study.past.history import history
 from gpuplanner.units import GRAMS_PER_KILOGRAM, SECONDS_PER_HOUR, WATTS_PER_KILOWATT
 
@@ -99,7 +99,7 @@ def shift_plan(scenario: Scenario, waits: Mapping[str, float], *, by: str = "car
     begin, hours, gpus = (jobs[name].to_numpy() for name in ("begin", "hours", "gpus"))
     first, last = begin[:, None] + DELAYS, (begin + hours)[:, None] + DELAYS
     may = (jobs["wait"].to_numpy()[:, None] >= DELAYS) & (last <= grid.height)
-    seen, facility = activity_of(known.jobs), Facility.of(scenario.pue)
+    seen, facility = activity(scenario), Facility.of(scenario.pue)
     watts = {name: state_watts(board, seen.get(name, seen.get(""))) for name in jobs["tenant"].unique()}
 
     def saved(name: str, side: str) -> Array:
