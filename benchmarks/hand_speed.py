@@ -1,8 +1,9 @@
 """How long controls take from key press to redraw: JupyterLab in Chromium, every control moved by the keyboard.
 
 The page itself holds the watch: it notes when a key goes down or a list changes, and looks at every frame for a new
-answer. A new answer is a new node, so that one with the same words counts as well. Coarse answers and pictures that are still those of the
-answer before say so. ``--busy`` keeps one core at work beside it; the load of the machine is printed with the figures.
+answer. A new answer is a new node, so that one with the same words counts as well. Coarse answers and pictures that
+are still those of the answer before say so. ``--busy`` keeps one core at work beside it; the load of the machine is
+printed with the figures.
 """
 
 from __future__ import annotations
