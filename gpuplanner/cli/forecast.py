@@ -283,9 +283,9 @@ def _ahead(
 
 
 def _has_jobs(asked: Scenario) -> bool:
-    from gpuplanner.study.past.history import load_trace
+    from gpuplanner.study.bundled import data_folder
 
-    return "jobs" in load_trace(asked.data).tables
+    return (data_folder(asked.data) / "jobs.parquet").is_file()
 
 
 def _instant(text: str | None, zone: str) -> datetime | None:

@@ -114,9 +114,9 @@ def ingest(
             node=node,
             gpu=gpu,
         )
-    show(done.dataset.summary(), as_json=as_json)
+    show(done.told.summary(), as_json=as_json)
     if not quiet:
-        for check, severity, rows in done.dataset.quality.select("check", "severity", "rows").iter_rows():
+        for check, severity, rows in done.told.quality.select("check", "severity", "rows").iter_rows():
             say(f"{severity}: {check}: {rows} row(s)")
         say(f"{out}: {done.news()}")
 

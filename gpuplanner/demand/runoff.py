@@ -370,7 +370,9 @@ def run_off(
     classes = table.select(
         pl.col("job_class").cast(pl.String).fill_null(""),
         pl.Series("wide", width_class(table["gpus"].fill_null(1.0).to_numpy())),
-        pl.col("tenant"),  # last: a tenant of whom little is known runs like jobs of the same class and width
+        pl.col("tenant").cast(
+            pl.String
+        ),  # last: a tenant of whom little is known runs like jobs of the same class and width
     )
     return RunOff(
         names=tuple(names),

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, file_name, message
 from gpuplanner.files import held_directory, spare_room
@@ -23,7 +22,7 @@ from gpuplanner.inbox.core.merge_jobs import SUPERSEDED
 from gpuplanner.inbox.core.months import MONTH, SAMPLES
 from gpuplanner.inbox.core.source import useful
 from gpuplanner.inbox.draft import TERMS, Draft, replace_dataset
-from gpuplanner.inbox.growth import as_it_is, laid_over, with_months, without
+from gpuplanner.inbox.growth import as_it_is, laid_over, with_files, without
 from gpuplanner.inbox.registry import AUTO, name_of, read
 from gpuplanner.inbox.sources import SOURCES
 from gpuplanner.inbox.store import (
@@ -31,6 +30,7 @@ from gpuplanner.inbox.store import (
     OF_EACH,
     open_dataset,
     read_sources,
+    told_by,
 )
 from gpuplanner.workers import Workers, in_turn
 
@@ -52,8 +52,8 @@ class Added:
 
     Attributes
     ----------
-    dataset : Dataset
-        All that the folder holds now.
+    directory : Path
+        The folder.
     source : str
         The source that was read.
     added, replaced, unchanged : tuple of str
@@ -63,18 +63,28 @@ class Added:
         Months of samples that were written, ``2026-01``; the others keep their bytes.
     """
 
-    dataset: Dataset
+    directory: Path
     source: str
     added: tuple[str, ...]
     replaced: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     months: tuple[str, ...] = ()
 
+    @cached_property
+    def dataset(self) -> Dataset:
+        """All that the folder holds, read when it is first asked for."""
+        return open_dataset(self.directory)
+
+    @cached_property
+    def told(self) -> Dataset:
+        """What the folder says of itself, without its tables."""
+        return told_by(self.directory)
+
     def news(self) -> str:
         """One line: what was done, or that there was nothing to do."""
         if not self.added and not self.replaced:
             return f"nothing to do: {len(self.unchanged)} file(s) read before, none new or changed"
-        again = self.dataset.rejects.filter(pl.col("reason") == SUPERSEDED).height
+        again = self.told.quality.filter(check=f"rejected: {SUPERSEDED}")["rows"].sum()
         told = f"; {again} row(s) told again by a later export" if again else ""
         told += f"; months written: {', '.join(self.months)}" if self.months else ""
         counts = f"{len(self.added)} file(s) added, {len(self.replaced)} replaced, {len(self.unchanged)} read before"
@@ -142,7 +152,8 @@ def add(
     ...     first = add("itp", [january], mine)
     ...     second = add("auto", [power], mine, tz="UTC")
     ...     again = add("itp", [january], mine)
-    >>> sorted(second.dataset.tables), second.dataset.kind, again.unchanged
+    ...     whole = second.dataset
+    >>> sorted(whole.tables), whole.kind, again.unchanged
     (['coverage', 'jobs'], 'jobs', ('january.csv',))
     """
     with held_directory(directory, mark=MARK, inputs=paths) as directory:
@@ -162,7 +173,7 @@ def add(
         _require_terms(directory, known, wanted)
         _refuse_numbered(name, known, given)
         if not fresh:
-            return Added(open_dataset(directory), name, (), (), unchanged)
+            return Added(directory, name, (), (), unchanged)
         if whole:
             _refuse_twins(fresh, before)
 
@@ -172,27 +183,28 @@ def add(
             found = change(found)
             return replace(found, provenance={**found.provenance, **own})
 
-        long = SOURCES[name].read_months
-        if long is not None and known is None and not terms:
+        long = SOURCES[name].read_long
+        if long is not None and known is None and not terms and not (whole and len(fresh) > 1):
             # In the folder itself nothing may stand half-written; beside it, what a killed run leaves is swept.
             with spare_room(directory) as room:
                 files = useful(f"source {name!r}", given, SOURCES[name].options)
                 read_long = change(long(fresh, room, f"{layer}.parquet", **files))
                 facts_read = {**read_long.provenance, **own}
-                grown = with_months(draft, replace(read_long, provenance=facts_read), layer, room)
+                _refuse_rivals({*read_long.tables, *(["jobs"] if whole else [])}, facts, layer)
+                grown = with_files(draft, replace(read_long, provenance=facts_read), layer, room)
                 replace_dataset(directory, grown)
         else:
             seen = [Path(path).absolute() if isinstance(workers, str) else path for path in fresh]
             tasks = [(name, [path], given) for path in seen] if whole else [(name, fresh, given)]
             found = dict(in_turn(_read_files, tasks, workers=workers))
             new = [changed(found.pop(number)) for number in range(len(tasks))]
-            _refuse_rivals(new[0], facts, layer)
+            _refuse_rivals(new[0].tables, facts, layer)
             grown = laid_over(draft, layer, new, known, by_metric=SOURCES[name].by_metric)
             replace_dataset(directory, grown)
     names = tuple(file_name(path) for path in fresh)
     again = tuple(each for each in names if whole and each in before)
     added = tuple(each for each in names if each not in again)
-    return Added(open_dataset(directory), name, added, again, unchanged, _months(grown, directory))
+    return Added(directory, name, added, again, unchanged, _months(grown, directory))
 
 
 def _read_files(name: str, paths: Sequence[str | Path], options: Mapping[str, Any]) -> Dataset:
@@ -220,12 +232,12 @@ def add_read(read: Dataset, directory: str | Path) -> Added:
         facts, draft = as_it_is(directory)
         known = facts.get(name)
         _require_terms(directory, known, {})
-        _refuse_rivals(read, facts, name)
+        _refuse_rivals(read.tables, facts, name)
         new = replace(read, provenance={**read.provenance, TERMS: {}})
         grown = laid_over(draft, name, [new], known, by_metric=SOURCES[name].by_metric)
         replace_dataset(directory, grown)
     files = tuple(file["name"] for file in read.provenance["files"])
-    return Added(open_dataset(directory), name, files, months=_months(grown, directory))
+    return Added(directory, name, files, months=_months(grown, directory))
 
 
 def add_live(
@@ -341,11 +353,11 @@ def _refuse_numbered(name: str, known: Mapping[str, Any] | None, given: Mapping[
         raise TraceFormatError(message(f"source {name!r}", expected, got, todo))
 
 
-def _refuse_rivals(new: Dataset, facts: Mapping[str, Mapping[str, Any]], name: str) -> None:
+def _refuse_rivals(tables: Collection[str], facts: Mapping[str, Mapping[str, Any]], name: str) -> None:
     """Two sources of one table would contradict each other; telemetry may come from several."""
     shared = {SAMPLES, *OF_EACH}
     for source, each in facts.items():
-        both = sorted(set(new.tables) & set(each.get("tables", ())) - shared)
+        both = sorted(set(tables) & set(each.get("tables", ())) - shared)
         if source != name and both:
             expected = f"no other source of {', '.join(both)}"
             todo = "Keep each in a folder of its own."

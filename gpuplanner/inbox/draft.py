@@ -15,8 +15,8 @@ import polars as pl
 from gpuplanner.files import replaced_directory, to_json
 from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
 from gpuplanner.inbox.core.findings import Finding, combined, report
-from gpuplanner.inbox.core.kept_files import read_table
-from gpuplanner.inbox.core.months import SAMPLES, by_month, of_span, scan_months, write_month
+from gpuplanner.inbox.core.kept_files import read_table, scan_table
+from gpuplanner.inbox.core.months import SAMPLES, by_month, of_span, scan_months, write_month, write_table
 from gpuplanner.inbox.core.quarantine import (
     QUARANTINED,
     believed,
@@ -49,13 +49,14 @@ class Draft:
     """What a folder shall hold.
 
     - ``layers``: Source → what it said of itself, in the order in which they came.
-    - ``tables``: Tables on top, but for :data:`OF_EACH`, which follow from the layers.
+    - ``tables``: Tables on top, or the files that hold them as they are, but for :data:`OF_EACH`, which follow from
+      the layers.
     - ``months``: Month's folder and source → its samples, or the file that holds them as they are.
     - ``parts``: Source and key → a part of its list of jobs, or the folder that holds it as it is.
     """
 
     layers: Mapping[str, Layer]
-    tables: Mapping[str, pl.DataFrame]
+    tables: Mapping[str, pl.DataFrame | Path]
     months: Mapping[tuple[str, str], pl.DataFrame | Path]
     parts: Mapping[tuple[str, str], Dataset | Path]
 
@@ -129,19 +130,21 @@ def replace_dataset(directory: str | Path, draft: Draft) -> Path:
 def _judged(draft: Draft) -> Draft:
     """Jobs judged by the inventory, whichever source gave it, and when."""
     jobs, inventory = draft.tables.get("jobs"), draft.tables.get("inventory")
-    if jobs is None or inventory is None:
+    if jobs is None or not isinstance(inventory, pl.DataFrame):
         return draft
+    jobs = jobs if isinstance(jobs, pl.DataFrame) else read_table(jobs, Jobs)
     name = next((name for name, layer in draft.layers.items() if "jobs" in layer.facts["tables"]), None)
     if name is None:
         return draft
     layer = draft.layers[name]
     found: list[Finding] = []
+    before = jobs
     if "inventory" not in layer.facts["tables"]:
         # Boards of which the words left a doubt may follow from the nodes.
         known, _, found = resolve_jobs(jobs, inventory, layer.facts.get(TERMS, {}).get("boards"))
         jobs = conform(known, Jobs, where="jobs")
     marked = with_quarantine(jobs, inventory)
-    if marked.equals(draft.tables["jobs"]):
+    if marked.equals(before):
         return draft
     until = datetime.fromisoformat(layer.facts["span_end"])
     counted = {"gpu_hours": gpu_hours(believed(marked), until), **quarantine_facts(marked, until)}
@@ -158,7 +161,7 @@ def _judged(draft: Draft) -> Draft:
 
 def _fill(folder: Path, draft: Draft) -> None:
     for name, table in draft.tables.items():
-        table.write_parquet(folder / f"{name}.parquet")
+        _write_table(table, folder / f"{name}.parquet")
     for (month, source), samples in draft.months.items():
         path = folder / SAMPLES / month / f"{source}.parquet"
         if isinstance(samples, Path):
@@ -172,14 +175,15 @@ def _fill(folder: Path, draft: Draft) -> None:
         if isinstance(part, Path):
             shutil.copytree(part, place, copy_function=linked)
         else:
-            _write_part(place, part)
+            write_part(place, part)
     layers = list(draft.layers.values())
-    rejects = pl.concat([layer.rejects for layer in layers])
-    rejects.write_parquet(folder / "rejects.parquet")
-    rows = {name: table.height for name, table in draft.tables.items()} | {"rejects": rejects.height}
+    rejects = [layer.rejects for layer in layers]
+    together = rejects[0] if len(rejects) == 1 else pl.concat(map(scan_table, rejects))
+    _write_table(together, folder / "rejects.parquet")
+    rows = {name: height_of(folder / f"{name}.parquet") for name in [*draft.tables, "rejects"]}
     stored = Stored(folder, {"sources": [layer.facts for layer in layers]})
     for name, table in _of_each(stored, layers).items():
-        table.write_parquet(folder / f"{name}.parquet")
+        write_table(table, folder / f"{name}.parquet")
         rows[name] = table.height
     told: dict[str, Any] = {}
     findings = [Finding(*row) for layer in layers for row in layer.quality.iter_rows()]
@@ -196,13 +200,14 @@ def _fill(folder: Path, draft: Draft) -> None:
 
 
 def _join(
-    folder: Path, stored: Stored, raw: pl.LazyFrame, tables: Mapping[str, pl.DataFrame]
+    folder: Path, stored: Stored, raw: pl.LazyFrame, tables: Mapping[str, pl.DataFrame | Path]
 ) -> tuple[dict[str, Any], list[Finding]]:
     """Work out who held the devices of the telemetry, and keep it."""
-    jobs = tables["jobs"]
+    jobs = scan_table(tables["jobs"]).collect()
+    names = scan_table(tables["job_names"]).collect() if "job_names" in tables else None
     facts = next(each for each in stored.facts.values() if "jobs" in each["tables"])
     until = datetime.fromisoformat(facts["span_end"])
-    holders = find_holders(devices_of(raw), jobs, tables.get("job_names"), until)
+    holders = find_holders(devices_of(raw), jobs, names, until)
     holders.devices.write_parquet(folder / "devices.parquet")
     holders.spans.write_parquet(folder / "holders.parquet")
     seen = read_table(folder / "coverage.parquet", TABLES["coverage"])
@@ -224,15 +229,28 @@ def _of_each(stored: Stored, layers: Sequence[Layer]) -> dict[str, pl.DataFrame]
 
 def _write_layer(folder: Path, layer: Layer) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    layer.rejects.write_parquet(folder / "rejects.parquet")
+    _write_table(layer.rejects, folder / "rejects.parquet")
     for name, table in layer.tables.items():
-        table.write_parquet(folder / f"{name}.parquet")
+        write_table(table, folder / f"{name}.parquet")
     (folder / "quality.json").write_text(to_json(layer.quality.to_dicts()), encoding="utf-8")
 
 
-def _write_part(folder: Path, part: Dataset) -> None:
-    _write_layer(folder, Layer(part.provenance, part.quality, part.rejects, part.tables))
+def write_part(folder: Path, part: Dataset, rejects: Path | None = None) -> None:
+    """Write a part of a list of jobs, whose rejects may stand in a file already."""
+    _write_layer(folder, Layer(part.provenance, part.quality, rejects or part.rejects, part.tables))
     (folder / "provenance.json").write_text(to_json(dict(part.provenance)), encoding="utf-8")
+
+
+def _write_table(table: pl.DataFrame | pl.LazyFrame | Path, path: Path) -> None:
+    if not isinstance(table, Path):
+        write_table(table, path)
+    elif table != path:
+        linked(table, path)
+
+
+def height_of(path: Path) -> int:
+    """Number of rows of a table."""
+    return int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
 
 
 def linked(source: str | Path, target: str | Path) -> None:

@@ -8,11 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.kept_files import scan_table
 from gpuplanner.inbox.core.merge_jobs import merge
 from gpuplanner.inbox.core.months import MONTH, SAMPLES, months
 from gpuplanner.inbox.core.table_rows import merge_tables
-from gpuplanner.inbox.draft import Draft, as_layer
+from gpuplanner.inbox.draft import Draft, as_layer, write_part
 from gpuplanner.inbox.store import (
     MARK,
     OF_EACH,
@@ -32,8 +35,16 @@ def as_it_is(directory: Path) -> tuple[Mapping[str, Mapping[str, Any]], Draft]:
     """Facts of the sources that a folder has, and all that it holds, to be kept as it is."""
     if not (directory / MARK.file).is_file():
         return {}, Draft({}, {}, {}, {})
-    whole, stored = open_dataset(directory), Stored(directory, read_provenance(directory))
-    tables = {name: table for name, table in whole.tables.items() if name not in OF_EACH}
+    # All is checked; the jobs, which may be many, stay where they are.
+    whole, stored = (
+        open_dataset(directory, columns=["attempt"]),
+        Stored(directory, read_provenance(directory)),
+    )
+    tables: dict[str, pl.DataFrame | Path] = {
+        name: directory / "jobs.parquet" if name == "jobs" else table
+        for name, table in whole.tables.items()
+        if name not in OF_EACH
+    }
     files = {
         (month, source): path
         for source in stored.telemetry
@@ -73,7 +84,7 @@ def laid_over(
             {**draft.months, **fresh.months}, draft.parts,
         )  # fmt: skip
     layer = draft.layers[name]
-    old = Dataset(layer.tables, layer.rejects, layer.quality, layer.facts)
+    old = Dataset(layer.tables, scan_table(layer.rejects).collect(), layer.quality, layer.facts)
     if kind == SAMPLES:
         there = {month: path for (month, source), path in draft.months.items() if source == name}
         files = {month: path for month, path in there.items() if isinstance(path, Path)}
@@ -81,14 +92,22 @@ def laid_over(
         kept = {**draft.months, **{(month, name): samples for month, samples in changed.items()}}
         layers = {**draft.layers, name: as_layer(whole, [SAMPLES])}
         return replace(draft, layers=layers, months=kept)
-    merged = merge_tables(old, only, layer.tables[kind] if kind in OF_EACH else draft.tables[kind])
+    there_now = layer.tables[kind] if kind in OF_EACH else draft.tables[kind]
+    merged = merge_tables(old, only, scan_table(there_now).collect())
     beside = {each: layer.tables.get(each) for each in OF_EACH if each != kind} | dict(only.tables)
     grown = Draft.of(merged.with_tables(**beside | {kind: merged.table}))
     return replace(draft, layers={**draft.layers, **grown.layers}, tables={**draft.tables, **grown.tables})
 
 
-def with_months(draft: Draft, read: Dataset, layer: str, room: Path) -> Draft:
-    """New telemetry whose samples stand in files already, by month."""
+def with_files(draft: Draft, read: Dataset, layer: str, room: Path) -> Draft:
+    """A new source whose rows stand in files already: jobs and rejects, or samples by month."""
+    if (jobs := room / "jobs.parquet").exists():
+        rejects = room / "rejects.parquet"
+        told = replace(as_layer(read, ["jobs"]), rejects=rejects)
+        write_part(room, read, rejects)
+        tables = {**draft.tables, **Draft.of(read).tables, "jobs": jobs}
+        parts = {**draft.parts, (layer, _key(read)): room}
+        return replace(draft, layers={**draft.layers, layer: told}, tables=tables, parts=parts)
     found = {(path.parent.name, layer): path for path in sorted(room.glob(f"{MONTH}*/{layer}.parquet"))}
     layers = {**draft.layers, layer: as_layer(read, [SAMPLES])}
     return replace(draft, layers=layers, months={**draft.months, **found})

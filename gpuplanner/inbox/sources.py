@@ -133,6 +133,7 @@ SLURM = (
         "slurm",
         "Slurm accounting: sacct --parsable2, with or without header, or sacct --json (alias: sacct)",
         Form("accounting", "slurm.sacct:read_slurm", frozenset({"tz", "nodes", "columns", "boards"})),
+        in_blocks=True,
     ),
 )
 

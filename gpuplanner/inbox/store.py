@@ -8,7 +8,7 @@ for each source. Telemetry is joined to jobs when it is read, see :mod:`gpuplann
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -57,7 +57,8 @@ class Layer:
 
     facts: Mapping[str, Any]
     quality: pl.DataFrame
-    rejects: pl.DataFrame
+    rejects: pl.DataFrame | Path
+    """Or the file that holds them as they are."""
     tables: Mapping[str, pl.DataFrame]
     """Those of :data:`OF_EACH`."""
 
@@ -80,7 +81,7 @@ class Stored:
         return Layer(
             self.facts[source],
             read_findings(folder / "quality.json"),
-            read_table(folder / "rejects.parquet", REJECTS),
+            folder / "rejects.parquet",
             {
                 name: read_table(folder / f"{name}.parquet", TABLES[name])
                 for name in OF_EACH
@@ -168,19 +169,19 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None)
     if counted != provenance.get("rows"):
         expected = f"the rows its provenance.json states: {provenance.get('rows')}"
         raise TraceFormatError(message(str(folder), expected, str(counted), REMEDY))
+    read = None if scan is None else _checked(scan, folder)
+    return replace(told_by(folder), tables=tables, rejects=rejects, scan=read)
+
+
+def told_by(folder: Path) -> Dataset:
+    """What a folder says of itself, without its tables."""
+    provenance = read_provenance(folder)
     first, *others = (
         {name: value for name, value in facts.items() if name != "tables"}
-        for facts in ordered_facts(stored.facts)
+        for facts in ordered_facts(Stored(folder, provenance).facts)
     )
-    return Dataset(
-        tables,
-        rejects,
-        read_findings(folder / "quality.json"),
-        first,
-        others=tuple(others),
-        join=provenance.get("join"),
-        scan=None if scan is None else _checked(scan, folder),
-    )
+    quality, none = read_findings(folder / "quality.json"), pl.DataFrame(schema=REJECTS)
+    return Dataset({}, none, quality, first, others=tuple(others), join=provenance.get("join"))
 
 
 def scan_samples(

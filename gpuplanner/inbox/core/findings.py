@@ -150,15 +150,23 @@ def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, of: str = "job_i
     ]
 
 
-def reject_findings(rejects: pl.DataFrame, rows_in: int, harmless: Iterable[str]) -> list[Finding]:
-    """Count the rejected rows by reason."""
-    if rejects.is_empty():
-        return []
-    reasons = rejects.group_by("reason", maintain_order=True).agg(
-        pl.len(), pl.col("file").first(), pl.col("row").first()
+def reasons_of(rejects: pl.DataFrame) -> pl.DataFrame:
+    """Rejected rows by reason, how many and where the first stands: ``reason, rows, file, row``.
+
+    Examples
+    --------
+    >>> reasons_of(pl.DataFrame({"file": "a", "row": [3, 7], "reason": "no job", "raw": ""})).rows()
+    [('no job', 2, 'a', 3)]
+    """
+    return rejects.group_by("reason", maintain_order=True).agg(
+        pl.len().cast(pl.Int64).alias("rows"), pl.col("file").first(), pl.col("row").first()
     )
+
+
+def reject_findings(reasons: pl.DataFrame, rows_in: int, harmless: Iterable[str]) -> list[Finding]:
+    """Say what :func:`reasons_of` counted."""
     harmless = set(harmless)
-    faulty = rejects.height - rejects.filter(pl.col("reason").is_in(sorted(harmless))).height
+    faulty = reasons.filter(~pl.col("reason").is_in(sorted(harmless)))["rows"].sum()
     grave = "error" if faulty > GRAVE_SHARE * rows_in else "warning"
     return [
         Finding(
@@ -168,7 +176,7 @@ def reject_findings(rejects: pl.DataFrame, rows_in: int, harmless: Iterable[str]
             "none: not a job" if reason in harmless else "left out of every figure",
             f"{file}, line {line}",
         )
-        for reason, rows, file, line in reasons.sort("len", "reason", descending=[True, False]).iter_rows()
+        for reason, rows, file, line in reasons.sort("rows", "reason", descending=[True, False]).iter_rows()
     ]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import dataframely as dy
@@ -12,12 +13,13 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, file_name, message
-from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
+from gpuplanner.inbox.core.dataset import REJECTS, Dataset, gpu_hours
 from gpuplanner.inbox.core.findings import (
     JOB_CHECKS,
     UNSORTED,
     Check,
     Finding,
+    combined,
     gap_findings,
     of_files,
     reject_findings,
@@ -26,16 +28,18 @@ from gpuplanner.inbox.core.findings import (
 )
 from gpuplanner.inbox.core.lines.rows import HEADER_AGAIN, Rows
 from gpuplanner.inbox.core.lines.text_file import TextFile
+from gpuplanner.inbox.core.long_rows import PART_ROWS, LongRows
 from gpuplanner.inbox.core.merge_jobs import KEY, SUPERSEDED
-from gpuplanner.inbox.core.quarantine import believed, quarantine_facts, quarantine_findings, with_quarantine
-from gpuplanner.inbox.core.shares import resolve_jobs
+from gpuplanner.inbox.core.months import write_parts
+from gpuplanner.inbox.core.quarantine import believed, quarantine_facts, quarantine_findings, quarantine_of
+from gpuplanner.inbox.core.shares import Counting
 from gpuplanner.inbox.core.times import iso
 from gpuplanner.schemas import Jobs, conform, filter_rows
 
 
-def file_findings(rows: Rows, harmless: Sequence[str] = ()) -> list[Finding]:
+def file_findings(rows: Rows | LongRows, harmless: Sequence[str] = ()) -> list[Finding]:
     """What the rejects, and the files themselves, make one doubt."""
-    faults = reject_findings(rows.rejects, rows.count, [HEADER_AGAIN, *harmless])
+    faults = reject_findings(rows.reasons, rows.count, [HEADER_AGAIN, *harmless])
     return [*faults, *of_files(rows.file_names(), [file.ends_open for file in rows.files], rows.blank)]
 
 
@@ -45,7 +49,7 @@ def sorted_rejects(rows: Rows) -> pl.DataFrame:
 
 
 def provenance(
-    rows: Rows,
+    rows: Rows | LongRows,
     *,
     source: str,
     span: tuple[datetime | None, datetime | None],
@@ -64,8 +68,8 @@ def provenance(
             for name, file in [*named, *((file_name(file.path), file) for file in more_files)]
         ],
         "rows_in": rows.count,
-        "rows_kept": rows.good.height,
-        "rows_rejected": rows.rejects.height,
+        "rows_kept": rows.height,
+        "rows_rejected": rows.reasons["rows"].sum(),
         "span_start": iso(span[0]),
         "span_end": iso(span[1]),
         "time_zone": time_zone,
@@ -75,12 +79,12 @@ def provenance(
     }
 
 
-def require_some(rows: Rows, source: str, what: str = "job") -> None:
+def require_some(rows: Rows | LongRows, source: str, what: str = "job") -> None:
     """Refuse files of which no row is left."""
-    if not rows.good.is_empty():
+    if rows.height:
         return
-    reasons = rows.rejects["reason"].value_counts(sort=True).head(5).iter_rows()
-    got = "; ".join(f"{reason} in {count} row(s)" for reason, count in reasons)
+    reasons = rows.reasons.sort("rows", descending=True, maintain_order=True).head(5).iter_rows()
+    got = "; ".join(f"{reason} in {count} row(s)" for reason, count, *_ in reasons)
     text = message(
         f"{source}: {', '.join(rows.file_names()[:5])}",
         f"at least one readable {what}",
@@ -98,7 +102,7 @@ ORDER_FAULTS = {
 
 
 def assemble(
-    rows: Rows,
+    rows: Rows | LongRows,
     *,
     source: str,
     time_zone: str | None = None,
@@ -110,34 +114,128 @@ def assemble(
     inventory: pl.DataFrame | None = None,
     boards: Mapping[str, str] | None = None,
     more_files: Sequence[TextFile] = (),
+    into: Path | None = None,
 ) -> Dataset:
-    """Make a trace of rows that have the columns of ``schemas.Jobs``."""
+    """Make a trace of rows that have the columns of ``schemas.Jobs``.
+
+    Long rows hold no attempt twice. With a folder ``into``, jobs and rejects are written there, and what is given back
+    has neither.
+    """
     instants = [pl.col("submit_time", "start_time", "end_time").max()]
     seen = pl.max_horizontal(*instants, *([] if last_seen is None else [last_seen.max()]))
-    rows = _without_duplicates(rows.reject(ORDER_FAULTS), seen)
-    counted, inventory, findings = resolve_jobs(rows.good, inventory, boards)
-    rows, jobs = satisfying_schema(replace(rows, good=counted), Jobs, source)
-    require_some(rows, source)
-    jobs = with_quarantine(jobs, inventory)
-    sound = rows.good.filter(jobs["quarantined"].is_null())
-    until: datetime = sound.select(seen).item()
-    findings += run_checks(sound, [UNSORTED, *JOB_CHECKS, *checks])
-    findings += [*file_findings(rows, [SUPERSEDED, *harmless]), *quarantine_findings(jobs, until)]
-    jobs = jobs.sort("submit_time", maintain_order=True)
-    told = believed(jobs)
-    findings += gap_findings(told["submit_time"])
+    if isinstance(rows, Rows):
+        long = LongRows.of([_without_duplicates(rows.reject(ORDER_FAULTS), seen)])
+    else:
+        long = rows.then(lambda part: part.reject(ORDER_FAULTS)).settle()
+    counting = Counting.of(long.good, inventory, boards)
+    looked_at = {name for check in checks for name in check.condition.meta.root_names()}
+    looked_at |= set() if last_seen is None else set(last_seen.meta.root_names())
+
+    def as_jobs(part: Rows) -> Rows:
+        counted = replace(part, good=counting.count(part.good))
+        sound, jobs = satisfying_schema(counted, Jobs, source)
+        more = sorted(looked_at - set(jobs.columns))
+        return replace(sound, good=jobs.hstack(sound.good.select(more)).with_row_index("place", long.height))
+
+    long.then(as_jobs).settle()
+    require_some(long, source)
+    marks = quarantine_of(long.good, counting.inventory)
+    looked = _looked_at(long, marks, seen, [*JOB_CHECKS, *checks])
+    findings = [*counting.findings, *looked.findings, *file_findings(long, [SUPERSEDED, *harmless])]
+    findings += quarantine_findings(looked.marked, looked.until)
+    told = looked.hours.drop_nulls()
+    findings += gap_findings(pl.concat([told["first"], told["last"]]).sort())
+    held: list[float] = []
+
+    def ordered() -> Iterator[pl.DataFrame]:
+        for part in long.good.in_order("submit_time", _bounds(looked.hours), ["place"]):
+            jobs = _marked(part, marks).select(*Jobs.columns())
+            held.append(gpu_hours(believed(jobs), looked.until))
+            yield jobs
+
+    tables, rejects = _written(ordered, long, into)
     known = provenance(
-        rows,
+        long,
         source=source,
-        span=(told["submit_time"][0], until),
+        span=(told["first"].min(), looked.until),  # type: ignore[arg-type]
         time_zone=time_zone,
         origin=origin,
         notes=notes,
         more_files=more_files,
     )
-    known |= {"gpu_hours": gpu_hours(told, until), **quarantine_facts(jobs, until)}
-    found = Dataset({"jobs": jobs}, sorted_rejects(rows), report(findings), known)
-    return found.with_tables(inventory=inventory)
+    marked = looked.marked.sort("submit_time", maintain_order=True)
+    known |= {"gpu_hours": sum(held), **quarantine_facts(marked, looked.until)}
+    return Dataset(tables, rejects, report(findings), known).with_tables(inventory=counting.inventory)
+
+
+@dataclass(frozen=True, eq=False)
+class _Looked:
+    """What a look at all jobs told: findings, the jobs in quarantine, the end of the observation, the hours.
+
+    ``hours``: ``hour``, ``rows`` submitted in it, the ``first`` and ``last`` of those believed.
+    """
+
+    findings: list[Finding]
+    marked: pl.DataFrame
+    until: datetime
+    hours: pl.DataFrame
+
+
+def _looked_at(long: LongRows, marks: pl.DataFrame, seen: pl.Expr, checks: Sequence[Check]) -> _Looked:
+    findings: list[Finding] = []
+    marked, hours, until = [], [], []
+    latest = pl.lit(None, pl.Datetime("us", "UTC"))
+    for table in long.good.tables():
+        part = _marked(table, marks)
+        sound = believed(part)
+        before = pl.max_horizontal(pl.col("submit_time").cum_max(), latest)
+        unsorted = replace(UNSORTED, condition=pl.col("submit_time") < before)
+        findings += run_checks(sound, [unsorted, *checks])
+        marked.append(part.filter(pl.col("quarantined").is_not_null()))
+        true = pl.col("submit_time").filter(pl.col("quarantined").is_null())
+        hours.append(
+            part.group_by(hour=pl.col("submit_time").dt.truncate("1h")).agg(
+                rows=pl.len(), first=true.min(), last=true.max()
+            )
+        )
+        if sound.height:
+            until.append(sound.select(seen).item())
+            latest = pl.lit(sound.select(before.max()).item(), pl.Datetime("us", "UTC"))
+    by_hour = (
+        pl.concat(hours)
+        .group_by("hour")
+        .agg(pl.col("rows").sum(), pl.col("first").min(), pl.col("last").max())
+        .sort("hour")
+    )
+    return _Looked(combined(findings), pl.concat(marked), max(until), by_hour)
+
+
+def _marked(part: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
+    if marks.is_empty():
+        return part
+    return part.drop("quarantined").join(marks, on="place", how="left", maintain_order="left")
+
+
+def _bounds(hours: pl.DataFrame) -> list[datetime]:
+    """Hours that part the jobs, in the order of their submission, into as many as may be in memory."""
+    part = (hours["rows"].cum_sum() - 1) // PART_ROWS
+    return hours.filter((part.diff() > 0).fill_null(value=False))["hour"].to_list()
+
+
+def _written(
+    ordered: Callable[[], Iterator[pl.DataFrame]], long: LongRows, into: Path | None
+) -> tuple[dict[str, pl.DataFrame], pl.DataFrame]:
+    """Jobs and rejects in order: in memory, or in files of a folder."""
+    if into is None:
+        rejects = pl.concat(long.rejects.tables()).sort("file", "row", maintain_order=True)
+        return {"jobs": pl.concat(ordered(), rechunk=True)}, rejects
+    types = pl.Schema({name: column.dtype for name, column in Jobs.columns().items()})
+    write_parts(ordered, types, into / "jobs.parquet")
+    long.good.clear()
+    bounds = list(range(PART_ROWS, long.last_reject + 1, PART_ROWS))
+    write_parts(lambda: long.rejects.in_order("row", bounds), REJECTS, into / "rejects.parquet")
+    long.rejects.clear()
+    return {}, pl.DataFrame(schema=REJECTS)
 
 
 def _without_duplicates(rows: Rows, seen: pl.Expr) -> Rows:

@@ -30,6 +30,11 @@ def read_table(path: Path, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame:
         raise TraceFormatError(text) from error
 
 
+def scan_table(table: pl.DataFrame | Path) -> pl.LazyFrame:
+    """Rows of a table, or of the file that holds it as it is, read only when they are collected."""
+    return pl.scan_parquet(table, glob=False) if isinstance(table, Path) else table.lazy()
+
+
 def read_findings(path: Path) -> pl.DataFrame:
     """A quality report."""
     quality = read_json(path)

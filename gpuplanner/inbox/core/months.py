@@ -15,8 +15,8 @@ ROW_GROUP = 1 << 18
 """Rows of a part of a file that is read at once."""
 
 
-def write_table(table: pl.DataFrame, path: Path) -> None:
-    """Write a table that is in memory."""
+def write_table(table: pl.DataFrame | pl.LazyFrame, path: Path) -> None:
+    """Write a table, in parts of which a few are in memory if it is not."""
     table.lazy().sink_parquet(path, row_group_size=ROW_GROUP, engine="streaming")
 
 

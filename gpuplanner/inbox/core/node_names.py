@@ -59,7 +59,7 @@ def on_nodes(jobs: pl.DataFrame) -> pl.DataFrame:
     lists = jobs["node_list"].drop_nulls().unique()
     names = pl.DataFrame(
         {"node_list": lists, "node": [known_nodes(text) for text in lists]},
-        schema={"node_list": pl.String, "node": pl.List(pl.String)},
+        schema={"node_list": lists.dtype, "node": pl.List(pl.String)},
     )
     spread = jobs.join(names, on="node_list", how="left", maintain_order="left")
     many = pl.col("node").list.len().fill_null(1)

@@ -7,6 +7,7 @@ marked in column ``quarantined`` with the rule that it broke, and reported with 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
@@ -14,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.inbox.core.findings import Finding
+from gpuplanner.inbox.core.long_rows import LongTable
 from gpuplanner.inbox.core.node_names import known_nodes
 from gpuplanner.intervals import untimed
 from gpuplanner.units import SECONDS_PER_HOUR
@@ -64,6 +66,25 @@ def with_quarantine(jobs: pl.DataFrame, inventory: pl.DataFrame | None = None) -
     return jobs.with_columns(rule)
 
 
+LOOKED_AT = ("gpus", "submit_time", "start_time", "end_time", "state", "gpu_model", "node_list")
+"""Columns of jobs that the rules look at."""
+
+
+def quarantine_of(jobs: LongTable, inventory: pl.DataFrame | None) -> pl.DataFrame:
+    """The jobs in pieces that :func:`with_quarantine` marks: ``place``, by which they are numbered, ``quarantined``."""
+    days, huge = set[int](), False
+    for part in jobs.tables(LOOKED_AT[:4]):
+        instants = pl.max_horizontal("submit_time", "start_time", "end_time")
+        for instant in (pl.col("submit_time"), instants):
+            days.update(part.select(instant.dt.epoch("d").unique()).to_series().drop_nulls())
+        huge |= bool((part["gpus"] > HUGE_GPUS).any())
+    gap = max((late - early for early, late in itertools.pairwise(sorted(days))), default=0)
+    if inventory is None and not huge and gap < ALONE.days:
+        return pl.DataFrame(schema={"place": pl.UInt32, "quarantined": pl.String})
+    whole = pl.concat(jobs.tables(["place", *LOOKED_AT]))
+    return with_quarantine(whole, inventory).select("place", "quarantined").drop_nulls()
+
+
 def believed(jobs: pl.DataFrame) -> pl.DataFrame:
     """The jobs that figures are made of: all that are not in quarantine.
 
@@ -72,6 +93,8 @@ def believed(jobs: pl.DataFrame) -> pl.DataFrame:
     >>> believed(pl.DataFrame({"job_id": ["a", "b"], "quarantined": [None, FAR_AWAY]}))["job_id"].to_list()
     ['a']
     """
+    if jobs["quarantined"].null_count() == jobs.height:
+        return jobs  # as they are, and not another table of all of them
     return jobs.filter(pl.col("quarantined").is_null())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -13,6 +13,7 @@ from gpuplanner.errors import GeometryError, examples
 from gpuplanner.hardware import parse_device, parse_layout
 from gpuplanner.inbox.core.boards import Boards, Device, keys_of, stated_boards, told_by_profiles
 from gpuplanner.inbox.core.findings import Finding
+from gpuplanner.inbox.core.long_rows import LongTable
 from gpuplanner.inbox.core.node_names import known_nodes
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -20,6 +21,8 @@ DEVICES = "devices"
 """Column of rows on their way to jobs: words for the devices held, each with its number (``a100=2,a100_1g.5gb=3``).
 Where it is null, ``gpus`` devices of ``profile_requested`` on the board ``gpu_model`` are meant."""
 
+LOOKED_AT = (DEVICES, "gpu_model", "profile_requested", "node_list", "instances", "gpus")
+"""Columns of jobs that say what their devices are."""
 KEY = (DEVICES, "gpu_model", "device_near")
 FACTS = {
     **{"device_count": pl.Float64, "device_compute": pl.Float64, "device_memory": pl.Float64},
@@ -61,12 +64,42 @@ def resolve_jobs(
     >>> [finding.check for finding in findings]
     ['MIG instances counted as shares of GPUs', 'board told by the MIG profiles named with it']
     """
-    rows = _with_words(jobs)
-    words = [*_words_of_jobs(rows), *_words_of_nodes(inventory)]
-    boards = Boards(stated_boards(stated), told_by_profiles(map(parse_device, words)))
-    nodes, findings = (None, []) if inventory is None else _nodes(inventory, boards)
-    table, found = _counted(rows, nodes, replace(boards, installed=_installed(nodes)))
-    return table, nodes, [*found, *findings, *_unused(boards, words)]
+    counting = Counting.of(LongTable(kept=[jobs]), inventory, stated)
+    return counting.count(jobs), counting.inventory, counting.findings
+
+
+@dataclass(frozen=True, eq=False)
+class Counting:
+    """How the devices of jobs are counted in GPUs, as all of the jobs and nodes together decide it.
+
+    - ``inventory``: Nodes with their boards.
+    - ``findings``: What was decided how.
+    - ``facts``: What each key comes to.
+    """
+
+    inventory: pl.DataFrame | None
+    findings: list[Finding]
+    facts: pl.DataFrame
+
+    @classmethod
+    def of(
+        cls, jobs: LongTable, inventory: pl.DataFrame | None, stated: Mapping[str, str] | None = None
+    ) -> Counting:
+        """Decide it for jobs that stand in pieces."""
+        said: dict[str, None] = {}
+        for part in jobs.tables(LOOKED_AT):
+            said |= dict.fromkeys(_words_of_jobs(_with_words(part)))
+        words = [*said, *_words_of_nodes(inventory)]
+        boards = Boards(stated_boards(stated), told_by_profiles(map(parse_device, words)))
+        nodes, findings = (None, []) if inventory is None else _nodes(inventory, boards)
+        keys = pl.concat(_keys(_placed(part, nodes)) for part in jobs.tables(LOOKED_AT))
+        summed = keys.group_by(*KEY).agg(pl.col("rows", "asking").sum())
+        facts, found = _facts(summed, replace(boards, installed=_installed(nodes)))
+        return cls(nodes, [*found, *findings, *_unused(boards, words)], facts)
+
+    def count(self, jobs: pl.DataFrame) -> pl.DataFrame:
+        """Jobs, or a piece of them, in GPUs."""
+        return _counted(_placed(jobs, self.inventory), self.facts)
 
 
 def resolve_nodes(
@@ -213,11 +246,9 @@ def _only_profile(layouts: str | None) -> str | None:
     return profiles[0] if len(profiles) == 1 and not whole else None
 
 
-def _counted(
-    jobs: pl.DataFrame, nodes: pl.DataFrame | None, boards: Boards
-) -> tuple[pl.DataFrame, list[Finding]]:
-    """Jobs in GPUs, and what was decided how."""
-    held, known = pl.col("gpus") > 0, pl.col("instances").is_not_null()
+def _placed(jobs: pl.DataFrame, nodes: pl.DataFrame | None) -> pl.DataFrame:
+    """Jobs with the words for their devices, and what their nodes say of these."""
+    jobs, held, known = _with_words(jobs), pl.col("gpus") > 0, pl.col("instances").is_not_null()
     nameless = held & ~known & pl.col("gpu_model").is_null()
     of_node = pl.when(nameless).then(
         pl.concat_str("device_only", pl.lit("="), pl.col("gpus").cast(pl.String))
@@ -225,9 +256,18 @@ def _counted(
     rows = pl.concat([jobs, _places(jobs, nodes)], how="horizontal")
     if "board_named" not in rows.columns:
         rows = rows.with_columns(board_named=pl.when(held).then(_names_board(rows)))
-    rows = rows.with_columns(pl.coalesce(DEVICES, of_node))
-    keys = rows.group_by(*KEY).agg(rows=pl.len(), asking=held.fill_null(value=False).sum())
-    facts, findings = _facts(keys, boards)
+    return rows.with_columns(pl.coalesce(DEVICES, of_node))
+
+
+def _keys(rows: pl.DataFrame) -> pl.DataFrame:
+    """How many rows have each key, and how many of them ask for GPUs."""
+    held = (pl.col("gpus") > 0).fill_null(value=False)
+    return rows.group_by(*KEY).agg(rows=pl.len().cast(pl.Int64), asking=held.sum().cast(pl.Int64))
+
+
+def _counted(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
+    """Rows in GPUs, as their keys come to."""
+    held, known = pl.col("gpus") > 0, pl.col("instances").is_not_null()
     counted = pl.coalesce("gpus", "device_count")
     # Devices that a job holds beyond its words are whole GPUs; where it holds fewer than its words, they shrink.
     fewer = (counted / pl.col("device_count")).clip(upper_bound=1.0)
@@ -244,7 +284,7 @@ def _counted(
         ),
         profile_requested=pl.when(cut).then("device_profile").otherwise("profile_requested"),
     )
-    return table.drop("device_near", "device_only", DEVICES, *FACTS), findings
+    return table.drop("device_near", "device_only", DEVICES, *FACTS)
 
 
 def _names_board(rows: pl.DataFrame) -> pl.Expr:

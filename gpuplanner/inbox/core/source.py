@@ -47,9 +47,10 @@ class Source:
         one takes back all it said. Otherwise the files of one call belong together.
     by_metric : bool
         Of telemetry: rows are readings of single metrics, and several make a sample; otherwise each row is one.
-    read_months : callable, optional
-        Of telemetry whose files may be longer than the memory: reads paths with the same options, and a folder
-        ``into`` and a file name ``name`` for each month in it; what it gives has no samples.
+    read_long : callable, optional
+        Of files that may be longer than the memory: reads paths with the same options, and a folder ``into``. Of
+        telemetry it gets a file by the name ``name`` in each month and what is given back has no samples; of a list of
+        jobs it gets the tables of jobs and rejects, and what is given back has neither.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Source:
     kind: Callable[[str | Path], str | None] = lambda _: None
     whole_files: Callable[[str | Path], bool] = lambda _: True
     by_metric: bool = False
-    read_months: Callable[..., Dataset] | None = None
+    read_long: Callable[..., Dataset] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def published(
 ) -> Source:
     """A source of one or several kinds of files, which are told apart by their first lines.
 
-    `by_metric` as in :class:`Source`; `in_blocks`: the reader of its one kind can write samples of any length by month.
+    `by_metric` as in :class:`Source`; `in_blocks`: the reader of its one kind can read files of any length.
     """
 
     def of(path: str | Path) -> Form:
@@ -110,9 +111,10 @@ def published(
         found: Dataset = load(form.entry)(paths, **useful(where, options, form.options))
         return found
 
-    def months(paths: Sequence[str | Path], into: Path, file: str, **options: Any) -> Dataset:  # noqa: ANN401
-        way = load("telemetry.sample_spans:Way")(into, file)
-        found: Dataset = load(forms[0].entry)(paths, way=way, **options)
+    def long(paths: Sequence[str | Path], into: Path, file: str, **options: Any) -> Dataset:  # noqa: ANN401
+        of_jobs = forms[0].whole_files
+        way = {"into": into} if of_jobs else {"way": load("telemetry.sample_spans:Way")(into, file)}
+        found: Dataset = load(forms[0].entry)(paths, **way, **options)
         return found
 
     return Source(
@@ -124,7 +126,7 @@ def published(
         kind=lambda path: of(path).what if len(forms) > 1 else None,
         whole_files=lambda path: of(path).whole_files,
         by_metric=by_metric,
-        read_months=months if in_blocks else None,
+        read_long=long if in_blocks else None,
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.rows import OUT_OF_TIME, Rows, out_of_time
+from gpuplanner.inbox.core.long_rows import LongRows
 from gpuplanner.inbox.core.shares import DEVICES
 from gpuplanner.inbox.core.times import INSTANT, seconds, to_utc
 from gpuplanner.inbox.slurm.fields import NO_VALUE, Tres, duration_s, parse_tres, slurm_state
@@ -75,24 +76,38 @@ def with_states(rows: Rows) -> Rows:
     return with_our_states(rows).with_columns(start_time=start, node_list=nodes)
 
 
-def with_derived_times(rows: Rows, absent: Collection[str]) -> tuple[Rows, list[Check]]:
+@dataclass(frozen=True)
+class Derived:
+    """Times that a field list leaves out, from those that it has: columns one after the other, and what to say."""
+
+    columns: tuple[pl.Expr, ...]
+    checks: tuple[Check, ...]
+
+    def fill(self, rows: Rows) -> Rows:
+        """Rows with these times; those without a submission are rejected."""
+        for column in self.columns:
+            rows = rows.with_columns(column)
+        return rows.reject({"Submit: missing": pl.col("submit_time").is_null()})
+
+
+def derived_times(absent: Collection[str]) -> Derived:
     """Derive the times that a field list leaves out from those that it has."""
     submit, start, end = (pl.col(f"{name}_time") for name in ("submit", "start", "end"))
-    elapsed, checks = seconds(pl.col("elapsed_s")), []
+    elapsed, columns, checks = seconds(pl.col("elapsed_s")), [], []
     if "End" in absent:
         over = ~pl.col("state").is_in(["RUNNING", "PENDING"])
-        rows = rows.with_columns(end_time=pl.when(over).then(start + elapsed))
+        columns.append(pl.when(over).then(start + elapsed).alias("end_time"))
         effect = "it was taken from the start and the elapsed time: too early for jobs that were suspended"
         checks.append(Check("end not in the source", "warning", effect, end.is_not_null()))
     if "Start" in absent:
-        rows = rows.with_columns(start_time=pl.when(pl.col("elapsed_s") > 0).then(end - elapsed))
+        columns.append(pl.when(pl.col("elapsed_s") > 0).then(end - elapsed).alias("start_time"))
         effect = "it was taken from the end and the elapsed time: too late for jobs that were suspended"
         checks.append(Check("start not in the source", "warning", effect, start.is_not_null()))
     if "Submit" in absent:
-        rows = rows.with_columns(submit_time=pl.coalesce("eligible_time", start, end))
+        columns.append(pl.coalesce("eligible_time", start, end).alias("submit_time"))
         effect = "the first time known was taken instead: queueing delays are too short"
         checks.append(Check("submission not in the source", "warning", effect, submit.is_not_null()))
-    return rows.reject({"Submit: missing": submit.is_null()}), checks
+    return Derived(tuple(columns), tuple(checks))
 
 
 def with_resources(rows: Rows) -> Rows:
@@ -125,15 +140,22 @@ def with_resources(rows: Rows) -> Rows:
     )
 
 
-def with_attempts(rows: Rows) -> Rows:
+def with_attempts(rows: LongRows) -> LongRows:
     """Number the submissions of each job; of the same submission seen twice keep what knows most.
 
     Slurm keeps one record per job id and submission: a requeued job, or a reused id, is submitted again.
     """
-    if rows.good["job_id"].n_unique() == rows.good.height:
-        return rows.with_columns(attempt=pl.lit(1))
+    if not rows.has_twins("job_id"):
+        return rows.then(lambda part: part.with_columns(attempt=pl.lit(1)))
+    twins = rows.settle().twins("job_id", ["submit_time", "start_time", "end_time"])
     knows = pl.col("end_time").is_not_null().cast(pl.Int8) * 2 + pl.col("start_time").is_not_null()
-    key = ["job_id", "submit_time"]
-    rank = knows.rank("ordinal", descending=True).over(key)
-    rows = rows.reject({SEEN_AGAIN: rank > 1})
-    return rows.with_columns(attempt=pl.col("submit_time").rank("dense").over("job_id"))
+    rank = knows.rank("ordinal", descending=True).over("job_id", "submit_time")
+    attempt = pl.col("submit_time").rank("dense").over("job_id")
+    numbers = twins.select("file", "line", attempt=pl.when(rank == 1).then(attempt).otherwise(0))
+
+    def numbered(part: Rows) -> Rows:
+        table = part.good.join(numbers, on=["file", "line"], how="left", maintain_order="left")
+        part = replace(part, good=table.with_columns(pl.col("attempt").fill_null(1)))
+        return part.reject({SEEN_AGAIN: pl.col("attempt") == 0})
+
+    return rows.then(numbered)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +14,17 @@ from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, RUN_S, Check, Finding
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.json_items import is_json
-from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.inbox.core.lines.reading import read_row_blocks, read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
-from gpuplanner.inbox.core.lines.text_file import head
+from gpuplanner.inbox.core.lines.text_blocks import FileBlocks
+from gpuplanner.inbox.core.lines.text_file import MAX_BYTES, MAX_STREAM_BYTES, head
+from gpuplanner.inbox.core.long_rows import LongRows
 from gpuplanner.inbox.core.source import header_has, looks
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone, seconds
 from gpuplanner.inbox.slurm.accounting_rows import (
+    derived_times,
     with_attempts,
-    with_derived_times,
     with_our_states,
     with_resources,
     with_states,
@@ -55,6 +57,9 @@ COLUMN_MAP = {
     REPAIRED: Field("repaired", nullable=True, optional=True),
 }
 """Fields of sacct that are read; the others are not. Account is the tenant, QOS the tier."""
+
+TEXTS = ("slurm_state", "submit", "eligible", "start", "end", "elapsed")
+"""Fields that are not looked at again once they are read."""
 
 NEEDED = (
     ("JobID", "JobIDRaw"),
@@ -131,6 +136,7 @@ def read_slurm(
     nodes: str | Path | None = None,
     columns: Sequence[str] | None = None,
     boards: Mapping[str, str] | None = None,
+    into: Path | None = None,
 ) -> Dataset:
     r"""Read sacct output, as text or JSON.
 
@@ -138,7 +144,8 @@ def read_slurm(
     :data:`NEEDED`). Put JobName last: it may contain the separator. Steps of jobs go to the reject table. A
     requeued job has one row per submission; these become its attempts. The zone is needed unless times carry an offset
     or are epoch seconds, as in JSON or with ``SLURM_TIME_FORMAT=%s``; `columns` name the fields of text without header
-    line, of which the lists of Sonar and Open XDMoD are known; `boards`: type of a GPU in Slurm → board.
+    line, of which the lists of Sonar and Open XDMoD are known; `boards`: type of a GPU in Slurm → board. With a
+    folder `into`, text may be longer than the memory: jobs and rejects are written there.
 
     Examples
     --------
@@ -155,23 +162,30 @@ def read_slurm(
     (1, 1, 5.0)
     """
     zone = None if tz is None else known_zone(tz)
-    rows = _read(paths, columns)
-    absent = [name for name in ("Submit", "Start", "End") if rows.good[COLUMN_MAP[name].name].is_null().all()]
-    rows = rows.with_columns(job_id=pl.coalesce("job_id", "job_id_raw"))
-    rows = rows.reject({STEP: pl.col("job_id").str.contains(".", literal=True)})
-    rows = rows.reject({"JobID: missing": pl.col("job_id").is_null()})
-    elapsed = pl.coalesce("elapsed_s", duration_s(pl.col("elapsed")))
-    rows = with_times(rows.with_columns(elapsed_s=elapsed), zone)
-    rows, derived = with_derived_times(with_states(rows), absent)
-    rows = with_attempts(with_resources(rows))
+    given = set[str]()
+    times = {name: COLUMN_MAP[name].name for name in ("Submit", "Start", "End")}
+
+    def read(rows: Rows) -> Rows:
+        given.update(name for name, column in times.items() if not rows.good[column].is_null().all())
+        rows = rows.with_columns(job_id=pl.coalesce("job_id", "job_id_raw"))
+        rows = rows.reject({STEP: pl.col("job_id").str.contains(".", literal=True)})
+        rows = rows.reject({"JobID: missing": pl.col("job_id").is_null()})
+        elapsed = pl.coalesce("elapsed_s", duration_s(pl.col("elapsed")))
+        rows = with_states(with_times(rows.with_columns(elapsed_s=elapsed), zone))
+        return replace(rows, good=rows.good.drop(*TEXTS))
+
+    named: list[pl.DataFrame] = []
+
+    def with_names(rows: Rows) -> Rows:
+        # Tasks of arrays are known by their own number where a prolog names the job to telemetry.
+        names = rows.good.select(name="job_id_raw", job_id="job_id")
+        named.append(names.filter(pl.col("name") != pl.col("job_id")))
+        return rows
+
+    rows = _read(paths, columns, read, into)
+    derived = derived_times(times.keys() - given)
+    rows = with_attempts(rows.then(derived.fill, with_resources)).then(with_names)
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
-    # Tasks of arrays are known by their own number where a prolog names the job to telemetry.
-    names = (
-        rows.good.select(name="job_id_raw", job_id="job_id")
-        .filter(pl.col("name") != pl.col("job_id"))
-        .unique("name", maintain_order=True)
-        .sort("name")
-    )
     trace = assemble(
         rows,
         source="slurm",
@@ -179,26 +193,37 @@ def read_slurm(
         last_seen=pl.when(pl.col("end_time").is_null()).then(
             pl.col("start_time") + seconds(pl.col("elapsed_s"))
         ),
-        checks=[*CHECKS, *derived],
+        checks=[*CHECKS, *derived.checks],
         harmless=[STEP],
         inventory=inventory,
         boards=boards,
         more_files=[] if node_file is None else [node_file],
+        into=into,
     )
+    names = pl.concat(named).unique("name", maintain_order=True).sort("name")
     return trace.with_tables(job_names=names if names.height else None)
 
 
-def _read(paths: Sequence[str | Path], columns: Sequence[str] | None) -> Rows:
-    """The fields of sacct, from files that are all JSON or all text."""
+def _read(
+    paths: Sequence[str | Path],
+    columns: Sequence[str] | None,
+    step: Callable[[Rows], Rows],
+    room: Path | None,
+) -> LongRows:
+    """The fields of sacct, taken through a step, from files that are all JSON or all text."""
     json = [str(path) for path in paths if is_json(head(path))]
     text = [str(path) for path in paths if str(path) not in json]
     if json and text:
         got = f"JSON in {examples(json)} and text in {examples(text)}"
         raise TraceFormatError(message("slurm", "files of one form", got, "Read each form on its own."))
     if json:
-        return read_slurm_json(paths, COLUMN_MAP)
+        return LongRows.of([step(read_slurm_json(paths, COLUMN_MAP))])
     dialect = SACCT if columns is None else replace(SACCT, names=lambda _: columns)
-    return read_rows(paths, COLUMN_MAP, source="slurm", dialect=dialect)
+    blocks = FileBlocks(paths, limit=MAX_BYTES if room is None else MAX_STREAM_BYTES, tables=dialect.tables)
+    parts = read_row_blocks(blocks, COLUMN_MAP, source="slurm", dialect=dialect)
+    found = LongRows.of((step(part) if part.good.width else part for part in parts), room)
+    found.files = tuple(blocks.files)
+    return found
 
 
 NAMED = ("JobID", "State")

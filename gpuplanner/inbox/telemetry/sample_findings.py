@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from gpuplanner.inbox.core.findings import Finding, reject_findings
+from gpuplanner.inbox.core.findings import Finding, reasons_of, reject_findings
 from gpuplanner.inbox.telemetry.coverage import Device, Gaps, Seen, seen_of
 from gpuplanner.inbox.telemetry.energy import BOARD
 from gpuplanner.inbox.telemetry.joining import AGAIN
@@ -82,7 +82,7 @@ def is_of_samples(check: str) -> bool:
 def rejected(rejects: pl.DataFrame, rows_in: int) -> list[Finding]:
     """Count the rejected rows by reason; readings that came twice are no fault."""
     repeated = rejects.filter(pl.col("reason") == AGAIN)
-    found = reject_findings(rejects.filter(pl.col("reason") != AGAIN), rows_in, ())
+    found = reject_findings(reasons_of(rejects.filter(pl.col("reason") != AGAIN)), rows_in, ())
     if repeated.height:
         where = f"{repeated['file'][0]}, line {repeated['row'][0]}"
         effect = "none: each reading counts once"

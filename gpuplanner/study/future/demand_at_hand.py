@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.demand import POOL, complete_until, run_off
+from gpuplanner.demand.runoff import NEEDED
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.inbox import scan_samples
 from gpuplanner.inbox.telemetry.holders import DEVICE_KEY, devices_of
@@ -27,6 +28,8 @@ from gpuplanner.study.future.gpus_wanted import Wanted
 from gpuplanner.study.past.history import end_of, grouped, history, load_trace
 from gpuplanner.units import counted
 
+LAID_OUT = (*NEEDED, "gpu_model")
+"""Columns of jobs that a forecast looks at."""
 SILENCE = timedelta(days=56)
 """Nothing that came before so long a silence says what comes next."""
 UNSAID = "(board unknown)"
@@ -54,7 +57,8 @@ def wanted(
             jobs, trace_end=past.plan_start, at=at or past.plan_start, slot_hours=scenario.slot_hours,
             series="profile", size="instances", suffix="", total=False, calendar=calendar,
         )  # fmt: skip
-    trace = grouped(load_trace(scenario.data), scenario.smallest_group)
+    people = ["user"] if scenario.smallest_group else []
+    trace = grouped(load_trace(scenario.data, columns=[*LAID_OUT, *people]), scenario.smallest_group)
     if "jobs" in trace.tables:
         jobs, remarks = by_board(trace.jobs, forced=by == "board")
         found = laid_out(
@@ -136,8 +140,8 @@ def laid_out(
 
 def by_board(jobs: pl.DataFrame, *, forced: bool) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Jobs with column ``series``: the tenant, and the board where every job says it or it is asked for."""
-    asked = jobs.filter(pl.col("gpus") > 0)["gpu_model"].cast(pl.String)
-    boards = asked.drop_nulls().n_unique()
+    asked = jobs.select(pl.col("gpu_model").filter(pl.col("gpus") > 0).unique()).to_series()
+    boards = asked.drop_nulls().len()
     apart = boards > 1 and (forced or not asked.null_count())
     board = pl.col("gpu_model").cast(pl.String).fill_null(UNSAID)
     named = pl.format("{}/{}", "tenant", board) if apart else pl.col("tenant")
@@ -153,8 +157,10 @@ def _levels(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[str, tu
 
     The last part of a name is a board where there are boards: sums are then of one board each, but for ``all``.
     """
-    names = jobs[series].cast(pl.String).unique().sort().to_list()
-    boards = set(jobs["gpu_model"].cast(pl.String).fill_null(UNSAID)) if series == "series" else set()
+    names = jobs[series].unique().cast(pl.String).sort().to_list()
+    boards = (
+        set(jobs["gpu_model"].unique().cast(pl.String).fill_null(UNSAID)) if series == "series" else set()
+    )
     ends = {name.rpartition("/")[2] for name in names}
     with_board = bool(boards) and ends <= boards and all("/" in name for name in names)
 

@@ -25,6 +25,8 @@ UNNAMED_SHARE = 0.1
 """Share of the GPU-hours on nodes that are not named, above which the nodes are not known."""
 CLOCK = timedelta(seconds=1)
 """What one job gives back another may take within the same second of a clock that counts seconds."""
+MANY = 1 << 20
+"""Rows that are put in order at a time."""
 RECENT = timedelta(days=7)
 BESIDE = "inferred"
 """Name of the GPUs that jobs held of which nobody says on which node."""
@@ -125,6 +127,14 @@ def spans_in(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame
 
 def most_held(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
     """Most that was held at one time, ends before starts, in the column ``level``."""
+    groups = -(-rows.height // MANY) if by else 1
+    if groups > 1:  # what is put in order takes several times the room of the rows
+        number = rows.select(pl.col(by[0]).hash() % groups).to_series()
+        return pl.concat(_most_held(rows.filter(number == each), amount, *by) for each in range(groups))
+    return _most_held(rows, amount, *by)
+
+
+def _most_held(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
     until = pl.when(pl.col("end") - CLOCK > pl.col("start")).then(pl.col("end") - CLOCK).otherwise("end")
     steps = pl.concat(
         [
@@ -153,11 +163,15 @@ def _on_named_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.Da
     held = held.filter(pl.col("start_time") < end, pl.col("node_list").is_not_null().any())
     if held.is_empty():
         return None
-    texts = pl.col("node_list", "gpu_model", "profile_requested").cast(pl.String)
-    spread = on_nodes(spans_in(held, begin, end).with_columns(texts).with_row_index("row")).with_columns(
-        many=pl.len().over("row"),
-        place=pl.int_range(pl.len()).over("row"),
+    # Words as categories, and no column more than is needed: these are the most rows of all.
+    texts = pl.col("node_list", "gpu_model", "profile_requested").cast(pl.String).cast(pl.Categorical)
+    asked = (
+        spans_in(held, begin, end).select("start", "end", "gpus", "instances", texts).with_row_index("row")
     )
+    spread = on_nodes(asked).drop("node_list").with_columns(pl.col("node").cast(pl.Categorical))
+    one = pl.lit(1, pl.UInt32), pl.lit(0, pl.Int64)
+    many = (pl.len().over("row"), pl.int_range(pl.len()).over("row")) if spread.height > asked.height else one
+    spread = spread.with_columns(many=many[0], place=many[1])
     usual = (
         spread.group_by("node", "gpu_model")
         .len()
@@ -170,7 +184,7 @@ def _on_named_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.Da
     pairs = rows.select("board", "profile_requested").unique().drop_nulls().rows()
     known = [(board, name, on_it) for board, name in pairs if (on_it := profile_on(board, name)) is not None]
     profiles = pl.DataFrame(
-        known, schema=dict.fromkeys(("board", "profile_requested", "profile"), pl.String), orient="row"
+        known, schema=dict.fromkeys(("board", "profile_requested", "profile"), pl.Categorical), orient="row"
     )
     rows = rows.join(profiles, on=["board", "profile_requested"], how="left", maintain_order="left")
     sliced = pl.col("profile").is_not_null() & pl.col("instances").is_not_null()

@@ -138,9 +138,9 @@ def test_merged_is_what_a_dictionary_would_hold(exports: list[dict[int, int]]):
                 )
             )
             expected |= {str(job): float(gpus) for job, gpus in export.items()} | {f"mark{day}": 0.0}
-            done = add("itp", [path], Path(folder) / "store")
-    assert dict(done.dataset.jobs["job_id", "gpus"].iter_rows()) == expected
-    facts = done.dataset.summary()
+            found = add("itp", [path], Path(folder) / "store").dataset
+    assert dict(found.jobs["job_id", "gpus"].iter_rows()) == expected
+    facts = found.summary()
     assert facts["rows_in"] == sum(len(export) + 1 for export in exports)
     assert facts["rows_in"] == facts["rows_kept"] + facts["rows_rejected"]
 
@@ -186,15 +186,15 @@ def test_files_without_job_ids_read_at_once_are_those_added_one_by_one(source: s
             return  # equal files are refused in both ways
         at_once = read(source, paths)
         for path in paths:
-            done = add(source, [path], Path(folder) / "store")
+            done = add(source, [path], Path(folder) / "store").dataset
         again = Path(folder) / "again.csv"
         again.write_text("\r\n".join([header, *parts[-1], ""]))
-        twice = add(source, [again], Path(folder) / "store")
+        twice = add(source, [again], Path(folder) / "store").dataset
     facts = ("rows_in", "rows_kept", "rows_rejected", "span_start", "span_end", "gpu_hours")
     order = ["submit_time", "job_id"]
-    assert done.dataset.jobs.sort(order).equals(at_once.jobs.sort(order))  # type: ignore[union-attr]
-    assert [done.dataset.summary()[name] for name in facts] == [at_once.summary()[name] for name in facts]
-    assert twice.dataset.jobs.equals(done.dataset.jobs)
+    assert done.jobs.sort(order).equals(at_once.jobs.sort(order))  # type: ignore[union-attr]
+    assert [done.summary()[name] for name in facts] == [at_once.summary()[name] for name in facts]
+    assert twice.jobs.equals(done.jobs)
 
 
 def test_a_month_of_philly_by_hand(tmp_path: Path):
@@ -282,14 +282,13 @@ def test_what_cannot_be_added_leaves_the_folder_as_it_was(dump: Callable[..., Pa
 
 SLOW = """
 import sys, time
-import polars as pl
-from gpuplanner.inbox import add
-write = pl.DataFrame.write_parquet
+from gpuplanner.inbox import add, draft
+write = draft.write_table
 def slow(*given, **named):
     write(*given, **named)
     print("writing", flush=True)
     time.sleep(60)
-pl.DataFrame.write_parquet = slow
+draft.write_table = slow
 add("slurm", [sys.argv[1]], sys.argv[2], tz="UTC")
 """
 

@@ -16,6 +16,7 @@ import polars as pl
 
 from gpuplanner.errors import file_name
 from gpuplanner.inbox.core.dataset import REJECTS
+from gpuplanner.inbox.core.findings import reasons_of
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
@@ -53,6 +54,16 @@ class Rows:
     def file_names(self) -> list[str]:
         """Names of the files, with their folders only where the names alone do not tell them apart."""
         return names_of(self.files)
+
+    @property
+    def height(self) -> int:
+        """Number of good rows."""
+        return self.good.height
+
+    @property
+    def reasons(self) -> pl.DataFrame:
+        """Rejected rows by reason."""
+        return reasons_of(self.rejects)
 
     def with_columns(
         self, *columns: pl.Expr | pl.Series | Iterable[pl.Expr], **named: pl.Expr | pl.Series | str
