@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuplanner.scenario import Scenario
     from gpuplanner.study import Study
     from gpuplanner.views import (
+        AheadQuestion,
         View,
         ahead,
         compare,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gpuplanner.widgets.whatif import whatif
 
 _HOME = {
+    "AheadQuestion": "views",
     "Plan": "planner",
     "PlanProblem": "planner",
     "Scenario": "scenario",
@@ -57,6 +59,7 @@ _HOME = {
 }
 
 __all__ = [
+    "AheadQuestion",
     "Plan",
     "PlanProblem",
     "Scenario",

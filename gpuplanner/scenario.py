@@ -28,7 +28,7 @@ from gpuplanner.knobs import (
 )
 from gpuplanner.names import nearest
 from gpuplanner.paths import MADE_BY, OWNERSHIPS
-from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.units import LOCALES, SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 if TYPE_CHECKING:
     from gpuplanner.hardware import ChangeCost, GpuModel
@@ -118,6 +118,12 @@ class Scenario:
         "data", "UTC", "Zone of calendar months, of naive times in files that are read, and of what is shown.",
         KnobRule("a zone of the tz database, such as Europe/Berlin", lambda value, _: value in _zones()),
     )  # fmt: skip
+    locale: str = knob(
+        "data", "en",
+        "How numbers and days are written in a report and its workbook: en 1,234.5 and 2026-03-01, de 1.234,5 and "
+        "01.03.2026, ch 1’234.5, fr 1 234,5. JSON, CSV and Parquet are the same in each.",
+        one_of(*LOCALES),
+    )  # fmt: skip
     smallest_group: int = knob(
         "data", 0,
         "Tenants of fewer people stand together, as ``(small groups)``, in every table, chart and export; 0: all by "
@@ -165,8 +171,9 @@ class Scenario:
         "demand", 0.1, "Share added to observed use when a request is right-sized.", between(0, 2)
     )
     arrival_scale: float = knob(
-        "demand", 1.0, "Factor on demand: what if there were so many times the jobs?", between(0.05, 20)
-    )
+        "demand", 1.0, "Factor on demand: what if there were so many times the jobs?", between(0.05, 20),
+        control=Slider("Demand, times", 0.5, 2.0, 0.05, decimals=2),
+    )  # fmt: skip
     over_request_share: float | None = knob(
         "demand", None, "Share of the jobs that can shrink and still ask for too much.", between(0, 1),
         none="as in the trace",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 
@@ -30,6 +32,53 @@ def day_text(when: date | str) -> str:
     """
     found = date.fromisoformat(when[:10]) if isinstance(when, str) else when
     return f"{found.day} {MONTHS[found.month - 1]} {found.year}"
+
+
+@dataclass(frozen=True)
+class Locale:
+    """How numbers and days are written: the marks before decimals and between thousands, and a day by its parts."""
+
+    decimal: str
+    thousands: str
+    day: str
+
+
+LOCALES = {
+    "en": Locale(".", ",", "yyyy-mm-dd"),
+    "de": Locale(",", ".", "dd.mm.yyyy"),
+    "ch": Locale(".", "\N{RIGHT SINGLE QUOTATION MARK}", "dd.mm.yyyy"),
+    "fr": Locale(",", "\N{NARROW NO-BREAK SPACE}", "dd/mm/yyyy"),
+}
+"""Ways to write; text is made in the first, and turned into another where it is shown."""
+_NUMBER = re.compile(
+    r"(?<![\w.,/=@#])(?<!\w-)(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.\d+)(?=e[−-]?\d|[^\w/.,]|[.,](?!\d)|$)"
+)
+_DAY = re.compile(
+    rf"(?<![\w-])(?:(\d{{4}})-(\d\d)-(\d\d)|(\d{{1,2}}) ({'|'.join(MONTHS)}) (\d{{4}}))(?![\w-])"
+)
+
+
+def in_locale(text: str, name: str, *, numbers: bool = True) -> str:
+    """Text of ours with its numbers and days written otherwise; names and versions that hold digits stay.
+
+    Examples
+    --------
+    >>> in_locale("Since 2026-03-01 1,344.5 GPU-hours, 0.25 of 1g.10gb; gpuplanner 0.1.0", "de")
+    'Since 01.03.2026 1.344,5 GPU-hours, 0,25 of 1g.10gb; gpuplanner 0.1.0'
+    """
+    if name == next(iter(LOCALES)):
+        return text
+    to = LOCALES[name]
+    marks = str.maketrans({".": to.decimal, ",": to.thousands})
+    if numbers:
+        text = _NUMBER.sub(lambda found: found[0].translate(marks), text)
+    return _DAY.sub(lambda found: _day(found, to), text)
+
+
+def _day(found: re.Match[str], to: Locale) -> str:
+    year, month, day, alone, name, after = found.groups()
+    parts = (day, month, year) if day else (f"{int(alone):02d}", f"{MONTHS.index(name) + 1:02d}", after)
+    return to.day.replace("dd", parts[0]).replace("mm", parts[1]).replace("yyyy", parts[2])
 
 
 def three_figures(value: float) -> str:

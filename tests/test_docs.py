@@ -27,6 +27,12 @@ def test_every_page_is_in_the_map_of_the_site_and_no_link_leads_nowhere(root):
         assert linked <= there, name
 
 
+def test_every_notebook_has_its_row(root):
+    page = (root / "docs" / "notebooks.md").read_text("utf-8")
+    linked = re.findall(r"\(notebooks/([^)]+)\.html\)", page)
+    assert linked == sorted(path.stem for path in (root / "notebooks").glob("[0-9]*.ipynb"))
+
+
 def shown(text: str) -> list[list[str]]:
     """Command lines of a page, in blocks and in sentences, as words; what follows a hash is a remark."""
     blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.S | re.M))

@@ -115,7 +115,7 @@ def verify(
     file: Annotated[
         Path,
         typer.Argument(
-            help="plan.json, of services too, any file of a pack, or with --against a dump of the cluster."
+            help="plan.json, of services too, a pack or any file of it, or with --against a dump of the cluster."
         ),
     ],
     board: Board = None,

@@ -19,6 +19,7 @@ from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerWarning, OutputError, SchemaError, examples, message
 from gpuplanner.export.headings import unit_of
 from gpuplanner.files import write_atomically
+from gpuplanner.units import LOCALES, in_locale
 
 MAX_ROWS = 1_048_576
 MAX_TEXT = 32_767
@@ -65,8 +66,12 @@ def write_workbook(
     notes: Mapping[str, str],
     totals: Mapping[str, Sequence[str]] | None = None,
     summary: Summary | None = None,
+    locale: str = "en",
 ) -> Path:
     """Write tables as an XLSX workbook: one sheet per table, and a first sheet that says what they are.
+
+    Numbers are numbers, which a spreadsheet program shows with the marks of its own user; days are shown as `locale`
+    writes them.
 
     Text never becomes a formula, a link or a number: it is stored as text, and text that looks like a formula
     is marked as quoted, so that editing the cell does not run it. Amounts of type Decimal are exact to the
@@ -92,7 +97,8 @@ def write_workbook(
     book = writer.Workbook(buffer, {"in_memory": True, "default_date_format": "yyyy-mm-dd"})
     book.set_properties({"title": title, "created": _CREATED})
     names = _legal_names(sheets)
-    formats = _Formats(book)
+    formats = _Formats(book, LOCALES[locale].day)
+    notes = {key: in_locale(text, locale) for key, text in notes.items()}
     _write_readme(book.add_worksheet(README), formats, title, notes, sheets, names)
     if summary is not None:
         _write_summary(book, formats, summary, sheets[summary.sheet])
@@ -105,11 +111,14 @@ def write_workbook(
 class _Formats:
     """Cell formats of one workbook, each made once."""
 
-    def __init__(self, book: Library) -> None:
+    def __init__(self, book: Library, day: str) -> None:
         self._book = book
+        self._day = day
         self._made: dict[tuple[tuple[str, Any], ...], Any] = {}
 
     def __call__(self, **properties: Library) -> Library:
+        if "num_format" in properties:
+            properties["num_format"] = properties["num_format"].replace("yyyy-mm-dd", self._day)
         key = tuple(sorted(properties.items()))
         if key not in self._made:
             self._made[key] = self._book.add_format(properties)

@@ -26,6 +26,8 @@ _USE = {"requested_gpus": "asked for", "allocated_gpus": "held", "active_gpus": 
 _SEEN = "seen"
 _WAYS = {"today": "today's way", "recommended": "as recommended"}
 _EVEN = 0.5
+_FAR = 2.5
+"""A line so many times above all else is not drawn to scale, and broken."""
 _CURVE = ("quantile", "planned", "short", "cost")
 _RUN_OUT = ("week", "over", "run_out_by", "q50")
 
@@ -70,7 +72,12 @@ def plot_need(frame: pl.DataFrame, *, gpus: int, best: str = "today") -> ChartTy
         word=pl.col("way").replace(words | {_SEEN: "as it was"}),
     )
     seen, ahead = rows.filter(way=_SEEN).tail(_WEEKS_BACK), rows.filter(pl.col("way") != _SEEN)
-    low, high = _reach(pl.concat([seen, ahead]), gpus)
+    level, there_are = float(gpus), f"{gpus:,} there are"
+    if all(_even(ahead.filter(way=way)).is_empty() for way in words):
+        level, there_are = _level(
+            gpus, there_are, float(rows.select(pl.max_horizontal("need", "high").max()).item())
+        )
+    low, high = _reach(pl.concat([seen, ahead]), level)
     both = theme.policy_colours(["today", best])
     colours = {"today": both["today"], "recommended": both[best]}
     full = {"today": theme.ALARM, "recommended": colours["recommended"]}
@@ -81,10 +88,8 @@ def plot_need(frame: pl.DataFrame, *, gpus: int, best: str = "today") -> ChartTy
         word="need", week="week of", need=("GPUs", ",.1f"), low=("at least", ",.1f"), high=("at most", ",.1f"),
         chance=("too few by then", ".0%"),
     )  # fmt: skip
-    there = chart_of(pl.DataFrame({"gpus": [float(gpus)]}))
-    parts: list[ChartType] = [
-        there.mark_rule(color=theme.INK, size=1.5).encode(y=alt.Y("gpus:Q", scale=scale))
-    ]
+    there = chart_of(pl.DataFrame({"gpus": [level]})).encode(y=alt.Y("gpus:Q", scale=scale))
+    parts: list[ChartType] = [there.mark_rule(color=theme.INK, size=1.5, strokeDash=_dash(level == gpus))]
     if seen.height:
         parts.append(chart_of(seen).mark_line(color=theme.INK, size=1.5).encode(x=x, y=y, tooltip=hover))
     looks = theme.scale(colours, [way for way in colours if way in words])
@@ -108,7 +113,7 @@ def plot_need(frame: pl.DataFrame, *, gpus: int, best: str = "today") -> ChartTy
         for way, word in words.items()
     ]
     for word, at, way in _apart(
-        [*labels, (f"{gpus:,} there are", float(gpus), "there")], (high - low) / _HEIGHT, low
+        [*labels, (there_are.replace(", not", ",\nnot"), level, "there")], (high - low) / _HEIGHT, low
     ):
         end = chart_of(pl.DataFrame({"day": [last], "need": [at], "word": [word]}))
         colour_of_word = theme.INK if way == "there" else colours[way]
@@ -161,7 +166,7 @@ def _full_marks(
     )
 
 
-def _reach(rows: pl.DataFrame, gpus: int) -> tuple[float, float]:
+def _reach(rows: pl.DataFrame, gpus: float) -> tuple[float, float]:
     """Ends of the axis: all that was seen and what is most likely, as far as it can be read beside the capacity."""
     known = [float(one) for one in [*rows["need"].drop_nulls(), *rows["low"].drop_nulls(), gpus]]
     top = max([float(gpus), *rows["need"].drop_nulls(), *rows["high"].drop_nulls()])
@@ -222,7 +227,9 @@ def plot_use(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartType
         .sort("what", "day")
     )
     shown = [name for name in _USE if name in long["what"]]
-    top = max(float(long["gpus"].quantile(0.98) or 1.0), float(gpus) if known else 0.0) * 1.12
+    most = float(long["gpus"].quantile(0.98) or 1.0)
+    level, word = _level(gpus, f"{gpus:,} installed", most)
+    top = max(most, level if known else 0.0) * 1.12
     colours = dict(zip(_USE, (theme.MUTED, theme.INK, theme.BLUE), strict=True))
     x = alt.X("day:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False))
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False, clamp=True))
@@ -242,12 +249,23 @@ def plot_use(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartType
         chart_of(labels).mark_text(align="left", dx=5).encode(x=x, y=y, text="word:N", color=colour),
     ]
     if known:
-        there = chart_of(pl.DataFrame({"gpus": [float(gpus)], "word": [f"{gpus:,} installed"]})).encode(y=y)
+        there = chart_of(pl.DataFrame({"gpus": [level], "word": [word]})).encode(y=y)
         parts += [
-            there.mark_rule(color=theme.INK, size=1.5),
+            there.mark_rule(color=theme.INK, size=1.5, strokeDash=_dash(level == gpus)),
             there.mark_text(align="left", dy=-8, fontWeight=600).encode(x=alt.value(4), text="word:N"),
         ]
     return theme.finish(alt.layer(*parts), finding=use_text(frame), height=_HEIGHT, room=80)
+
+
+def _dash(to_scale: bool) -> list[float]:
+    return [1, 0] if to_scale else [2, 4]
+
+
+def _level(gpus: int, word: str, most: float) -> tuple[float, str]:
+    """Where the line of what there is stands, and its word: far above all else it would flatten the picture."""
+    if gpus <= _FAR * most or most <= 0:
+        return float(gpus), word
+    return 1.25 * most, f"{word}, not to scale"
 
 
 def use_text(frame: pl.DataFrame) -> str:
@@ -290,13 +308,14 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartTy
         day_start=pl.col("day").cast(pl.Datetime("us", "UTC")),
         day_end=(pl.col("day") + timedelta(days=1)).cast(pl.Datetime("us", "UTC")),
     )
-    top = max(float(gpus), float(rows["gpus"].max())) * 1.12  # type: ignore[arg-type]
+    most = float(rows["gpus"].max())  # type: ignore[arg-type]
+    level, word = _level(gpus, f"{gpus:,} installed" if known else f"{gpus:,}, inferred from the jobs", most)
+    top = max(most, level) * 1.12
     x = alt.X(
         "day_start:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False)
     )
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False))
-    word = f"{gpus:,} installed" if known else f"{gpus:,}, inferred from the jobs"
-    there = chart_of(pl.DataFrame({"gpus": [float(gpus)], "word": [word]})).encode(y=y)
+    there = chart_of(pl.DataFrame({"gpus": [level], "word": [word]})).encode(y=y)
     chart = alt.layer(
         chart_of(rows)
         .mark_bar(color=theme.BLUE, stroke="white", strokeWidth=1)
@@ -307,7 +326,7 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartTy
             y2=alt.datum(0),
             tooltip=tips(day="day", gpus=("GPUs, busiest hour", ",.0f")),
         ),
-        there.mark_rule(color=theme.INK, size=1.5, strokeDash=[1, 0] if known else [2, 4]),
+        there.mark_rule(color=theme.INK, size=1.5, strokeDash=_dash(known and level == gpus)),
         there.mark_text(align="left", dy=-8, fontWeight=600).encode(x=alt.value(4), text="word:N"),
     )
     return theme.finish(chart, finding=peaks_text(frame), height=150, room=12)

@@ -148,7 +148,7 @@ def figure(
     message = safe(alt)
     return (
         f'<figure>\n<figcaption><h3>{safe(title)}</h3><p aria-hidden="true">{message}</p></figcaption>\n'
-        f'<div class="chart" role="img" aria-label="{message}">{_CHART}{_json(spec)}</script><div></div>'
+        f'<div class="chart" role="img" aria-label="{message}">{_CHART}{as_json(spec)}</script><div></div>'
         f'<noscript><img alt="{message}" src="{picture}"></noscript></div>\n'
         f"{twin}</figure>"
     )
@@ -276,7 +276,7 @@ def _header(
     return f"{kicker}\n<h1>{safe(decision)}</h1>"
 
 
-def _json(spec: Mapping[str, object]) -> str:
+def as_json(spec: Mapping[str, object]) -> str:
     """JSON that cannot end the script element it stands in."""
     text = json.dumps(spec, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for character in "<>&\u2028\u2029":

@@ -27,6 +27,7 @@ from gpuplanner.report.cost import savings_record
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import badge, fleet_words
 from gpuplanner.report.forecast import forecast_record
+from gpuplanner.report.locale import localised
 from gpuplanner.report.page import paragraph, parted, render_page
 from gpuplanner.report.section import FRAGMENT
 from gpuplanner.report.sent import browser, markdown_text, message_text, pdf_into, tables_into
@@ -40,6 +41,7 @@ from gpuplanner.study.handover.decision_pack import pack_into
 from gpuplanner.study.handover.workbooks import notes, write_study_workbook
 from gpuplanner.study.savings_ledger import booked, read_savings, savings_file, savings_json, savings_sheets
 from gpuplanner.study.study import TABLES
+from gpuplanner.units import in_locale
 
 CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"
@@ -145,8 +147,10 @@ def _written(folder: Path, study: Study, body: str, aside: str) -> None:
         "message.txt": message_text(one, **told),
         "summary.md": markdown_text(one, **told, links=dict([("Page", "index.html"), *links(study)])),
     }
+    write = study.scenario.locale
     for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        shown = localised(text, write) if name.endswith(".html") else in_locale(text, write)
+        (folder / name).write_text(shown, encoding="utf-8")
     tables_into(folder / TABLES, study.tables)
 
 

@@ -19,16 +19,19 @@ from gpuplanner.units import day_text
 def coarse(found: Comparison, known: Scenario, asked: Scenario) -> Comparison:
     """The answer to another scenario from the comparison that is known of the first, without playing anything.
 
-    Limit, share and path choose anew among the settings that were tried on the days tuned on; prices are multiplied;
-    how far ahead is looked reads the weeks ahead again. The exact answer may find settings between those tried, and
-    judges on other days: a coarse one has no range.
+    Limit, share and path choose anew among the settings that were tried on the days tuned on, which more jobs keep on
+    for longer; prices are multiplied; how far ahead is looked reads the weeks ahead again. The exact answer may find
+    settings between those tried, and judges on other days: a coarse one has no range.
     """
     decision = found.decision
     if found.today is None or decision.action == "unknown":
         return found
-    service = [(one.wait_minutes, one.wait_quantile, one.path) for one in (known, asked)]
+    service = [(one.wait_minutes, one.wait_quantile, one.path, one.arrival_scale) for one in (known, asked)]
     if service[0] != service[1]:
-        found = _chosen(_at_quantile(found, asked.wait_quantile), asked)
+        found = _at_demand(
+            _at_quantile(found, asked.wait_quantile), asked.arrival_scale / known.arrival_scale
+        )
+        found = _chosen(found, asked)
     if within(found.decision.run_out.recommended, asked.horizon_days):
         found = replace(found, decision=_short(found.decision, asked))
     decision = replace(
@@ -70,7 +73,10 @@ def _at(row: PolicyRow, found: Comparison, minutes: float) -> PolicyRow:
     """A way by the cheapest of its settings within a limit."""
     tried = [(one.gpu_hours, one.added_minutes) for one in found.frontier if one.policy == row.policy]
     if row.gpu_hours_promised is not None and row.added_minutes is not None:
-        tried.append((row.gpu_hours_promised, row.added_minutes))
+        # What was cheaper within the limit and was not taken does not hold on single days.
+        taken = row.gpu_hours_promised
+        tried = [(hours, added) for hours, added in tried if hours >= taken or added > found.minutes]
+        tried.append((taken, row.added_minutes))
     within_it = [point for point in tried if point[1] <= minutes]
     if not within_it:
         return replace(row, meets_target=False, reason=row.reason or _none_within(minutes))
@@ -95,6 +101,18 @@ def _at_quantile(found: Comparison, quantile: float) -> Comparison:
 
     rows = tuple(replace(row, gpu_hours_promised=None) for row in found.policies)
     return replace(found, quantile=quantile, frontier=tuple(map(seen, found.frontier)), policies=rows)
+
+
+def _at_demand(found: Comparison, times: float) -> Comparison:
+    """The settings that were tried as so many times the jobs would keep them on; today's fleet is on whatever comes."""
+    points = tuple(
+        replace(one, gpu_hours=times * one.gpu_hours) for one in found.frontier if one.policy != TODAY
+    )
+    rows = tuple(
+        replace(row, gpu_hours_promised=row.gpu_hours_promised and times * row.gpu_hours_promised)
+        for row in found.policies
+    )
+    return replace(found, frontier=points, policies=rows)
 
 
 def _short(one: Decision, asked: Scenario) -> Decision:

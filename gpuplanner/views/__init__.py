@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from gpuplanner.views.study import compare, decide, evaluate, open_study
     from gpuplanner.views.trace import explore
     from gpuplanner.views.view import View
+    from gpuplanner.widgets.ahead import AheadQuestion
 
 _HOME = {
+    "AheadQuestion": "forward",
     "View": "view",
     "ahead": "forward",
     "compare": "study",
@@ -28,6 +30,7 @@ _HOME = {
 }
 
 __all__ = [
+    "AheadQuestion",
     "View",
     "ahead",
     "compare",

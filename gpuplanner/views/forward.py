@@ -25,6 +25,8 @@ from gpuplanner.study.handover.workbooks import write_cost_workbook
 from gpuplanner.views.view import View
 from gpuplanner.widgets import AheadPanel, AheadQuestion, CostPanel
 
+USUAL = AheadQuestion()
+
 
 @dataclass(frozen=True, eq=False)
 class Ahead:
@@ -57,45 +59,23 @@ class Ahead:
         judged = rolling(self.source, horizon=horizon, gap=gap, folds=folds, models=models, price=price)
         return View(forecast.past_errors(judged), mean_scores(fold_scores(judged)))
 
-    def decision(
-        self,
-        horizon: int = 48,
-        *,
-        gap: int = 6,
-        price: float = 5.0,
-        capacity: float = 64.0,
-        growth: float | None = None,
-    ) -> View:
+    def decision(self, asked: AheadQuestion = USUAL) -> View:
         """The quantile to plan at, and when the fleet runs out."""
-        shown = forecast.decision(self.source, horizon, gap, price, capacity, growth=growth)
-        return View(shown, self.source.run_out(capacity, growth=growth))
+        shown = forecast.decision(
+            self.source, asked.horizon, asked.gap, asked.price, asked.capacity, growth=asked.growth
+        )
+        return View(shown, self.source.run_out(asked.capacity, growth=asked.growth))
 
-    def calendar(
-        self, horizon: int = 48, *, gap: int = 6, price: float = 5.0, capacity: float = 64.0
-    ) -> View:
+    def calendar(self, asked: AheadQuestion = USUAL) -> View:
         """GPUs to plan on each day ahead, with their table."""
-        shown = forecast.calendar(self.source, horizon, gap, price, capacity)
-        return View(shown, self.source.calendar(horizon, gap, price))
+        shown = forecast.calendar(self.source, asked.horizon, asked.gap, asked.price, asked.capacity)
+        return View(shown, self.source.calendar(asked.horizon, asked.gap, asked.price))
 
-    def controls(
-        self,
-        horizon: int = 48,
-        *,
-        gap: int = 6,
-        price: float = 5.0,
-        capacity: float = 64.0,
-        growth: float | None = None,
-    ) -> AheadPanel:
-        """Controls of horizon, gap, price, capacity and growth, with calendar and decision under them."""
-
-        def draw(asked: AheadQuestion) -> str:
-            days = self.calendar(asked.horizon, gap=asked.gap, price=asked.price, capacity=asked.capacity)
-            decided = self.decision(
-                asked.horizon, gap=asked.gap, price=asked.price, capacity=asked.capacity, growth=asked.growth
-            )
-            return days._repr_html_() + decided._repr_html_()
-
-        return AheadPanel(AheadQuestion(horizon, gap, price, capacity, growth), draw)
+    def controls(self, asked: AheadQuestion = USUAL) -> AheadPanel:
+        """Controls of a question, with calendar and decision under them."""
+        return AheadPanel(
+            asked, lambda moved: self.calendar(moved)._repr_html_() + self.decision(moved)._repr_html_()
+        )
 
 
 def ahead(data: str = "sample", *, at: str = "") -> Ahead:
@@ -111,7 +91,8 @@ def ahead(data: str = "sample", *, at: str = "") -> Ahead:
     Returns
     -------
     Ahead
-        ``expected()``, ``past_errors()``, ``decision()``, ``calendar()``: a view each; ``controls()`` moves them.
+        ``expected()``, ``past_errors()``, ``decision()``, ``calendar()``: a view each; ``controls()`` moves the last
+        two, which answer an :class:`AheadQuestion`.
 
     Raises
     ------
@@ -172,7 +153,7 @@ class MonthCosts:
 
     def to_excel(self, path: str | Path) -> Path:
         """Write charge lines, prices and what they sum to as a workbook for finance."""
-        return write_cost_workbook(path, self.found)
+        return write_cost_workbook(path, self.found, locale=self.scenario.locale)
 
     def controls(self, workbook: str | Path = "costs.xlsx") -> CostPanel:
         """Controls of month, tenant, prices, owner and terms, with a button that writes the workbook."""

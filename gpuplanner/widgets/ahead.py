@@ -14,18 +14,29 @@ GROWTHS = (-0.25, 0.0, 0.25, 0.5, 1.0, 2.0)
 
 @dataclass(frozen=True)
 class AheadQuestion:
-    """What the controls ask.
+    """What is asked of a forecast, by calendar, decision and controls alike.
 
-    - ``horizon``, ``gap``: Slots that are looked at, and slots that it takes to act.
-    - ``price``: Of a GPU-hour short, in GPU-hours planned.
-    - ``capacity``: GPUs that there are.
-    - ``growth``: A year, 0.5 for half as much again; None: that of the past.
+    Attributes
+    ----------
+    horizon, gap : int
+        Slots that are looked at, and slots that it takes to act.
+    price : float
+        Of a GPU-hour short, in GPU-hours planned.
+    capacity : float
+        GPUs that there are.
+    growth : float, optional
+        A year, 0.5 for half as much again; None: that of the past.
+
+    Examples
+    --------
+    >>> AheadQuestion(price=8.0)
+    AheadQuestion(horizon=48, gap=6, price=8.0, capacity=64.0, growth=None)
     """
 
-    horizon: int
-    gap: int
-    price: float
-    capacity: float
+    horizon: int = 48
+    gap: int = 6
+    price: float = 5.0
+    capacity: float = 64.0
     growth: float | None = None
 
 

@@ -13,6 +13,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.frames import frontier_frame, target_in_words
 from gpuplanner.study.decision.policies import SHORT
 from gpuplanner.study.decision.record import Comparison, PolicyRow
+from gpuplanner.units import day_text
 from gpuplanner.widgets.background import table_html
 
 LOOK = """<style>
@@ -79,12 +80,12 @@ def answer_html(answer: PanelAnswer, pinned: PanelAnswer, *, stale: bool = False
     one, kind = answer.found.decision, "stale" * stale
     steps = "".join(f"<li>{escape(step)}</li>" for step in one.monday)
     to_do = f"<details><summary>On Monday</summary><ol>{steps}</ol></details>" if steps else ""
-    sure = " ".join(one.how_sure)
+    sure, worth = " ".join(one.how_sure), escape(one.worth.basis).replace("\n", "<br>")
     return (
         f"{LOOK}<div class='gpuplanner-answer'><p><b>{escape(one.sentence)}</b></p>"
         f"<p>{escape(target_in_words(answer.found))}</p><div class='{kind}'>{answer.picture}</div>"
         f"{table_html(['', *columns], rows)}{to_do}"
-        f"<p>{escape(sure)}</p></div>"
+        f"<p>{escape(sure)}</p><p>{worth}</p></div>"
     )
 
 
@@ -96,8 +97,8 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
         "GPUs on at once, at most": f"{one.gpus:,} of {one.fleet_gpus:,}",
         "saved [GPU h a week]": _between(one.saving.value, one.saving.low, one.saving.high),
         "worth [USD a week]": _number(one.worth.usd_per_week, ",.0f"),
-        "the fleet is full, as today": one.run_out.today.date or MISSING,
-        "the fleet is full, as recommended": one.run_out.recommended.date or MISSING,
+        "the fleet is full, as today": _day(one.run_out.today.date),
+        "the fleet is full, as recommended": _day(one.run_out.recommended.date),
     }
     if row is None:
         return cells | {"way": f"{SHORT.get(answer.policy or found.winner, answer.policy)} (not compared)"}
@@ -123,6 +124,10 @@ def _between(mean: float | None, low: float | None, high: float | None) -> str:
     return f"{mean:,.0f}" + (
         "" if low is None or high is None or low == high else f" ({low:,.0f} to {high:,.0f})"
     )
+
+
+def _day(when: str | None) -> str:
+    return MISSING if when is None else day_text(when)
 
 
 def _number(value: float | None, form: str) -> str:

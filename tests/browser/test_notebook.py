@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 WHAT_IF, EXPLORE, COSTS = "03_static_vs_dynamic.ipynb", "01_demand_and_phases.ipynb", "06_cost_review.ipynb"
 BOARDS = "03_two_boards.ipynb"
 TOKEN = "local"
-MINUTES = 0
+MINUTES = 1
 TEAM, PRICE, TERM = 1, 0, 1
 """Places of drop-downs and sliders in the panel of money."""
 

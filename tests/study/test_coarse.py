@@ -44,6 +44,16 @@ def test_a_share_of_the_jobs_reads_what_each_setting_adds_for_it(tried, share, s
     assert coarse(tried, known, known.but(wait_quantile=share)).decision.saving.value == saved
 
 
+@pytest.mark.parametrize(("times", "saved"), [(0.5, 700.0), (1.5, 100.0), (2.0, None)])
+def test_more_jobs_keep_what_was_tried_on_for_longer(tried, times, saved):
+    assert coarse(tried, KNOWN, KNOWN.but(arrival_scale=times)).decision.saving.value == saved
+
+
+def test_what_was_cheaper_and_not_taken_is_not_taken_now(tried):
+    cheaper = replace(tried, frontier=(*tried.frontier, FrontierPoint("node_pools", 400.0, 3.0)))
+    assert coarse(cheaper, KNOWN, KNOWN.but(wait_minutes=9.5)).decision.saving.value == 400.0
+
+
 def test_a_path_that_cannot_rest_nodes_has_no_pools(tried):
     found = coarse(tried, KNOWN, KNOWN.but(path="nvml"))
     assert found.winner == "static_whole"

@@ -14,7 +14,7 @@ from gpuplanner.study import export_plan
 from gpuplanner.study.future.plans import Planned
 from gpuplanner.study.handover import calendar
 from gpuplanner.study.handover.calendar import hand_over_plan
-from gpuplanner.study.handover.read_back import read_plan
+from gpuplanner.study.handover.read_back import read_plan, verify_any
 from gpuplanner.widgets import files_button
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
@@ -41,6 +41,21 @@ def test_each_format_is_files_and_all_is_all_of_them(kept, tmp_path, formats):
     assert mine
     assert mine <= everything
     assert (mine == everything) == (formats == "all")
+
+
+def test_a_pack_is_verified_as_a_folder_and_names_its_board(kept, tmp_path):
+    export_plan(kept, tmp_path / "out")
+    found = verify_any(tmp_path / "out", None)
+    assert found.ok
+    assert found.findings[0].endswith("files as they were written, for H100-80GB-SXM5")
+    assert verify_any(tmp_path / "out" / "parted" / "mig-parted.yaml", None).ok
+    changed = tmp_path / "out" / "operator" / "configmap.yaml"
+    changed.write_text(changed.read_text() + "# by hand")
+    assert verify_any(tmp_path / "out", None).problems == [
+        "operator/configmap.yaml: gone, or changed since it was written"
+    ]
+    with pytest.raises(ScenarioError, match=r"a pack, which has a manifest\.json"):
+        verify_any(kept.parent, None)
 
 
 def test_a_format_that_is_not_known_is_refused_with_the_nearest(kept, tmp_path):

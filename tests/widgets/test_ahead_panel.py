@@ -18,7 +18,7 @@ def source():
 
 def test_the_calendar_is_the_quantile_that_a_price_implies(source):
     """Counted anew from the paths: at the same price the planned quantile, day by day the busiest slot."""
-    table = source.calendar(48, gap=6, price=5.0).frame()
+    table = source.calendar(gp.AheadQuestion(48, gap=6, price=5.0)).frame()
     wanted = source.source
     drawn = wanted.known.draws([wanted.whole], wanted.slots, 54, 1)[0, :, 6:]
     best = wanted.cost_curve(48, 6, 5.0).filter("best")["quantile"][0]
@@ -26,13 +26,13 @@ def test_the_calendar_is_the_quantile_that_a_price_implies(source):
     assert table["planned"].max() == slots.max()
     assert table["day"].is_sorted()
     assert (table["low"] <= table["high"]).all()
-    dearer = source.calendar(48, gap=6, price=30.0).frame()
+    dearer = source.calendar(gp.AheadQuestion(48, gap=6, price=30.0)).frame()
     assert (dearer["planned"] >= table["planned"]).all()
     assert dearer["planned"].sum() > table["planned"].sum()
 
 
 def test_controls_move_calendar_and_decision(source):
-    panel = source.controls(48, price=5.0, capacity=64.0)
+    panel = source.controls()
     first = panel.ask().result(timeout=300)
     assert "GPUs to plan on each day" in first
     panel.controls["price"].value = 20.0
@@ -47,6 +47,6 @@ def test_controls_move_calendar_and_decision(source):
 
 
 def test_controls_begin_where_they_are_told_and_have_names(source):
-    panel = source.controls(400, price=45.0, growth=0.3)
+    panel = source.controls(gp.AheadQuestion(400, price=45.0, growth=0.3))
     assert (panel.question.horizon, panel.question.price, panel.question.growth) == (400, 45.0, 0.3)
     assert all(one.description and one.tooltip for one in panel.controls.values())

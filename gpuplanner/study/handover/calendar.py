@@ -34,17 +34,13 @@ from gpuplanner.simulate import Drain
 from gpuplanner.study.future.drains import drain_of, rehearse
 from gpuplanner.study.future.plans import NAME_THEM, Planned
 from gpuplanner.study.handover.decision_pack import MARK, write_pack
-from gpuplanner.study.handover.read_back import read_plan
+from gpuplanner.study.handover.read_back import MADE_ELSEWHERE, read_plan
 
 FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
 TIMER = ("timer.sh", "timer.service", "timer.timer", "timer.yaml")
 """The script that is run to put a timer in place, and what it puts there; the last is for Kubernetes."""
 FOLDER, IMAGE = "FOLDER", "IMAGE"
 """What stands for the place of the pack and for an image until the timer is put in place."""
-MADE_ELSEWHERE = "other"
-"""Folder of what exporters of other packages make: only they can read it back."""
-NO_PLANS = ("README.md",)
-"""Pages for people; ``verify`` reads back all other files."""
 
 
 def export_plan(
@@ -218,8 +214,7 @@ def _add_scripts(pack: Pack, path: str, scripts: Mapping[str, str], drain: Drain
 
 def _prove(folder: Path, problem: PlanProblem) -> None:
     for path in sorted(folder.rglob("*")):
-        elsewhere = MADE_ELSEWHERE in path.relative_to(folder).parts
-        if path.is_dir() or elsewhere or any(path.match(name) for name in NO_PLANS):
+        if path.is_dir() or path.name == PAGE or MADE_ELSEWHERE in path.relative_to(folder).parts:
             continue
         try:
             report = verify_file(path, problem.board, gpus_per_node=problem.gpus_per_node)

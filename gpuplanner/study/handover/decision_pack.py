@@ -78,7 +78,9 @@ def hand_over(scenario: Scenario, found: Comparison, out: str | Path) -> Path:
     with replaced_directory(out, mark=MARK) as folder:
         if pack is not None:
             write_pack(pack, folder)
-        write_workbook(folder / "workbook.xlsx", tables, title=scenario.name, notes=notes)
+        write_workbook(
+            folder / "workbook.xlsx", tables, title=scenario.name, notes=notes, locale=scenario.locale
+        )
     return Path(out) / (PAGE if pack is not None else "workbook.xlsx")
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gpuplanner.catalog import board_names
+from gpuplanner.catalog import board_names, whole_board_names
 from gpuplanner.errors import ScenarioError, examples, message
 from gpuplanner.export import FileReport, verify_file
-from gpuplanner.files import read_text
+from gpuplanner.export.pack import PAGE
+from gpuplanner.files import MANIFEST, read_text
+from gpuplanner.files.manifest import read_manifest
 from gpuplanner.hardware import as_board
 from gpuplanner.planner import (
     Plan,
@@ -27,6 +31,11 @@ from gpuplanner.planner.verification.bounds import BoundCheck
 from gpuplanner.planner.verification.numbered_gpus import layout_plan_faults
 from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
+
+MADE_ELSEWHERE = "other"
+"""Folder of a pack with what exporters of other packages make: only they can read it back."""
+FOR_PEOPLE = (".xlsx",)
+"""Endings of files of a pack that hold nothing to apply, as its page does."""
 
 
 def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
@@ -57,14 +66,15 @@ def verify_any(
     gpus_per_node: int = 8,
     against: Mapping[str, PlanProblem] | None = None,
 ) -> FileReport:
-    """Check a plan or an exported file again, with code that shares nothing with what made it.
+    """Check a plan, an exported file or a whole pack again, with code that shares nothing with what made it.
 
     Parameters
     ----------
     path : str or Path
-        plan.json, a plan of services, a mig-parted file, a ConfigMap, or Slurm lines.
+        plan.json, a plan of services, a mig-parted file, a ConfigMap, or Slurm lines; or the folder of a pack.
     board : str or None
-        Board of the nodes; a plan names its own, which must then be the same.
+        Board of the nodes; a plan names its own, which must then be the same. None: the one that the file names, else
+        the page of its pack.
     gpus_per_node : int
         GPUs on a node, for files that do not say.
     against : mapping of str to PlanProblem, optional
@@ -81,7 +91,10 @@ def verify_any(
     GpuPlannerError
         If the file cannot be read, or the board is not known.
     """
+    if Path(path).is_dir():
+        return _pack_report(Path(path), board, gpus_per_node)
     if not _is_plan(path):
+        board = board or _board_named(Path(path))
         if board is None:
             text = message(str(path), "--board with the board of the nodes", "none", "Name it.")
             raise ScenarioError(text)
@@ -108,6 +121,46 @@ def verify_any(
     if report.problems:
         return FileReport(ok=False, problems=report.problems)
     return replace(report, ok=not report.unproven)
+
+
+def _pack_report(folder: Path, board: str | None, gpus_per_node: int) -> FileReport:
+    """All files of a pack: whether they are as they were written, and what each says, proved again."""
+    home = next((home for home in (folder, folder.parent) if read_manifest(home) is not None), None)
+    told = None if home is None else read_manifest(home)
+    if home is None or told is None:
+        text = message(
+            str(folder),
+            "a pack, which has a manifest.json",
+            "none in this folder",
+            "Name the folder of an export.",
+        )
+        raise ScenarioError(text)
+    files = {home / name: one for name, one in told[1].items() if name != MANIFEST}
+    mine = {path: one for path, one in sorted(files.items()) if path.is_relative_to(folder)}
+    report = FileReport(ok=True)
+    for path, written in mine.items():
+        name = path.relative_to(folder)
+        if not written.still_in(path):
+            report.problems.append(f"{name}: gone, or changed since it was written")
+        elif MADE_ELSEWHERE not in name.parts and path.suffix not in FOR_PEOPLE and path.name != PAGE:
+            one = verify_any(path, board, gpus_per_node=gpus_per_node)
+            report.problems.extend(f"{name}: {fault}" for fault in one.problems)
+            report.findings.extend(f"{name}: {line}" for line in one.findings)
+    if not report.problems:
+        board = board or _board_named(folder / PAGE)
+        report.findings.insert(0, f"{len(mine)} files as they were written, for {board}")
+    return replace(report, ok=not report.problems)
+
+
+def _board_named(path: Path) -> str | None:
+    """The one board of the catalogue that a file names, else the page of the pack that it stands in."""
+    for place in (path, *(folder / PAGE for folder in path.absolute().parents[:2])):
+        with contextlib.suppress(ScenarioError):
+            text = read_text(place, error=ScenarioError, what="file", limit_bytes=LARGEST_FILE)
+            named = {*board_names(), *whole_board_names()} & set(re.findall(r"[\w.+-]*\w", text))
+            if len(named) == 1:
+                return named.pop()
+    return None
 
 
 def _plan_faults(plan: Plan, problem: PlanProblem, board: str | None) -> list[str]:

@@ -47,11 +47,14 @@ def write_study_workbook(
     there = {name: study.tables[name] for name in SHEETS if name in study.tables}
     sheets = {SHEETS[name][0]: table for name, table in there.items() if table.width} | dict(more or {})
     totals = {sheet: columns for sheet, columns in SHEETS.values() if columns and sheet in sheets}
-    return _with_totals(path, sheets, title=study.scenario.name, notes=notes(study), totals=totals)
+    asked = study.scenario
+    return _with_totals(
+        path, sheets, title=asked.name, notes=notes(study), totals=totals, locale=asked.locale
+    )
 
 
 def write_cost_workbook(
-    path: str | Path, found: CostReview, more: Mapping[str, pl.DataFrame] | None = None
+    path: str | Path, found: CostReview, more: Mapping[str, pl.DataFrame] | None = None, *, locale: str = "en"
 ) -> Path:
     """Write a review of a month as a workbook for finance: charge lines as a bill is read, and what they sum to."""
     sheets = {
@@ -61,7 +64,7 @@ def write_cost_workbook(
     told = {"Period": " to ".join(found.period), "Not stated": " ".join(found.missing) or "nothing"}
     totals = {"Energy": list(AMOUNTS)}
     there = {name: table for name, table in sheets.items() if table.width}
-    return _with_totals(path, there, title=found.name, notes=told, totals=totals)
+    return _with_totals(path, there, title=found.name, notes=told, totals=totals, locale=locale)
 
 
 def _with_totals(
@@ -71,6 +74,7 @@ def _with_totals(
     title: str,
     notes: Mapping[str, str],
     totals: Mapping[str, Sequence[str]],
+    locale: str,
 ) -> Path:
     """A workbook whose charge lines stand as a reader of bills takes them, summed on a sheet of their own."""
     name, summary = SHEETS["costs"][0], None
@@ -80,7 +84,9 @@ def _with_totals(
         # What no line knows has no total: it is not zero.
         told = {total: column for total, column in NAMED.items() if lines[column].count()}
         summary = Summary(name, told, "EffectiveCost", "SubAccountName")
-    return write_workbook(path, sheets, title=title, notes=notes, totals=totals, summary=summary)
+    return write_workbook(
+        path, sheets, title=title, notes=notes, totals=totals, summary=summary, locale=locale
+    )
 
 
 def notes(study: Study) -> Mapping[str, str]:
