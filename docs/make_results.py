@@ -20,9 +20,14 @@ PAGE = HERE / "results.md"
 INTRO = """# What was measured against whom
 
 Ratios as the benchmarks print them; above 1 this package is better. Each row is made by `python benchmarks/NAME.py`,
-which checks first that both sides say the same, and put here by `python docs/make_results.py`. How forecasts, ways to
-run a fleet, memory and packing did on held-back data stands on pages of their own: [forecasts](forecast.md),
-[ways](equal_service.md), [memory](memory.md), [packing](packing.md), [large inputs](scale.md).
+which checks first that both sides say the same, and put here by `python docs/make_results.py`. What was done on data
+that was kept back, and on large inputs, has pages of its own:
+
+- [forecasts](forecast.md)
+- [ways to run a fleet](equal_service.md)
+- [memory of training jobs](memory.md)
+- [packing](packing.md)
+- [large inputs](scale.md)
 
 | what | against | data | ratio | benchmark | date |
 |---|---|---|---|---|---|

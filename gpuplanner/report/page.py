@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
@@ -22,7 +21,7 @@ from gpuplanner._optional import import_optional
 from gpuplanner.export.headings import heading, unit_of
 from gpuplanner.files import write_atomically
 from gpuplanner.report.section import Section
-from gpuplanner.report.words import safe, told, words_on
+from gpuplanner.report.words import as_json, safe, told, words_on
 from gpuplanner.units import three_figures
 
 if TYPE_CHECKING:
@@ -274,14 +273,6 @@ def _header(
         corner = f'<a class="{kind}"{target}>{badge[0]}</a>'
     kicker = f'<p class="kicker"><span>{safe(title)} · {safe(subtitle)}</span>{corner}</p>'
     return f"{kicker}\n<h1>{safe(decision)}</h1>"
-
-
-def as_json(spec: Mapping[str, object]) -> str:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(spec, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 @functools.cache

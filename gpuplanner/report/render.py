@@ -27,11 +27,11 @@ from gpuplanner.report.cost import savings_record
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import badge, fleet_words
 from gpuplanner.report.forecast import forecast_record
-from gpuplanner.report.locale import localised
 from gpuplanner.report.page import paragraph, parted, render_page
 from gpuplanner.report.section import FRAGMENT
 from gpuplanner.report.sent import browser, markdown_text, message_text, pdf_into, tables_into
 from gpuplanner.report.tearsheet import PDF, links, period
+from gpuplanner.report.words import localised
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder

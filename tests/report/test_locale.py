@@ -12,7 +12,7 @@ import pytest
 from gpuplanner import plot
 from gpuplanner.export.workbook import write_workbook
 from gpuplanner.report import page
-from gpuplanner.report.locale import localised
+from gpuplanner.report.words import localised
 from gpuplanner.units import LOCALES, in_locale
 
 PEAKS = pl.DataFrame({"day": [date(2026, 3, day) for day in (1, 2)], "gpus": [1012.0, 1344.5]})
