@@ -118,7 +118,7 @@ class Scenario:
         "data", "UTC", "Zone of calendar months, of naive times in files that are read, and of what is shown.",
         KnobRule("a zone of the tz database, such as Europe/Berlin", lambda value, _: value in _zones()),
     )  # fmt: skip
-    locale: str = knob(
+    number_locale: str = knob(
         "data", "en",
         "How numbers and days are written in a report and its workbook: en 1,234.5 and 2026-03-01, de 1.234,5 and "
         "01.03.2026, ch 1’234.5, fr 1 234,5. JSON, CSV and Parquet are the same in each.",

@@ -138,7 +138,7 @@ def cost(
         write_focus(focus, found.costs)
         say(f"written: {focus}")
     if workbook is not None:
-        say(f"written: {write_cost_workbook(workbook, found, saved, locale=asked.locale)}")
+        say(f"written: {write_cost_workbook(workbook, found, saved, locale=asked.number_locale)}")
     if as_json:
         more: dict[str, object] = {} if bought is None else {"portfolio": bought.to_dict()}
         more |= {} if renewed is None else {"refresh": renewed}

@@ -147,7 +147,7 @@ def _written(folder: Path, study: Study, body: str, aside: str) -> None:
         "message.txt": message_text(one, **told),
         "summary.md": markdown_text(one, **told, links=dict([("Page", "index.html"), *links(study)])),
     }
-    write = study.scenario.locale
+    write = study.scenario.number_locale
     for name, text in texts.items():
         shown = localised(text, write) if name.endswith(".html") else in_locale(text, write)
         (folder / name).write_text(shown, encoding="utf-8")

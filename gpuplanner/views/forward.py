@@ -153,7 +153,7 @@ class MonthCosts:
 
     def to_excel(self, path: str | Path) -> Path:
         """Write charge lines, prices and what they sum to as a workbook for finance."""
-        return write_cost_workbook(path, self.found, locale=self.scenario.locale)
+        return write_cost_workbook(path, self.found, locale=self.scenario.number_locale)
 
     def controls(self, workbook: str | Path = "costs.xlsx") -> CostPanel:
         """Controls of month, tenant, prices, owner and terms, with a button that writes the workbook."""

@@ -125,7 +125,7 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
             control.observe(lambda _: self.ask_soon(), names="value")
         told = f"Write the tables of the answer that is shown to {workbook}"
         button = files_button(
-            lambda: write_cost_workbook(workbook, self._shown(), locale=scenario.locale),
+            lambda: write_cost_workbook(workbook, self._shown(), locale=scenario.number_locale),
             "Write the workbook",
             told,
         )

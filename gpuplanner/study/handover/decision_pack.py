@@ -79,7 +79,7 @@ def hand_over(scenario: Scenario, found: Comparison, out: str | Path) -> Path:
         if pack is not None:
             write_pack(pack, folder)
         write_workbook(
-            folder / "workbook.xlsx", tables, title=scenario.name, notes=notes, locale=scenario.locale
+            folder / "workbook.xlsx", tables, title=scenario.name, notes=notes, locale=scenario.number_locale
         )
     return Path(out) / (PAGE if pack is not None else "workbook.xlsx")
 

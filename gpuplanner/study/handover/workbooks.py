@@ -49,7 +49,7 @@ def write_study_workbook(
     totals = {sheet: columns for sheet, columns in SHEETS.values() if columns and sheet in sheets}
     asked = study.scenario
     return _with_totals(
-        path, sheets, title=asked.name, notes=notes(study), totals=totals, locale=asked.locale
+        path, sheets, title=asked.name, notes=notes(study), totals=totals, locale=asked.number_locale
     )
 
 
