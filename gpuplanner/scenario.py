@@ -230,8 +230,8 @@ class Scenario:
     )  # fmt: skip
     quotas: str | None = knob(
         "service", None,
-        "File of the teams' quotas, weights and tiers, and of preemption, ``quotas.yaml``. A plan is of what they "
-        "admit.",
+        "File of the teams' quotas, weights and tiers, of hours in which jobs may start, and of preemption, "
+        "``quotas.yaml``. A plan is of what quotas admit.",
         NOT_EMPTY,
         none="the quotas that the data hold, and they bind nobody in what is played or planned",
     )  # fmt: skip
@@ -244,7 +244,8 @@ class Scenario:
     gpu_mtbf_hours: float | str | None = knob(
         "service", None,
         "Mean time between failures of one GPU with which ``compare`` plays the teams: a failed job waits again, and "
-        "does over what no checkpoint kept. ``seen``: as often as the failure of a node ended jobs of the data.",
+        "does over what no checkpoint kept. ``seen``: as often as the failure of a node ended jobs of the data, or "
+        "telemetry saw errors of hardware (XID), whichever is more often.",
         KnobRule(
             "between 1 and 1000000000, or 'seen'",
             lambda value, _: value == "seen" or (isinstance(value, float) and 1 <= value <= 1e9),

@@ -88,7 +88,9 @@ def capacity(study: Study) -> Section:
 def daily_peaks(study: Study) -> pl.DataFrame:
     """``day, gpus``: GPUs that were held in the busiest hour of each day of the report's zone."""
     held = pl.when(pl.col("bucket").cast(pl.String).is_in(HELD)).then("gpu_hours").otherwise(0.0)
-    hours = study.tables["ledger"].group_by("hour").agg(gpus=held.sum())
+    board, pool = pl.col("gpu_model").cast(pl.String).str.to_lowercase(), study.scenario.pool
+    ours = pl.lit(value=True) if pool is None else board == pool.lower()
+    hours = study.tables["ledger"].filter(ours).group_by("hour").agg(gpus=held.sum())
     day = pl.col("hour").dt.convert_time_zone(study.scenario.tz).dt.date()
     return hours.group_by(day=day).agg(pl.col("gpus").max()).sort("day")
 

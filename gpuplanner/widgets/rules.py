@@ -8,7 +8,8 @@ from typing import Any
 
 from gpuplanner._optional import import_optional
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.tenants.quotas import SharingRules, TeamQuota
+from gpuplanner.study.tenants.hours import week_hours_of
+from gpuplanner.study.tenants.quotas import SharingRules, StartHours, TeamQuota
 from gpuplanner.study.tenants.tried import SharingTried, rules_at_hand, tried_with
 from gpuplanner.widgets.background import BackgroundPanel, table_html
 
@@ -36,6 +37,10 @@ class SharingPanel(BackgroundPanel[SharingRules, SharingTried]):
         Who is first.
     reclaim, by_tier : ipywidgets.Checkbox
         Who stops others.
+    late : ipywidgets.Dropdown
+        The tier or team whose jobs may start in some hours alone.
+    hours : ipywidgets.Text
+        Those hours, as in ``quotas.yaml``; while they make no sense, those of the rules at hand.
 
     Examples
     --------
@@ -71,10 +76,20 @@ class SharingPanel(BackgroundPanel[SharingRules, SharingTried]):
         self.by_tier = widgets.Checkbox(value=stops.by_tier, description="Urgent tiers stop others", **look)
         self.restart = slider("Restart takes (min)", stops.restart_minutes, 0.0, 120.0, 1.0)
         self.checkpoint = slider("Checkpoints every (min)", stops.checkpoint_minutes or 0.0, 0.0, 480.0, 10.0)
+        kinds = {"tier": self.base.tiers, "team": sorted(one.name for one in self.base.teams)}
+        late = [(f"{kind} {name}", (kind, name)) for kind, names in kinds.items() for name in names]
+        self.late = widgets.Dropdown(options=late, description="Starts in hours alone", **look)
+        self.hours = widgets.Text(
+            placeholder="mon-fri 20:00-06:00, sat-sun",
+            description="Those hours",
+            continuous_update=False,
+            **look,
+        )
         self.button = widgets.Button(description="Play", tooltip="Play the same weeks under these rules")
         self.button.on_click(lambda _: self.ask())
         controls = (
             self.quotas, self.order, self.half_life, self.reclaim, self.by_tier, self.restart, self.checkpoint,
+            self.late, self.hours,
         )  # fmt: skip
         for control in controls:
             control.observe(lambda _: self.ask_soon(), names="value")
@@ -96,8 +111,15 @@ class SharingPanel(BackgroundPanel[SharingRules, SharingTried]):
         teams, cohorts = (tuple(map(self._scaled, some)) for some in (self.base.teams, self.base.cohorts))
         return replace(
             self.base, teams=teams, cohorts=cohorts, order=self.order.value, half_life_days=self.half_life.value,
-            stopping=stops, source=AS_SET,
+            stopping=stops, source=AS_SET, start_hours=self._start_hours(),
         )  # fmt: skip
+
+    def _start_hours(self) -> tuple[StartHours, ...]:
+        if self.late.value is None or week_hours_of(self.hours.value) is None:
+            return self.base.start_hours
+        kind, name = self.late.value
+        others = (one for one in self.base.start_hours if getattr(one, kind) != name)
+        return (*others, StartHours(self.hours.value, **{kind: name}))
 
     def _scaled(self, one: TeamQuota) -> TeamQuota:
         return one if one.gpus is None else replace(one, gpus=one.gpus * self.quotas.value)

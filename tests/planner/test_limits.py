@@ -53,11 +53,11 @@ def test_admission_agrees_with_the_check_and_with_common_sense(problem_of: Any, 
         st.lists(st.sampled_from(["guaranteed", "standard", "best_effort"]), min_size=n, max_size=n)
     )
     quotas = {
-        f"tenant{i}": Quota(gpus, cohort, borrow if cohort else None)
+        f"tenant{i}": Quota(gpus, cohort, *((borrow, lend) if cohort else ()))
         for i in range(n)
         if (gpus := data.draw(st.none() | amounts)) is not None
         for cohort in [data.draw(st.sampled_from([None, "a", "b"]))]
-        for borrow in [data.draw(st.none() | amounts)]
+        for borrow, lend in [data.draw(st.tuples(st.none() | amounts, st.none() | amounts))]
     }
     problem = problem_of(demand, NAMES, tiers=tiers, limits=Limits(quotas=quotas))
     admitted = problem.admitted
@@ -77,7 +77,7 @@ def test_admission_agrees_with_the_check_and_with_common_sense(problem_of: Any, 
         members = [i for i in range(n) if (q := quotas.get(f"tenant{i}")) and q.cohort == cohort]
         total = sum(quotas[f"tenant{i}"].gpus for i in members)
         assert (used[members].sum(axis=0) <= total + 1e-9).all()
-        if all(quotas[f"tenant{i}"].borrow is None for i in members):
+        if all((quotas[f"tenant{i}"].borrow, quotas[f"tenant{i}"].lend) == (None, None) for i in members):
             expected = np.minimum(wanted[members].sum(axis=0), total)
             assert np.allclose(used[members].sum(axis=0), expected)
 
@@ -87,6 +87,8 @@ def test_a_higher_tier_borrows_first():
     demand = np.array([[[4.0]], [[4.0]], [[1.0]]])
     admitted = admitted_demand(demand, np.ones(1), "abc", [1, 0, 2], quotas)
     assert admitted.ravel().tolist() == [2.0, 3.0, 1.0]
+    kept = quotas | {"c": Quota(2, cohort="lab", lend=0.25)}
+    assert admitted_demand(demand, np.ones(1), "abc", [1, 0, 2], kept).ravel().tolist() == [2.0, 2.25, 1.0]
 
 
 def test_quotas_bound_what_is_planned_and_are_told(problem_of: Any) -> None:
@@ -215,7 +217,7 @@ def test_a_limit_that_leaves_demand_unmet_is_named(
         ({"quotas": {"nobody": Quota(1)}}, "quotas must be of tenants; unknown: 'nobody'"),
         ({"quotas": {"tenant0": Quota(-1)}}, "the quota of tenant0 must be numbers of at least 0"),
         ({"quotas": {"tenant0": Quota(float("nan"))}}, "the quota of tenant0"),
-        ({"quotas": {"tenant0": Quota(1, borrow=1)}}, "names no cohort to borrow from"),
+        ({"quotas": {"tenant0": Quota(1, borrow=1)}}, "names no cohort to do so in"),
     ],
 )
 def test_limits_that_make_no_sense_are_refused(problem_of: Any, limits: dict[str, Any], words: str) -> None:
@@ -253,7 +255,7 @@ def test_limits_survive_json(problem_of: Any) -> None:
         pinned={"3g.20gb:2": 1},
         whole_nodes_kept=1,
         switches_per_day=2,
-        quotas={"tenant0": Quota(5, cohort="a", borrow=1.5)},
+        quotas={"tenant0": Quota(5, cohort="a", borrow=1.5, lend=2.0)},
     )
     problem = replace(limited(problem_of, wavy(3)), limits=limits)
     found = plan(problem)

@@ -32,9 +32,9 @@ class Shared:
         for request in self.requests:
             row = request["row"]
             request.update(
-                team=rules["team"][row], tier=rules["tier"][row], left=request["run"], charge=0.0, starts=0, since=0.0,
-                barred=None, first=math.nan, finished=math.nan, queued=0.0, lost=0.0, stops=0, failures=0,
-                slowed=0.0, factor=1.0,
+                hours=rules["hours"][row], team=rules["team"][row], tier=rules["tier"][row], left=request["run"],
+                charge=0.0, starts=0, since=0.0, barred=None, first=math.nan, finished=math.nan,
+                queued=0.0, lost=0.0, stops=0, failures=0, slowed=0.0, factor=1.0,
                 units=rules["units"][request["profile"]] * request["total"], fails=False,
             )  # fmt: skip
         self.numbers = {id(request): number for number, request in enumerate(self.requests)}
@@ -153,6 +153,9 @@ class Shared:
         todo = sorted(self.queue, key=self.order)
         while todo:
             request = todo.pop(0)
+            if not self.is_hour(request):
+                self.lacking.append(request)
+                continue
             if request["team"] in shut:
                 self.lacking.append(request)
                 continue
@@ -172,6 +175,14 @@ class Shared:
                 self.kept_for_heads[request["team"]] += request["units"]
         self.kept_for_heads = [0] * len(self.groups)
         self.queue.sort(key=self.order)
+
+    def is_hour(self, request):
+        """Whether it may start now; if not, the next of its hours is an instant."""
+        later = [spell for spell in self.rules["openings"][request["hours"]] if self.now < spell[1]]
+        if not later or later[0][0] <= self.now:
+            return bool(later)
+        self.wake = min(self.wake, later[0][0])
+        return False
 
     def start(self, request, profile, amounts, shadow=None):
         super().start(request, profile, amounts, shadow)
@@ -332,7 +343,7 @@ class SharedSlurm(Shared, SlurmGame):
 
 
 def random_rules(
-    seed: int, case: dict[str, Any], *, stops: bool, failures: bool, quotas: bool
+    seed: int, case: dict[str, Any], *, stops: bool, failures: bool, quotas: bool, hours: bool = False
 ) -> dict[str, Any]:
     """Rules under which the teams of a case share: cohorts of cohorts, limits, tiers, checkpoints."""
     rng = random.Random(seed + 10_000)
@@ -358,10 +369,14 @@ def random_rules(
             "weight": rng.choice([1.0, 1.0, 2.0, 0.5]),
         })  # fmt: skip
     tiers = rng.choice([1, 2, 3])
+    other = random.Random(seed + 20_000)
+    openings = [[(-math.inf, math.inf)], *([_spells(other), _spells(other)] if hours else [])]
     every = rng.choice([None, 0.0, 2.0, 5.0, math.inf])
     return {
         "groups": groups,
         "teams": teams,
+        "openings": openings,
+        "hours": [other.randrange(len(openings)) for _ in range(count)],
         "team": [rng.randrange(teams) for _ in range(count)],
         "tier": [rng.randrange(tiers) for _ in range(count)],
         "units": units,
@@ -378,11 +393,18 @@ def random_rules(
     }
 
 
+def _spells(rng: random.Random) -> list[tuple[float, float]]:
+    """Hours in which requests may start, the last without an end or not."""
+    instants = sorted(rng.sample(range(-5, 120), rng.choice([2, 4, 6, 12])))
+    instants[-1:] = [math.inf] if rng.random() < 0.7 else instants[-1:]
+    return list(zip(instants[::2], instants[1::2], strict=True))
+
+
 def shared_case(
-    seed: int, *, stops: bool = False, failures: bool = False, quotas: bool = False, flexible: bool = False,
-    queue: str | None = None,
+    seed: int, *, stops: bool = False, failures: bool = False, quotas: bool = False, hours: bool = False,
+    flexible: bool = False, queue: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """A case of nodes, nobody pinned, and rules."""
     case = random_case(seed, flexible=flexible, queue=queue)
     case = case | {"pinned": None}
-    return case, random_rules(seed, case, stops=stops, failures=failures, quotas=quotas)
+    return case, random_rules(seed, case, stops=stops, failures=failures, quotas=quotas, hours=hours)

@@ -22,6 +22,7 @@ KINDS = {
     "quotas": {"quotas": True},
     "stops": {"stops": True, "quotas": True},
     "failures": {"failures": True, "stops": True, "quotas": True},
+    "hours": {"hours": True, "failures": True, "stops": True, "quotas": True},
 }
 CASES, BATCHES = 200, 20
 
@@ -41,7 +42,8 @@ def sharing_of(rules):
         rules["team"], rules["tier"], groups, np.array(rules["units"]) / UNITS,
         "fifo" if rules["half_life"] is None else "fair", FairShare(rules["half_life"] or 1.0), rules["by_tier"],
         rules["reclaim"], Preemption(((1, rules["overhead"]),), min_run_s=rules["min_run"]),
-        Checkpoints(rules["every"], rules["write"]), failures,
+        Checkpoints(rules["every"], rules["write"]), failures, rules["hours"],
+        tuple([instant for spell in spells for instant in spell] for spells in rules["openings"]),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
 from gpuplanner.study.decision.asked import Asked, AskedView
 from gpuplanner.study.past.nodes import TodaysNodes
 from gpuplanner.study.tenants.advice import burn_down, daly_s, quotas_for
-from gpuplanner.study.tenants.fairness import Fairness, _waits, fairness, shared
+from gpuplanner.study.tenants.fairness import Fairness, _waits, fairness, shared, why_it_waited
 from gpuplanner.study.tenants.quotas import (
     SharingRules,
     TeamQuota,
@@ -159,6 +159,14 @@ def test_quotas_count_on_the_board_that_they_are_for(tmp_path):
         ("cohorts:\n- {name: x, parent: why}\n- {name: wha}\n", "did you mean 'wha'"),
         ("preemption: {by_tier: true}\n", "two tiers"),
         ("preemption: {reclaim: maybe}\n", "true or false"),
+        (
+            "start_hours:\n- {team: a, hours: nights}\n",
+            "line 2: expected hours such as 20:00-06:00.*'nights'",
+        ),
+        ("start_hours:\n- {hours: sat}\n", "line 2: expected a team or a tier; got neither"),
+        ("tiers: [x]\nstart_hours:\n- {tier: y, hours: sat}\n", "line 3: expected tier x"),
+        ("start_hours:\n- {tier: y, hours: sat}\n", "a list tiers"),
+        ("start_hours:\n- {team: a, hours: sat}\n- {team: a, hours: sun}\n", "different names"),
     ],
 )
 def test_what_is_wrong_in_a_file_of_quotas_is_named(tmp_path, text, said):
@@ -220,3 +228,23 @@ def test_daly_is_near_the_least_of_what_is_lost():
 
     best = min(range(200, 20_000), key=lost)
     assert daly_s(write, mtbf) == pytest.approx(best, rel=0.01)
+
+
+def test_who_was_owed_little_of_what_it_waited_for_is_not_sent_after_those_who_borrow():
+    pairs = pl.DataFrame({"lender": ["a"], "borrower": ["b"], "gpu_hours": [30.0]})
+    row = {
+        "tenant": "a",
+        "entitled_gpus": 4.0,
+        "waited_no_place_gpu_hours": 0.0,
+        "waited_not_the_fleet_gpu_hours": 0.0,
+    }
+    few, many = (
+        why_it_waited(row | {"waited_full_gpu_hours": 100.0, "owed_gpu_hours": owed}, pairs)
+        for owed in (9.0, 30.0)
+    )
+    assert few == (
+        "Its jobs waited 100.0 GPU-hours while the fleet was full; it was owed 9.0 of them alone.",
+        "A larger quota, at the cost of others, or more GPUs.",
+    )
+    assert "held by b" in many[0]
+    assert "take back" in many[1]

@@ -19,6 +19,7 @@ from gpuplanner.inbox import write_dataset
 from gpuplanner.planner import PlanProblem, plan, verify_fleet
 from gpuplanner.report.pools import fleet_hours, fleet_page, folder_of, planned_of
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.decide import team_rows
 from gpuplanner.study.decision.sentences import unknown_decision
 from gpuplanner.study.decision.types import Saving
 from gpuplanner.study.fleet_decision import decision_table, fleet_decision, fleet_sentence
@@ -150,6 +151,12 @@ def test_what_asks_for_one_board_gets_one_pool(two):
         ["T4"], ["A100-40GB"],
     ]  # fmt: skip
     assert history(asked.but(pool="T4")).fleet.gpus == history(asked.but(board="T4")).fleet.gpus == 4
+
+
+def test_teams_of_a_pool_hold_hours_of_its_board_alone(two):
+    known = history(two.but(pool="T4"))
+    hours = (known.end - known.begin).total_seconds() / 3600
+    assert sum(row.held_gpu_hours for row in team_rows(two.but(pool="T4"))) == pytest.approx(4 * hours)
 
 
 UNTOLD = [(None, gpus, first, hours) for gpus, first, hours in ((5, 8, 6), (3, 9, 3), (4, 10, 8), (1, 2, 20))]

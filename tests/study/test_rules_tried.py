@@ -15,13 +15,22 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.inbox import write_dataset
 from gpuplanner.simulate import Failures
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play, play_shared
 from gpuplanner.study.decision.arena import Arena
 from gpuplanner.study.decision.asked import Asked, AskedView
 from gpuplanner.study.decision.types import QUEUE
 from gpuplanner.study.past.nodes import TodaysNodes
-from gpuplanner.study.tenants.quotas import SharingRules, Stopping, TeamQuota
-from gpuplanner.study.tenants.tried import EVERYBODY, PlayedRules, SharingTried, mtbf_hours, tried_on
+from gpuplanner.study.tenants.advice import mtbf_seen_s
+from gpuplanner.study.tenants.quotas import SharingRules, StartHours, Stopping, TeamQuota
+from gpuplanner.study.tenants.tried import (
+    EVERYBODY,
+    PlayedRules,
+    SharingTried,
+    mtbf_hours,
+    sharing_of,
+    tried_on,
+    waits_seen,
+)
 from gpuplanner.views.study import Decided
 from tests.study.test_fairness import ZERO
 from tests.study.test_fleet import MIXED, TWO_BOARDS, made
@@ -87,6 +96,27 @@ def test_what_is_taken_back_is_had_at_once_and_the_flood_does_its_work_again():
     assert by["flood"]["lost_after"] <= by["flood"]["stops_after"] * (4 + 1 / 60)
 
 
+def test_who_may_start_at_night_alone_leaves_the_day_to_others():
+    free = SharingRules(source="free")
+    nights = replace(free, source="nights", start_hours=(StartHours("20:00-06:00", team="flood"),))
+    _, by = rows(free, nights)
+    assert (by["meek"]["verdict"], by["flood"]["verdict"]) == ("waits less", "waits more")
+    arena = flooded()
+    chosen, requests = arena.requests("as today")
+    rules = sharing_of(PlayedRules("nights", nights, tz="Asia/Kolkata"), arena.asked, chosen)
+    start = play_shared(requests, arena.asked.fleet, rules).start_s
+    hour = (start + 5.5 * 3600.0) % DAY / 3600.0
+    flood = (arena.asked.jobs["tenant"].gather(chosen) == "flood").to_numpy()
+    assert ((hour >= 20.0) | (hour < 6.0) | (start > 34 * DAY))[flood].all()
+    assert not ((hour >= 20.0) | (hour < 6.0))[~flood].all()
+    as_tier = replace(nights, tiers=("day", "night"), teams=(TeamQuota("flood", tier="night"),))
+    as_tier = replace(as_tier, start_hours=(StartHours("20:00-06:00", tier="night"),))
+    wait = rows(free, as_tier)[1]["flood"]["wait_after_min"]
+    assert wait == pytest.approx(by["flood"]["wait_after_min"], rel=0.01)
+    nobody = replace(nights, start_hours=(StartHours("sat", team="fluod"),))
+    assert rows(free, nobody)[0].notes == ("No job is of 'fluod': their start_hours hold for nobody.",)
+
+
 def test_a_wall_between_teams_costs_the_one_that_borrowed():
     _, by = rows(LENT, APART)
     assert by["flood"]["verdict"] == "waits more"
@@ -123,6 +153,13 @@ def test_the_page_and_the_panel_show_what_rules_change(tmp_path):
     assert "never ran after" in shown
 
 
+def test_where_nobody_waited_long_nothing_is_called_unexplained():
+    arena = flooded()
+    assert waits_seen(arena)
+    at_once = replace(arena.asked, start_s=arena.asked.granted.submit_s + 599.0)
+    assert not waits_seen(replace(arena, asked=at_once))
+
+
 def test_less_than_a_day_says_nothing():
     arena = flooded(1)
     short = replace(arena, asked=replace(arena.asked, end=ZERO + timedelta(hours=5)))
@@ -133,7 +170,9 @@ def test_less_than_a_day_says_nothing():
 def test_failures_are_as_often_as_the_data_show(tmp_path):
     trace = made(MIXED, TWO_BOARDS)
     asked = Scenario(data=str(write_dataset(trace, tmp_path / "sound")), gpu_mtbf_hours="seen")
-    with pytest.raises(ScenarioError, match="jobs that ended as NODE_FAIL; got none"):
+    with pytest.raises(
+        ScenarioError, match="jobs that ended as NODE_FAIL, or XID errors of hardware; got none"
+    ):
         mtbf_hours(asked)
     first = pl.int_range(pl.len()) < 2
     state = pl.when(first).then(pl.lit("NODE_FAIL")).otherwise(pl.col("state").cast(pl.String))
@@ -145,5 +184,10 @@ def test_failures_are_as_often_as_the_data_show(tmp_path):
     known = asked.but(data=str(write_dataset(failed, tmp_path / "failed")))
     assert mtbf_hours(known) == pytest.approx(held / 3600 / 2)
     assert mtbf_hours(known.but(gpu_mtbf_hours=50.0)) == 50.0
+    told = [(0, 0, 79), (1, 0, 79), (2, 0, 31), (3, 0, 79), (4, 0, 0), (0, 1, 0), (4, 1, 13), (0, 2, None)]
+    samples = pl.DataFrame(told, schema=["time", "gpu", "xid"], orient="row").with_columns(node=pl.lit("n1"))
+    coverage = pl.DataFrame({"observed_gpu_h": [8.0, 2.0]})
+    assert mtbf_seen_s(failed.with_tables(samples=samples, coverage=coverage)) == 10.0 * 3600
+    assert mtbf_seen_s(trace.with_tables(samples=samples)) is None
     with pytest.raises(ScenarioError, match="between 1 and 1000000000, or 'seen'"):
         known.but(gpu_mtbf_hours="often")

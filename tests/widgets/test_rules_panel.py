@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.tenants.quotas import StartHours
 from gpuplanner.study.tenants.tried import rules_at_hand, tried_with
 from gpuplanner.widgets import SharingPanel
 from gpuplanner.widgets.rules import AS_SET
@@ -31,6 +32,11 @@ def test_what_is_set_is_played(panel):
     asked = panel.question
     assert (asked.stopping.reclaim, asked.stopping.restart_minutes) == (True, 5.0)
     assert sum(one.gpus for one in asked.teams) == pytest.approx(32)
+    panel.hours.value = "nights"
+    assert panel.question.start_hours == ()
+    panel.hours.value, name = "sat-sun", panel.base.teams[0].name
+    assert panel.question.start_hours == (StartHours("sat-sun", team=name),)
+    panel.hours.value = ""
     found = panel.ask().result(timeout=600)
     by_hand = tried_with(Scenario(), panel.base, asked)
     assert found.teams.equals(by_hand.teams)

@@ -30,11 +30,14 @@ class Quota:
         Tenants of one cohort lend each other what they do not use.
     borrow : float, optional
         Most that may be borrowed on top [GPUs]; all that the cohort leaves if None.
+    lend : float, optional
+        Most that others may borrow of what it leaves [GPUs]; all of it if None.
     """
 
     gpus: float
     cohort: str | None = None
     borrow: float | None = None
+    lend: float | None = None
 
 
 @dataclass(frozen=True)
@@ -115,11 +118,11 @@ def limit_faults(limits: Limits, tenants: tuple[str, ...]) -> Iterator[str]:
     if strangers:
         yield f"quotas must be of tenants; unknown: {examples(strangers)}"
     for tenant, quota in limits.quotas.items():
-        amounts = [quota.gpus, *([] if quota.borrow is None else [quota.borrow])]
+        amounts = [quota.gpus, *(one for one in (quota.borrow, quota.lend) if one is not None)]
         if not all(is_amount(amount) for amount in amounts):
             yield f"the quota of {tenant} must be numbers of at least 0, not {quota}"
-        elif quota.borrow is not None and quota.cohort is None:
-            yield f"the quota of {tenant} borrows, but names no cohort to borrow from"
+        elif (quota.borrow, quota.lend) != (None, None) and quota.cohort is None:
+            yield f"the quota of {tenant} borrows or lends, but names no cohort to do so in"
 
 
 def admitted_demand(
@@ -156,7 +159,7 @@ def admitted_demand(
             if quota.cohort is not None:
                 cohorts.setdefault(quota.cohort, []).append(place)
     for members in cohorts.values():
-        left = sum((quotas[tenants[i]].gpus - granted[i] for i in members), np.zeros(wanted.shape[1]))
+        left = sum((_may_lend(granted[i], quotas[tenants[i]]) for i in members), np.zeros(wanted.shape[1]))
         for rank in sorted({ranks[i] for i in members}):
             asking = [i for i in members if ranks[i] == rank]
             lacking = np.array([_may_borrow(wanted[i] - granted[i], quotas[tenants[i]]) for i in asking])
@@ -167,6 +170,11 @@ def admitted_demand(
     part = np.divide(granted, wanted, out=np.ones_like(wanted), where=wanted > 0)
     admitted: Floats = demand * np.minimum(part, 1.0)[:, None, :]
     return admitted
+
+
+def _may_lend(held: Floats, quota: Quota) -> Floats:
+    left: Floats = quota.gpus - held
+    return left if quota.lend is None else np.minimum(left, quota.lend)
 
 
 def _may_borrow(lacking: Floats, quota: Quota) -> Floats:

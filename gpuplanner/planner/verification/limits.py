@@ -31,7 +31,10 @@ def within_quotas(problem: PlanProblem) -> Floats:
         may_have = {tenant: min(wanted[tenant], quota.gpus) for tenant, quota in quotas.items()}
         for cohort in {quota.cohort for quota in quotas.values()} - {None}:
             members = [tenant for tenant, quota in quotas.items() if quota.cohort == cohort]
-            spare = sum(quotas[tenant].gpus - may_have[tenant] for tenant in members)
+            spare = 0.0
+            for tenant in members:
+                rest, lend = quotas[tenant].gpus - may_have[tenant], quotas[tenant].lend
+                spare += rest if lend is None else min(rest, lend)
             for tier in TIERS:
                 lacks = {}
                 for tenant in members:

@@ -25,7 +25,7 @@ from gpuplanner.simulate.nodes.loop import (
 from gpuplanner.simulate.nodes.making_room import make_room
 from gpuplanner.simulate.nodes.node_world import NONE, NodeWorld
 from gpuplanner.simulate.nodes.quota_tree import available, give_back, take
-from gpuplanner.simulate.nodes.shared_order import age, put_in_order, see_quotas
+from gpuplanner.simulate.nodes.shared_order import age, put_in_order, see_hours, see_quotas
 from gpuplanner.simulate.nodes.shared_runs import next_run, note_end, note_start, note_stop
 from gpuplanner.simulate.nodes.tenancy import Tenancy
 
@@ -88,6 +88,7 @@ def share_out(w: NodeWorld, t: Tenancy) -> None:
     s, n, kept, place = w.status[0], t.status[0], 0, 0
     n.wake, n.lacking, n.heads = np.inf, 0, 0
     see_quotas(t.groups)
+    see_hours(t.hours, t.passed, s.now)
     put_in_order(t.groups, t.jobs, w.queue, t.spare, 0, s.waiting)
     begin_pass(w)
     while place < s.waiting:
@@ -122,9 +123,12 @@ def share_out(w: NodeWorld, t: Tenancy) -> None:
 
 @called
 def attempt(w: NodeWorld, t: Tenancy, request: int) -> int:
-    """Start a request, if it may and can, if need be in place of others; or say whether it waits or lacks quota."""
+    """Start a request, if it may and can, if need be in place of others; or say whether it waits, or lacks quota."""
     s, n, mine = w.status[0], t.status[0], t.jobs[request]
     group = t.groups[mine.team]
+    if mine.hours != NONE and t.passed[mine.hours] % 2 == 0:
+        n.wake = min(n.wake, t.hours[mine.hours, t.passed[mine.hours]])
+        return LACKS
     if group.shut:
         return LACKS
     behind = is_behind(w, request)

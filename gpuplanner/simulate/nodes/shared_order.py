@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuplanner.simulate.jit import called
 from gpuplanner.simulate.nodes.tenancy import UNITS
-from gpuplanner.simulate.slices.world import Ints, Table
+from gpuplanner.simulate.slices.world import Floats, Ints, Table
 
 
 @called
@@ -27,6 +27,14 @@ def see_quotas(groups: Table) -> None:
     for group in groups:
         group.shut = 0
         group.over = stated and (group.usage >= group.nominal or not group.limited)
+
+
+@called
+def see_hours(hours: Floats, passed: Ints, now: float) -> None:
+    """See which hours have begun and ended."""
+    for row in range(len(passed)):
+        while hours[row, passed[row]] <= now:
+            passed[row] += 1
 
 
 @called

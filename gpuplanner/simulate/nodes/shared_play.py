@@ -114,7 +114,15 @@ def _tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing, order: 
     victims, aside, heads, spare = np.zeros((4, count), np.int64)
     # In one instant no more fail than ran as it began.
     stopped = table(STOPPED, 2 * count + 64)
-    return Tenancy(groups_of(sharing.groups), jobs, victims, aside, heads, spare, stopped, status)
+    assert sharing.hours is not None
+    jobs.hours = sharing.hours[order]
+    hours = np.full((len(sharing.openings), 1 + max(map(len, sharing.openings), default=0)), np.inf)
+    for row, instants in zip(hours, sharing.openings, strict=True):
+        row[: len(instants)] = instants
+    passed = np.zeros(len(hours), np.int64)
+    return Tenancy(
+        groups_of(sharing.groups), jobs, victims, aside, heads, spare, hours, passed, stopped, status
+    )
 
 
 def groups_of(groups: Sequence[QuotaGroup]) -> Table:

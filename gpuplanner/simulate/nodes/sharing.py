@@ -77,6 +77,10 @@ class Sharing:
         What stops and failures undo.
     failures : Failures, optional
         None: nothing fails.
+    hours : array of int, shape (n_requests,), optional
+        Row of ``openings`` in which a request may start, -1: at any time. Who may not now is passed over.
+    openings : tuple of sequence of float
+        When hours begin and end, in turn and in order [s]; what begins last may have no end.
 
     Raises
     ------
@@ -95,6 +99,8 @@ class Sharing:
     preemption: Preemption = field(default_factory=lambda: Preemption(overhead_s=((1, 0.0),)))
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     failures: Failures | None = None
+    hours: Ints | None = None
+    openings: tuple[Sequence[float], ...] = ()
 
     def __post_init__(self) -> None:
         """Cast and check the values."""
@@ -103,6 +109,16 @@ class Sharing:
         object.__setattr__(
             self, "order", resolve(self.order, SHARED_ORDERS, what="sharing: order", error=ScenarioError)
         )
+        anytime = np.full(len(self.team), NONE) if self.hours is None else np.asarray(self.hours, np.int64)
+        object.__setattr__(self, "hours", anytime)
+        if anytime.shape != self.team.shape or not ((anytime >= NONE) & (anytime < len(self.openings))).all():
+            text = message(
+                "sharing: hours",
+                f"{len(self.team)} rows of {len(self.openings)} openings, or -1",
+                "others",
+                "Mend them.",
+            )
+            raise ScenarioError(text)
         known = len(self.groups)
         sound = (
             len(self.team) == len(self.tier)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuplanner.simulate.slices.world import Ints, Table
+from gpuplanner.simulate.slices.world import Floats, Ints, Table
 
 UNITS = 5040
 """Parts of a GPU in which quotas are counted: divisible by every share of a board that the catalogue has."""
@@ -29,6 +29,7 @@ TENANT_JOB = {
     "tier": int,
     "row": int,  # by which failures are drawn
     "units": int,
+    "hours": int,  # row of the hours in which it may start; NONE: at any time
     "marked": int,  # 1 if it is to be stopped for the one that is looked at
     "starts": int,
     "fails": int,  # 1 if its present run ends in a failure
@@ -78,5 +79,7 @@ class Tenancy(NamedTuple):
     aside: Ints  # [rank] who lacks quota in this pass
     heads: Ints  # [rank] who waits first
     spare: Ints  # [rank] room to sort
+    hours: Floats  # [hours, rank] when they begin and end, in turn; infinite in the end
+    passed: Ints  # [hours] how many of these are over
     stopped: Table  # [row] runs that were stopped; the loop pauses for it to be emptied
     status: Table  # one row

@@ -124,7 +124,7 @@ def _decided(found: Contest) -> tuple[Decision, Trial]:
         saving=course.saving,
         worth=worth_for(scenario, course.saving, freed=fleet - course.gpus, fleet_gpus=fleet, run_out=ahead),
         service=_service(found, course.way), run_out=ahead, monday=(), missing=(),
-        bases=_bases(found, course.way, course.saving), teams=_teams(scenario),
+        bases=_bases(found, course.way, course.saving), teams=team_rows(scenario),
         gpus_hold_rate=_rate_of(found, course), left_out_share=_left_out(found),
         horizon_days=scenario.horizon_days, purchase_lead_days=scenario.purchase_lead_days,
         fleet_inferred=asked.nodes.inferred, board=found.known.fleet.name,
@@ -365,10 +365,10 @@ def _kept_elsewhere(arena: Arena) -> tuple[float, int]:
     return float(other.sum() / max(whole.sum(), 1e-9)), int((other > arena.minutes * 60.0).sum())
 
 
-def _teams(scenario: Scenario) -> tuple[TeamRow, ...]:
+def team_rows(scenario: Scenario) -> tuple[TeamRow, ...]:
     """Who held what, the largest first, and last what nobody held."""
-    booked = ledger(scenario)
     known = history(scenario)
+    booked = known.fleet.hours_of(ledger(scenario))
     in_window = (pl.col("submit_time") < known.end) & ~(pl.col("end_time") <= known.begin).fill_null(
         value=False
     )

@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.hardware import GpuModel
+from gpuplanner.inbox import Dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate import Checkpoints, Failures
@@ -25,6 +26,12 @@ from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUT
 RISK = 0.1
 """Share of the hours in which a team's own GPUs may be too few, where it states none."""
 NODE_FAIL = "NODE_FAIL"
+HARDWARE_XIDS = (48, 62, 64, 74, 79, 94, 95, 119, 120, 136, 140)
+"""Errors of memory, links, bus and system processor, after which a board is reset or replaced [1]_; others, such as 13,
+31 and 43, come of the work that runs.
+
+.. [1] NVIDIA, XID Errors: the table of causes.
+"""
 WRITE_S = 60.0
 """Time to write a checkpoint where nobody states it."""
 STEPS = 5
@@ -41,8 +48,7 @@ class QuotaAdvice:
       team would take back while the fleet is full.
     - ``budgets``: GPU-hours of the month against the budget, and when it is used up, of teams that have one.
     - ``checkpoints``: By team the interval between checkpoints by Young's formula and by Daly's, and the share of its
-      hours that failures and checkpoints then take; failures are those of nodes in the data, else as often as in the
-      literature.
+      hours that failures and checkpoints then take; failures are as often as data show, else as in the literature.
     - ``notes``: What the figures rest on.
     """
 
@@ -231,7 +237,7 @@ def _held_hours(jobs: pl.DataFrame, begin: datetime, end: datetime) -> float:
 def _checkpoints(scenario: Scenario, rules: SharingRules) -> pl.DataFrame:
     """The interval between checkpoints of each team, for the GPUs that its work holds at once in one job."""
     known = history(scenario)
-    mtbf_s = mtbf_seen_s(known.trace.jobs) or Failures().mtbf_s(1)
+    mtbf_s = mtbf_seen_s(known.trace) or Failures().mtbf_s(1)
     write_s = rules.stopping.checkpoint_write_seconds or WRITE_S
     work = pl.col("gpus") * pl.col("run_s")
     sizes = (
@@ -256,8 +262,28 @@ def _checkpoints(scenario: Scenario, rules: SharingRules) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def mtbf_seen_s(jobs: pl.DataFrame) -> float | None:
-    """Mean time between failures of a GPU [s], by the jobs that the failure of a node ended; None without any."""
+def mtbf_seen_s(trace: Dataset) -> float | None:
+    """Mean time between failures of a GPU [s]; None where nothing failed.
+
+    Failures are jobs that the failure of a node ended, in the time that jobs held GPUs, or errors of hardware that
+    telemetry saw (XID), in the time that it saw, whichever come more often: many are seen both ways. An error that
+    follows an equal one is not seen.
+    """
+    times = [found for found in (_mtbf_of_jobs_s(trace.jobs), _mtbf_of_errors_s(trace)) if found is not None]
+    return min(times, default=None)
+
+
+def _mtbf_of_errors_s(trace: Dataset) -> float | None:
+    samples, coverage = trace.samples, trace.coverage
+    if samples is None or coverage is None or "xid" not in samples.columns:
+        return None
+    seen = samples.drop_nulls("xid").sort("time", maintain_order=True)
+    anew = pl.col("xid") != pl.col("xid").shift(1).over("node", "gpu")
+    errors = seen.filter(anew & pl.col("xid").is_in(HARDWARE_XIDS)).height
+    return float(coverage["observed_gpu_h"].sum()) * SECONDS_PER_HOUR / errors if errors else None
+
+
+def _mtbf_of_jobs_s(jobs: pl.DataFrame) -> float | None:
     failed = jobs.filter(pl.col("state").cast(pl.String) == NODE_FAIL).height
     held = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds().fill_null(0) * pl.col("gpus")
     return float(jobs.select(held.sum()).item()) / failed if failed else None

@@ -41,6 +41,8 @@ NO_TEAM = "(no team)"
 CAUSES = ("full", "no_place", "not_the_fleet")
 """What kept jobs: too few GPUs free; enough, but not together; neither, so something that the data do not show."""
 TINY_GPU_HOURS = 0.05
+LITTLE = 0.1
+"""A team that waited for more, and was owed less than this share of it, is not helped by what others borrow."""
 _FACTS = ("basis", "rules", "notes", "mean_rho", "max_rho", "jain_satisfaction", "jain_rho")
 
 
@@ -201,7 +203,7 @@ def shared(
         .join(waits, on="tenant", how="left", maintain_order="left")
         .with_columns(pl.col("jobs", "lent_gpu_hours", "^waited_.*$").fill_null(0))
     )
-    said = [_why(row, pairs) for row in teams.iter_rows(named=True)]
+    said = [why_it_waited(row, pairs) for row in teams.iter_rows(named=True)]
     teams = teams.with_columns(
         why=pl.Series([one[0] for one in said], dtype=pl.String),
         next_step=pl.Series([one[1] for one in said], dtype=pl.String),
@@ -267,7 +269,7 @@ def _waits(
     )
 
 
-def _why(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
+def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
     """Why the jobs of a team waited, and what it can do about it."""
     waited = {name: row[f"waited_{name}_gpu_hours"] for name in CAUSES}
     total, cause = sum(waited.values()), max(CAUSES, key=lambda name: waited[name])
@@ -285,7 +287,7 @@ def _why(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
             "Fewer GPUs on one node, or nodes filled one after the other.",
         )
     owed = row["owed_gpu_hours"]
-    if owed > TINY_GPU_HOURS and row["entitled_gpus"] > 0:
+    if owed > max(TINY_GPU_HOURS, LITTLE * total) and row["entitled_gpus"] > 0:
         mine = pairs.filter(pl.col("lender") == row["tenant"], pl.col("borrower") != NOBODY).sort(
             "gpu_hours", "borrower", descending=[True, False]
         )
@@ -293,8 +295,9 @@ def _why(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
         step = "Let it take back what others borrow (preemption with reclaim), or limit what they may borrow."
         return f"{said} while the fleet was full, and it was owed {owed:,.1f}{to}.", step
     if row["entitled_gpus"] > 0:
+        held = "held what it was due" if owed <= TINY_GPU_HOURS else f"was owed {owed:,.1f} of them alone"
         return (
-            f"{said} while the fleet was full; it held what it was due.",
+            f"{said} while the fleet was full; it {held}.",
             "A larger quota, at the cost of others, or more GPUs.",
         )
     return f"{said} while the fleet was full; it has no quota.", "A quota of its own, or patience."

@@ -19,10 +19,12 @@ from gpuplanner.names import nearest
 from gpuplanner.planner import Quota
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.past.history import History
+from gpuplanner.study.tenants.hours import week_hours_of
 
-TOP = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption")
+TOP = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption", "start_hours")
 TEAM = ("name", "board", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
 COHORT = ("name", "board", "parent", "gpus", "borrow", "lend")
+HOURS = ("team", "tier", "hours")
 STOPPING = (
     "by_tier",
     "reclaim",
@@ -83,6 +85,15 @@ class Stopping:
 
 
 @dataclass(frozen=True)
+class StartHours:
+    """Hours of the week in which jobs of a team, or of a tier, may start; one for their team goes before."""
+
+    hours: str
+    team: str | None = None
+    tier: str | None = None
+
+
+@dataclass(frozen=True)
 class SharingRules:
     """How teams share a fleet.
 
@@ -91,6 +102,7 @@ class SharingRules:
     - ``order``: Who is first within a tier: who came first, or the team that used least for its weight.
     - ``half_life_days``: In which use is half forgotten.
     - ``stopping``: Preemption.
+    - ``start_hours``: When jobs may start that may not at any time, in local time.
     - ``source``: Where they are from, in words.
     """
 
@@ -101,6 +113,7 @@ class SharingRules:
     half_life_days: float = 7.0
     stopping: Stopping = field(default_factory=Stopping)
     source: str = "no quota is stated"
+    start_hours: tuple[StartHours, ...] = ()
 
     def of(self, team: str) -> TeamQuota:
         """What a team has; nothing is limited where it is not named."""
@@ -140,7 +153,8 @@ def read_quotas(path: str | Path) -> SharingRules:
     ``gpus``, ``borrow`` and ``lend``. A name may have a row for each board; one without counts on each board that no
     other is for. ``tiers`` a list of names, the most urgent first; ``order`` fifo or fair, with ``half_life_days``;
     ``preemption`` has ``by_tier``, ``reclaim``, ``min_run_minutes``, ``restart_minutes``, ``checkpoint_minutes`` and
-    ``checkpoint_write_seconds``.
+    ``checkpoint_write_seconds``; ``start_hours`` is a list of a ``team`` or ``tier`` and the ``hours``, in the time
+    zone of the scenario, in which its jobs may start, such as ``mon-fri 20:00-06:00, sat-sun``.
 
     Examples
     --------
@@ -171,7 +185,9 @@ def read_quotas(path: str | Path) -> SharingRules:
         _refuse_cycle(name, above, file)
     half_life = number_of(top, "half_life_days", file, 1e-3, 1e5) if "half_life_days" in top else 7.0
     order = word_of(top, "order", file, ORDERS) if "order" in top else "fifo"
-    return SharingRules(teams, cohorts, tiers, order, half_life, _stopping(top, file, tiers), file)
+    hours = tuple(_start_hours(one, file, at, tiers) for one, at in list_of(top, "start_hours", file))
+    _refuse_twice([one.team or f"tier {one.tier}" for one in hours], file, "start_hours")
+    return SharingRules(teams, cohorts, tiers, order, half_life, _stopping(top, file, tiers), file, hours)
 
 
 def rules_of(scenario: Scenario, known: History) -> SharingRules:
@@ -192,15 +208,15 @@ def rules_in(path: str, known: History) -> SharingRules:
 
 
 def planned_quotas(rules: SharingRules, teams: Iterable[str]) -> dict[str, Quota]:
-    """Ceilings of teams in a plan: their own, and of what all below the top of their cohorts leave what they borrow.
+    """Ceilings of teams in a plan: their own, and of what all below the top of their cohorts lend what they borrow.
 
-    What a team may lend at most, and limits of cohorts between, a plan does not know.
+    What cohorts have and limit by themselves a plan does not know.
 
     Examples
     --------
     >>> rules = SharingRules((TeamQuota("a", 8.0, cohort="x"),), (TeamQuota("x", cohort="all"), TeamQuota("all")))
     >>> planned_quotas(rules, ["a", "b"])
-    {'a': Quota(gpus=8.0, cohort='all', borrow=None)}
+    {'a': Quota(gpus=8.0, cohort='all', borrow=None, lend=None)}
     """
     above = {one.name: one.cohort for one in rules.cohorts}
     found = {}
@@ -210,7 +226,8 @@ def planned_quotas(rules: SharingRules, teams: Iterable[str]) -> dict[str, Quota
         while top is not None and above.get(top) is not None:
             top = above[top]
         if own.gpus is not None:
-            found[name] = Quota(own.gpus, top, own.borrow)
+            limits = () if top is None else (own.borrow, own.lend)
+            found[name] = Quota(own.gpus, top, *limits)
     return found
 
 
@@ -227,12 +244,34 @@ def _quota(given: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple
     if values.get("board") is not None:
         found["board"] = str(values["board"])
     if values.get("tier") is not None:
-        if not tiers:
-            raise fault(
-                file, values.lines["tier"], "a list tiers in the file", f"tier {values['tier']!r} and none"
-            )
-        found["tier"] = word_of(values, "tier", file, tiers)
+        found["tier"] = _tier(values, file, tiers)
     return TeamQuota(**found)
+
+
+def _tier(values: Any, file: str, tiers: tuple[str, ...]) -> str:  # noqa: ANN401 - of a file
+    if not tiers:
+        raise fault(
+            file, values.lines["tier"], "a list tiers in the file", f"tier {values['tier']!r} and none"
+        )
+    return word_of(values, "tier", file, tiers)
+
+
+def _start_hours(given: Any, file: str, line: int, tiers: tuple[str, ...]) -> StartHours:  # noqa: ANN401
+    values = keys_of(given, HOURS, f"{file}, start_hours", line, needed=("hours",))
+    if (values.get("team") is None) == (values.get("tier") is None):
+        raise fault(
+            file,
+            values.lines["hours"],
+            "a team or a tier",
+            "neither" if values.get("team") is None else "both",
+        )
+    if values.get("tier") is not None:
+        _tier(values, file, tiers)
+    if week_hours_of(str(values["hours"])) is None:
+        text = "hours such as 20:00-06:00 or mon-fri 20:00-06:00, sat-sun"
+        raise fault(file, values.lines["hours"], text, repr(values["hours"]))
+    team, tier = (None if values.get(key) is None else str(values[key]) for key in ("team", "tier"))
+    return StartHours(str(values["hours"]), team, tier)
 
 
 def is_board(word: str, board: str) -> bool:
@@ -367,10 +406,12 @@ def entitled_gpus(
 
 
 def unmatched(rules: SharingRules, names: Sequence[str]) -> list[str]:
-    """Which teams have no quota, and which quotas no team, in words; nothing where no quota is stated."""
+    """Which teams have no quota, and which quotas and hours no team, in words."""
+    late = [one.team for one in rules.start_hours if one.team is not None and one.team not in names]
+    notes = [f"No job is of {examples(late)}: their start_hours hold for nobody."] if late else []
     if not rules.stated:
-        return []
-    given, notes = [one.name for one in rules.teams], []
+        return notes
+    given = [one.name for one in rules.teams]
     if strange := [name for name in names if name not in given]:
         notes.append(f"No quota is stated for {examples(strange)}: due nothing, they run on what is free.")
     if absent := [name for name in given if name not in names]:

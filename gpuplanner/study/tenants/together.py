@@ -27,7 +27,7 @@ from gpuplanner.study.other_boards import (
 )
 from gpuplanner.study.past.pools import FleetPools
 from gpuplanner.study.plays import played
-from gpuplanner.study.tenants.tried import a_week, change_and_verdict, parts_of, played_arena
+from gpuplanner.study.tenants.tried import a_week, change_and_verdict, parts_of, played_arena, waits_seen
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 ALL = "all"
@@ -117,7 +117,9 @@ def _arena(own: Scenario) -> Arena:
 
 
 def _notes(arenas: Mapping[str, Arena]) -> tuple[str, ...]:
-    unexplained = [name for name, one in arenas.items() if one.base not in (QUEUE, ASSUMED)]
+    unexplained = [
+        name for name, one in arenas.items() if one.base not in (QUEUE, ASSUMED) and waits_seen(one)
+    ]
     notes = [
         "Run times on another board follow from data sheets: bandwidth or arithmetic, whichever is worse; no gain is "
         "counted in waits."

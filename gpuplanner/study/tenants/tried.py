@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.metrics import paired
+from gpuplanner.metrics.agreement import NEAR_S
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Checkpoints, Failures, FairShare, Preemption
 from gpuplanner.simulate.nodes import QuotaGroup, SharedOutcome, Sharing, play_shared
@@ -26,6 +27,7 @@ from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import stage
 from gpuplanner.study.tenants.advice import NODE_FAIL, mtbf_seen_s
 from gpuplanner.study.tenants.fairness import NO_TEAM, teams_of
+from gpuplanner.study.tenants.hours import openings
 from gpuplanner.study.tenants.quotas import (
     SharingRules,
     TeamQuota,
@@ -45,11 +47,12 @@ MORE, LESS, UNCLEAR, SAME = "waits more", "waits less", "no clear change", "as b
 
 @dataclass(frozen=True)
 class PlayedRules:
-    """Rules by which jobs are played, and failures; ``name`` says which."""
+    """Rules by which jobs are played, failures, and the zone of local hours; ``name`` says which."""
 
     name: str
     rules: SharingRules
     failures: Failures | None = None
+    tz: str = "UTC"
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +134,8 @@ def rules_tried(scenario: Scenario) -> SharingTried:
         sides = SharingRules(source="no quotas"), present
         before, after = (_played(one.source, one, scenario) for one in sides)
     else:
-        before, after = PlayedRules("no failures", present), _played("failures", present, scenario)
+        after = _played("failures", present, scenario)
+        before = replace(after, name="no failures", failures=None)
     return _between(scenario, before, after)
 
 
@@ -174,22 +178,25 @@ def mtbf_hours(scenario: Scenario) -> float | None:
     stated = scenario.gpu_mtbf_hours
     if not isinstance(stated, str):
         return stated
-    seen = mtbf_seen_s(history(scenario).trace.jobs)
+    seen = mtbf_seen_s(history(scenario).trace)
     if seen is None:
         todo = "State hours instead: gpu_mtbf_hours: 50000."
         raise ScenarioError(
-            message("scenario: gpu_mtbf_hours", f"jobs that ended as {NODE_FAIL}", "none", todo)
+            message(
+                "scenario: gpu_mtbf_hours",
+                f"jobs that ended as {NODE_FAIL}, or XID errors of hardware",
+                "none",
+                todo,
+            )
         )
     return seen / SECONDS_PER_HOUR
 
 
 def _played(name: str, rules: SharingRules, scenario: Scenario) -> PlayedRules:
     """Rules with the failures of a scenario."""
-    hours = mtbf_hours(scenario)
-    if hours is None:
-        return PlayedRules(name, rules)
-    restart = SECONDS_PER_MINUTE * rules.stopping.restart_minutes
-    return PlayedRules(name, rules, Failures(hours, restart, scenario.seed))
+    hours, restart = mtbf_hours(scenario), SECONDS_PER_MINUTE * rules.stopping.restart_minutes
+    failures = None if hours is None else Failures(hours, restart, scenario.seed)
+    return PlayedRules(name, rules, failures, scenario.tz)
 
 
 def _basis(lead: Arena, other: Arena | None, not_queue: str | None) -> str:
@@ -200,10 +207,18 @@ def _basis(lead: Arena, other: Arena | None, not_queue: str | None) -> str:
         return "The data state no starts: waits are those of the queue that is played, and nothing confirms them."
     if other is not None:
         return f"What is played explains the waits in the data only in part: {not_queue}."
+    if not waits_seen(lead):
+        return "Nobody waited for 10 minutes in the data: nothing confirms what is played, and nothing contradicts it."
     return (
         "NOT EXPLAINED: what is played does not reproduce the waits in the data. Jobs come when the fleet had no room "
         "for them, not when they were submitted: trust directions more than figures."
     )
+
+
+def waits_seen(arena: Arena) -> bool:
+    """Whether a job that is judged waited for long in the data."""
+    waited = arena.asked.start_s - arena.asked.views[AS_TODAY].requests.submit_s
+    return bool((waited[arena.judged] > NEAR_S).any())
 
 
 def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTried:
@@ -282,9 +297,10 @@ def sharing_of(played: PlayedRules, asked: Asked, rows: NDArray[np.int64]) -> Sh
         )
     place = {name: number for number, name in enumerate(teams)}
     interval = stopping.checkpoint_minutes
+    tier = _tiers(rules, team, asked.jobs["tier"].gather(rows))
     return Sharing(
         np.array([place[name] for name in team], np.int64),
-        _tiers(rules, team, asked.jobs["tier"].gather(rows)),
+        tier,
         tuple(groups),
         np.array([1.0, *(quota_share(asked.board, name) for name in asked.fleet.profiles[1:])]),
         rules.order,
@@ -299,7 +315,21 @@ def sharing_of(played: PlayedRules, asked: Asked, rows: NDArray[np.int64]) -> Sh
             math.inf if interval is None else SECONDS_PER_MINUTE * interval, stopping.checkpoint_write_seconds
         ),
         played.failures,
+        _hours(rules, team, tier),
+        tuple(openings(one.hours, played.tz, asked.zero, asked.seen_s) for one in rules.start_hours),
     )
+
+
+def _hours(rules: SharingRules, team: pl.Series, tier: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The hours in which each job may start: those of its team, else of its tier, else all."""
+    found = np.full(len(team), -1)
+    for by_team in (False, True):
+        for number, one in enumerate(rules.start_hours):
+            if by_team == (one.team is not None):
+                found[(team == one.team).to_numpy() if by_team else tier == rules.tiers.index(one.tier)] = (
+                    number
+                )
+    return found
 
 
 def _tiers(rules: SharingRules, team: pl.Series, own: pl.Series) -> NDArray[np.int64]:
