@@ -55,9 +55,10 @@ def quantiles_at(
     size = np.where(floored > 0, floored, np.nan)[..., None] * lead
     weight = 0.5 ** (np.arange(place)[::-1] / HALF_LIFE)
     full = test.full[place] if test.full[place].any() else np.ones(len(unit), dtype=bool)
+    apart = min(test.step / test.horizon, 1.0)
     scale = _scales((known - base[:, :place, :, MIDDLE]) / size, full)
     errors = (known[..., None] - base[:, :place]) / (size * scale[:, :-1, None])[..., None]
-    found = now + (unit * scale[:, -1])[:, None, None] * lead[:, None] * _shifts(errors, weight, full)
+    found = now + (unit * scale[:, -1])[:, None, None] * lead[:, None] * _shifts(errors, weight, full, apart)
     middle = now[..., MIDDLE : MIDDLE + 1]
     found[..., :MIDDLE] = np.minimum(found[..., :MIDDLE], middle)
     found[..., MIDDLE + 1 :] = np.maximum(found[..., MIDDLE + 1 :], middle)
@@ -109,10 +110,11 @@ def _scales(errors: np.ndarray, full: np.ndarray) -> np.ndarray:
     return np.asarray(np.clip((SCALE_FOLDS + total / pool) / (SCALE_FOLDS + seen), 1 / MOST, MOST))
 
 
-def _shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray) -> np.ndarray:
+def _shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray, apart: float) -> np.ndarray:
     """What to add to each quantile, in units of the errors, shape (n_series, 1, n_levels).
 
-    The errors of series that are mostly zero say nothing of the others.
+    The errors of series that are mostly zero say nothing of the others. Few errors may all lie on one side by chance:
+    as likely as that is, both ends move as far. Of origins that lie a share of the horizon apart only that counts.
     """
     series, _, horizon, levels = errors.shape
     shift = np.zeros((series, 1, levels))
@@ -134,7 +136,12 @@ def _shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray) -> np.ndar
         common = np.where(full, pool, rest)
         own = _level(flat, weights, wanted)
         shift[:, 0, at] = np.where(np.isnan(own), common, own_share * own + (1 - own_share) * common)
-    return np.nan_to_num(shift)
+    shift = np.nan_to_num(shift)
+    independent = (1 + (weight[judged].sum() - 1) * apart) * np.sqrt(full.sum())
+    outward = shift[..., [0, -1]] * [-1, 1]
+    most = np.maximum(outward.max(axis=-1, keepdims=True), 0.0)
+    shift[..., [0, -1]] = (outward + 0.5 ** max(independent - 1, 0.0) * (most - outward)) * [-1, 1]
+    return shift
 
 
 def _finite(level: float, looks: float) -> float:

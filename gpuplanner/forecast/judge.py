@@ -226,17 +226,10 @@ def ahead(judged: Judged, *, known: Known | None = None, seed: int = 1) -> tuple
             at = np.searchsorted(with_paths, rows)
             said = drawn[0][at], drawn[1][at]
         if model != RUN_OFF:
-            alone = [
-                say_alone(
-                    history[row][~np.isnan(history[row])],
-                    "Median" if model == RUN_OFF_MEDIAN else model,
-                    test.gap,
-                    test.horizon,
-                    grid.season,
-                    grid.week,
-                )
-                for row in rows
-            ]
+            name = "Median" if model == RUN_OFF_MEDIAN else model
+            pasts = [history[row][~np.isnan(history[row])] for row in rows]
+            ahead_of = (test.gap, test.horizon, grid.season, grid.week)
+            alone = [say_alone(past, name, *ahead_of) for past in pasts]
             own = np.array([one[0] for one in alone]), np.array([one[1] for one in alone])
             said = between(said, own[0]) if model == RUN_OFF_MEDIAN else own
         every = np.zeros((len(grid.ids), *said[1].shape[1:]))

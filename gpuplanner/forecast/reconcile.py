@@ -108,7 +108,8 @@ def reconcile_mint(
     """Make forecasts of sums and their parts add up with the least trace of the error covariance (MinT).
 
     The means move to the nearest ones that add up, nearest in units of the errors made so far: a series that was
-    often wrong moves most, and none below zero. Every quantile of a series moves as its mean does.
+    often wrong moves most, and none below zero. Quantiles above the mean of a series move as far as it does, those
+    below it in proportion: what may be nothing at all may be so still.
 
     Parameters
     ----------
@@ -177,7 +178,8 @@ def reconcile_mint(
 def add_up(parts: pl.DataFrame, forecast: pl.DataFrame, sums: Mapping[str, Sequence[str]]) -> pl.DataFrame:
     """Rows of series that are sums, their means the sums of those of their parts.
 
-    Quantiles do not add up: peaks do not meet. Each keeps its distance to the mean, and falls no lower than zero.
+    Quantiles do not add up: peaks do not meet. Those above the mean keep their distance to it, those below their share
+    of it.
 
     Parameters
     ----------
@@ -216,7 +218,8 @@ def add_up(parts: pl.DataFrame, forecast: pl.DataFrame, sums: Mapping[str, Seque
 
 
 def _moved(step: pl.Series | pl.Expr) -> list[pl.Expr]:
-    return [pl.max_horizontal(pl.col(name) + step, 0.0).alias(name) for name in VALUES]
+    shares = {name: (pl.col(name) / pl.col("mean")).fill_nan(1.0).clip(upper_bound=1.0) for name in VALUES}
+    return [pl.max_horizontal(pl.col(name) + share * step, 0.0).alias(name) for name, share in shares.items()]
 
 
 def _shrunk_covariance(errors: np.ndarray, mean: np.ndarray) -> np.ndarray:

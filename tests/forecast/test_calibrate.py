@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.forecast import CHOSEN, backtest, fold_table, judge
-from gpuplanner.forecast.calibrate import mean_at
+from gpuplanner.forecast.calibrate import _shifts, mean_at
 
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")
 OPTIONS = {"horizon": 24, "gap": 6, "windows": 24, "models": CHEAP, "walk": True}
@@ -104,3 +104,12 @@ def test_a_quota_holds_quantiles_and_mean(make_demand):
     said = np.array([0.0, 0.0, 0.0, 8.0, 8.0, 8.0, 8.0])
     assert mean_at(np.array(7.0), said, np.full(7, 8.0), 8.0) == 8
     assert mean_at(np.array(7.0), said, np.full(7, 8.0)) > 8
+
+
+def test_few_errors_on_one_side_say_nothing_of_the_other_side():
+    errors, sure = np.ones((1, 8, 24, 7)), np.ones(8)
+    ends = {
+        apart: _shifts(errors, sure, np.ones(1, dtype=bool), apart)[0, 0, [0, -1]] for apart in (0.01, 1.0)
+    }
+    assert ends[1.0] == pytest.approx([1.0, 1.0], abs=0.02)  # eight days: what comes lies above what is said
+    assert ends[0.01] == pytest.approx([-1.0, 1.0], abs=0.2)  # one day, seen from hour to hour

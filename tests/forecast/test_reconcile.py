@@ -116,6 +116,16 @@ def test_sums_at_every_level_are_the_sums_of_their_parts_and_none_is_below_zero(
     assert 0.5 < found["new/gpu"] <= 2.0
 
 
+def test_what_may_be_nothing_may_be_so_still_where_the_mean_moves_up():
+    forecast = make_forecast({"all/gpu": [8.0] * 8, "a/gpu": [2.0, *[0.0] * 3, *[4.0] * 4]})
+    alike = {uid: np.array([1.0, -1.0]) for uid in ("all/gpu", "a/gpu")}
+    moved = reconcile_mint(forecast, {"all/gpu": ["a/gpu"]}, alike).filter(unique_id="a/gpu")
+    mean, low, high = moved.select("mean", "q05", "q95").row(0)
+    assert mean > 2.0
+    assert low == 0.0
+    assert high - mean == pytest.approx(4.0 - 2.0)
+
+
 def test_shares_of_the_pool_keep_the_spread_of_each_tenant():
     below = make_forecast({"a/gpu": [2, 1, 1, 1, 2, 3, 4, 5], "b/gpu": [6] * 8, "c/gpu": [0] * 8})
     pool = make_forecast({"all/gpu": [4, 1, 2, 3, 4, 5, 6, 7]})
