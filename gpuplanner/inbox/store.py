@@ -257,7 +257,7 @@ def _table_on_top(folder: Path, name: str, columns: Sequence[str] | None, *, see
     if name != "jobs" or columns is None:
         return read_table(path, TABLES[name])
     try:
-        return read_jobs(path, ["job_id", *columns] if seen else columns)
+        return read_jobs(path, [*dict.fromkeys(["job_id", *columns])] if seen else columns)
     except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
         text = message(str(path), "a table written by this program", first_line(error), REMEDY)
         raise TraceFormatError(text) from error
