@@ -443,8 +443,8 @@ class Scenario:
     )  # fmt: skip
     watch_chance: float = knob(
         "gate",
-        0.9,
-        "How sure ``gpuplanner watch`` must be that a plan is worth its changes.",
+        0.85,
+        "How sure ``gpuplanner watch`` must be that a plan gains on average, its changes paid for.",
         between(0.5, 1),
     )
     watch_frozen_hours: float = knob(

@@ -48,7 +48,9 @@ def watch(
             help="Before each look, read telemetry since the last reading from this Prometheus.",
         ),
     ] = None,
-    every: Annotated[str, typer.Option(metavar="TIME", help="Between two looks: 15m, 6h, 1d.")] = "6h",
+    every: Annotated[
+        str, typer.Option(metavar="TIME", help="Between two looks, with --once as well: 15m, 6h, 1d.")
+    ] = "6h",
     once: Annotated[bool, typer.Option("--once", help="One look, for cron.")] = False,
     back: Annotated[
         int | None,
@@ -74,7 +76,7 @@ def watch(
             before, after, found = state_of(out), None, None
             failed = _read(asked, read or [], prometheus, seconds)
             try:
-                after, found = _looked(asked, out, before)
+                after, found = _looked(asked, out, before, _slots(asked, seconds))
             except GpuPlannerError as error:
                 failed.append(error)
             after = replace(after or before, failures=before.failures + len(failed))
@@ -117,7 +119,7 @@ def _read(
     return failed
 
 
-def _looked(asked: Scenario, out: Path, before: Watched) -> tuple[Watched, FleetLook | None]:
+def _looked(asked: Scenario, out: Path, before: Watched, every: int) -> tuple[Watched, FleetLook | None]:
     """One look, and its pack on the disk; data that are those of the last look are not looked at again."""
     from gpuplanner.files import to_json
     from gpuplanner.study.bundled import input_hashes
@@ -127,7 +129,7 @@ def _looked(asked: Scenario, out: Path, before: Watched) -> tuple[Watched, Fleet
     data = to_json(input_hashes(asked.data))
     if data == before.data:
         return before, None
-    found = look(asked, advice_of(out, before))
+    found = look(asked, every, advice_of(out, before))
     after = before.after(found, data)
     if found.worth:
         _write_pack(found, out / PACK)
@@ -171,12 +173,16 @@ def _seconds(text: str) -> float:
     return float(hit[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[hit[2]]
 
 
+def _slots(asked: Scenario, seconds: float) -> int:
+    return max(round(seconds / SECONDS_PER_HOUR / asked.slot_hours), 1)
+
+
 def _replayed(asked: Scenario, days: int, seconds: float, *, as_json: bool, quiet: bool) -> None:
     import polars as pl
 
     from gpuplanner.study.recurring.watch import replay
 
-    slots = max(round(seconds / SECONDS_PER_HOUR / asked.slot_hours), 1)
+    slots = _slots(asked, seconds)
     found = replay(
         asked, days=days, every=slots,
         told=None if quiet else lambda at, one, worth: say(

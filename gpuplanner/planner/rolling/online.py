@@ -14,7 +14,7 @@ from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.methods.search import SearchArguments, plan
 from gpuplanner.planner.program.realised_cost import realised_cost
-from gpuplanner.planner.rolling.worthwhile import standing_plan
+from gpuplanner.planner.rolling.worthwhile import rows_of, standing_plan
 
 Accept = Callable[[int, PlanProblem, Plan, Plan], bool]
 """From a slot, the problem ahead, the plan in force and a new one to whether the new one is taken."""
@@ -82,6 +82,7 @@ def roll(
     commit: int = 1,
     horizon: int = 24,
     accept: Accept | None = None,
+    hindsight: Plan | None = None,
     **how: Unpack[SearchArguments],
 ) -> Online:
     """Plan some slots ahead from a forecast, do the first of them, and plan anew from where that leads.
@@ -99,6 +100,8 @@ def roll(
     accept : callable, optional
         Asked of every new plan, with the slot, the problem ahead and the plan in force, which goes on where it says
         no; the last layouts of a plan stay until another one is accepted. None: every new plan is taken.
+    hindsight : Plan, optional
+        The plan made with the true demand known, where it was made before. None: it is made.
     **how
         Arguments of :func:`~gpuplanner.planner.plan`, for each plan.
 
@@ -148,15 +151,13 @@ def roll(
         else:
             ahead = standing
         for rows, counts in ((done, ahead.counts), (idle, ahead.parked)):
-            rows += [dict(zip(ahead.layouts, row, strict=True)) for row in counts[:commit].tolist()]
-        course = [
-            dict(zip(ahead.layouts, row, strict=True)) for row in ahead.counts[commit:].tolist()
-        ] or done[-1:]
+            rows += rows_of(ahead.layouts, counts[:commit])
+        course = rows_of(ahead.layouts, ahead.counts[commit:]) or done[-1:]
         now, kept = ({text: gpus for text, gpus in rows[-1].items() if gpus} for rows in (done, idle))
     layouts, counts, parked = _counts_of(done, idle)
     cost = realised_cost(problem, layouts, counts, parked)
-    hindsight = plan(problem, **how).require()
-    return Online(layouts, counts, parked, cost, hindsight, replans)
+    best = hindsight or plan(problem, **how).require()
+    return Online(layouts, counts, parked, cost, best, replans)
 
 
 def stretch(

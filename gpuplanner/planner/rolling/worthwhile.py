@@ -11,13 +11,15 @@ from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.program.realised_cost import realised_costs
 
+DRAWS = 1000
+
 
 @dataclass(frozen=True)
 class Verdict:
     """What a new plan gains over the one in force, changes paid for, at the prices of the problem [GPU h].
 
     - ``gain``, ``low``, ``high``: Mean over the paths of demand, and the 5 % and 95 % quantiles.
-    - ``chance``: Share of the paths on which the new plan is the cheaper one.
+    - ``chance``: That it gains on average: share of draws of the evidence anew on which the mean is above nothing.
     """
 
     gain: float
@@ -30,7 +32,15 @@ class Verdict:
         return self.gain > 0 and self.chance >= chance
 
 
-def weigh(problem: PlanProblem, standing: Plan, new: Plan, paths: Floats) -> Verdict:
+def weigh(
+    problem: PlanProblem,
+    standing: Plan,
+    new: Plan,
+    paths: Floats,
+    *,
+    until: int | None = None,
+    days: int | None = None,
+) -> Verdict:
     """Hold a new plan against the one in force on paths of demand.
 
     Parameters
@@ -41,6 +51,12 @@ def weigh(problem: PlanProblem, standing: Plan, new: Plan, paths: Floats) -> Ver
         Two plans for its slots; changes of either are paid for as they come.
     paths : ndarray of float, shape (n_paths, n_profiles, n_slots)
         Demand of all tenants together.
+    until : int, optional
+        Slots to the next decision, at which the new plan may be gone over to just as well: what is weighed is to wait
+        as long. None: the plan in force is kept to the end.
+    days : int, optional
+        Days of the past that the paths are made of: they are as much evidence, however many paths there are. None:
+        each path is evidence of its own.
 
     Returns
     -------
@@ -62,12 +78,26 @@ def weigh(problem: PlanProblem, standing: Plan, new: Plan, paths: Floats) -> Ver
     >>> fewer = plan(problem)
     >>> paths = np.array([[[1.0, 1.0, 1.0]], [[3.0, 3.0, 3.0]]])
     >>> weigh(problem, standing_plan(fewer, problem), fewer, paths)  # 6 GPU-hours less; or 6 short, at 10 each
-    Verdict(gain=-24.0, low=-51.0, high=3.0, chance=0.5)
+    Verdict(gain=-24.0, low=-51.0, high=3.0, chance=0.256)
+    >>> weigh(problem, standing_plan(fewer, problem), fewer, paths[:1], until=1)  # the other two could be saved later
+    Verdict(gain=2.0, low=2.0, high=2.0, chance=1.0)
     """
+    if until is not None and until < problem.n_slots:
+        stays, goes = (rows_of(one.layouts, one.counts) for one in (standing, new))
+        problem, paths = replace(problem, demand=problem.demand[:, :, : until + 1]), paths[:, :, : until + 1]
+        standing = standing_plan(new, problem, [*stays[:until], goes[until]])
+        new = replace(new, counts=new.counts[: until + 1], parked=new.parked[: until + 1])
     costs = realised_costs(problem, [standing, new], paths)
     gains = costs[0] - costs[1]
     low, high = (round(float(one), 9) for one in np.quantile(gains, (0.05, 0.95)))
-    return Verdict(round(float(gains.mean()), 9), low, high, float((gains > 0).mean()))
+    drawn = np.random.default_rng(0).integers(0, len(gains), (DRAWS, min(days or len(gains), len(gains))))
+    chance = float((gains[drawn].mean(axis=1) > 0).mean())
+    return Verdict(round(float(gains.mean()), 9), low, high, chance)
+
+
+def rows_of(layouts: Sequence[str], counts: Counts) -> list[Mapping[str, int]]:
+    """Slot by slot, GPUs by layout."""
+    return [dict(zip(layouts, row, strict=True)) for row in counts.tolist()]
 
 
 def standing_plan(

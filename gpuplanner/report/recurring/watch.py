@@ -42,7 +42,7 @@ def watch_page(state: Watched, *, refresh_s: float | None = None) -> str:
         )
     if state.past:
         about = page.note(
-            "Hours of consecutive looks overlap. What came is known when the hours of the plan are over."
+            "Gains are of the hours to the look after: what a plan does behind that can still be done then."
         )
         looks = page.table(
             state.table(), caption="Looks, the last one first", headings=GPU_HOURS, formats={"chance": ".0%"}

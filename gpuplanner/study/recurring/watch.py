@@ -35,16 +35,19 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class PastAdvice:
-    """The plan of an earlier look with its problem, and whether it was advised."""
+    """The plan of an earlier look with its problem, whether it was advised, and slots to the look after."""
 
     plan: Plan
     problem: PlanProblem
     taken: bool
+    slots: int
 
 
 @dataclass(frozen=True)
 class PastOutcome:
-    """What came of the plan of a look [GPU h]: gain over the fleet as it was, regret of the advice over hindsight."""
+    """What came of the plan of a look, to the look after [GPU h]: gain over the fleet as it was, regret of the advice
+    over hindsight.
+    """
 
     gain: float
     regret: float
@@ -56,7 +59,7 @@ class FleetLook:
 
     - ``at``: End of the data; the plan begins ``watch_frozen_hours`` later, and until then all stays as it is.
     - ``planned``: The plan with its problem, whose fleet begins as it is cut and on today.
-    - ``verdict``: What it gains over leaving the fleet as it is.
+    - ``verdict``: What it gains over leaving the fleet as it is for so many ``slots``, to the look after.
     - ``worth``: Whether that is enough for a change.
     - ``came``: What became of earlier looks whose hours are over, by when they were made.
     - ``jobs``: Running jobs that outgrow what they hold, with the profile to move to and what a restart costs.
@@ -66,16 +69,17 @@ class FleetLook:
     planned: Planned
     verdict: Verdict
     worth: bool
+    slots: int
     came: Mapping[str, PastOutcome] = field(default_factory=dict)
     jobs: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=JOB_COLUMNS))
 
     @property
     def sentence(self) -> str:
         """What was found, in words."""
-        one = self.verdict
+        one, hours = self.verdict, self.slots * self.planned.problem.slot_hours
         return (
-            f"The plan gains {one.gain:,.0f} GPU-hours over the fleet as it is ({one.low:,.0f} to {one.high:,.0f}), "
-            f"changes paid for; it is the cheaper one with {one.chance:.0%} chance: "
+            f"In {hours:g} h, to the look after, the plan gains {one.gain:,.0f} GPU-hours over the fleet as it is "
+            f"({one.low:,.0f} to {one.high:,.0f}), changes paid for; it pays with {one.chance:.0%} chance: "
             f"{'worth its changes' if self.worth else 'the fleet stays as it is'}."
         )
 
@@ -99,10 +103,11 @@ class FleetLook:
         return transition(table, at=moved["slot_start"][0], board=problem.board, change=problem.change)
 
 
-def look(scenario: Scenario, earlier: Mapping[str, PastAdvice] | None = None) -> FleetLook:
+def look(scenario: Scenario, every: int, earlier: Mapping[str, PastAdvice] | None = None) -> FleetLook:
     """Look at the data of a scenario as they are now; the plan follows the sample paths, not a library's model.
 
-    ``earlier`` are plans of looks before, by when they were made; of those whose hours are over it says what came.
+    The look after is ``every`` so many slots later: what a plan does behind that can still be done then, so that only
+    what differs until then is weighed. ``earlier`` are plans of looks before, by when they were made; of those whose hours are over it says what came.
     """
     known = history(as_traced(scenario))
     jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.slot_hours)
@@ -115,18 +120,21 @@ def look(scenario: Scenario, earlier: Mapping[str, PastAdvice] | None = None) ->
         scenario, (EVERYBODY,), jobs.names, _demand(scenario, paths, jobs.names), start=start, prices=None
     )  # fmt: skip
     planned = planned_for(problem, scenario)
-    verdict = weigh(problem, standing_plan(planned.plan.require(), problem), planned.plan, paths)
+    stands, days = standing_plan(planned.plan.require(), problem), (known.plan_start - known.recent).days
+    verdict = weigh(problem, stands, planned.plan, paths, until=every, days=max(days, 1))
     came = {
         at: _outcome(advice, jobs, known, scenario)
         for at, advice in (earlier or {}).items()
-        if _is_over(advice.problem, known, scenario)
+        if _is_over(advice, known, scenario)
     }
     worth = verdict.worth(scenario.watch_chance)
-    return FleetLook(known.plan_start, planned, verdict, worth, came, _outgrown(known, scenario))
+    slots = min(every, problem.n_slots)
+    return FleetLook(known.plan_start, planned, verdict, worth, slots, came, _outgrown(known, scenario))
 
 
-def _is_over(problem: PlanProblem, known: History, scenario: Scenario) -> bool:
-    end = problem.slot_start + problem.n_slots * timedelta(hours=problem.slot_hours)
+def _is_over(advice: PastAdvice, known: History, scenario: Scenario) -> bool:
+    problem = advice.problem
+    end = problem.slot_start + advice.slots * timedelta(hours=problem.slot_hours)
     seen = known.recent <= problem.slot_start and end <= known.plan_start
     return seen and problem.slot_hours == scenario.slot_hours
 
@@ -134,13 +142,16 @@ def _is_over(problem: PlanProblem, known: History, scenario: Scenario) -> bool:
 def _outcome(advice: PastAdvice, jobs: RunOff, known: History, scenario: Scenario) -> PastOutcome:
     """Hold the plan of a look, the fleet as it was then and a plan that knows all against the demand that came."""
     first = (advice.problem.slot_start - known.recent) // timedelta(hours=advice.problem.slot_hours)
-    last = first + advice.problem.n_slots
+    last = first + advice.slots
     seen = dict(zip(jobs.names, jobs.seen(jobs.names, last)[:, first:], strict=True))
-    nobody = np.zeros(advice.problem.n_slots)
+    nobody = np.zeros(advice.slots)
     came = np.array([seen.get(name, nobody) for name in advice.problem.profiles])[None]
     problem = replace(advice.problem, demand=came)
-    stands, best = standing_plan(advice.plan, problem), planned_for(problem, scenario).plan.require()
-    never, planned, least = realised_costs(problem, [stands, advice.plan, best], came)[:, 0]
+    plan = replace(
+        advice.plan, counts=advice.plan.counts[: advice.slots], parked=advice.plan.parked[: advice.slots]
+    )
+    stands, best = standing_plan(plan, problem), planned_for(problem, scenario).plan.require()
+    never, planned, least = realised_costs(problem, [stands, plan, best], came)[:, 0]
     advised = planned if advice.taken else never
     return PastOutcome(
         round(float(never - planned), 6), round(float(advised - min(never, planned, least)), 6)
@@ -215,6 +226,8 @@ def replay(
     stayed, ``hindsight`` knew all. Every way pays its changes; cost is of what came, by
     :func:`gpuplanner.planner.program.realised_cost.realised_cost`.
     """
+    # The first look knows as many days as each one after it.
+    scenario = scenario.but(history_days=scenario.history_days + days)
     known = history(as_traced(scenario))
     jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.slot_hours)
     end = (known.plan_start - known.recent) // slot
@@ -230,15 +243,14 @@ def replay(
     )  # fmt: skip
     horizon, frozen = min(scenario.horizon_slots, span), _frozen(scenario)
     ahead: dict[int, Floats] = {}
-
-    def paths(at: int) -> Floats:
-        if at not in ahead:  # a plan that begins now was made when the slots before it were frozen
-            ahead.clear()
-            ahead[at] = _paths(jobs, first + at - frozen, frozen + horizon, scenario.seed)[:, :, frozen:]
-        return ahead[at]
+    wanted: dict[int, Floats] = {}
 
     def forecast(at: int) -> Floats:
-        return _demand(scenario, paths(at), jobs.names)
+        if at not in wanted:  # a plan that begins now was made when the slots before it were frozen
+            ahead.clear()
+            ahead[at] = _paths(jobs, first + at - frozen, frozen + horizon, scenario.seed)[:, :, frozen:]
+            wanted[at] = _demand(scenario, ahead[at], jobs.names)
+        return wanted[at]
 
     def as_now(at: int) -> Floats:
         now = jobs.seen(jobs.names, first + at - frozen)[:, -1:]
@@ -247,16 +259,28 @@ def replay(
     verdicts: list[bool] = []
 
     def accept(at: int, part: PlanProblem, standing: Plan, new: Plan) -> bool:
-        verdict = weigh(part, standing, new, paths(at)[:, :, : part.n_slots])
+        known_days = max(round((first + at) * scenario.slot_hours / 24), 1)
+        verdict = weigh(part, standing, new, ahead[at][:, :, : part.n_slots], until=every, days=known_days)
         verdicts.append(verdict.worth(scenario.watch_chance))
         if told is not None:
             told(at, verdict, verdicts[-1])
         return verdicts[-1]
 
-    def rolled(believed: Callable[[int], Floats], asked: Accept | None = None) -> Online:
-        return roll(problem, believed, commit=every, horizon=horizon, accept=asked, **scenario.effort)
+    def rolled(
+        believed: Callable[[int], Floats], asked: Accept | None = None, hindsight: Plan | None = None
+    ) -> Online:
+        return roll(
+            problem,
+            believed,
+            commit=every,
+            horizon=horizon,
+            accept=asked,
+            hindsight=hindsight,
+            **scenario.effort,
+        )
 
-    watched, always, reactive = rolled(forecast, accept), rolled(forecast), rolled(as_now)
+    watched = rolled(forecast, accept)
+    always, reactive = (rolled(one, hindsight=watched.hindsight) for one in (forecast, as_now))
     least = min(one.hindsight_cost for one in (watched, always, reactive))
     stands = standing_plan(watched.hindsight, problem)
     never = realised_cost(problem, stands.layouts, stands.counts)

@@ -17,16 +17,16 @@ from gpuplanner.planner import plan_from_json, plan_to_json
 from gpuplanner.study.recurring.watch import FleetLook, PastAdvice
 
 STATE, METRICS, PACK, LOOKS = "watch.json", "watch.prom", "pack", "looks"
-FORMAT = "gpuplanner.watch/2"
+FORMAT = "gpuplanner.watch/3"
 KEPT_LOOKS = 400
 """Looks of which the state tells one by one; all of them are in its sums."""
 
 
 @dataclass(frozen=True)
 class PastLook:
-    """One look: what it expected, and what came of its plan once its hours are over [GPU h].
+    """One look: what it expected, and what came of its plan once the hours to the look after are over [GPU h].
 
-    - ``gain``, ``chance``: Of the plan over the fleet as it is, as expected.
+    - ``gain``, ``chance``: Of the plan over the fleet as it is, as expected, in so many ``slots``.
     - ``realised``: The same by the demand that came; None before that is known.
     - ``regret``: What was advised (the plan where a pack was written, else the fleet as it is) over hindsight.
     """
@@ -37,6 +37,7 @@ class PastLook:
     chance: float
     realised: float | None = None
     regret: float | None = None
+    slots: int = 1
 
     @property
     def file(self) -> str:
@@ -83,7 +84,7 @@ class Watched:
             "packs_total": ("counter", self.packs, "Change packs written."),
             "failures_total": ("counter", self.failures, "Looks and readings that failed."),
             "gain_gpu_hours": ("gauge", self.gain, "Gain of the last plan over the fleet as it is."),
-            "chance_ratio": ("gauge", self.chance, "Chance that the last plan is worth its changes."),
+            "chance_ratio": ("gauge", self.chance, "Chance that the last plan pays, changes paid for."),
             "judged_total": ("counter", self.judged, "Looks whose hours are over."),
             "realised_gpu_hours": ("gauge", self.realised, "Gain of the packs of judged looks by what came."),
             "regret_gpu_hours_total": ("counter", self.regret, "Regret of judged looks against hindsight."),
@@ -123,7 +124,7 @@ class Watched:
             judged=self.judged + len(newly),
             realised=round(self.realised + sum(one.realised or 0.0 for one in newly if one.pack), 6),
             regret=round(self.regret + sum(one.regret or 0.0 for one in newly), 6),
-            past=(*past, PastLook(at, found.worth, gain, chance))[-KEPT_LOOKS:],
+            past=(*past, PastLook(at, found.worth, gain, chance, slots=found.slots))[-KEPT_LOOKS:],
             jobs=tuple(of_plain(JobAdvice, row) for row in found.jobs.to_dicts()),
         )  # fmt: skip
 
@@ -133,7 +134,8 @@ class Watched:
             "at": pl.String, "pack": pl.Boolean, "gain": pl.Float64, "chance": pl.Float64, "realised": pl.Float64,
             "regret": pl.Float64,
         }  # fmt: skip
-        return pl.DataFrame([vars(one) for one in reversed(self.past)], schema=schema)
+        rows = [{name: vars(one)[name] for name in schema} for one in reversed(self.past)]
+        return pl.DataFrame(rows, schema=schema)
 
 
 def instant(at: datetime) -> str:
@@ -159,9 +161,9 @@ def state_of(out: Path) -> Watched:
 def advice_of(out: Path, state: Watched) -> Mapping[str, PastAdvice]:
     """Plans of looks that are still to be judged, by when they were made; one that is gone is not judged."""
     open_looks = {one.at: out / LOOKS / one.file for one in state.past if one.regret is None}
-    there = {one.at: one.pack for one in state.past}
+    there = {one.at: (one.pack, one.slots) for one in state.past}
     return {
-        at: PastAdvice(*plan_from_json(place.read_text(encoding="utf-8")), there[at])
+        at: PastAdvice(*plan_from_json(place.read_text(encoding="utf-8")), *there[at])
         for at, place in open_looks.items()
         if place.exists()
     }

@@ -60,7 +60,7 @@ def many_looks(count: int, place: Path) -> list[float]:
         since = now.end - timedelta(days=ON_RECORD)
         _Late(**(vars(now) | {"since": since})).write(data)
         state = state_of(out)
-        found = look(asked, advice_of(out, state))
+        found = look(asked, 6, advice_of(out, state))
         state = state.after(found, str(number))
         keep(out, state, found)
         held.append(resident())
