@@ -124,6 +124,12 @@ class Scenario:
         "01.03.2026, ch 1’234.5, fr 1 234,5. JSON, CSV and Parquet are the same in each.",
         one_of(*LOCALES),
     )  # fmt: skip
+    report_url: str | None = knob(
+        "data", None, "Address at which the folder of all months is served: mails link to it.",
+        KnobRule("an address that begins with https:// or http://",
+                 lambda value, _: re.fullmatch(r"https?://[^\s<>\"']+", value) is not None),
+        none="mails name the folder",
+    )  # fmt: skip
     smallest_group: int = knob(
         "data", 0,
         "Tenants of fewer people stand together, as ``(small groups)``, in every table, chart and export; 0: all by "

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,86 +17,32 @@ import polars as pl
 from gpuplanner._version import __version__
 from gpuplanner.errors import GpuPlannerError, MissingDependencyError, ScenarioError, message
 from gpuplanner.files import sha256, sole_writer, to_json, write_atomically
-from gpuplanner.plain import of_plain, to_plain
 from gpuplanner.report.mail import report_mail
+from gpuplanner.report.recurring.chain import (
+    DONE,
+    FAILED,
+    LEFT_OUT,
+    NAMES,
+    NO_DATA,
+    PAGE,
+    RECORD,
+    Chain,
+    Fact,
+    MonthRecord,
+    StepRecord,
+    ledger_of,
+    read_chain,
+)  # fmt: skip
+from gpuplanner.report.recurring.overview import chain_page
 from gpuplanner.report.render import write_report
 from gpuplanner.report.scorecards import write_scorecards
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.past.history import begin_of, end_of, load_trace, months_from
+from gpuplanner.study.recurring.nodes_seen import nodes_changed, nodes_seen
 
-FORMAT = "gpuplanner.chain/1"
-RECORD = "chain.json"
-DONE, FAILED, LEFT_OUT, NO_DATA = "done", "failed", "left out", "no data"
-
-Fact = str | int | float | None
 Told = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """What a step of a month did: its state, hashes of what it wrote, and facts that somebody may ask for later."""
-
-    name: str
-    state: str
-    outputs: Mapping[str, str]
-    facts: Mapping[str, Fact]
-    error: str | None = None
-
-
-@dataclass(frozen=True)
-class MonthRecord:
-    """What a month was made of: hashes of scenario, data and what months before handed on; version; steps."""
-
-    month: str
-    gpuplanner: str
-    scenario: str
-    data: str
-    before: str | None
-    steps: tuple[StepRecord, ...] = ()
-
-    @property
-    def complete(self) -> bool:
-        """Whether every step was done, or the month has no data."""
-        states = [one.state for one in self.steps]
-        return states == [DONE] * len(STEPS) or states == [NO_DATA]
-
-    @property
-    def has_data(self) -> bool:
-        """Whether months behind it go on from what it handed on."""
-        return any(one.name == "report" and one.state == DONE for one in self.steps)
-
-
-@dataclass(frozen=True)
-class Chain:
-    """All months of a folder, in their order."""
-
-    months: tuple[MonthRecord, ...] = ()
-
-    def to_json(self) -> str:
-        """The record as it is kept: the same data, scenario and months give the same bytes."""
-        return to_json({"format": FORMAT, "months": [to_plain(one) for one in self.months]})
-
-    def having(self, record: MonthRecord) -> Chain:
-        """With a month in its place."""
-        others = [one for one in self.months if one.month != record.month]
-        return Chain(tuple(sorted([*others, record], key=lambda one: one.month)))
-
-
-def read_chain(folder: Path) -> Chain:
-    """The chain of a folder; empty where there is none."""
-    place = folder / RECORD
-    if not place.exists():
-        return Chain()
-    try:
-        values = json.loads(place.read_text(encoding="utf-8"))
-        if values["format"] != FORMAT:
-            raise ValueError(values["format"])
-        return Chain(tuple(of_plain(MonthRecord, one) for one in values["months"]))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        todo = "Choose another folder with -o; nothing was changed."
-        raise ScenarioError(message(str(place), f"a file of {FORMAT!r}", str(error), todo)) from None
 
 
 def months_between(text: str, scenario: Scenario) -> list[str]:
@@ -147,15 +93,20 @@ def report_months(
         what, todo = "report: months to make anew", "Name months of the range, as 2026-02."
         raise ScenarioError(message(what, f"some of {months[0]}..{months[-1]}", ", ".join(strange), todo))
     with sole_writer(out):
+        if (out / PAGE).exists() and not (out / RECORD).exists():
+            what, todo = f"report to {out}", "Choose another folder with -o; nothing was changed."
+            raise ScenarioError(message(what, "a folder of months, or a new one", f"one with a {PAGE}", todo))
         chain = read_chain(out)
         for month in sorted(set(months) | {one.month for one in chain.months if one.month > min(months)}):
             if month not in months and not _stale(chain, month, out):
                 continue
-            one = _Month(scenario.but(month=month), out, _handed_on(chain, month, out), told)
+            one = _Month(scenario.but(month=month), out, chain, told)
             known = next((each for each in chain.months if each.month == month), None)
             for record in one.run(None if month in again else known):
                 chain = chain.having(record)
                 _write_text(out / RECORD, chain.to_json())
+                _write_text(out / PAGE, chain_page(chain, out))
+        _write_text(out / PAGE, chain_page(chain, out))
     return chain
 
 
@@ -165,12 +116,8 @@ def _write_text(place: Path, text: str) -> None:
 
 def _handed_on(chain: Chain, month: str, out: Path) -> Path | None:
     """Ledger of the last month before, of which there is one."""
-    before = [one.month for one in chain.months if one.month < month and one.has_data]
-    return _ledger(out, before[-1]) if before else None
-
-
-def _ledger(out: Path, month: str) -> Path:
-    return out / "ledgers" / f"{month}.parquet"
+    before = chain.before(month)
+    return ledger_of(out, before[-1].month) if before else None
 
 
 def _stale(chain: Chain, month: str, out: Path) -> bool:
@@ -197,9 +144,11 @@ def _sha(text: str) -> str:
 class _Month:
     """One month on its way: what it rests on, and its steps."""
 
-    def __init__(self, scenario: Scenario, out: Path, before: Path | None, told: Told) -> None:
-        self.scenario, self.out, self.before, self.told = scenario, out, before, told
+    def __init__(self, scenario: Scenario, out: Path, chain: Chain, told: Told) -> None:
+        self.scenario, self.out, self.told = scenario, out, told
         self.month = str(scenario.month)
+        self.before = _handed_on(chain, self.month, out)
+        self.nodes_before = next((one.nodes for one in reversed(chain.before(self.month))), {})
         self.study: Study | None = None
 
     def rests_on(self) -> MonthRecord:
@@ -310,6 +259,7 @@ class _Month:
             raise _NothingThereError(text)
         stated = trace.stated
         return [], {
+            "nodes": json.dumps(nodes_seen(trace.inventory, end), ensure_ascii=False),
             "rows_in": stated.rows_in, "rows_rejected": stated.rows_rejected,
             "rows_quarantined": stated.rows_quarantined, "jobs": jobs.height,
             "observed_share": round((end - begin) / (span[1] - span[0]), 6),
@@ -323,6 +273,7 @@ class _Month:
         facts: dict[str, Fact] = {
             "study": _sha(study.to_json()), "seed": self.scenario.seed, "action": decision.action,
             "sentence": decision.sentence, "saving_gpu_hours_per_week": decision.saving.value,
+            "fleet_gpus": decision.fleet_gpus, "gpus": decision.gpus,
         }  # fmt: skip
         if plan is not None:
             facts |= {name: getattr(plan, name) for name in PLAN_FACTS}
@@ -330,7 +281,7 @@ class _Month:
 
     def report(self) -> tuple[list[Path], dict[str, Fact]]:
         """Write the report, its forecasts and its promises added to those of the months before."""
-        ledger, folder = _ledger(self.out, self.month), self.out / self.month
+        ledger, folder = ledger_of(self.out, self.month), self.out / self.month
         ledger.parent.mkdir(parents=True, exist_ok=True)
         for path in _beside(ledger):
             path.unlink()
@@ -355,7 +306,10 @@ class _Month:
     def mail(self) -> tuple[list[Path], dict[str, Fact]]:
         """Write a message that can be sent as it is."""
         place = self.out / "mail" / f"{self.month}.eml"
-        text = report_mail(self.evaluated(), f"{self.month}/index.html")
+        page, at = f"{self.month}/index.html", self.scenario.report_url
+        _, facts = self.data()
+        fleet = nodes_changed(self.nodes_before, json.loads(str(facts["nodes"])))
+        text = report_mail(self.evaluated(), page, at=at, fleet=fleet)
         _write_text(place, text)
         return [place], {}
 
@@ -365,9 +319,9 @@ class _NothingThereError(GpuPlannerError):
 
 
 Steps = Mapping[str, Callable[[_Month], tuple[list[Path], dict[str, Any]]]]
-STEPS: Steps = {
-    "data": _Month.data, "study": _Month.walk, "report": _Month.report, "teams": _Month.teams, "mail": _Month.mail
-}  # fmt: skip
+STEPS: Steps = dict(
+    zip(NAMES, (_Month.data, _Month.walk, _Month.report, _Month.teams, _Month.mail), strict=True)
+)
 PLAN_FACTS = ("status", "objective", "bound", "gap")
 """What is told alike of a plan that was just made and of one that was kept."""
 SEEN = ("submit_time", "start_time", "end_time", "tenant", "user", "gpus")

@@ -30,6 +30,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision import decide
 from gpuplanner.study.decision.sentences import unknown_decision
 from gpuplanner.study.decision.types import Decision, TeamRow
+from gpuplanner.study.forecast_ledger import SCHEMA
 from tests.study.recurring.small_fleets import SmallFleet
 
 SIX = [f"2026-{number:02d}" for number in range(1, 7)]
@@ -83,7 +84,7 @@ class Works:
         self.done[scenario.month, "report"] += 1
         if failure := self.fails.pop(scenario.month, None):
             raise failure
-        rows = pl.DataFrame({"month": [scenario.month]})
+        rows = pl.DataFrame({key: [None] for key in SCHEMA} | {"unique_id": [scenario.month]}, schema=SCHEMA)
         before = [pl.read_parquet(ledger)] if ledger.exists() else []
         self.moment()
         with replaced_directory(out, mark=MARK) as folder:
@@ -160,7 +161,7 @@ def test_backfill_equals_month_by_month(half_year, works, tmp_path):
     chain, _ = run(half_year, SIX[:3], tmp_path / "later first")
     assert [one.month for one in chain.months] == SIX
     assert files(tmp_path / "at once") == files(tmp_path / "one by one") == files(tmp_path / "later first")
-    assert pl.read_parquet(tmp_path / "at once/ledgers/2026-06.parquet")["month"].to_list() == SIX
+    assert pl.read_parquet(tmp_path / "at once/ledgers/2026-06.parquet")["unique_id"].to_list() == SIX
 
 
 def test_a_failed_step_goes_on_without_the_earlier_ones(half_year, works, tmp_path):
@@ -252,14 +253,14 @@ def test_a_month_of_no_jobs_in_the_middle_hands_on_what_was_before(half_year, wo
     assert [one.has_data for one in chain.months] == [True, False, True]
     assert any("2026-02: no job came" in one for one in told)
     ledger = pl.read_parquet(tmp_path / "out/ledgers/2026-03.parquet")
-    assert ledger["month"].to_list() == ["2026-01", "2026-03"]
+    assert ledger["unique_id"].to_list() == ["2026-01", "2026-03"]
     write_dataset(
         whole, tmp_path / "trace"
     )  # the month comes late: it is made up, and what came behind it anew
     chain, _ = run(tmp_path / "trace", SIX[:3], tmp_path / "out")
     assert all(one.has_data for one in chain.months)
     ledger = pl.read_parquet(tmp_path / "out/ledgers/2026-03.parquet")
-    assert ledger["month"].to_list() == SIX[:3]
+    assert ledger["unique_id"].to_list() == SIX[:3]
 
 
 def test_a_month_to_make_anew_is_one_of_the_range(half_year, works, tmp_path):
@@ -332,6 +333,49 @@ def test_the_mail_is_whole_and_loads_nothing(half_year, works, tmp_path):
     assert "Half the time went to &lt;waiting&gt;." in html
     assert "<script" not in html
     assert "http" not in html
+    assert "2026-01/index.html in the folder of the reports" in text
+    served = Scenario(data=str(half_year), report_url="https://gpu.example/reports/?a=1&b=2")
+    report_months(served, SIX[:1], tmp_path / "served", told=lambda _: None)
+    mail = email.message_from_bytes((tmp_path / "served/mail/2026-01.eml").read_bytes(), policy=default)
+    address = "https://gpu.example/reports/?a=1&amp;b=2/2026-01/index.html"
+    assert f'<a href="{address}">{address}</a>' in mail.get_body(("html",)).get_content()
+    for wrong in ("javascript:alert(1)", "https://a b", 'https://a"onclick="', "ftp://a"):
+        with pytest.raises(ScenarioError, match="report_url"):
+            Scenario(report_url=wrong)
+
+
+def test_the_overview_leads_to_what_is_there_and_says_which_nodes_came(half_year, works, tmp_path):
+    moved = tmp_path / "trace"
+    shutil.copytree(half_year, moved)
+    data = open_dataset(moved)
+    more = pl.DataFrame({"node": ["<b>n9"], "gpu_model": data.inventory["gpu_model"][:1], "gpus": [4],
+                         "installed": [datetime(2026, 2, 10, tzinfo=UTC)]})  # fmt: skip
+    schema = data.inventory.schema
+    grown = pl.concat(
+        [data.inventory, more.cast({name: schema[name] for name in more.columns})], how="diagonal"
+    )
+    write_dataset(data.with_tables(inventory=grown), moved)
+    works.fails["2026-03"] = OutputError("the disk is <full>")
+    with pytest.raises(OutputError):
+        run(moved, SIX[:3], tmp_path / "out")
+    page = (tmp_path / "out/index.html").read_text()
+    assert '<th scope="row"><a href="2026-02/index.html">2026-02</a></th>' in page
+    for link in re.findall(r'<a href="([^#"]*)"', page):
+        assert (tmp_path / "out" / link).is_file()
+    assert "2026-02: The fleet changed: &lt;b&gt;n9 came (+4 GPUs): 8 GPUs, 4 before." in page
+    assert "2026-01: The fleet" not in page
+    assert "the disk is &lt;full&gt;" in page
+    assert "<script" not in page
+    assert "default-src 'none'" in page
+    mail = email.message_from_bytes((tmp_path / "out/mail/2026-02.eml").read_bytes(), policy=default)
+    assert "4. The fleet changed: <b>n9 came" in mail.get_body(("plain",)).get_content()
+
+
+def test_a_folder_with_a_page_of_its_own_is_not_made_a_chain(half_year, works, tmp_path):
+    (tmp_path / "index.html").write_text("mine")
+    with pytest.raises(ScenarioError, match="a folder of months"):
+        run(half_year, SIX[:1], tmp_path)
+    assert files(tmp_path) == {"index.html": b"mine"}
 
 
 def test_jobs_of_a_team_are_those_of_the_month_that_its_hours_are_of(half_year):

@@ -23,6 +23,7 @@ from gpuplanner.sizing import asked_and_used, peak_trends
 from gpuplanner.study.future.outlook import as_traced, largest_gang
 from gpuplanner.study.future.plans import Planned, planned_for, problem_of, with_room_for_gangs
 from gpuplanner.study.past.history import History, history
+from gpuplanner.study.recurring.nodes_seen import nodes_seen
 
 EVERYBODY = "all"
 JOB_COLUMNS = ("job_id", "tenant", "profile", "next_profile", "restart_gpu_hours", "advice")
@@ -45,9 +46,7 @@ class PastAdvice:
 
 @dataclass(frozen=True)
 class PastOutcome:
-    """What came of the plan of a look, to the look after [GPU h]: gain over the fleet as it was, regret of the advice
-    over hindsight.
-    """
+    """What came to the look after [GPU h]: gain of the plan over the fleet as it was, regret of what was advised."""
 
     gain: float
     regret: float
@@ -62,6 +61,7 @@ class FleetLook:
     - ``verdict``: What it gains over leaving the fleet as it is for so many ``slots``, to the look after.
     - ``worth``: Whether that is enough for a change.
     - ``came``: What became of earlier looks whose hours are over, by when they were made.
+    - ``nodes``: GPUs of each node, where there is a list of them.
     - ``jobs``: Running jobs that outgrow what they hold, with the profile to move to and what a restart costs.
     """
 
@@ -71,6 +71,7 @@ class FleetLook:
     worth: bool
     slots: int
     came: Mapping[str, PastOutcome] = field(default_factory=dict)
+    nodes: Mapping[str, int] = field(default_factory=dict)
     jobs: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=JOB_COLUMNS))
 
     @property
@@ -106,8 +107,9 @@ class FleetLook:
 def look(scenario: Scenario, every: int, earlier: Mapping[str, PastAdvice] | None = None) -> FleetLook:
     """Look at the data of a scenario as they are now; the plan follows the sample paths, not a library's model.
 
-    The look after is ``every`` so many slots later: what a plan does behind that can still be done then, so that only
-    what differs until then is weighed. ``earlier`` are plans of looks before, by when they were made; of those whose hours are over it says what came.
+    The look after is ``every`` slots later: what a plan does behind that can still be done then, so that only what
+    differs until then is weighed. ``earlier`` are plans of looks before, by when they were made; of those whose hours
+    are over it says what came.
     """
     known = history(as_traced(scenario))
     jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.slot_hours)
@@ -129,7 +131,10 @@ def look(scenario: Scenario, every: int, earlier: Mapping[str, PastAdvice] | Non
     }
     worth = verdict.worth(scenario.watch_chance)
     slots = min(every, problem.n_slots)
-    return FleetLook(known.plan_start, planned, verdict, worth, slots, came, _outgrown(known, scenario))
+    nodes = nodes_seen(known.trace.inventory, known.plan_start)
+    return FleetLook(
+        known.plan_start, planned, verdict, worth, slots, came, nodes, _outgrown(known, scenario)
+    )
 
 
 def _is_over(advice: PastAdvice, known: History, scenario: Scenario) -> bool:

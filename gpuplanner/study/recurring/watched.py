@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import to_json, write_atomically
 from gpuplanner.plain import of_plain, to_plain
 from gpuplanner.planner import plan_from_json, plan_to_json
+from gpuplanner.study.recurring.nodes_seen import nodes_changed
 from gpuplanner.study.recurring.watch import FleetLook, PastAdvice
 
 STATE, METRICS, PACK, LOOKS = "watch.json", "watch.prom", "pack", "looks"
@@ -76,6 +77,7 @@ class Watched:
     sentence: str = ""
     past: tuple[PastLook, ...] = ()
     jobs: tuple[JobAdvice, ...] = ()
+    nodes: Mapping[str, int] = field(default_factory=dict)
 
     def metrics(self) -> str:
         """The state as Prometheus reads it from a file of the node exporter's text collector."""
@@ -106,7 +108,9 @@ class Watched:
             )
             raise ScenarioError(message(what, f"{self.at}, which was seen, or later", at, todo))
         words = found.sentence
-        if self.gpus and gpus != self.gpus:
+        if changed := nodes_changed(self.nodes, found.nodes):
+            words += f" {changed}"
+        elif self.gpus and gpus != self.gpus:
             words += f" The fleet has {gpus:,} GPUs, at the look before {self.gpus:,}."
         if self.pack_at and not found.worth:
             words += f" The pack of {self.pack_at} is not confirmed by this look."
@@ -125,6 +129,7 @@ class Watched:
             realised=round(self.realised + sum(one.realised or 0.0 for one in newly if one.pack), 6),
             regret=round(self.regret + sum(one.regret or 0.0 for one in newly), 6),
             past=(*past, PastLook(at, found.worth, gain, chance, slots=found.slots))[-KEPT_LOOKS:],
+            nodes=found.nodes,
             jobs=tuple(of_plain(JobAdvice, row) for row in found.jobs.to_dicts()),
         )  # fmt: skip
 
