@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.report import months as room
-from gpuplanner.report.months import read_chain
+from gpuplanner.report.recurring.chain import read_chain
 from gpuplanner.scenario import Scenario
 from tests.report.test_months import SIX, Works, files
 from tests.study.recurring.small_fleets import SmallFleet

@@ -24,7 +24,8 @@ from gpuplanner.files import MANIFEST, Mark, replaced_directory, sole_writer
 from gpuplanner.inbox import open_dataset, write_dataset
 from gpuplanner.planner import plan_from_json, plan_to_json
 from gpuplanner.report import months as room
-from gpuplanner.report.months import months_between, read_chain, report_months
+from gpuplanner.report.months import months_between, report_months
+from gpuplanner.report.recurring.chain import read_chain
 from gpuplanner.report.scorecards import scorecard
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision import decide

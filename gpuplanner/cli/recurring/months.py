@@ -23,7 +23,8 @@ def report_chain(
     asked: Scenario, text: str, out: Path, again: Sequence[str], *, as_json: bool, quiet: bool
 ) -> None:
     """Report months one after the other, and say where each stands."""
-    from gpuplanner.report.months import LEFT_OUT, Chain, months_between, report_months
+    from gpuplanner.report.months import months_between, report_months
+    from gpuplanner.report.recurring.chain import LEFT_OUT, Chain
 
     months = months_between(text, asked)
     if not months:  # a schedule looks again
@@ -38,7 +39,7 @@ def report_chain(
         for one in chain.months:
             told = next((step.facts.get("sentence") for step in one.steps if step.name == "study"), None)
             put(f"{one.month}  {told or one.steps[-1].error}")
-        put(str(out / "chain.json"))
+        put(str(out / "index.html"))
     if any(step.state == LEFT_OUT for one in chain.months for step in one.steps):
         raise typer.Exit(Exit.MISSING_PART)
 

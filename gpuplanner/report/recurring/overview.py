@@ -27,7 +27,7 @@ SAVINGS = {
 }  # fmt: skip
 FORECASTS = {
     "month": "forecast made on", "slots": "slots that came", "coverage": "came within the 90 % range",
-    "error": "mean error by that of staying as it was",
+    "error": "mean error, as a share of that of staying as it was",
 }  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def _months(chain: Chain) -> list[str]:
 def _missing(month: MonthRecord) -> str:
     last = next((step for step in month.steps if step.state != DONE), None)
     if last is not None:
-        return f"{last.name}: {last.state}. {last.error or ''}"
+        return f"{last.state.capitalize()} ({last.name}): {last.error or ''}"
     return "" if month.complete else "Begun, and not yet done."
 
 

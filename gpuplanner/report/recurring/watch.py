@@ -6,6 +6,7 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.report import page
+from gpuplanner.report.words import safe
 from gpuplanner.study.recurring.watched import Watched
 
 GPU_HOURS = {
@@ -31,10 +32,11 @@ def watch_page(state: Watched, *, refresh_s: float | None = None) -> str:
         "gain of their packs, by what came": f"{state.realised:,.0f} GPU-hours",
         "regret of their advice against hindsight": f"{state.regret:,.0f} GPU-hours",
     }
-    parts = [
-        page.section("Found", page.paragraph(state.sentence or "Nothing was looked at yet."),
-                     page.answers(counts, caption="Looks so far")),
-    ]  # fmt: skip
+    pack = [
+        f'<p><a href="pack/steps.csv">The last pack</a>, of {safe(state.pack_at)}: its changes in order.</p>'
+    ]
+    found = [page.paragraph(state.sentence or "Nothing was looked at yet."), *(pack if state.pack_at else [])]
+    parts = [page.section("Found", *found, page.answers(counts, caption="Looks so far"))]
     if state.jobs:
         jobs = pl.DataFrame([vars(one) for one in state.jobs])
         parts.append(
