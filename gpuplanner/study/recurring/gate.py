@@ -156,7 +156,8 @@ def _served(seen: _Judged) -> GateCheck:
     if judged.sum() < FEWEST_JUDGED:
         count = int(judged.sum())
         return _unjudged(SERVED, limit, f"{count} job(s) came in the last {scenario.gate_days} days")
-    late = judged & (seen.held_back_s > scenario.gate_wait_minutes * SECONDS_PER_MINUTE)
+    waited = seen.held_back_s > scenario.gate_wait_minutes * SECONDS_PER_MINUTE
+    late = judged & waited
     of, names = size_classes(asked, judged, FEWEST_JUDGED)
     shares = {
         name: late[of == number].sum() / judged[of == number].sum()
@@ -165,10 +166,12 @@ def _served(seen: _Judged) -> GateCheck:
     } or {"all sizes": late.sum() / judged.sum()}
     worst = max(shares, key=lambda name: (shares[name], name))
     value, sizes = float(shares[worst]), "any size" if len(shares) == 1 else worst.replace(", ", " or ")
+    alike = (submit < since) & ~asked.standing & ((of == names.index(worst)) if worst in names else True)
+    usual = f" Before that it was {waited[alike].mean():.1%}." if alike.sum() >= FEWEST_JUDGED else ""
     sentence = (
         f"In the last {scenario.gate_days} days {value:.1%} of the jobs of {sizes} waited longer than "
         f"{scenario.gate_wait_minutes:g} minutes for want of GPUs, of all jobs {late.sum() / judged.sum():.1%}; "
-        f"{limit:.1%} are allowed."
+        f"{limit:.1%} are allowed.{usual}"
     )
     return GateCheck(SERVED, value <= limit, round(value, 6), limit, sentence)
 
