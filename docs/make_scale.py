@@ -144,7 +144,8 @@ def plan_rows(per_job: float, slopes: dict[str, tuple[float, float, float]]) -> 
         return f"{rows * size / GIB / 1024:,.2f} TiB"
 
     base, cpu_s, gib = slopes["ingest"]
-    fits = (NODE_GIB - base) / gib * 1e6
+    described, _, more = slopes["describe"]
+    fits = (NODE_GIB - described) / more * 1e6
     rows: list[tuple[str, str, str]] = [
         ("jobs", f"{jobs / 1e6:,.0f} million, {month / 1e6:,.1f} a month", tib(jobs, per_job)),
         ("telemetry at one minute", f"{readings / 1e9:,.0f} billion readings", tib(readings, per_sample)),
@@ -154,8 +155,8 @@ def plan_rows(per_job: float, slopes: dict[str, tuple[float, float, float]]) -> 
         ("ingest of a month's jobs", f"{month / 1e6 * cpu_s / 3600:,.2f} CPU hours",
          f"{base + month / 1e6 * gib:,.1f} GiB of memory"),
         ("ingest of all jobs at once", f"{jobs / 1e6 * cpu_s / 3600:,.1f} CPU hours",
-         f"{base + jobs / 1e6 * gib:,.0f} GiB of memory: not on one machine"),
-        (f"jobs that one dataset may hold on {NODE_GIB} GiB", f"{fits / 1e6:,.0f} million",
+         f"{base + jobs / 1e6 * gib:,.1f} GiB of memory"),
+        (f"jobs that describe looks at on {NODE_GIB} GiB", f"{fits / 1e6:,.0f} million",
          f"{fits / jobs_a_year * 12:,.0f} months of this fleet"),
         ("readings of a day, at 4 µs a row", f"{GPUS * 1440 / 1e6:,.0f} million",
          f"{GPUS * 1440 * 4e-6 / 3600:,.2f} CPU hours of the {CORE_HOURS_A_NIGHT} of a night"),
