@@ -302,7 +302,7 @@ def texts_of_lines(blocks: FileBlocks, wanted: Mapping[int, Collection[int]]) ->
 def _pieces(
     blocks: FileBlocks, number: int, raw: BinaryIO, lines: Sequence[int]
 ) -> Iterator[tuple[int, bytes]]:
-    """LongTable of a file that hold lines, in order, and how many lines stand before each; of a packed file, all."""
+    """Pieces of a file that hold lines, in order, and how many lines stand before each; of a packed file, all."""
     posts = blocks.posts.get(number)
     packed = raw.read(len(GZIP)) == GZIP
     raw.seek(0)
