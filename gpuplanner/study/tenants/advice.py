@@ -26,11 +26,14 @@ from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUT
 RISK = 0.1
 """Share of the hours in which a team's own GPUs may be too few, where it states none."""
 NODE_FAIL = "NODE_FAIL"
-HARDWARE_XIDS = (48, 62, 64, 74, 79, 94, 95, 119, 120, 136, 140)
-"""Errors of memory, links, bus and system processor, after which a board is reset or replaced [1]_; others, such as 13,
-31 and 43, come of the work that runs.
+HARDWARE_XIDS = (
+    46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, *range(144, 151), 155, 156, 158, 160,
+)  # fmt: skip
+"""Errors after which a board is reset, its links are looked at or its machine starts anew [1]_; others, such as 13, 31
+and 94, cost at most the work that runs.
 
-.. [1] NVIDIA, XID Errors: the table of causes.
+.. [1] NVIDIA, Analyzing Xid Errors with the Xid Catalog, column *Immediate Action* (docs.nvidia.com/deploy/xid-errors);
+   the same actions stand in NVIDIA/NVSentinel, ``xiderrorsmapping.csv`` at 6f8b0fc; both read 2026-11-27.
 """
 WRITE_S = 60.0
 """Time to write a checkpoint where nobody states it."""
