@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuplanner.catalog import board_names, find_any_board, has_price, whole_board_names
+from gpuplanner.catalog import board_names, boards_called, find_any_board, has_price, whole_board_names
 from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.sizing.predict.reading.words import meaning
 from gpuplanner.sizing.predict.throughput import Board, board_facts
@@ -83,7 +83,7 @@ def boards_named(words: Iterable[str]) -> dict[str, int | None]:
 
     Examples
     --------
-    >>> boards_named(["H100-80GB-SXM5=64", "A30"])
+    >>> boards_named(["H100-SXM5-80GB=64", "A30"])
     {'H100-80GB-SXM5': 64, 'A30-24GB': None}
     """
     counts: dict[str, int | None] = {}
@@ -94,7 +94,8 @@ def boards_named(words: Iterable[str]) -> dict[str, int | None]:
                 "boards at hand", "BOARD or BOARD=COUNT with a whole number above 0", repr(word), "Mend it."
             )
             raise ScenarioError(text)
-        counts[find_any_board(name)] = int(count) if equals else None
+        called = boards_called(name)
+        counts[called[0] if len(called) == 1 else find_any_board(name)] = int(count) if equals else None
     return counts
 
 
