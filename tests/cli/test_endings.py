@@ -16,12 +16,12 @@ MAIN = "from gpuplanner.cli import main; main()"
 SLOW = f"""
 import sys, time
 import polars as pl
-write = pl.DataFrame.write_parquet
+write = pl.LazyFrame.sink_parquet
 def slow(*given, **named):
     write(*given, **named)
     print("writing", flush=True)
     time.sleep(60)
-pl.DataFrame.write_parquet = slow
+pl.LazyFrame.sink_parquet = slow
 {MAIN}
 """
 HEADER = "job_id,submission_time,duration,num_gpu\n"
@@ -89,9 +89,10 @@ def rows(*_):
     while True:
         time.sleep(0.01)
         yield pl.DataFrame({{"a": [1]}})
-def endless(table, path):
-    register_io_source(rows, schema=pl.Schema({{"a": pl.Int64()}})).sink_parquet(path, engine="streaming")
-pl.DataFrame.write_parquet = endless
+write = pl.LazyFrame.sink_parquet
+def endless(table, path, **named):
+    write(register_io_source(rows, schema=pl.Schema({{"a": pl.Int64()}})), path, engine="streaming")
+pl.LazyFrame.sink_parquet = endless
 {MAIN}
 """
 

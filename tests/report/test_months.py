@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from gpuplanner.errors import GpuPlannerError, MissingDependencyError, OutputError, ScenarioError
-from gpuplanner.files import MANIFEST, Mark, replaced_directory, sole_writer
+from gpuplanner.files import MANIFEST, Mark, replaced_directory, sole_writer, write_atomically
 from gpuplanner.inbox import open_dataset, write_dataset
 from gpuplanner.planner import plan_from_json, plan_to_json
 from gpuplanner.report import months as room
@@ -94,7 +94,7 @@ class Works:
                 f"{scenario.month} after {len(before) and before[0].height}\n{self.more}"
             )
         self.moment()
-        pl.concat([*before, rows]).write_parquet(ledger)
+        write_atomically(ledger, lambda place: pl.concat([*before, rows]).write_parquet(place))
         self.moment()
 
 
@@ -385,7 +385,7 @@ def test_jobs_of_a_team_are_those_of_the_month_that_its_hours_are_of(half_year):
     there = jobs.filter(
         pl.col("submit_time") < end, pl.col("end_time").is_null() | (pl.col("end_time") > begin)
     )
-    counted = {row.team: row.jobs for row in decide._teams(asked) if row.jobs}
+    counted = {row.team: row.jobs for row in decide.team_rows(asked) if row.jobs}
     assert counted == dict(there.group_by("tenant").len().iter_rows())
 
 

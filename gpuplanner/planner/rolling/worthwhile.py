@@ -78,7 +78,7 @@ def weigh(
     >>> fewer = plan(problem)
     >>> paths = np.array([[[1.0, 1.0, 1.0]], [[3.0, 3.0, 3.0]]])
     >>> weigh(problem, standing_plan(fewer, problem), fewer, paths)  # 6 GPU-hours less; or 6 short, at 10 each
-    Verdict(gain=-24.0, low=-51.0, high=3.0, chance=0.256)
+    Verdict(gain=-24.0, low=-51.0, high=3.0, chance=0.217)
     >>> weigh(problem, standing_plan(fewer, problem), fewer, paths[:1], until=1)  # the other two could be saved later
     Verdict(gain=2.0, low=2.0, high=2.0, chance=1.0)
     """
