@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SOURCE = """
 from typing import NamedTuple
 
@@ -26,6 +28,7 @@ print(total({name}(np.arange(4.0))))
 """
 
 
+@pytest.mark.long
 def test_a_class_that_was_renamed_since_is_compiled_anew(tmp_path):
     """The index of kept code names the classes of the arguments, before it says of which source it is."""
     module = tmp_path / "kernel.py"

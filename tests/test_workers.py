@@ -48,6 +48,7 @@ def cluster():
         yield local
 
 
+@pytest.mark.long
 def test_a_killed_process_changes_nothing(tmp_path):
     mark = str(tmp_path / "killed")
     told: list[tuple[int, int]] = []
@@ -68,6 +69,7 @@ def test_a_task_that_kills_every_process_is_given_up():
         list(in_turn(deadly, [(1,), (2,)], workers=2))
 
 
+@pytest.mark.long
 def test_who_stops_asking_ends_the_rest(tmp_path):
     answers = in_turn(drawn_sum, [(seed,) for seed in range(50)], workers=2)
     number, first = next(answers)

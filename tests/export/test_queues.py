@@ -60,7 +60,7 @@ def _offered(rules, pool, resource):
 
 
 @needs_bash
-@pytest.mark.parametrize("path", ["operator", "autoscaler"])
+@pytest.mark.parametrize("path", ["operator", pytest.param("autoscaler", marks=pytest.mark.long)])
 def test_quotas_are_put_in_place_and_what_was_there_comes_back(path: str, tmp_path: Path) -> None:
     rules = replace(fixed(path) if path == "operator" else pools(path), quotas=QUOTAS)
     pack = packed(rules)

@@ -68,6 +68,7 @@ def test_what_cannot_be_tested_is_refused(make_demand, options):
         backtest(make_demand({"a/gpu": np.arange(100.0)}), **options)
 
 
+@pytest.mark.long
 def test_processes_change_nothing(make_demand, daily_wave):
     demand = make_demand({f"t{number}/gpu": daily_wave(number, 300) for number in range(5)})
     told = []

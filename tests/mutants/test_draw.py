@@ -69,6 +69,7 @@ def of_the_core(root):
     return sources, [each for file, source in sources.items() for each in mutants(file, source)]
 
 
+@pytest.mark.long
 def test_every_mutant_compiles_and_is_another_program_at_one_place(of_the_core):
     sources, found = of_the_core
     assert len(found) > 500

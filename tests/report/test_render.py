@@ -86,6 +86,7 @@ def test_page_workbook_and_json_have_the_same_totals(report):
     assert any(abs(value - allocated) < 1e-5 for value in numbers(sheet(report, "Tenants")))
 
 
+@pytest.mark.long
 def test_every_figure_of_the_first_screen_has_one_value_at_every_door(report, quick, root, command):
     """The page, the notebook on the decision, the study's JSON and the command, figure by figure."""
     told = json.loads((report / "study.json").read_text())["decision"]
@@ -265,6 +266,7 @@ def test_the_files_of_the_decision_hold_and_have_every_layout_of_it(report):
     assert sum(path.is_file() for path in (report / "export").rglob("*")) <= 40
 
 
+@pytest.mark.long
 def test_made_again_over_the_first_it_is_the_same_to_the_byte(report, quick, tmp_path):
     shutil.copytree(report, tmp_path / "again")
     write_report(quick, tmp_path / "again")

@@ -160,6 +160,7 @@ def static(cut):
     return NodeFleet(NAMES, [4] * 4, rows, [0] * 4, SHARES)
 
 
+@pytest.mark.long
 def test_jobs_on_whole_gpus_wait_no_longer_than_under_the_static_layout_that_waits_least():
     """On average: the layout is the best of nine for the very jobs that come, so that by luck one may win."""
     longer = []

@@ -37,9 +37,8 @@ def lines_of(path: Path) -> tuple[Decimal, float]:
 
 @pytest.mark.data
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", ["fox", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("openb", "philly"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["fox", "openb", "philly"])
 def test_every_door_says_one_sum(
     public_data: Path, tmp_path: Path, command: Callable[..., tuple[int, str, str]], kind: str
 ):

@@ -176,6 +176,7 @@ def test_a_document_with_other_things_in_it_gives_an_error_or_a_full_account(
 
 
 @pytest.mark.parametrize("source", sorted(JSON_READERS))
+@pytest.mark.long
 def test_a_list_wherever_something_else_should_stand_is_never_a_foreign_error(source: str):
     document, reader = JSON_READERS[source]
     alike = {tuple(0 if isinstance(key, int) else key for key in place): place for place in spots(document)}

@@ -47,6 +47,7 @@ def gpuplanner(root: Path, tmp_path: Path):
     return run
 
 
+@pytest.mark.long
 def test_the_reader_of_the_page_reaches_every_door(gpuplanner, tmp_path: Path):
     path = tmp_path / "history.csv"
     path.write_text(HISTORY)

@@ -184,6 +184,7 @@ def test_page_and_json_have_the_same_figures(tmp_path):
     assert (tmp_path / "out" / "index.html").read_text() == page
 
 
+@pytest.mark.long
 def test_phases_found_by_a_count_of_our_own():
     """One job of every kind: true changes near which one is reported, counted one by one; the verdict follows."""
     found = put_to_the_test(CLAIMS["phase-detection"], Conditions(seed=4, seeds=1))

@@ -198,6 +198,7 @@ class TestRuns:
         gpus = run.places.sort("start_s")["gpus"].to_list()
         assert {"fewer": gpus[-1] < gpus[0], "more": gpus[-1] > gpus[0], "as many": len(gpus) == 1}[late]
 
+    @pytest.mark.long
     def test_the_rigid_twin_takes_its_own_closed_form(self):
         models = {"real": ElasticModel(REAL, ((0.25, 500.0), (0.75, 5000.0)))}
         jobs = jobs_of((0, 1e6, 8, "real"))

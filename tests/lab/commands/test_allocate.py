@@ -36,6 +36,7 @@ def run(capsys, monkeypatch, tmp_path):
     return command
 
 
+@pytest.mark.long
 def test_lists_as_they_are(run, tmp_path):
     code, text, err = run("--policy", "best-fit", "--orders", "0", "--json", "-o", "new/all.csv")
     told = json.loads(text)

@@ -12,6 +12,7 @@ from tests.simulate.test_wide_nodes import as_jobs, drawn_requests
 
 
 @pytest.mark.parametrize("queue", ["strict", "easy"])
+@pytest.mark.long
 def test_two_boards_are_two_schedulers_where_jobs_name_their_board(queue):
     """Each board by the loop over gangs, all jobs at once by the shared loop: the same to the digit."""
     for seed in range(100):

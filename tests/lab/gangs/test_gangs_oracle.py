@@ -13,6 +13,7 @@ from polars.testing import assert_frame_equal
 from gpuplanner.lab.gangs import GangRules, in_order, run_gangs, run_gangs_by, schedule
 from gpuplanner.simulate import Calendar, Checkpoints, FairShare, Fleet, Preemption, Rules, simulate
 
+pytestmark = pytest.mark.long
 BOARD = "H100-80GB-SXM5"
 FREE = Preemption(overhead_s=((1, 0.0),), start_lag_s=0.0)
 

@@ -20,6 +20,7 @@ from tests.lab.gangs.test_gangs_oracle import FREE, assert_same, clusters
 from tests.lab.gangs.test_theory_gangs import MEAN_S, contains, exponential, replicate
 from tests.lab.job_lists.test_reference import differences, fleet_of, jobs_of
 
+pytestmark = pytest.mark.long
 BOARD = "H100-80GB-SXM5"
 SRTF = ResearchRules(order="srtf", queue="pass")
 SRTF_FREE = ResearchRules(queue="pass", order="srtf", preemption=Preemption(((1, 0.0),), 0.0))

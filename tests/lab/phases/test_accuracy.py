@@ -72,6 +72,7 @@ def test_phases_and_paces_of_two_hundred_jobs():
     assert distances[int(0.95 * len(distances))] <= timedelta(minutes=5)
 
 
+@pytest.mark.long
 def test_held_out_jobs_of_every_group():
     """Jobs of a generator that the detector was not tuned on; benchmarks/phases.py prints more of them by group."""
     total, paces, alarms = Score(), [], []
