@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.export import FileReport, verify_file
+from gpuplanner.study import verify_any
 
 
 def check(folder: Path, text: str, board: str = "H100-80GB-SXM5", gpus_per_node: int = 8) -> FileReport:
@@ -129,3 +130,11 @@ def test_stated_layouts_that_do_not_hold(tmp_path: Path, old: str, new: str, pro
 
 def test_comments_of_people_are_left_alone(tmp_path: Path) -> None:
     assert check(tmp_path, "# n1 gpu 0: replaced last week\nNodeName=n1 Gres=gpu:8\n").ok
+
+
+def test_lines_of_a_board_without_mig_are_proven_as_well(tmp_path: Path) -> None:
+    lines = "# slurm.conf, board L40S.\nGresTypes=gpu\nNodeName=n1 Gres=gpu:nvidia_l40s:"
+    path = tmp_path / "slurm.conf"
+    for gpus, held in ((4, True), (9, False)):
+        path.write_text(f"{lines}{gpus}\n")
+        assert verify_any(path, None).ok is held

@@ -14,7 +14,7 @@ from gpuplanner.export import FileReport, verify_file
 from gpuplanner.export.pack import PAGE
 from gpuplanner.files import MANIFEST, read_text
 from gpuplanner.files.manifest import read_manifest
-from gpuplanner.hardware import as_board
+from gpuplanner.hardware import any_board, as_board
 from gpuplanner.planner import (
     Plan,
     PlanProblem,
@@ -98,7 +98,7 @@ def verify_any(
         if board is None:
             text = message(str(path), "--board with the board of the nodes", "none", "Name it.")
             raise ScenarioError(text)
-        return verify_file(path, board, gpus_per_node=gpus_per_node)
+        return verify_file(path, any_board(board), gpus_per_node=gpus_per_node)
     text = read_text(path, error=ScenarioError, what="plan", limit_bytes=LARGEST_FILE)
     if is_service_plan(text):
         return _service_report(text, board)
@@ -166,8 +166,8 @@ def _board_named(path: Path) -> str | None:
 def _plan_faults(plan: Plan, problem: PlanProblem, board: str | None) -> list[str]:
     """What is wrong with a plan, its bound aside."""
     own, faults = problem.board.name, list(verify(plan, problem))
-    if board is not None and as_board(board).name != own:
-        faults.append(f"the plan is for {own}, not for {as_board(board).name}")
+    if board is not None and any_board(board).name != own:
+        faults.append(f"the plan is for {own}, not for {any_board(board).name}")
     if own in board_names() and as_board(own) != problem.board:
         faults.append(f"the file describes {own} otherwise than the catalogue")
     if faults or not plan.found:
