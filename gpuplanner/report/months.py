@@ -149,6 +149,7 @@ class _Month:
         self.month = str(scenario.month)
         self.before = _handed_on(chain, self.month, out)
         self.nodes_before = next((one.nodes for one in reversed(chain.before(self.month))), {})
+        self.nodes: Mapping[str, int] = {}
         self.study: Study | None = None
 
     def rests_on(self) -> MonthRecord:
@@ -169,6 +170,7 @@ class _Month:
         yield record
         for name in list(STEPS)[len(kept) :]:
             self.told(f"{self.month}: {name}")
+            self.nodes = record.nodes
             step, failure = self._done(name)
             record = replace(record, steps=(*record.steps, step))
             yield record
@@ -307,9 +309,7 @@ class _Month:
         """Write a message that can be sent as it is."""
         place = self.out / "mail" / f"{self.month}.eml"
         page, at = f"{self.month}/index.html", self.scenario.report_url
-        _, facts = self.data()
-        fleet = nodes_changed(self.nodes_before, json.loads(str(facts["nodes"])))
-        text = report_mail(self.evaluated(), page, at=at, fleet=fleet)
+        text = report_mail(self.evaluated(), page, at=at, fleet=nodes_changed(self.nodes_before, self.nodes))
         _write_text(place, text)
         return [place], {}
 

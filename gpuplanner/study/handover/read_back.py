@@ -125,9 +125,9 @@ def verify_any(
 
 def _pack_report(folder: Path, board: str | None, gpus_per_node: int) -> FileReport:
     """All files of a pack: whether they are as they were written, and what each says, proved again."""
-    home = next((home for home in (folder, folder.parent) if read_manifest(home) is not None), None)
-    told = None if home is None else read_manifest(home)
-    if home is None or told is None:
+    manifests = ((home, read_manifest(home)) for home in (folder, folder.parent))
+    home, told = next((one for one in manifests if one[1] is not None), (folder, None))
+    if told is None:
         text = message(
             str(folder),
             "a pack, which has a manifest.json",

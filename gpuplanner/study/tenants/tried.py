@@ -323,12 +323,9 @@ def sharing_of(played: PlayedRules, asked: Asked, rows: NDArray[np.int64]) -> Sh
 def _hours(rules: SharingRules, team: pl.Series, tier: NDArray[np.int64]) -> NDArray[np.int64]:
     """The hours in which each job may start: those of its team, else of its tier, else all."""
     found = np.full(len(team), -1)
-    for by_team in (False, True):
-        for number, one in enumerate(rules.start_hours):
-            if by_team == (one.team is not None):
-                found[(team == one.team).to_numpy() if by_team else tier == rules.tiers.index(one.tier)] = (
-                    number
-                )
+    for number, one in sorted(enumerate(rules.start_hours), key=lambda each: each[1].team is not None):
+        mine = tier == rules.tiers.index(one.tier) if one.tier is not None else (team == one.team).to_numpy()
+        found[mine] = number
     return found
 
 
