@@ -57,7 +57,8 @@ def test_accuracy_with_each_source_left_out(found):
     assert min(by_tool[name] for name in ("litgpt", "qwen-finetune", "megatron-deepspeed")) >= 0.92
     assert by_tool["torchtune"] >= 0.85
     assert found.decided.accuracy >= 0.93
-    assert found.generic.accuracy >= 0.73
+    assert found.generic.accuracy >= 0.85
+    assert found.strangers["accuracy"].min() >= 0.7
     assert found.overall.marp < 0.1  # the published formula, for the job that it was made for
 
 

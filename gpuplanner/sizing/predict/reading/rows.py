@@ -106,8 +106,9 @@ def _tags(row: WordedRow, model: Architecture, ranks: int) -> set[str]:
     """Words for the situation, which the conditions of the tools' table name."""
     zero, precision = number(row.text, "zero_stage"), row.words["precision"]
     tags = {row.method.name, "sharded" if ranks > 1 else "single", *row.said}
+    tags |= {"parts"} if count(row.text, "tp") * count(row.text, "pp") > 1 else set()
     if row.method.adapts and row.method.of_rank:
-        tags.add("lora")
+        tags |= {"lora", *(["qlora"] if "quantised" in row.said else [])}
     if row.narrow:
         tags |= {"quantised", row.narrow.partition("-")[0]}
     tags |= set(precision.replace("32-true", "fp32").split("-"))
