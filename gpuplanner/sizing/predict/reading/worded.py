@@ -114,8 +114,6 @@ def contradictions(row: WordedRow, model: Architecture, seq: int) -> None:
         say(f"precision {words['precision']} and a fp32 master copy: read with the copy")
     if model.positions and seq > model.positions:
         say(f"seq_len: {seq} is beyond the {model.positions} positions of {model.name}: read as {seq}")
-    if words["precision"].startswith("fp16") and words["precision"].endswith("true") and words["master"]:
-        say("precision fp16-true and a fp32 master copy: read with the copy")
     if "embeddings" in row.said and row.full:
         say("method: embeddings are named beside full training, which trains them: read as full")
     if words["offload"] == "states" and row.full and words["optimizer"] == "sgd":
