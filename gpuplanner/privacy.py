@@ -167,13 +167,20 @@ def merge_small_groups(
     >>> merge_small_groups(jobs, "tenant", "user", smallest=2)["tenant"].to_list()
     ['a', 'a', 'a', '(small groups)', '(small groups)']
     """
+    return table.with_columns(merged_groups(table.lazy(), by, people, smallest, other))
+
+
+def merged_groups(
+    table: pl.LazyFrame, by: str, people: str, smallest: int, other: str = "(small groups)"
+) -> pl.Expr:
+    """The column that :func:`merge_small_groups` puts in the place of `by`."""
     known = pl.col(people).drop_nulls().n_unique()
-    sizes = table.group_by(by).agg(people=known).sort("people", by)
+    sizes = table.group_by(by).agg(people=known).collect(engine="streaming").sort("people", by)
     few = sizes.filter(pl.col("people") < smallest).height
 
     def merged() -> pl.Expr:
         return pl.col(by).is_in(sizes[by].head(few).implode(), nulls_equal=True)
 
-    while 0 < few < sizes.height and table.filter(merged()).select(known).item() < smallest:
+    while 0 < few < sizes.height and table.filter(merged()).select(known).collect().item() < smallest:
         few += 1
-    return table.with_columns(pl.when(merged()).then(pl.lit(other)).otherwise(by).alias(by))
+    return pl.when(merged()).then(pl.lit(other)).otherwise(by).alias(by)

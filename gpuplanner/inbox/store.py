@@ -17,18 +17,19 @@ from typing import Any
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.errors import SchemaError, TraceFormatError, message
+from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.files import Mark, kept_aside
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset, Scan, Stated
 from gpuplanner.inbox.core.kept_files import (
     REMEDY,
+    checked_jobs,
     explained,
-    first_line,
     read_findings,
     read_jobs,
     read_json,
     read_table,
 )
+from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.inbox.core.months import SAMPLES, of_span, scan_months
 from gpuplanner.inbox.telemetry.holders import DEVICE_KEY, DEVICES, SPANS, Holders
 from gpuplanner.inbox.telemetry.metric_ladder import on_one_rung, rungs
@@ -123,7 +124,9 @@ class Stored:
         return Holders(devices, spans, names).give_jobs(samples)
 
 
-def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None) -> Dataset:
+def open_dataset(
+    directory: str | Path, *, columns: Sequence[str] | None = None, long: bool = False
+) -> Dataset:
     """Open a folder written by ``gpuplanner ingest`` or :func:`~.draft.write_dataset`.
 
     Samples are read when they are asked for.
@@ -135,6 +138,8 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None)
     columns : sequence of str, optional
         Columns of the jobs to keep, text as categories, in little memory; ``job_id`` comes too where there
         are samples. Default: the whole table.
+    long : bool
+        Leave the jobs on disk, to be read some at a time; every row is checked.
 
     Raises
     ------
@@ -153,13 +158,16 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None)
     stored = Stored(folder, provenance)
     there = [path.stem for path in sorted(folder.glob("*.parquet"))]
     stated = {name for facts in stored.facts.values() for name in facts["tables"]} - {SAMPLES}
+    names = [name for name in TABLES if name in stated or (name in there and name != SAMPLES)]
+    kept = _kept_jobs(folder / "jobs.parquet") if long and "jobs" in names else None
     tables = {
         name: _table_on_top(folder, name, columns, seen=bool(stored.telemetry))
-        for name in TABLES
-        if name in stated or (name in there and name != SAMPLES)
+        for name in names
+        if name != "jobs" or kept is None
     }
     rejects = read_table(folder / "rejects.parquet", REJECTS)
     counted = {name: table.height for name, table in tables.items()} | {"rejects": rejects.height}
+    counted |= {} if kept is None else {"jobs": kept.height}
     scan: Scan | None = None
     if stored.telemetry:
         scan = stored.scan
@@ -170,7 +178,7 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None)
         expected = f"the rows its provenance.json states: {provenance.get('rows')}"
         raise TraceFormatError(message(str(folder), expected, str(counted), REMEDY))
     read = None if scan is None else _checked(scan, folder)
-    return replace(told_by(folder), tables=tables, rejects=rejects, scan=read)
+    return replace(told_by(folder), tables=tables, rejects=rejects, scan=read, kept=kept)
 
 
 def told_by(folder: Path) -> Dataset:
@@ -256,11 +264,13 @@ def _table_on_top(folder: Path, name: str, columns: Sequence[str] | None, *, see
     path = folder / f"{name}.parquet"
     if name != "jobs" or columns is None:
         return read_table(path, TABLES[name])
-    try:
+    with explained(path, "a table"):
         return read_jobs(path, [*dict.fromkeys(["job_id", *columns])] if seen else columns)
-    except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
-        text = message(str(path), "a table written by this program", first_line(error), REMEDY)
-        raise TraceFormatError(text) from error
+
+
+def _kept_jobs(path: Path) -> LongJobs:
+    with explained(path, "a table"):
+        return LongJobs.kept(path, sum(piece.height for piece in checked_jobs(path)))
 
 
 def ordered_facts(facts: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:

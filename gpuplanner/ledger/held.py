@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 
 import numpy as np
 import polars as pl
 
+from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.inbox.core.node_names import on_nodes
 from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import Window
@@ -19,7 +21,7 @@ _OF_NODES = ("submit_time", "start_time", "end_time", "state", "gpus", "node_lis
 
 
 def held_by_state(
-    jobs: pl.DataFrame, *, start: datetime, end: datetime, price_gpu_hour: float | None = None
+    jobs: pl.DataFrame | LongJobs, *, start: datetime, end: datetime, price_gpu_hour: float | None = None
 ) -> pl.DataFrame:
     """GPU-hours held by attempts, by how the attempt ended, and what they cost.
 
@@ -55,11 +57,17 @@ def held_by_state(
     [('COMPLETED', 16.0, False, 40.0), ('FAILED', 4.0, True, 10.0)]
     """
     window = Window(start, end)
+    # In order: else threads add up parts of a group as they come, and the last digit is now this, now that.
+    each = [
+        part.group_by("tenant", "state", maintain_order=True).agg(
+            attempts=pl.len().cast(pl.Int64), gpu_hours=(pl.col("gpus") * pl.col("hours")).sum()
+        )
+        for part in _held(jobs, window)
+    ]
     table = (
-        _held(jobs, window)
-        # In order: else threads add up parts of a group as they come, and the last digit is now this, now that.
+        pl.concat(each)
         .group_by("tenant", "state", maintain_order=True)
-        .agg(attempts=pl.len(), gpu_hours=(pl.col("gpus") * pl.col("hours")).sum())
+        .agg(pl.all().sum())
         .with_columns(pl.col("tenant", "state").cast(pl.String))
         .with_columns(lost=pl.col("state").is_in(LOST_STATES))
         .sort("gpu_hours", "tenant", "state", descending=[True, False, False])
@@ -69,7 +77,9 @@ def held_by_state(
     return table.with_columns(cost=pl.col("gpu_hours") * price_gpu_hour)
 
 
-def requested_allocated_active(jobs: pl.DataFrame, *, start: datetime, end: datetime) -> pl.DataFrame:
+def requested_allocated_active(
+    jobs: pl.DataFrame | LongJobs, *, start: datetime, end: datetime
+) -> pl.DataFrame:
     """GPU-hours that tenants asked for, were given, and kept active: three measures that are not the same.
 
     Requested is GPUs times the run-time limit of the attempts that started in the window, allocated is GPUs
@@ -114,30 +124,36 @@ def requested_allocated_active(jobs: pl.DataFrame, *, start: datetime, end: date
     def total(value: pl.Expr, known: pl.Expr) -> pl.Expr:
         return pl.when(known.any()).then(value.filter(known).sum())
 
-    return (
-        _held(jobs, window, "time_limit_s", "sm_activity")
-        .group_by("tenant")
-        .agg(
+    each = [
+        part.group_by("tenant", maintain_order=True).agg(
             requested_gpu_hours=total(pl.col("gpus") * pl.col("time_limit_s") / 3600, within),
             allocated_gpu_hours=allocated.sum(),
             sm_active_gpu_hours=total(allocated * pl.col("sm_activity"), observed),
-            limit_share=allocated.filter(limited).sum() / allocated.sum(),
-            observed_share=allocated.filter(observed).sum() / allocated.sum(),
+            limit_share=allocated.filter(limited).sum(),
+            observed_share=allocated.filter(observed).sum(),
         )
+        for part in _held(jobs, window, "time_limit_s", "sm_activity")
+    ]
+    return (
+        pl.concat(each)
+        .group_by("tenant", maintain_order=True)
+        .agg(total(pl.all(), pl.all().is_not_null()))
+        .with_columns(pl.col("limit_share", "observed_share") / pl.col("allocated_gpu_hours"))
         .with_columns(pl.col("tenant").cast(pl.String))
         .sort("tenant")
     )
 
 
-def _held(jobs: pl.DataFrame, window: Window, *more: str) -> pl.DataFrame:
+def _held(jobs: pl.DataFrame | LongJobs, window: Window, *more: str) -> Iterator[pl.DataFrame]:
     """Attempts that held GPUs in the window, and for how many hours of it."""
     names = ["tenant", "state", "gpus", "submit_time", "start_time", "end_time", *more]
-    table = gpu_jobs(some_columns(jobs, Jobs, names, where="jobs").lazy(), window)
     hours = window.overlap_h("start_time", "end_time")
-    held = table.filter(pl.col("start_time").is_not_null()).select(
-        "tenant", "state", "gpus", "start_time", *more, hours=hours
-    )
-    return held.filter(pl.col("hours") > 0).collect()
+    for part in LongJobs.of(jobs).parts(names):
+        table = gpu_jobs(some_columns(part, Jobs, names, where="jobs").lazy(), window)
+        held = table.filter(pl.col("start_time").is_not_null()).select(
+            "tenant", "state", "gpus", "start_time", *more, hours=hours
+        )
+        yield held.filter(pl.col("hours") > 0).collect()
 
 
 def gpu_hours_by_node(
@@ -204,13 +220,13 @@ def gpu_hours_by_node(
     return table.with_columns(hour=pl.lit(window.origin) + pl.duration(hours="hour"))
 
 
-def by_node(jobs: pl.DataFrame, inventory: pl.DataFrame, *, start: datetime, end: datetime) -> pl.DataFrame:
+def by_node(hours: pl.DataFrame) -> pl.DataFrame:
     """GPU-hours held and left on every node, the emptiest first.
 
     Parameters
     ----------
-    jobs, inventory, start, end
-        As for :func:`gpu_hours_by_node`.
+    hours : polars.DataFrame
+        From :func:`gpu_hours_by_node`.
 
     Returns
     -------
@@ -219,11 +235,6 @@ def by_node(jobs: pl.DataFrame, inventory: pl.DataFrame, *, start: datetime, end
         ``held_share`` [0-1] and ``fullest_hour``, the largest such share of an hour; null where nothing is
         installed. ``held_gpu_hours`` sums to what all jobs held.
 
-    Raises
-    ------
-    SchemaError
-        If a table or the time is not as declared.
-
     Examples
     --------
     >>> from datetime import UTC, timedelta
@@ -231,10 +242,9 @@ def by_node(jobs: pl.DataFrame, inventory: pl.DataFrame, *, start: datetime, end
     >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 4.0,
     ...     "submit_time": nine, "start_time": nine + timedelta(hours=1), "node_list": "n1"})
     >>> nodes = pl.DataFrame({"node": ["n1", "n2"], "gpus": [4, 4]})
-    >>> by_node(jobs, nodes, start=nine, end=nine + timedelta(hours=2)).rows()
+    >>> by_node(gpu_hours_by_node(jobs, nodes, start=nine, end=nine + timedelta(hours=2))).rows()
     [('n2', 8.0, 0.0, 0.0, 0.0), ('n1', 8.0, 4.0, 0.5, 1.0)]
     """
-    hours = gpu_hours_by_node(jobs, inventory, start=start, end=end)
     held, there = pl.col("held_gpu_hours"), pl.col("installed_gpu_hours")
     return (
         hours.with_columns(fullest_hour=pl.when(there > 0).then(held / there))

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.hardware import load_gpu_model, profile_on
+from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.intervals import HOUR_TICKS, untimed
 from gpuplanner.ledger.slabs import Slabs
 from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans
@@ -41,7 +42,7 @@ def installed_gpu_hours(inventory: pl.DataFrame, start: datetime, end: datetime)
     return float(((spans.end - spans.begin) * spans.gpus).sum() / HOUR_TICKS)
 
 
-def inferred_inventory(jobs: pl.DataFrame, *, start: datetime, end: datetime) -> pl.DataFrame:
+def inferred_inventory(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: datetime) -> pl.DataFrame:
     """The smallest inventory that could have run the jobs: the peak held, in whole GPUs, of each board.
 
     MIG instances count as the boards that they need at least, see :func:`boards_at_once`. It
@@ -79,22 +80,30 @@ def inferred_inventory(jobs: pl.DataFrame, *, start: datetime, end: datetime) ->
     >>> inferred_inventory(jobs, **day).select("node", "gpus").rows()
     [('inferred', 3)]
     """
-    window = Window(start, end)
-    columns = [
-        *("submit_time", "start_time", "end_time", "state", "gpu_model", "profile_requested"),
-        *("gpus", "gpus_by_memory", "instances"),
-    ]
-    asking = gpu_jobs(some_columns(jobs, Jobs, columns, where="jobs"), window)
-    if asking["gpu_model"].has_nulls():
-        asking = asking.with_columns(gpu_model=pl.lit(None, pl.String))
-    held = asking.lazy().filter(pl.col("start_time").is_not_null())
+    columns = ["submit_time", "state", "gpu_model", *_OF_HELD]
+    known = LongJobs.of(jobs)
+    words = (
+        gpu_jobs(some_columns(part, Jobs, columns, where="jobs"), Window(start, end))["gpu_model"]
+        for part in known.parts(columns)
+    )
+    named_by_all = not any(each.has_nulls() for each in words)
+    most: dict[str | None, int] = {}
+    for first, last in known.spans(start, end):
+        window = Window(first, last)
+        asking = gpu_jobs(
+            some_columns(known.there(first, last, columns), Jobs, columns, where="jobs"), window
+        )
+        held = asking.lazy().filter(pl.col("start_time").is_not_null())
+        for board in asking["gpu_model"].unique() if named_by_all else [None]:
+            here = held if board is None else held.filter(pl.col("gpu_model") == board)
+            most[board] = max(most.get(board, 0), boards_at_once(here, board, window))
     rows = [
         {
             "node": f"inferred-{board}" if board is not None else "inferred",
             "gpu_model": board,
-            "gpus": boards_at_once(held.filter(pl.col("gpu_model").eq_missing(board)), board, window),
+            "gpus": most[board],
         }
-        for board in asking["gpu_model"].unique().sort()
+        for board in sorted(most, key=str)
     ]
     schema = {name: column.dtype for name, column in Inventory.columns().items()}
     return pl.DataFrame(rows, schema=schema)

@@ -9,9 +9,10 @@ import polars as pl
 
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import GpuModel, any_board, parse_layout
+from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import Window
-from gpuplanner.schemas import WHOLE_GPU, Inventory, Jobs, conform
+from gpuplanner.schemas import WHOLE_GPU, Inventory, Jobs, conform, some_columns
 
 PARTS = ("held", "cut_idle", "lost_to_layout", "whole")
 """What a slice-hour was.
@@ -26,10 +27,13 @@ whole
     On a GPU that was not cut.
 """
 TOLERANCE = 1e-9
+_OF_SLICES = (
+    "submit_time", "start_time", "end_time", "state", "gpus", "gpu_model", "profile_requested", "instances",
+)  # fmt: skip
 
 
 def slice_hours(
-    jobs: pl.DataFrame, inventory: pl.DataFrame, *, start: datetime, end: datetime
+    jobs: pl.DataFrame | LongJobs, inventory: pl.DataFrame, *, start: datetime, end: datetime
 ) -> pl.DataFrame:
     """Account for every compute slice and memory slice installed, by the layouts that the inventory states.
 
@@ -73,12 +77,14 @@ def slice_hours(
     nodes = conform(inventory, Inventory, where="inventory").with_columns(
         hours=window.overlap_h("installed", "retired")
     )
-    held = gpu_jobs(conform(jobs, Jobs, where="jobs"), window).filter(
-        pl.col("instances").is_not_null()
-        & pl.col("profile_requested").is_not_null()
-        & pl.col("start_time").is_not_null()
-    )
-    held = held.with_columns(hours=window.overlap_h("start_time", "end_time"))
+    each = []
+    for part in LongJobs.of(jobs).parts(_OF_SLICES):
+        asked = gpu_jobs(some_columns(part, Jobs, _OF_SLICES, where="jobs"), window)
+        cut = asked.drop_nulls(["instances", "profile_requested", "start_time"])
+        hours = window.overlap_h("start_time", "end_time") * pl.col("instances")
+        words = pl.col("gpu_model", "profile_requested").cast(pl.String)
+        each.append(cut.group_by(words, maintain_order=True).agg(instance_hours=hours.sum()))
+    held = pl.concat(each)
     names = nodes["gpu_model"].drop_nulls().unique().sort()
     tables = []
     for name in names:
@@ -102,8 +108,8 @@ def _board(board: GpuModel, nodes: pl.DataFrame, held: pl.DataFrame, name: str) 
             for profile, count in parse_layout(text.strip()).items():
                 cut[board.profile(profile).name] += count * hours
     used: dict[str, float] = defaultdict(float)
-    for profile, instances, hours in held.select("profile_requested", "instances", "hours").iter_rows():
-        used[board.profile(profile).name] += instances * hours
+    for profile, hours in held.select("profile_requested", "instance_hours").iter_rows():
+        used[board.profile(profile).name] += hours
     _refuse_more_than_cut(cut, used, name)
 
     def slices(instances: dict[str, float]) -> tuple[float, float]:

@@ -27,6 +27,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE_S = 300
 _TAG = re.compile(r"<[^>]*>")
 _WHEN = re.compile(rb"/(CreationDate|ModDate) \(D:[^)]*\)")
+_PART = re.compile(rb"\(node\d{8}\)")
 
 
 def plain(html: str) -> str:
@@ -107,8 +108,9 @@ def browser() -> str | None:
 
 
 def pdf_into(page: Path, out: Path, program: str) -> None:
-    """Print a page, its folds closed, on A4; without the time of day, so that the same page gives the same bytes.
+    """Print a page, its folds closed, on A4; the same page gives the same bytes.
 
+    The time of day is taken out, and parts, which a browser numbers now so, now so, are numbered by their order.
     Links to what lies beside the page are taken from beside the PDF, wherever both are moved. A browser that ends
     without having written it is an ``OutputError``.
     """
@@ -138,6 +140,8 @@ def pdf_into(page: Path, out: Path, program: str) -> None:
             message(str(out), "a browser that prints", said[0], f"Set {BROWSER}= to do without.")
         )
     printed = _WHEN.sub(lambda found: b"/%b (D:%b)" % (found[1], b"20000101000000+00'00'"), out.read_bytes())
+    number = {name: place for place, name in enumerate(sorted(set(_PART.findall(printed))))}
+    printed = _PART.sub(lambda found: b"(node%08d)" % number[found[0]], printed)
     beside = re.compile(rb"\(%b/([^()]*)\)" % re.escape(alone.parent.as_uri().encode()))
     # Spaces keep every object at the byte where the table of the file has it.
     out.write_bytes(beside.sub(lambda found: (b"(%b)" % found[1]).ljust(len(found[0])), printed))

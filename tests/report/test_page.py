@@ -298,10 +298,14 @@ def test_a_printed_page_links_to_what_lies_beside_it_and_is_the_same_anywhere(tm
     for name in ("here", "another place"):
         index = tmp_path / name / "index.html"
         index.parent.mkdir()
-        index.write_text("<title>A</title><h1 id=a>A</h1><a href='tables/README.md'>T</a> <a href='#a'>A</a>")
+        index.write_text(
+            "<title>A</title><h1 id=a>A</h1><a href='tables/README.md'>T</a> <a href='#a'>A</a>"
+            "<table><tr><th>B<tr><td>1</table>"
+        )
         pdf_into(index, index.with_suffix(".pdf"), BROWSER)
         printed.append(index.with_suffix(".pdf").read_bytes())
     assert printed[0] == printed[1]
+    assert b"(node00000000)" in printed[0]
     assert re.findall(rb"/URI \(([^)]*)\)", printed[0]) == [b"tables/README.md"]
     table = int(re.findall(rb"startxref\s+(\d+)", printed[0])[-1])
     assert printed[0][table:].startswith(b"xref")

@@ -36,7 +36,7 @@ def cut_without_inventory(folder):
 def test_the_columns_that_are_read_are_all_that_is_looked_at(monkeypatch, tmp_path, cut, smallest_group):
     folder = cut_without_inventory(tmp_path / "cut") if cut else "sample"
     some = as_told(describe(folder, smallest_group=smallest_group, nodes=True))
-    monkeypatch.setattr(description, "load_trace", lambda folder, columns: load_trace(folder))
+    monkeypatch.setattr(description, "long_trace", load_trace)
     whole = as_told(describe(folder, smallest_group=smallest_group, nodes=True))
     sums = ("installed_gpu_hours", "dark_share")
     assert some["facts"] == whole["facts"] | {name: pytest.approx(whole["facts"][name]) for name in sums}

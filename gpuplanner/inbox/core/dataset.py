@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.plain import of_plain
 from gpuplanner.units import SECONDS_PER_HOUR
 
@@ -99,6 +100,8 @@ class Dataset:
         GPU-hours of the telemetry by how the job that held the device is known; None without jobs or telemetry.
     scan : callable, optional
         How samples are read from a folder.
+    kept : LongJobs, optional
+        Jobs of a folder that are read when they are asked for.
     told : polars.DataFrame, optional
         Where each sample was read first: ``file``, ``row``, ``raw``, in the order of the samples. Not kept in a
         folder.
@@ -111,6 +114,7 @@ class Dataset:
     others: tuple[Mapping[str, Any], ...] = ()
     join: Mapping[str, Any] | None = None
     scan: Scan | None = field(default=None, repr=False)
+    kept: LongJobs | None = field(default=None, repr=False)
     told: pl.DataFrame | None = field(default=None, repr=False)
 
     @cached_property
@@ -121,7 +125,8 @@ class Dataset:
     @property
     def kind(self) -> str:
         """Name of the table that the dataset is named after: jobs, else samples, else the first."""
-        names = [*self.tables, *(["samples"] if self.scan is not None else [])]
+        read_later = {"jobs": self.kept, "samples": self.scan}
+        names = [*self.tables, *(name for name, there in read_later.items() if there is not None)]
         return next((name for name in COMMON if name in names), names[0])
 
     @property
@@ -145,12 +150,29 @@ class Dataset:
             raise TraceFormatError(message("dataset", "a list of jobs", got, todo))
         return self.tables["jobs"]
 
+    @property
+    def long(self) -> LongJobs:
+        """The same, some of them at a time."""
+        return LongJobs.of(self.jobs) if self.kept is None else self.kept
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether a source gave a list of jobs."""
+        return "jobs" in self.tables or self.kept is not None
+
     @cached_property
     def samples(self) -> pl.DataFrame | None:
         """Table ``schemas.Samples``, sorted by time and device, all of it in memory; None without telemetry."""
         if "samples" in self.tables or self.scan is None:
             return self.tables.get("samples")
         return self.scan(None, None).collect()
+
+    def samples_between(self, begin: datetime, end: datetime) -> pl.DataFrame | None:
+        """Those of a span."""
+        if self.scan is not None and "samples" not in self.tables:
+            return self.scan(begin, end).collect()
+        inside = pl.col("time").is_between(begin, end, closed="left")
+        return None if self.samples is None else self.samples.filter(inside)
 
     @property
     def inventory(self) -> pl.DataFrame | None:

@@ -20,14 +20,11 @@ REMEDY = "Make it with: gpuplanner ingest SOURCE PATH... -o DIR."
 
 def read_table(path: Path, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame:
     """A table of a folder: its columns alone are checked, or, for a declared table, its values too."""
-    try:
+    with explained(path, "a table"):
         frame = pl.read_parquet(path, glob=False)
         if isinstance(schema, pl.Schema):
             return frame.match_to_schema(schema)
         return check(frame, schema, where=str(path))
-    except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
-        text = message(str(path), "a table written by this program", first_line(error), REMEDY)
-        raise TraceFormatError(text) from error
 
 
 def scan_table(table: pl.DataFrame | Path) -> pl.LazyFrame:
@@ -54,12 +51,12 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(path: Path, what: str = "tables") -> Iterator[None]:
     """Say of what is wrong with tables within the block that they are not as this program wrote them."""
     try:
         yield
     except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
-        text = message(str(path), "tables written by this program", first_line(error), REMEDY)
+        text = message(str(path), f"{what} written by this program", first_line(error), REMEDY)
         raise TraceFormatError(text) from error
 
 
@@ -86,16 +83,9 @@ def read_jobs(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
     >>> jobs.height, [str(dtype) for dtype in jobs.dtypes]
     (11521, ['Categorical', 'Float64'])
     """
-    scan = pl.scan_parquet(path, glob=False)
-    rows = scan.select(pl.len()).collect().item()
-    types = {name: Jobs.columns()[name].dtype for name in columns}
-    slim = {
-        name: pl.Categorical() if dtype == pl.String and name not in NAMES else dtype
-        for name, dtype in types.items()
-    }
+    slim = slim_types(columns)
     parts: dict[str, list[pl.Series]] = {name: [] for name in columns}
-    for first in range(0, max(rows, 1), PIECE):
-        piece = check(scan.slice(first, PIECE).collect(), Jobs, where=f"{path}, from row {first}")
+    for piece in checked_jobs(path):
         for name in columns:
             parts[name].append(piece[name].cast(slim[name]))
     known = {name: pl.concat(parts.pop(name)) for name in columns if any(map(_any, parts[name]))}
@@ -103,6 +93,22 @@ def read_jobs(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
         return pl.DataFrame({name: pl.concat(series) for name, series in parts.items()})
     absent = [pl.lit(None, slim[name]).alias(name) for name in parts]
     return pl.DataFrame(known).with_columns(absent).select(columns)
+
+
+def checked_jobs(path: str | Path) -> Iterator[pl.DataFrame]:
+    """A table of jobs, a piece of it after the other, each checked; one at least."""
+    scan = pl.scan_parquet(path, glob=False)
+    for first in range(0, max(scan.select(pl.len()).collect().item(), 1), PIECE):
+        yield check(scan.slice(first, PIECE).collect(), Jobs, where=f"{path}, from row {first}")
+
+
+def slim_types(columns: Sequence[str]) -> dict[str, pl.DataType]:
+    """Types of columns of jobs in little memory: text as categories."""
+    types = {name: Jobs.columns()[name].dtype for name in columns}
+    return {
+        name: pl.Categorical() if dtype == pl.String and name not in NAMES else dtype
+        for name, dtype in types.items()
+    }
 
 
 def _any(series: pl.Series) -> bool:

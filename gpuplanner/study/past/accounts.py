@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -12,6 +12,7 @@ import polars as pl
 from gpuplanner.demand import demand_series, weekly
 from gpuplanner.errors import GpuPlannerError, require_sound
 from gpuplanner.inbox import Dataset
+from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.ledger import (
     by_bucket,
     by_node,
@@ -25,8 +26,8 @@ from gpuplanner.ledger import (
     requested_allocated_active,
     slice_hours,
 )
-from gpuplanner.ledger.held import LOST_STATES
-from gpuplanner.ledger.pools import gpu_jobs
+from gpuplanner.ledger.held import LOST_STATES, gpu_hours_by_node
+from gpuplanner.ledger.pools import gpu_jobs, with_boards
 from gpuplanner.ledger.window import Window
 from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.scenario import Scenario
@@ -42,11 +43,12 @@ LEAST_OBSERVED = 0.5
 CLOSES = 1e-6
 """A ledger that differs from what is installed by a larger share is refused."""
 DESCRIBED = (
-    "tenant", "partition", "job_class", "submit_time", "start_time", "end_time", "state", "gpus", "gpu_model",
+    "job_id", "tenant", "partition", "job_class", "submit_time", "start_time", "end_time", "state", "gpus", "gpu_model",
     "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity", "memory_peak_gib",
     "quarantined", "gpus_by_memory",
 )  # fmt: skip
-"""Columns of ``schemas.Jobs`` that :func:`describe_jobs` looks at."""
+"""Columns of ``schemas.Jobs`` that ledgers look at."""
+_NO_BOARD = pl.lit(None, pl.String).alias("gpu_model")
 
 
 @stage
@@ -60,14 +62,43 @@ def trace_ledger(
     trace: Dataset, begin: datetime, end: datetime, nodes: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """Ledger of a trace between two instants, over :func:`~gpuplanner.study.past.fleet.installed` GPUs."""
-    if nodes is None:
-        nodes = installed(trace, begin, end).inventory
-    out = trace.tables.get("out_of_service")
-    if out is not None:
-        out = out_of_service(out, trace.jobs, nodes, begin, end)
-    booked = gpu_time_ledger(
-        trace.jobs, nodes, start=begin, end=end, samples=trace.samples, out_of_service=out
-    )
+    nodes = installed(trace, begin, end).inventory if nodes is None else nodes
+    return pl.concat(one.ledger for one in _spans(trace, nodes, begin, end))
+
+
+@dataclass(frozen=True, eq=False)
+class _Span:
+    """A part of the time: its jobs, its samples, and its ledger."""
+
+    begin: datetime
+    end: datetime
+    jobs: pl.DataFrame
+    samples: pl.DataFrame | None
+    ledger: pl.DataFrame
+
+
+def _spans(trace: Dataset, nodes: pl.DataFrame, begin: datetime, end: datetime) -> Iterator[_Span]:
+    """The time between two instants, as much of it at once as there is room for."""
+    known, out = trace.long, trace.tables.get("out_of_service")
+    spans = known.spans(begin, end)
+    tenants = None if out is None else known.rows(["tenant"])["tenant"].unique()
+    if len(spans) > 1:  # boards are told apart in every span, or in none
+        started = pl.when(pl.col("start_time").is_not_null()).then(pl.lit(begin))
+        words = known.believed().select(pl.col("gpu_model").cast(pl.String), start_time=started).unique()
+        if with_boards(words.collect(engine="streaming"), nodes)[1]["board"].has_nulls():
+            known = replace(known, table=known.table.with_columns(_NO_BOARD))
+            nodes = nodes.with_columns(_NO_BOARD)
+    for first, last in spans:
+        jobs, samples = known.there(first, last, DESCRIBED), trace.samples_between(first, last)
+        gone = None if out is None else out_of_service(out, jobs, nodes, first, last, tenants=tenants)
+        yield _Span(first, last, jobs, samples, _ledger(jobs, nodes, first, last, samples, gone))
+
+
+def _ledger(
+    jobs: pl.DataFrame, nodes: pl.DataFrame, begin: datetime, end: datetime,
+    samples: pl.DataFrame | None, out: pl.DataFrame | None,
+) -> pl.DataFrame:  # fmt: skip
+    booked = gpu_time_ledger(jobs, nodes, start=begin, end=end, samples=samples, out_of_service=out)
     closed = reconcile(booked, installed_gpu_hours(nodes, begin, end), tolerance=CLOSES)
     if not closed["balanced"]:
         text = "{ledger_gpu_hours:,.2f} GPU-hours booked, {installed_gpu_hours:,.2f} installed".format(
@@ -229,115 +260,162 @@ class JobsDescribed:
 def describe_jobs(trace: Dataset, *, nodes: bool = False) -> JobsDescribed:
     """Say what the jobs of a dataset did, without planning anything."""
     begin, end = begin_of(trace), end_of(trace)
-    jobs, stated = trace.jobs, trace.stated
+    jobs, stated = trace.long, trace.stated
     left_out = Quarantined(stated.rows_quarantined, stated.quarantined_gpu_hours)
-    facts = JobFacts(jobs.height, left_out if left_out.jobs else None, jobs["tenant"].n_unique())
+    height, tenants = jobs.believed(["tenant"]).select(pl.len(), pl.col("tenant").n_unique()).collect().row(0)
+    facts = JobFacts(height, left_out if left_out.jobs else None, tenants)
     classes = _classes(jobs)
     if end <= begin:
         return JobsDescribed(facts, classes)
     there = installed(trace, begin, end)
-    booked = trace_ledger(trace, begin, end, there.inventory)
-    by_each = {"GPU-hours by node": by_node(jobs, there.inventory, start=begin, end=end)} if nodes else {}
+    booked, seen, on_nodes = [], [], []
+    for one in _spans(trace, there.inventory, begin, end):
+        span = {"start": one.begin, "end": one.end}
+        booked.append(one.ledger)
+        seen.append(held_by_activity(one.jobs, one.samples, **span))
+        if nodes:
+            on_nodes.append(gpu_hours_by_node(one.jobs, there.inventory, **span))
+    hours = pl.concat(booked)
+    ended = held_by_state(jobs, start=begin, end=end)
     known = replace(
         facts,
-        installed_gpu_hours=float(booked["gpu_hours"].sum()),
-        dark_share=dark_share(booked)["dark"],
+        installed_gpu_hours=float(hours["gpu_hours"].sum()),
+        dark_share=dark_share(hours)["dark"],
         installed_gpus=there.gpus,
         fleet=there.origin,
         boards=there.listed,
-        lost_gpu_hours=float(held_by_state(jobs, start=begin, end=end).filter("lost")["gpu_hours"].sum()),
+        lost_gpu_hours=float(ended.filter("lost")["gpu_hours"].sum()),
     )
-    window = Window(begin, end)
     tables = {
-        "ledger": by_bucket(booked),
+        "ledger": by_bucket(hours),
         **_slices(jobs, there.inventory, begin, end),
         **classes,
-        **{f"held and waited by {word}": table for word, table in by_each_group(jobs, window).items()},
-        "tenants": by_tenant(booked),
-        **by_each,
+        **{
+            f"held and waited by {word}": table
+            for word, table in by_each_group(jobs, Window(begin, end)).items()
+        },
+        "tenants": by_tenant(hours),
+        **({"GPU-hours by node": by_node(pl.concat(on_nodes))} if nodes else {}),
         "GPU-hours asked for, given and active": requested_allocated_active(jobs, start=begin, end=end),
-        "GPU-hours by how attempts ended": held_by_state(jobs, start=begin, end=end)
-        .group_by("state", "lost")
+        "GPU-hours by how attempts ended": ended.group_by("state", "lost")
         .agg(pl.col("attempts", "gpu_hours").sum())
         .sort("gpu_hours", "state", descending=[True, False]),
-        "held GPU-hours by what was seen": held_by_activity(jobs, trace.samples, start=begin, end=end),
+        "held GPU-hours by what was seen": pl.concat(seen)
+        .group_by("tenant")
+        .agg(pl.all().sum())
+        .sort("tenant"),
     }
-    return JobsDescribed(known, tables, booked)
+    return JobsDescribed(known, tables, hours)
 
 
 GROUPS = {"tenant": "tenant", "partition": "partition", "board": "gpu_model", "profile": "profile_requested"}
 """What jobs are told apart by, and the column that says it."""
 UNNAMED = "not named"
 _WAITS = (0.5, 0.95, 0.99)
+_WAIT_S = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds()
 
 
-def by_each_group(jobs: pl.DataFrame, window: Window) -> dict[str, pl.DataFrame]:
+def by_each_group(jobs: LongJobs, window: Window) -> dict[str, pl.DataFrame]:
     """GPU-hours held, lost and waited for, by tenant, partition, board and profile; what no job names is left out.
 
     Each table has a row a group, most GPU-hours first: ``jobs``, ``gpu_hours``, ``lost_gpu_hours`` of attempts that did
     not complete, and the 50 %, 95 % and 99 % quantiles of the wait that was observed [min], null where the source
     records no waits. The GPU-hours of every table sum to what jobs held.
     """
-    held = window.overlap_h("start_time", "end_time") * pl.col("gpus")
-    waited = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 60.0
-    known = gpu_jobs(jobs.lazy(), window).collect()
-    if (
-        known.select((waited > 0).any()).item() is not True
-    ):  # the submission stands for a start that is not recorded
-        waited = pl.lit(None, pl.Float64)
-    began = pl.col("start_time").is_not_null()
-    rows = known.with_columns(
-        held=pl.when(began).then(held).otherwise(0.0), waited=pl.when(began).then(waited),
-        lost=pl.col("state").cast(pl.String).is_in(LOST_STATES),
-    )  # fmt: skip
+    began, held = pl.col("start_time").is_not_null(), window.overlap_h("start_time", "end_time")
+    lost = pl.col("state").cast(pl.String).is_in(LOST_STATES)
+    held = pl.when(began).then(held * pl.col("gpus")).otherwise(0.0)
+    sums = {"jobs": pl.len(), "gpu_hours": held.sum(), "lost_gpu_hours": held.filter(lost).sum()}
+    words = {
+        word: pl.col(column).cast(pl.String).fill_null("whole GPU" if word == "profile" else UNNAMED)
+        for word, column in GROUPS.items()
+        if column in jobs.table.collect_schema()
+    }
+    told = _gathered(
+        (gpu_jobs(part, window) for part in jobs.parts(DESCRIBED)), words, sums, {"wait_s": _WAIT_S}
+    )
     found = {}
-    for word, column in GROUPS.items():
-        if column not in rows.columns or rows[column].null_count() == rows.height:
+    for word, (table, values) in told.items():
+        if table[word].to_list() == ["whole GPU" if word == "profile" else UNNAMED]:
             continue
-        rest = "whole GPU" if column == "profile_requested" else UNNAMED
-        found[word] = (
-            rows.group_by(pl.col(column).cast(pl.String).fill_null(rest).alias(word))
-            .agg(
-                jobs=pl.len(),
-                gpu_hours=pl.col("held").sum(),
-                lost_gpu_hours=pl.col("held").filter("lost").sum(),
-                **{
-                    f"wait_minutes_p{100 * one:.0f}": pl.col("waited").quantile(one, "higher")
-                    for one in _WAITS
-                },
-            )
-            .sort("gpu_hours", word, descending=[True, False])
+        waits = (
+            _if_any_above_0(values["wait_s"])
+            .group_by(word)
+            .agg((_at(one, "ceil") / 60.0).alias(f"wait_minutes_p{100 * one:.0f}") for one in _WAITS)
         )
+        found[word] = table.join(waits, on=word, how="left").sort("gpu_hours", word, descending=[True, False])
     return found
 
 
-def _slices(
-    jobs: pl.DataFrame, nodes: pl.DataFrame, begin: datetime, end: datetime
-) -> dict[str, pl.DataFrame]:
+Gathered = dict[str, tuple[pl.DataFrame, dict[str, pl.DataFrame]]]
+
+
+def _gathered(
+    parts: Iterable[pl.DataFrame],
+    words: Mapping[str, pl.Expr],
+    sums: Mapping[str, pl.Expr],
+    values: Mapping[str, pl.Expr],
+) -> Gathered:
+    """By each word: sums of its groups; and of each value how often a group has it, in order, none where it is null."""
+    summed: dict[str, list[pl.DataFrame]] = {word: [] for word in words}
+    counted: dict[tuple[str, str], pl.DataFrame] = {}
+    for part in parts:
+        for word, group in words.items():
+            groups = part.group_by(group.alias(word), maintain_order=True)
+            summed[word].append(groups.agg(**sums))
+            for name, value in values.items():
+                both = part.select(group.alias(word), value=value).drop_nulls("value")
+                more = both.group_by(word, "value").agg(n=pl.len())
+                before = counted.get((word, name), more.clear())
+                counted[word, name] = pl.concat([before, more]).group_by(word, "value").agg(pl.col("n").sum())
+    return {
+        word: (
+            pl.concat(each).group_by(word, maintain_order=True).agg(pl.all().sum()),
+            {name: counted[word, name].sort("value") for name in values},
+        )
+        for word, each in summed.items()
+    }
+
+
+def _at(share: float, rounding: str = "round") -> pl.Expr:
+    """The value of that share of all, by how often each is there."""
+    place = share * (pl.col("n").sum() - 1)
+    place = (place + 0.5).floor() if rounding == "round" else getattr(place, rounding)()
+    return pl.col("value").filter(pl.col("n").cum_sum() > place).first()
+
+
+def _if_any_above_0(waits: pl.DataFrame) -> pl.DataFrame:
+    """Sources without a start take the submission for it: no wait at all is one not recorded, not one of zero."""
+    return waits.filter((pl.col("value") > 0).any())
+
+
+def _slices(jobs: LongJobs, nodes: pl.DataFrame, begin: datetime, end: datetime) -> dict[str, pl.DataFrame]:
     """Slices installed and what became of them, where nodes are cut as they state it."""
     if "layouts" not in nodes.columns or nodes["layouts"].null_count() == nodes.height:
         return {}
-    numbered = jobs.with_columns(job_id=pl.int_range(pl.len()).cast(pl.String), attempt=1)
     try:
-        return {"slices by what held them": slice_hours(numbered, nodes, start=begin, end=end)}
+        return {"slices by what held them": slice_hours(jobs, nodes, start=begin, end=end)}
     except GpuPlannerError as error:  # the layouts, as they are stated, do not hold what jobs held
         return {"slices, not reconciled": pl.DataFrame({"why": [str(error)]})}
 
 
-def _classes(jobs: pl.DataFrame) -> dict[str, pl.DataFrame]:
+def _classes(jobs: LongJobs) -> dict[str, pl.DataFrame]:
     """Jobs by class, or by tenant where the source names no classes."""
-    wait_h = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 3600
-    # Sources without a start take the submission for it: no wait at all is one not recorded, not one of zero.
-    if jobs.select((wait_h > 0).any()).item() is not True:
-        wait_h = pl.lit(None, pl.Float64)
-    run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
-    by = "job_class" if jobs["job_class"].null_count() < jobs.height else "tenant"
-    classes = jobs.group_by(by).agg(
-        jobs=pl.len(),
-        median_gpus=pl.col("gpus").median(),
-        median_run_h=run_h.median(),
-        p95_run_h=run_h.quantile(0.95),
-        mean_wait_h=wait_h.mean(),
-        failed_fraction=(pl.col("state") == "FAILED").mean(),
+    run_s = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
+    sums = {"jobs": pl.len(), "failed": (pl.col("state") == "FAILED").sum()}
+    values = {"gpus": pl.col("gpus"), "run_s": run_s, "wait_s": _WAIT_S}
+    classed = jobs.believed(["job_class"]).select(pl.col("job_class").is_not_null().any()).collect().item()
+    by = "job_class" if classed else "tenant"
+    table, told = _gathered(jobs.parts(DESCRIBED), {by: pl.col(by).cast(pl.String)}, sums, values)[by]
+    middle = (_at(0.5, "floor") + _at(0.5, "ceil")) / 2
+    mean = (pl.col("value") * pl.col("n")).sum() / pl.col("n").sum() / 3600
+    each = (
+        told["gpus"].group_by(by).agg(median_gpus=middle),
+        told["run_s"].group_by(by).agg(median_run_h=middle / 3600, p95_run_h=_at(0.95) / 3600),
+        _if_any_above_0(told["wait_s"]).group_by(by).agg(mean_wait_h=mean),
     )
-    return {f"jobs by {by}": classes.cast({by: pl.String}).sort("jobs", by, descending=[True, False])}
+    for one in each:
+        table = table.join(one, on=by, how="left", nulls_equal=True)
+    failed = pl.col("failed") / pl.col("jobs")
+    classes = table.drop("failed").with_columns(table.select(failed_fraction=failed))
+    return {f"jobs by {by}": classes.sort("jobs", by, descending=[True, False])}

@@ -17,7 +17,13 @@ Times = NDArray[np.datetime64]
 
 
 def out_of_service(
-    out: pl.DataFrame, jobs: pl.DataFrame, nodes: pl.DataFrame, begin: datetime, end: datetime
+    out: pl.DataFrame,
+    jobs: pl.DataFrame,
+    nodes: pl.DataFrame,
+    begin: datetime,
+    end: datetime,
+    *,
+    tenants: pl.Series | None = None,
 ) -> pl.DataFrame:
     """GPUs out of service between two instants, node by node; of what counts none, those that jobs leave of the node.
 
@@ -25,15 +31,17 @@ def out_of_service(
     A node that is drained goes on with the jobs that it has. Spells of one node that overlap count once, and of a node
     that is down nothing is reserved. Where jobs and closed nodes together come to more than a board has, jobs are
     believed: accounting may lag behind a node that fell. A part of a node that is kept for a tenant is left to the
-    ledger, without its node: which GPUs of it that are is not said.
+    ledger, without its node: which GPUs of it that are is not said. GPUs kept for somebody who is none of the `tenants`
+    (default: those of the jobs) are kept for nobody.
     """
     known = nodes.select([name for name in ("node", "gpu_model") if name in nodes.columns])
     boards = [*known["gpu_model"].unique().drop_nulls().sort(), None] if known.width > 1 else [None]
-    reserved, tenants = pl.col("bucket") == "reserved", jobs["tenant"].cast(pl.String).unique().implode()
+    reserved = pl.col("bucket") == "reserved"
+    known_tenants = (jobs["tenant"] if tenants is None else tenants).cast(pl.String).unique().implode()
     out = out.join(nodes.select("node", size="gpus"), on="node").select(
         "node", "start_time", pl.col("end_time").fill_null(end),
         pl.when(~reserved | (pl.col("gpus") < pl.col("size"))).then("gpus"), "bucket",
-        pl.when(pl.col("tenant").is_in(tenants)).then("tenant"),
+        pl.when(pl.col("tenant").is_in(known_tenants)).then("tenant"),
     )  # fmt: skip
     kept = out.filter(reserved, pl.col("gpus").is_not_null()).join(known, on="node")
     found, silent = out.filter(~reserved, pl.col("gpus").is_not_null()), out.filter(pl.col("gpus").is_null())

@@ -12,8 +12,8 @@ from gpuplanner.inbox.bills import summarise, totals, unknown_types
 from gpuplanner.inbox.telemetry import hourly
 from gpuplanner.plain import to_plain
 from gpuplanner.study.bundled import data_folder
-from gpuplanner.study.past.accounts import DESCRIBED, JobFacts, describe_jobs
-from gpuplanner.study.past.history import grouped, load_trace
+from gpuplanner.study.past.accounts import JobFacts, describe_jobs
+from gpuplanner.study.past.history import grouped, long_trace
 
 JOB_FACTS = tuple(field.name for field in fields(JobFacts))
 Tables = dict[str, pl.DataFrame]
@@ -78,11 +78,10 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False) -> De
     >>> found.jobs.jobs, list(found.tables)[:2]
     (11521, ['quality', 'ledger'])
     """
-    people = ["user"] if smallest_group else []
-    found = load_trace(folder, columns=[*DESCRIBED, *people])
+    found = long_trace(folder)
     tables: Tables = {"quality": found.quality}
     facts, hours = None, None
-    if "jobs" in found.tables:
+    if found.has_jobs:
         told = describe_jobs(grouped(found, smallest_group), nodes=nodes)
         facts, hours = told.facts, told.hours
         tables |= told.tables

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -10,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.hardware import GpuModel, fewest_gpus, format_layout, profile_on
+from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.inbox.core.node_names import on_nodes
 from gpuplanner.ledger import inferred_inventory
 from gpuplanner.ledger.pools import gpu_jobs
@@ -32,7 +34,7 @@ BESIDE = "inferred"
 """Name of the GPUs that jobs held of which nobody says on which node."""
 
 
-def seen_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame | None:
+def seen_nodes(jobs: pl.DataFrame | LongJobs, begin: datetime, end: datetime) -> pl.DataFrame | None:
     """Inventory that jobs were seen on: each node as large as the most that was held of it at once.
 
     Of each profile a node has the most instances that were held at once, all beside each other, on the fewest boards
@@ -48,14 +50,21 @@ def seen_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFra
     >>> seen_nodes(jobs, nine, nine + timedelta(hours=2)).select("node", "gpus").rows()
     [('n1', 6), ('n2', 4)]
     """
-    rows = _on_named_nodes(jobs, begin, end)
-    if rows is None or rows["node"].null_count() == rows.height:
+    known = LongJobs.of(jobs)
+    used = _use_of_nodes(known, begin, end)
+    total, unnamed = used.select(
+        pl.col("gpus").sum(), no=pl.col("gpus").filter(pl.col("node").is_null()).sum()
+    ).row(0)
+    if used["node"].null_count() == used.height or unnamed > UNNAMED_SHARE * total:
         return None
-    hours = (pl.col("end") - pl.col("start")).dt.total_seconds() * pl.col("gpus")
-    total, unnamed = rows.select(hours.sum(), hours.filter(pl.col("node").is_null()).sum().alias("no")).row(0)
-    if unnamed > UNNAMED_SHARE * total:
-        return None
-    found = _seen(rows.filter(pl.col("node").is_not_null()))
+    boards = _boards(used)
+    found = _seen(
+        lambda: (
+            rows.filter(pl.col("node").is_not_null())
+            for first, last in known.spans(begin, end)
+            if (rows := _on_named_nodes(known.there(first, last, HELD), begin, end, boards)) is not None
+        )
+    )
     table = [
         {
             "node": name,
@@ -68,35 +77,37 @@ def seen_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFra
         if node.gpus
     ]
     if unnamed:
-        most = int(inferred_inventory(jobs, start=begin, end=end)["gpus"].sum())
+        most = int(inferred_inventory(known, start=begin, end=end)["gpus"].sum())
         more = most - sum(node.gpus for node in found.values())
-        boards = {row["gpu_model"] for row in table}
-        only = boards.pop() if len(boards) == 1 else None
+        words = {row["gpu_model"] for row in table}
+        only = words.pop() if len(words) == 1 else None
         table += [{"node": BESIDE, "gpu_model": only, "gpus": more}] if more > 0 else []
     schema = {name: column.dtype for name, column in Inventory.columns().items()}
     return pl.DataFrame(table, schema=schema) if table else None
 
 
 def with_seen_layouts(
-    inventory: pl.DataFrame, jobs: pl.DataFrame, begin: datetime, end: datetime
+    inventory: pl.DataFrame, jobs: LongJobs, begin: datetime, end: datetime
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """An inventory with layouts for nodes of which it has none, though jobs held instances on them."""
     without = pl.col("layouts").is_null() & (pl.col("gpus") > 0)
     if inventory["layouts"].null_count() < inventory.height:
         without &= pl.col("mig_enabled").fill_null(value=False)  # beside stated layouts, none means not cut
     asked = inventory.filter(without)
-    cut_jobs = jobs.filter(pl.col("instances").is_not_null()) if "instances" in jobs.columns else jobs.clear()
-    rows = None if asked.is_empty() or cut_jobs.is_empty() else _on_named_nodes(jobs, begin, end)
+    any_cut = not asked.is_empty() and any(
+        "instances" in part and part["instances"].drop_nulls().len() for part in jobs.parts(["instances"])
+    )
+    rows = _on_named_nodes(jobs.rows(HELD), begin, end) if any_cut else None
     if rows is None:
         return inventory, ()
     boards = dict(asked.select("node", "gpu_model").iter_rows())
     rows = rows.filter(pl.col("node").is_in(list(boards)))
     rows = rows.with_columns(board=pl.col("node").replace_strict(boards, return_dtype=pl.String))
-    found = _seen(rows)
+    found = _seen(lambda: [rows])
     late = rows.filter(
         pl.col("start") > pl.col("end").filter(pl.col("number") > 0).max().over("node") - RECENT
     )
-    lately = _seen(late)
+    lately = _seen(lambda: [late])
     texts: dict[str, str] = {}
     for name, gpus in asked.select("node", "gpus").iter_rows():
         # Cut anew in between, what was held at one time does not fit beside what was held at another.
@@ -114,7 +125,7 @@ def fewest_cut(jobs: pl.DataFrame, board: GpuModel, begin: datetime, end: dateti
     """Layouts of the fewest GPUs of a board that hold the instances of all jobs, wherever these ran."""
     everywhere = jobs.with_columns(node_list=pl.lit("all"), gpu_model=pl.lit(board.name))
     rows = _on_named_nodes(everywhere, begin, end)
-    return [] if rows is None else _seen(rows)["all"].cut
+    return [] if rows is None else _seen(lambda: [rows])["all"].cut
 
 
 def spans_in(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame:
@@ -157,8 +168,32 @@ class _Seen:
     cut: list[str]
 
 
-def _on_named_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame | None:
+def _use_of_nodes(jobs: LongJobs, begin: datetime, end: datetime) -> pl.DataFrame:
+    """Jobs and GPU-seconds (``gpus``) by node and the board that jobs name; a null node is one not known."""
+    held_s = (pl.col("end") - pl.col("start")).dt.total_seconds() * pl.col("gpus")
+    texts = pl.col("node_list", "gpu_model").cast(pl.String)
+    each = []
+    for part in jobs.parts(HELD):
+        held = gpu_jobs(some_columns(part, Jobs, HELD, where="jobs"), Window(begin, end))
+        inside = spans_in(held.filter(pl.col("start_time") < end), begin, end)
+        each.append(inside.group_by(texts, maintain_order=True).agg(jobs=pl.len(), gpus=held_s.sum()))
+    lists = pl.concat(each).group_by("node_list", "gpu_model", maintain_order=True).agg(pl.all().sum())
+    return (
+        on_nodes(lists).group_by("node", "gpu_model", maintain_order=True).agg(pl.col("jobs", "gpus").sum())
+    )
+
+
+def _boards(used: pl.DataFrame) -> pl.DataFrame:
+    """Board that most jobs on a node name."""
+    usual = used.drop_nulls().sort("node", "jobs", "gpu_model", descending=[False, True, False])
+    return usual.group_by("node", maintain_order=True).agg(board=pl.first("gpu_model"))
+
+
+def _on_named_nodes(
+    jobs: pl.DataFrame, begin: datetime, end: datetime, boards: pl.DataFrame | None = None
+) -> pl.DataFrame | None:
     """What jobs held: a row for each job and node, GPUs or instances of a profile of its board."""
+    boards = _boards(_use_of_nodes(LongJobs.of(jobs), begin, end)) if boards is None else boards
     held = gpu_jobs(some_columns(jobs, Jobs, HELD, where="jobs"), Window(begin, end))
     held = held.filter(pl.col("start_time") < end, pl.col("node_list").is_not_null().any())
     if held.is_empty():
@@ -172,14 +207,7 @@ def _on_named_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.Da
     one = pl.lit(1, pl.UInt32), pl.lit(0, pl.Int64)
     many = (pl.len().over("row"), pl.int_range(pl.len()).over("row")) if spread.height > asked.height else one
     spread = spread.with_columns(many=many[0], place=many[1])
-    usual = (
-        spread.group_by("node", "gpu_model")
-        .len()
-        .sort("node", "len", "gpu_model", descending=[False, True, False])
-    )
-    boards = (
-        usual.drop_nulls("gpu_model").group_by("node", maintain_order=True).agg(board=pl.first("gpu_model"))
-    )
+    boards = boards.cast(pl.Categorical)
     rows = spread.join(boards, on="node", how="left", maintain_order="left", nulls_equal=True)
     pairs = rows.select("board", "profile_requested").unique().drop_nulls().rows()
     known = [(board, name, on_it) for board, name in pairs if (on_it := profile_on(board, name)) is not None]
@@ -204,36 +232,46 @@ def _on_named_nodes(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.Da
     )  # fmt: skip
 
 
-def _seen(rows: pl.DataFrame) -> dict[str, _Seen]:
-    """Nodes by what was held of them."""
-    whole = _with_rests(rows)
-    most = dict(most_held(whole, "whole", "node").iter_rows())
-    cut = rows.filter(pl.col("number") > 0)
-    spans = cut.group_by("node").agg(first=pl.col("start").min(), last=pl.col("end").max())
-    of_profiles: dict[str, dict[str, int]] = {}
-    for node, profile, number in (
-        most_held(cut, "number", "node", "profile").sort("node", "profile").iter_rows()
-    ):
-        of_profiles.setdefault(node, {})[profile] = round(number)
-    near = whole.join(spans, on="node")
-    # A node that was cut for a part of the time had its GPUs whole in the rest of it.
+def _seen(parts: Callable[[], Iterable[pl.DataFrame]]) -> dict[str, _Seen]:
+    """Nodes by what was held of them, in parts each of which has all that was held in some of the time."""
+    boards: dict[str, str | None] = {}
+    most, of_profiles, spans = [], [], []
+    for rows in parts():
+        boards |= dict(rows.select("node", "board").unique(maintain_order=True).iter_rows())
+        most.append(most_held(_with_rests(rows), "whole", "node"))
+        cut = rows.filter(pl.col("number") > 0)
+        of_profiles.append(most_held(cut, "number", "node", "profile"))
+        spans.append(cut.group_by("node").agg(first=pl.col("start").min(), last=pl.col("end").max()))
+    counts_of: dict[str, dict[str, int]] = {}
+    for node, profile, number in _largest(of_profiles, "node", "profile").sort("node", "profile").iter_rows():
+        counts_of.setdefault(node, {})[profile] = round(number)
+    of_cut = pl.concat(spans).group_by("node").agg(pl.col("first").min(), pl.col("last").max())
     first, last = pl.max_horizontal("start", "first"), pl.min_horizontal("end", "last")
-    during = near.with_columns(start=first, end=last).filter(pl.col("start") < pl.col("end"))
-    beside = dict(most_held(during, "whole", "node").iter_rows())
-    after = dict(most_held(near.filter(pl.col("start") >= pl.col("last")), "whole", "node").iter_rows())
+    beside, after = [most[0].clear()], [most[0].clear()]
+    for rows in parts() if of_cut.height else ():
+        near = _with_rests(rows).join(of_cut, on="node")
+        # A node that was cut for a part of the time had its GPUs whole in the rest of it.
+        during = near.with_columns(start=first, end=last).filter(pl.col("start") < pl.col("end"))
+        beside.append(most_held(during, "whole", "node"))
+        after.append(most_held(near.filter(pl.col("start") >= pl.col("last")), "whole", "node"))
+    held, with_cut, later = (dict(_largest(each, "node").iter_rows()) for each in (most, beside, after))
     fewest: dict[tuple[str, tuple[tuple[str, int], ...]], list[str]] = {}
     found: dict[str, _Seen] = {}
-    for node, board in rows.select("node", "board").unique(maintain_order=True).iter_rows():
-        counts = of_profiles.get(node, {})
+    for node, board in boards.items():
+        counts = counts_of.get(node, {})
         key = (str(board), tuple(counts.items()))
         if key not in fewest:
             layouts = fewest_gpus(str(board), counts) if counts else []
             fewest[key] = [format_layout(each) for each in layouts or ()]
         texts = fewest[key]
-        gpus = max(_gpus(beside.get(node)) + len(texts), _gpus(most.get(node)))
-        uncut = _gpus(after.get(node)) > gpus - len(texts)
+        gpus = max(_gpus(with_cut.get(node)) + len(texts), _gpus(held.get(node)))
+        uncut = _gpus(later.get(node)) > gpus - len(texts)
         found[node] = _Seen(board, gpus, [] if uncut else list(texts))
     return found
+
+
+def _largest(each: list[pl.DataFrame], *by: str) -> pl.DataFrame:
+    return pl.concat(each).group_by(*by, maintain_order=True).agg(pl.col("level").max())
 
 
 def _gpus(held: float | None) -> int:

@@ -71,6 +71,11 @@ def load_trace(data: str, *, columns: Sequence[str] | None = None) -> Dataset:
     return trace.with_tables(jobs=believed(trace.jobs)) if "jobs" in trace.tables else trace
 
 
+def long_trace(data: str) -> Dataset:
+    """The same with its jobs on disk, to be read some at a time."""
+    return open_dataset(data_folder(data), long=True)
+
+
 def grouped(trace: Dataset, smallest: int) -> Dataset:
     """A trace as it may be shown to others: tenants of fewer than `smallest` people stand together; 0: as it is.
 
@@ -81,6 +86,8 @@ def grouped(trace: Dataset, smallest: int) -> Dataset:
     """
     if not smallest:
         return trace
+    if trace.kept is not None:
+        return replace(trace, kept=trace.kept.merged(smallest))
     return trace.with_tables(jobs=merge_small_groups(trace.jobs, "tenant", "user", smallest=smallest))
 
 

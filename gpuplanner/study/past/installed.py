@@ -98,23 +98,23 @@ def installed(trace: Dataset, begin: datetime, end: datetime) -> Installed:
     seen: pl.DataFrame | None = None
     remarks: tuple[str, ...] = ()
     if trace.inventory is None or not int(trace.inventory["gpus"].sum() or 0):
-        seen = seen_nodes(trace.jobs, begin, end)
+        seen = seen_nodes(trace.long, begin, end)
         inferred = True
-        inventory = inferred_inventory(trace.jobs, start=begin, end=end) if seen is None else seen
+        inventory = inferred_inventory(trace.long, start=begin, end=end) if seen is None else seen
     else:
         inferred = False
-        inventory, cut = with_seen_layouts(trace.inventory, trace.jobs, begin, end)
+        inventory, cut = with_seen_layouts(trace.inventory, trace.long, begin, end)
         if cut:
             remarks = (
                 f"The inventory does not say how {examples(cut)} are cut: their layouts are the fewest GPUs that hold "
                 "the instances that jobs held there at once.",
             )
     held = (
-        gpu_jobs(trace.jobs.lazy(), Window(begin, end))
+        gpu_jobs(trace.long.believed(), Window(begin, end))
         .filter(pl.col("start_time").is_not_null())
         .group_by(pl.col("gpu_model").cast(pl.String))
         .agg(jobs=pl.len(), cut=pl.col("instances").is_not_null().sum())
-        .collect()
+        .collect(engine="streaming")
     )
     by_word, nodes = with_boards(held, in_service(inventory, end))
     busy = frozenset(by_word["board"].drop_nulls())
