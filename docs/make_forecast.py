@@ -58,7 +58,10 @@ interval that holds exactly 90 % would show 80 to 97 % of the slots on a series 
 quarters of the series would, and how often their mean would lie between 87 and 93 %, were series independent.
 
 What can be tuned (weights of past blocks, pseudo-events of hazards, what is believed of a candidate before it was
-tried, how fast errors are forgotten) was set on these traces and on these origins.
+tried, how fast errors are forgotten) was set on these traces. What sample paths are drawn by (groups of run times, age
+and kind of day of blocks) was chosen among fourteen settings with each source left out in turn: MASE fell on each source
+left out, here and at origins 3, 9, 15 and 21 hours earlier, by which nothing was chosen. Where jobs are known AutoETS
+is a yardstick and weighs nothing in `chosen`: with it nothing here was better.
 """
 
 

@@ -16,8 +16,9 @@ EDGES_H = np.concatenate([[0.0], np.geomspace(1 / 60, 2000.0, 60)])
 WIDTHS_H = np.diff(EDGES_H)
 PRIOR = 0.7
 """Before any job was seen, a job of age t ends at the rate 0.7 / t: run times have heavy tails."""
-PSEUDO_EVENTS = 1.0
-"""How many ends of jobs the rate of a larger group counts for in each bin of a smaller one."""
+PSEUDO_EVENTS = 0.5
+"""How many ends of jobs the rate of a larger group counts for in each bin of a smaller one: as in the prior of Jeffreys
+for a rate."""
 HALF_LIFE_H = 90 * 24.0
 """An end that lies so far back counts half."""
 WIDE = (1.01, 4.01, 8.01)

@@ -32,8 +32,8 @@ SHIFTS_H = np.arange(-3.0, 4.0)
 """A block may begin up to three hours from the hour of the origin: more blocks, and the hour is hardly missed."""
 FEWEST_BLOCKS = 3
 """With whole blocks of fewer days to draw from, days are drawn one by one."""
-HALF_LIFE_H = 14 * DAY_H
-SAME_DAY = 6.0
+HALF_LIFE_H = 28 * DAY_H
+SAME_DAY = 20.0
 """How much likelier a block is whose days are weekends where those ahead are."""
 SAME_EVENT = 10.0
 """How much less likely a block is for each of its days that has an event of the calendar where the day ahead has none,
@@ -369,10 +369,8 @@ def run_off(
     number = table.select(named.replace_strict(names, range(len(names)), return_dtype=pl.Int64)).to_series()
     classes = table.select(
         pl.col("job_class").cast(pl.String).fill_null(""),
+        pl.col("tenant").cast(pl.String),  # one of whom little is known runs like jobs of the same class
         pl.Series("wide", width_class(table["gpus"].fill_null(1.0).to_numpy())),
-        pl.col("tenant").cast(
-            pl.String
-        ),  # last: a tenant of whom little is known runs like jobs of the same class and width
     )
     return RunOff(
         names=tuple(names),

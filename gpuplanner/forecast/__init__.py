@@ -1,7 +1,7 @@
 """Forecasts of demand with their past error, quantiles with measured coverage."""
 
 from gpuplanner.forecast.backtest import Backtest, backtest
-from gpuplanner.forecast.candidates import CANDIDATES, affordable, expected_cpu_s
+from gpuplanner.forecast.candidates import CANDIDATES, affordable, expected_cpu_s, weighed
 from gpuplanner.forecast.decide import cost_curve, representatives
 from gpuplanner.forecast.judge import Judged, judge, realised
 from gpuplanner.forecast.models import LEVELS, MODELS, RULES
@@ -41,5 +41,6 @@ __all__ = [
     "score",
     "seasonal_scale",
     "smape",
+    "weighed",
     "weights_in_words",
 ]

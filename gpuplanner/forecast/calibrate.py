@@ -21,9 +21,9 @@ MOST = 3.0
 """It errs by no more than so many times the others' errors, and by no less than the inverse."""
 HALF_LIFE = 10.0
 """Origins after which an error counts half: levels drift, and a candidate is not for ever as good as it was."""
-LOOKS = 2.0
+LOOKS = 3.0
 """How many independent errors a series shows at an origin, in the correction for a finite sample: slots of one origin
-err together. Series that err together too are taken for the root of their number."""
+err together. Series err together too: they are taken for the fourth root of their number."""
 GROWTH, GROWTH_OF_PATHS = 0.3, 0.15
 """Power of the lead with which errors grow; that of candidates whose own quantiles grow apart already."""
 ADAPT, ADAPT_ALL = 0.25, 1.0
@@ -121,7 +121,7 @@ def _shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray, apart: flo
     judged = (~np.isnan(errors[..., 0])).any(axis=(0, 2))
     if not judged.any():
         return shift
-    looks = LOOKS * np.sqrt(full.sum()) * weight[judged].sum()
+    looks = LOOKS * full.sum() ** 0.25 * weight[judged].sum()
     own_share = judged.sum() / (judged.sum() + OWN_FOLDS)
     weights = np.repeat(weight, horizon)
     for at, level in enumerate(LEVELS):

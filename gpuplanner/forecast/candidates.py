@@ -37,6 +37,8 @@ RunOffMedian
 """
 ALWAYS = (NAIVE, "SeasonalNaive", *SMOOTHED)
 """Yardsticks: in every table, whatever they cost."""
+OUTDONE = ("AutoETS",)
+"""Yardsticks alone where jobs are known: the dearest, and what is said is no worse without (``docs/forecast.md``)."""
 COST_S = dict.fromkeys(CANDIDATES, 0.0002) | {
     "Median": 0.02,
     "AutoETS": 0.04,
@@ -71,6 +73,17 @@ def with_parts(models: Sequence[str]) -> tuple[str, ...]:
     """
     wanted = {NAIVE, *models, *(part for model in models for part in PARTS.get(model, ()))}
     return tuple(model for model in CANDIDATES if model in wanted)
+
+
+def weighed(models: Sequence[str], *, with_jobs: bool) -> tuple[str, ...]:
+    """Candidates that may weigh something, where jobs are known or not.
+
+    Examples
+    --------
+    >>> weighed(["Naive", "AutoETS"], with_jobs=True)
+    ('Naive',)
+    """
+    return tuple(model for model in models if not (with_jobs and model in OUTDONE))
 
 
 def affordable(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -2,7 +2,8 @@
 
 What is chosen is a mean of the candidates' quantiles, weighed by what each lost so far. Series of a source share a
 belief: a prior is weighed once against all of them, each of which counts a quarter; the record of a series itself moves
-its own weights as it grows. A few origins therefore say little; a candidate that no origin has tried weighs nothing.
+its own weights as it grows. A few origins therefore say little; a candidate that no origin has tried weighs nothing,
+and where jobs are known neither do yardsticks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from gpuplanner.forecast.answers import between, say_alone, say_known
 from gpuplanner.forecast.backtest import Backtest
 from gpuplanner.forecast.calibrate import mean_at, quantiles_at
-from gpuplanner.forecast.candidates import HOUR_OF_DAY, NEED_JOBS, RUN_OFF, RUN_OFF_MEDIAN, Known
+from gpuplanner.forecast.candidates import HOUR_OF_DAY, NEED_JOBS, RUN_OFF, RUN_OFF_MEDIAN, Known, weighed
 from gpuplanner.forecast.models import LEVELS, NAIVE
 
 PRIOR = {
@@ -26,8 +27,8 @@ PRIOR = {
     "Median": 0.95,
     "AutoETS": 1.0,
     HOUR_OF_DAY: 1.1,
-    RUN_OFF: 0.8,
-    RUN_OFF_MEDIAN: 0.82,
+    RUN_OFF: 0.75,
+    RUN_OFF_MEDIAN: 0.8,
 }
 """Pinball loss relative to the naive forecast that a candidate is believed to reach before it was tried here. Public
 traces stand behind it, see ``docs/forecast.md``."""
@@ -39,7 +40,7 @@ HALF_LIFE = 20.0
 """Origins after which a loss counts half."""
 WORST, FLOOR = 3.0, 0.05
 """Relative losses are told apart within these bounds: one odd series does not judge a candidate for all."""
-SHARPNESS, UPPER, LEAST_WEIGHT = 40.0, 10.0, 0.02
+SHARPNESS, UPPER, LEAST_WEIGHT = 40.0, 7.0, 0.02
 """A candidate that loses 1 % more weighs so many per cent less, in the quantiles above the median fewer: few slots say
 who is right there, and a mean of several errs less. What weighs less than the least weighs nothing."""
 
@@ -143,7 +144,8 @@ def _weights_at(
         test.full[place],
         list(quantiles),
     )
-    usable = test.allowed[place] & seen.any(axis=(1, 2))[:, None]
+    free = np.isin(list(quantiles), weighed(list(quantiles), with_jobs=RUN_OFF in quantiles))
+    usable = test.allowed[place] & (seen.any(axis=(1, 2)) & free)[:, None]
     return weigh(record, usable), weigh(record, usable, UPPER)
 
 

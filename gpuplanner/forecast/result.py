@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.forecast.backtest import backtest
-from gpuplanner.forecast.candidates import CANDIDATES, Known
+from gpuplanner.forecast.candidates import CANDIDATES, Known, weighed
 from gpuplanner.forecast.judge import Judged, ahead, judge
 from gpuplanner.forecast.models import NAIVE, RULES
 from gpuplanner.forecast.record import NAMES, score, series_record
@@ -88,8 +88,9 @@ def forecast_demand(
     >>> result.choice["rule"].to_list()
     ['constant']
     """
+    models = weighed(CANDIDATES, with_jobs=known is not None)
     test = backtest(
-        demand, horizon=horizon, windows=windows, step=step, known=known, models=CANDIDATES, seed=seed
+        demand, horizon=horizon, windows=windows, step=step, known=known, models=models, seed=seed
     )
     judged = judge(test, price=price)
     scores = score(test, judged=judged)

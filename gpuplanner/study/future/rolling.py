@@ -16,6 +16,7 @@ from gpuplanner.forecast import (
     judge,
     reconcile_mint,
     reconcile_to_pool,
+    weighed,
     weights_in_words,
 )
 from gpuplanner.study.future.demand_at_hand import wanted
@@ -80,7 +81,7 @@ def ahead_of(
         horizon=horizon,
         gap=gap,
         folds=8,
-        models=models,
+        models=weighed(models, with_jobs=with_known and source.known is not None),
         price=price,
         with_known=with_known,
         seed=seed,
