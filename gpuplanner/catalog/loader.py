@@ -241,7 +241,8 @@ def board_spec(board: str) -> DataSheet:
             f"board {name!r}", "a row in gpu_specs", "none", "Add the board's data sheet to gpu_specs.csv."
         )
         raise GeometryError(text)
-    return DataSheet(*rows.select(field.name for field in fields(DataSheet)).row(0))
+    sheet = rows.row(0, named=True)
+    return DataSheet(*(sheet[field.name] for field in fields(DataSheet)))
 
 
 @functools.cache
@@ -381,7 +382,13 @@ def has_price(board: str, *, term: str = "on_demand") -> bool:
     >>> has_price("H100-80GB-SXM5"), has_price("A30-24GB")
     (True, False)
     """
-    return facts("gpu_prices").filter(_listed(find_any_board(board)), term=term).height > 0
+    name = find_any_board(board)
+    return any(name == each or name.startswith(f"{each}-") for each in _priced(term))
+
+
+@functools.cache
+def _priced(term: str) -> tuple[str, ...]:
+    return tuple(facts("gpu_prices").filter(term=term)["gpu_model"].unique().sort())
 
 
 def _listed(board: str) -> pl.Expr:

@@ -44,7 +44,7 @@ def size(
             metavar="MODEL", help="Plans for a preset, config.json, Megatron arguments or 'layers=32 …'."
         ),
     ] = None,
-    task: Annotated[str, typer.Option(help="With --model: train, lora, qlora or serve.")] = "train",
+    task: Annotated[str, typer.Option(help="With --model: train, dpo, lora, qlora or serve.")] = "train",
     seq: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")] = 4096,
     tool: Annotated[str | None, typer.Option(help="Training tool, such as torchtitan.")] = None,
     tokens: Annotated[float | None, typer.Option(help="Tokens to train on or to generate.")] = None,
@@ -257,9 +257,14 @@ def _task(wish: Wish) -> str:
 def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
     from gpuplanner.files import require_file
     from gpuplanner.files.csv import write_csv_safe
+    from gpuplanner.names import nearest
     from gpuplanner.sizing.predict import predict_table
+    from gpuplanner.sizing.predict.reading.rows import READ
 
     rows = _read(path)
+    for name in rows.columns:
+        if name not in READ and (near := [one for one in nearest(name, READ) if one not in rows.columns]):
+            say(f"column {name} is not read: is {near[0]} meant?")
     if out is not None:
         require_file(out, inputs=[path])
     found = predict_table(rows, model)

@@ -11,7 +11,7 @@ from gpuplanner.errors import GeometryError
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import USED_FROM, WHOLE_GPU, Jobs, Samples, conform, empty
 from gpuplanner.sizing.requests import resolve_requests, sizes
-from gpuplanner.sizing.rightsize import EVIDENCE, rightsize
+from gpuplanner.sizing.right_profiles import EVIDENCE, rightsize
 
 REQUEST = ("tenant", "user", "job_class", "gpu_model", "profile_requested", "gpus")
 """Jobs that are equal in these asked for the same thing."""
@@ -79,7 +79,7 @@ def asked_and_used(
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``.
     headroom : float
-        As for :func:`~gpuplanner.sizing.rightsize.rightsize`.
+        As for :func:`~gpuplanner.sizing.right_profiles.rightsize`.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def asked_and_used(
     Raises
     ------
     SchemaError, GeometryError
-        As :func:`~gpuplanner.sizing.rightsize.rightsize` and :func:`boards_of`.
+        As :func:`~gpuplanner.sizing.right_profiles.rightsize` and :func:`boards_of`.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.hardware import as_board
 from gpuplanner.schemas import WHOLE_GPU, Samples, conform
-from gpuplanner.sizing.smallest_profile import slices
+from gpuplanner.sizing.profile_sizes import slices
 
 BINS = 48
 """Pieces of a run whose peaks are followed: spikes of evaluation and checkpoints count as what they need."""

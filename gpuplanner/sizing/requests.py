@@ -9,7 +9,7 @@ import polars as pl
 from gpuplanner.errors import GeometryError, GpuPlannerWarning, examples
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU, Jobs, conform
-from gpuplanner.sizing.smallest_profile import slices, smallest_of_share
+from gpuplanner.sizing.profile_sizes import slices, smallest_of_share
 
 
 def sizes(board: GpuModel) -> pl.DataFrame:

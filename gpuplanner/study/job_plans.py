@@ -31,6 +31,8 @@ STEP_TOKENS = 1 << 20
 _ACTIVITY = 0.9
 _RANK = 16
 """Rank of adapters of all linear layers where no tool says another."""
+_SHORT = 1024
+"""Tokens below which sequences, such as those of images, go by several at once."""
 _TOGETHER = 0.95
 """What replicas on unlike boards reach of the sum of their speeds."""
 
@@ -113,7 +115,7 @@ def base_job(wish: Wish, model: Architecture, tool: str) -> TrainingJob:
     job = job_of(model, row | {"quantization": wish.quantization or "none"}, wish.seq, tool)
     if tool == ANY:
         job = replace(job, regime="mixed", adapter_regime="amp", lora_rank=_RANK, lora_targets=TARGETS)
-    return replace(job, fused_step=True)
+    return replace(job, fused_step=True, reference=wish.task == "dpo")
 
 
 def _optimizer(wish: Wish, tool: str) -> str:
@@ -131,9 +133,11 @@ def shapes(wish: Wish, model: Architecture, tool: str, *, parallel: bool = True)
         e for e in (1, 8) if whole and model.experts and model.experts % e == 0 and (e == 1 or "ep" in kinds)
     ]
     plain = "ddp" if base.frozen else "zero1"
+    least = (2 if base.reference else 1) << max(0, (_SHORT // wish.seq).bit_length() - 1)
+    micros = [least, 2 * least, 4 * least, 8 * least]
     for p, t, e in itertools.product(pipes, tensor, experts or [1]):
         for sharding in ("fsdp", plain) if p == e == 1 and parallel else (plain,):
-            for recompute, micro in itertools.product(modes, (1, 2, 4, 8)):
+            for recompute, micro in itertools.product(modes, micros):
                 yield replace(
                     base, tp=t, pp=p, ep=e, dp=e, sharding=sharding, recompute=recompute, micro_batch=micro,
                     sequence_parallel=t > 1, inputs_offloaded=base.inputs_offloaded and recompute == "full",

@@ -88,6 +88,15 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
     """
     peaks = peaks or shipped_model()
     model, assumed = describe(wish.model)
+    if model.positions and wish.seq > model.positions:
+        assumed.append(
+            f"seq: {wish.seq} is beyond the {model.positions} positions of {model.name}, which are taken"
+        )
+        wish = replace(wish, seq=model.positions)
+    if wish.task == "dpo":
+        assumed.append(
+            "pairs: two sequences each, tokens count both; beside adapters no copy lies: --task lora"
+        )
     boards = boards_of(wish.boards)
     tool = tool_called(wish.tool)
     if wish.tool and tool == ANY:
@@ -294,9 +303,11 @@ def _launch(job: TrainingJob, gpus: int, wish: Wish, tool: str) -> str:
         granularity = f"--recompute-granularity {job.recompute}"
         more.append(granularity + (" --recompute-method uniform" if job.recompute == "full" else ""))
     line = tool_facts(tool, tags_of(wish) | {"single" if gpus == 1 else "several"})["launch"]
+    line += "  # pairs: the tool's program for DPO" if job.reference else ""
+    micro = job.micro_batch // (2 if job.reference else 1)
     return line.format(
-        nodes=nodes, local=local, gpus=gpus, model=job.model.name, seq=job.seq, micro=job.micro_batch,
-        accumulation=job.accumulation, batch=job.micro_batch * job.dp * job.accumulation, tp=job.tp, pp=job.pp,
+        nodes=nodes, local=local, gpus=gpus, model=job.model.name, seq=job.seq, micro=micro,
+        accumulation=job.accumulation, batch=micro * job.dp * job.accumulation, tp=job.tp, pp=job.pp,
         dp=job.dp, ep=job.ep, sharding=job.sharding if job.shards > 1 else "no sharding", recompute=job.recompute,
         recomputed="False" if job.recompute == "none" else "True", narrow=job.quantization or "16 bit",
         megatron=" ".join(more),
@@ -310,6 +321,8 @@ def _serve_line(plan: JobPlan, wish: Wish) -> str:
         return ""
     words = [f"vllm serve MODEL --tensor-parallel-size {engine.tp} --max-model-len {wish.seq}"]
     words.append(f"--max-num-seqs {engine.concurrency}")
+    if describe(wish.model)[0].kind == "encoder":
+        words.append("--runner pooling")
     if wish.cache_dtype == "fp8":
         words.append("--kv-cache-dtype fp8")
     if wish.quantization:

@@ -11,7 +11,7 @@ from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.sizing.predict.reading.words import meaning
 from gpuplanner.sizing.predict.throughput import Board, board_facts
 
-TASKS = ("train", "lora", "qlora", "serve")
+TASKS = ("train", "dpo", "lora", "qlora", "serve")
 CACHES = {"": 2.0, "auto": 2.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 """Bytes of a number of the cache of keys and values."""
 RISK = 0.05
@@ -24,7 +24,8 @@ class Wish:
     """What is wanted.
 
     - ``model``: Preset, config.json, Megatron arguments or spec.
-    - ``task`` {"train", "lora", "qlora", "serve"}: What to do with it; QLoRA is LoRA beside 4 bit weights.
+    - ``task`` {"train", "dpo", "lora", "qlora", "serve"}: What to do with it; QLoRA is LoRA beside 4 bit weights, DPO
+      full training on pairs of answers beside a copy of the model.
     - ``seq``: Tokens of a sequence; serving: of prompt and answer.
     - ``tool``: Training tool; otherwise mixed precision with what each plan says.
     - ``tokens``: To train on, or to generate.
@@ -63,9 +64,9 @@ class Wish:
             object.__setattr__(self, "task", "lora")
             narrow = narrow or "nf4-dq"
         object.__setattr__(self, "quantization", "" if narrow == "none" else narrow)
-        if self.quantization and self.task == "train":
+        if self.quantization and self.task in ("train", "dpo"):
             text = message(
-                "size, quantization", "task lora or serve", "train", "Quantised weights are not trained."
+                "size, quantization", "task lora or serve", self.task, "Quantised weights are not trained."
             )
             raise ScenarioError(text)
         if self.cache_dtype not in CACHES:

@@ -174,7 +174,7 @@ def size(
     model : str
         Preset, path of a config.json, or a spec such as ``"layers=32 hidden=4096"``.
     task : str
-        ``"train"``, ``"lora"``, ``"qlora"`` or ``"serve"``.
+        ``"train"``, ``"dpo"``, ``"lora"``, ``"qlora"`` or ``"serve"``.
     seq : int
         Tokens of a sequence; serving: of prompt and answer.
     tool : str, optional

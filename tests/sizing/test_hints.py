@@ -27,8 +27,8 @@ from gpuplanner.sizing import (
     rightsize,
     slices,
 )
-from gpuplanner.sizing.hints.leave_one_out import most_beyond
-from gpuplanner.sizing.hints.time_limits import MARGIN, _limit, limit_risks
+from gpuplanner.sizing.advice.leave_one_out import most_beyond
+from gpuplanner.sizing.advice.time_limits import MARGIN, _limit, limit_risks
 from gpuplanner.sizing.past_use import ACTIVE_FROM
 from gpuplanner.study.past.history import load_trace
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -11,8 +12,8 @@ from gpuplanner.cli.app import app, register_commands
 from gpuplanner.errors import GpuPlannerError, InfeasiblePlanError, ScenarioError
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.scenario import Scenario
-from gpuplanner.sizing.predict import describe
-from gpuplanner.sizing.predict.throughput import board_facts
+from gpuplanner.sizing.predict import describe, peak_gib
+from gpuplanner.sizing.predict.throughput import board_facts, flops_per_token
 from gpuplanner.study.job_slices import share_of
 from gpuplanner.study.past.history import boards_at_hand
 from gpuplanner.study.size import sized, stack
@@ -316,3 +317,26 @@ def test_a_model_is_split_only_where_replicas_are_far_slower():
     assert "times as fast in parts: tensor 1, pipeline 4" in eight.plans[0].why
     far = sized(Wish("llama-3.1-70b", "train", 4096, boards={"H100-80GB-SXM5": 64}))
     assert any(plan.job.tp > 1 for plan in far.plans)
+
+
+def test_preference_training_has_a_copy_beside_and_takes_pairs():
+    boards = {"H100-80GB-SXM5": 16}
+    alone, pairs = (sized(Wish("llama-3.2-3b", task, 1024, boards=boards)).plans for task in ("train", "dpo"))
+    both = next(plan for plan in pairs if plan.components and plan.job)
+    assert both.job.reference
+    assert both.job.micro_batch % 2 == 0
+    copy = replace(both.job, reference=False)
+    assert peak_gib(both.job)[0] - peak_gib(copy)[0] == pytest.approx(
+        2 * 3.2e9 / both.job.shards / 2**30, rel=0.05
+    )
+    assert alone[0].gpus <= pairs[0].gpus
+    assert flops_per_token(both.job) > 1.25 * flops_per_token(copy)
+
+
+@pytest.mark.parametrize(
+    ("model", "positions"), [("vit-large", 197), ("bge-base-en-v1.5", 512), ("bge-m3", 8194)]
+)
+def test_a_sequence_beyond_the_positions_of_a_model_is_cut_and_said(model, positions):
+    found = sized(Wish(model, "train", 10_000, boards={"A100-80GB": 1}))
+    assert found.plans[0].job.seq == positions
+    assert any("positions" in line for line in found.assumed)

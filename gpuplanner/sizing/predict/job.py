@@ -49,6 +49,8 @@ class TrainingJob:
     recompute : {"none", "selective", "full"}
         What is computed again in backward; `selective` says which: ``"operators"`` (all but attention and every other
         matrix product) or ``"attention"`` (its scores alone).
+    reference : bool
+        A copy of the model that is not trained lies beside it, as preference training measures against (DPO).
     gradients_freed : bool
         Gradients are let go after a step and made anew in backward, while activations go.
     composed_gelu : bool
@@ -102,6 +104,7 @@ class TrainingJob:
     step_in_backward: bool = False
     gradients_whole: bool = False
     gradients_freed: bool = False
+    reference: bool = False
     composed_gelu: bool = False
     frozen_gradients: bool = False
     reduce_bucket: float = 0.0
@@ -126,6 +129,8 @@ class TrainingJob:
                 _refuse("pp", f"at most {self.model.layers}, the layers", self.pp)
             if self.ep > 1 and (self.model.experts % self.ep or not self.model.experts):
                 _refuse("ep", f"a divisor of {self.model.experts} experts", self.ep)
+            if self.shards % self.ep:
+                _refuse("ep", f"a divisor of {self.shards} data and context parallel ranks", self.ep)
             if not 0 <= self.trained_layers <= self.model.layers:
                 _refuse("trained_layers", f"at most {self.model.layers}, the layers", self.trained_layers)
         if figures("regime", self.regime, "bytes") is None:

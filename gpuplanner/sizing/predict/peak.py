@@ -15,6 +15,7 @@ from gpuplanner.sizing.predict.static import (
     frozen_bytes,
     gathered_bytes,
     late_gradient_bytes,
+    reference_bytes,
     stage_params,
     trained_bytes,
 )
@@ -83,7 +84,9 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
     26.6
     """
     stage = stage_params(job.model, job.tp, job.pp)
-    states = frozen_bytes(job, stage) if job.frozen else trained_bytes(job, stage)
+    states = (
+        frozen_bytes(job, stage) if job.frozen else trained_bytes(job, stage) + reference_bytes(job, stage)
+    )
     first, last, working = activation_bytes(job)
     logits, step = logits_bytes(job), step_bytes(job, stage)
     if (job.pp > 1 and first + working >= last + max(working, logits)) or working >= logits:
@@ -108,7 +111,7 @@ def explained(job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(COMPONENTS
     """The components times their knobs, with a word of explanation each; those of nothing are left out."""
     trained = job.method if job.frozen else "all parameters"
     words = {
-        "states": f"{job.regime} on {job.sharding or 'one rank'} of {job.shards}"
+        "states": f"{job.regime} on {job.sharding or 'one rank'} of {job.shards}{', and a copy' * job.reference}"
         if not job.frozen
         else f"frozen weights, {job.quantization or '16 bit'}",
         "adapters": f"{job.method}: weights, gradients, states",

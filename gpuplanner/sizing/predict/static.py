@@ -96,6 +96,19 @@ def trained_bytes(job: TrainingJob, params: float) -> float:
     return kept + at_once + states * (shared if kind in (*FULLY, "zero1", "zero2") else held)
 
 
+def reference_bytes(job: TrainingJob, params: float) -> float:
+    """Weights of the copy that preference training measures against; adapters are taken off for it instead.
+
+    References
+    ----------
+    .. [1] Rafailov et al., Direct Preference Optimization, arXiv 2305.18290.
+    """
+    if not job.reference or job.frozen:
+        return 0.0
+    whole = job.shards == 1 or job.sharding not in FULLY
+    return regime_bytes(job.regime)[0] * (params - _absent_params(job) if whole else params / job.shards)
+
+
 def late_gradient_bytes(job: TrainingJob, params: float) -> float:
     """Gradients of :func:`trained_bytes` that do not lie there yet when forward has kept all of its activations.
 

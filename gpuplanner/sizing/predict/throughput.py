@@ -20,13 +20,14 @@ _RECOMPUTE = {"none": 1.0, "selective": 1.08, "full": 4 / 3}
 
 @dataclass(frozen=True)
 class Board:
-    """What a plan needs to know of a board: memory in GiB, peak in FLOP/s, bandwidths in bytes/s."""
+    """What a plan needs to know of a board: GiB, peak in FLOP/s, bandwidths in bytes/s, whether it computes in bf16."""
 
     name: str
     memory_gib: float
     flops: float
     memory_bandwidth: float
     fabric: float
+    bf16: bool = True
 
 
 @functools.cache
@@ -47,7 +48,14 @@ def board_facts(name: str) -> Board | None:
     if sheet.mig_model:
         memory = max(profile.memory_gib or 0.0 for profile in load_gpu_model(known).profiles) or memory
     fabric = (sheet.nvlink_or_fabric_total_gb_s or 0.0) / 2 or parameter("link_pcie5_gb_s").value
-    return Board(known, memory, peak * 1e12, sheet.memory_bandwidth_gb_s * 1e9, fabric * 1e9)
+    return Board(
+        known,
+        memory,
+        peak * 1e12,
+        sheet.memory_bandwidth_gb_s * 1e9,
+        fabric * 1e9,
+        bool(sheet.dense_bf16_tflops),
+    )
 
 
 @functools.cache
@@ -57,7 +65,10 @@ def _rates() -> tuple[tuple[float, float, float], float]:
 
 
 def flops_per_token(job: TrainingJob) -> float:
-    """Floating point operations a token: 6 a parameter that a token visits, and causal attention; LoRA saves 2 of 6.
+    """Floating point operations a token: 6 a parameter that a token visits, and causal attention.
+
+    LoRA saves 2 of 6, a reference adds 2.
+
 
     Examples
     --------
@@ -66,8 +77,9 @@ def flops_per_token(job: TrainingJob) -> float:
     41.3
     """
     model = job.model
-    dense = (4.0 if job.frozen else 6.0) * (model.params(active=True) - model.embedding_params())
-    return dense + 6.0 * model.layers * job.seq * model.q_width
+    visits = (4.0 if job.frozen else 6.0) + 2.0 * job.reference
+    dense = visits * (model.params(active=True) - model.embedding_params())
+    return dense + (6.0 + 2.0 * job.reference) * model.layers * job.seq * model.q_width
 
 
 def tokens_per_s(job: TrainingJob, board: Board) -> tuple[float, float, float]:

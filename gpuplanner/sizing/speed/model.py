@@ -249,12 +249,12 @@ def with_radii(rows: pl.DataFrame, radii: pl.DataFrame) -> pl.DataFrame:
     (0.08, 0.09)
     """
     names = [radius_name(coverage) for coverage in COVERAGES]
-    found = rows
+    found, groups = rows.lazy(), radii.lazy()
     for level, keys in enumerate(LEVELS):
-        group = radii.filter(level=level).select(
+        group = groups.filter(level=level).select(
             *keys, *(pl.col(name).alias(f"{name}_{level}") for name in names)
         )
         found = found.join(group, on=keys, how="left", nulls_equal=True, maintain_order="left")
     narrowest = {name: [f"{name}_{level}" for level in range(len(LEVELS))] for name in names}
     bounded = (pl.coalesce(*columns, pl.lit(float("inf"))).alias(name) for name, columns in narrowest.items())
-    return found.select(*rows.columns, *bounded)
+    return found.select(*rows.columns, *bounded).collect()

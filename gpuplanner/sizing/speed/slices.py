@@ -7,7 +7,7 @@ import polars as pl
 from gpuplanner.errors import GeometryError, message
 from gpuplanner.hardware import GpuModel, MigProfile
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.sizing.smallest_profile import plain_profiles
+from gpuplanner.sizing.profile_sizes import plain_profiles
 
 
 def full_profile(board: GpuModel) -> MigProfile:

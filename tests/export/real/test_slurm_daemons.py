@@ -13,7 +13,7 @@ import pytest
 
 from gpuplanner.export import to_mig_parted, to_slurm_files
 from gpuplanner.hardware import as_board, parse_layout
-from gpuplanner.sizing.hints.request_lines import Request, request_lines
+from gpuplanner.sizing.advice.request_lines import Request, request_lines
 from tests.export.real.slurm_cluster import SlurmCluster, missing, until
 
 pytestmark = [

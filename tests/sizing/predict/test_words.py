@@ -2,8 +2,10 @@
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 from gpuplanner.catalog import facts
+from gpuplanner.cli.app import app, register_commands
 from gpuplanner.errors import ScenarioError
 from gpuplanner.sizing.predict import predict_table
 from gpuplanner.sizing.predict.methods import method_names, methods
@@ -160,6 +162,13 @@ NONSENSE = [
     *[("lora_targets", word) for word in ("q_prj, v_proj", "all-linaer", "???")],
     *[("n_gpus", word) for word in ("0", "-1", "many")],
     *[("tp", word) for word in ("3", "0")],
+    *[(name, "2047.5") for name in ("seq_len", "layers", "hidden", "heads", "kv_heads", "vocab", "trained_layers")],
+    *[("micro_batch", word) for word in ("1_000", "\u0663", "0x10", "8 sequences", "1,000")],
+    *[("params", word) for word in ("0", "-7B", "7 dogs", "nan")],
+    *[("optimizer", word) for word in ("sgd, no master", "adamw, without fp32 master", "adam adafactor")],
+    *[("grad_accum", word) for word in ("0", "-4", "lots", "2.5")],
+    *[("gpu_mem_gib", word) for word in ("0", "80 TB", "1e9", "inf")],
+    *[("cp", word) for word in ("0", "2.5", "x")], ("trained_layers", "900"), ("layers", "0"), ("seq_len", "2,048"),
     ("pp", "64"), ("ep", "2"), ("gpu_mem_gib", "-1"), ("gpu_mem_gib", "lots"), ("params", "much"), ("dp", "0.5"),
 ]  # fmt: skip
 
@@ -198,6 +207,17 @@ CONTRADICTIONS = [
     *[{"model": model, "seq_len": seq} for model, seq in (("gpt2", "4096"), ("gpt2-xl", "2048"), ("opt-1.3b", "8192"))],
     *[{"framework": "torchtune", "source": source} for source in ("Lightning-AI/litgpt", "qwen", "axolotl")],
     *[{"method": method, "trained_layers": "4"} for method in ("lora", "full", "ia3")],
+    *[{"zero_stage": "0", "fsdp": word, "n_gpus": "2", "dp": "2"} for word in ("yes", "full_shard")],
+    *[{"method": name, "cpu_offload": "optimizer", "optimizer": "sgd"} for name in ("lora", "dora", "freeze")],
+    *[{"model": model, "lora_targets": "gate_proj", "seq_len": "512"} for model in ("gpt2", "opt-1.3b", "bert-base")],
+    *[{"model": model, "method": "bitfit"} for model in ("llama-3.1-8b", "mistral-7b")],
+    *[{"model": model, "method": method} for model in ("sdxl", "sd-1.5") for method in ("lora", "dora")],
+    *[{"model": "sdxl", "method": "full", name: "4", "n_gpus": "4"} for name in ("tp", "pp", "cp")],
+    *[{"gpu": gpu, "gpu_mem_gib": "16", "precision": word} for gpu in ("T4", "V100-16GB") for word in (
+        "bf16", "bf16-mixed", "bf16-true")],
+    *[{"model": "mixtral-8x7b", "ep": ep, **more} for ep, more in (
+        ("8", {}), ("4", {"n_gpus": "2"}), ("8", {"dp": "1"}), ("8", {"dp": "4", "n_gpus": "4"}))],
+    *[{"device_map": "auto", "n_gpus": gpus} for gpus in ("33", "200")],
     {"method": "full+embeddings"}, {"method": "full", "cpu_offload": "optimizer", "optimizer": "sgd"},
     {"model": "Foo-7B", "params": "70e9", "layers": "32", "hidden": "4096"},
     {"model": "foo", "params": "70e9", "layers": "32", "hidden": "1024"},
@@ -262,3 +282,11 @@ def test_a_loss_that_is_cut_to_a_size_does_not_grow_with_the_batch():
     small, large = (question(row | {"micro_batch": n}).job for n in (2, 16))
     assert logits_bytes(large) < 2.2 * logits_bytes(small)
     assert sum(peak_gib(small)) < sum(peak_gib(question(row | {"framework": "trl", "micro_batch": 2}).job))
+
+
+def test_columns_that_are_nearly_those_that_are_read_are_named(tmp_path):
+    (tmp_path / "rows.csv").write_text("model,method,seq_len,lora_r,owner\nllama-2-7b,lora,512,8,me\n")
+    register_commands()
+    said = CliRunner().invoke(app, ["size", "--table", str(tmp_path / "rows.csv")]).stderr
+    assert "column lora_r is not read: is lora_rank meant?" in said
+    assert "owner" not in said

@@ -18,7 +18,7 @@ from gpuplanner.lab.claims.twenty_jobs.serve import ServedBatch, serve
 from gpuplanner.metrics import mean_interval, paired
 
 REQUESTS = ("asked", "recommended", "shipped", "true")
-"""Whose profile counts: the owner's; the recommender's; that of ``gpuplanner.sizing.rightsize``; the need itself,
+"""Whose profile counts: the owner's; the recommender's; that of ``gpuplanner.sizing.right_profiles``; the need itself,
 which nobody knows and which is there for comparison only."""
 
 VERDICTS = ("right", "larger", "slower", "out of memory")

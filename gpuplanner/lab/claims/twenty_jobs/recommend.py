@@ -13,7 +13,7 @@ from gpuplanner.lab.claims.twenty_jobs.design import Design, Range
 from gpuplanner.lab.claims.twenty_jobs.draw import TELEMETRY, generator, within
 from gpuplanner.lab.claims.twenty_jobs.speed import capacities, demand
 from gpuplanner.sizing import rightsize
-from gpuplanner.sizing.smallest_profile import plain_profiles
+from gpuplanner.sizing.profile_sizes import plain_profiles
 
 _MORNING = datetime(2026, 1, 5, 9, tzinfo=UTC)
 
@@ -150,7 +150,7 @@ def recommend(asked: pl.DataFrame, samples: pl.DataFrame, design: Design, profil
 
 
 def shipped_rule(asked: pl.DataFrame, samples: pl.DataFrame, design: Design) -> list[str]:
-    """The same decision by :func:`gpuplanner.sizing.rightsize`, which sizes for the 95 % quantile of minutes."""
+    """The same decision by :func:`gpuplanner.sizing.right_profiles`, which sizes for the 95 % quantile of minutes."""
     known = asked.select(
         "job_id",
         attempt=pl.lit(1, pl.Int32),

@@ -16,7 +16,7 @@ import polars as pl
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import as_board
 from gpuplanner.names import resolve
-from gpuplanner.sizing.smallest_profile import plain_profiles
+from gpuplanner.sizing.profile_sizes import plain_profiles
 
 SPEEDS = ("slices", "sms", "throughput_low", "throughput_high")
 """What capacity means. ``slices``: compute slices. ``sms``: streaming multiprocessors. ``throughput_low`` and

@@ -15,6 +15,8 @@ from gpuplanner.sizing.predict.throughput import Board, board_facts
 
 _LARGEST = 1e7
 _UNIT = re.compile(r"\s*(gib|gb|g)$", re.IGNORECASE)
+_BROKEN = ("params", "gpu_mem_gib")
+"""Columns that are no counts."""
 _OTHER_SIZE = 0.12
 """Share by which a stated memory may differ from the board's before one of them is wrong: GB and GiB are 7 % apart."""
 
@@ -29,12 +31,14 @@ def number(row: Mapping[str, str], name: str) -> float | None:
 def _number(text: str, name: str) -> float:
     bare = _UNIT.sub("", text) if name == "gpu_mem_gib" else text
     try:
-        value = float(bare)
+        value = float(bare) if bare.isascii() and "_" not in bare else math.nan
     except ValueError:
         value = (size_in(text) if name == "params" else None) or math.nan
-    if not 0 <= value <= (1e15 if name == "params" else _LARGEST):  # which is false of NaN
+    within = 0 <= value <= (1e15 if name == "params" else _LARGEST)  # which is false of NaN
+    if not within or (not value and name != "zero_stage") or (value % 1 and name not in _BROKEN):
+        kind = "a number" if name in _BROKEN else "a number, whole,"
         said = message(
-            f"row, {name}", f"a number from 0 (above 0 for a size) up to {_LARGEST:g}", repr(text), "Mend it."
+            f"row, {name}", f"{kind} from 0 (above 0 for a size) up to {_LARGEST:g}", repr(text), "Mend it."
         )
         raise ScenarioError(said)
     return value
@@ -44,10 +48,7 @@ def count(row: Mapping[str, str], name: str) -> int:
     """A count, 1 where it is not stated; what is no whole number above 0 is refused."""
     if name not in row:
         return 1
-    value = _number(row[name], name)
-    if value < 1 or value != int(value):
-        raise ScenarioError(message(f"row, {name}", "a whole number above 0", f"{value:g}", "Mend it."))
-    return int(value)
+    return int(_number(row[name], name))
 
 
 def replicas(row: Mapping[str, str]) -> int:
@@ -60,8 +61,6 @@ def replicas(row: Mapping[str, str]) -> int:
 def board_gib(row: Mapping[str, str]) -> tuple[float | None, float | None, tuple[str, ...], tuple[str, ...]]:
     """Memory of the board as stated or named; the most that the name allows; what contradicts; what is not known."""
     stated = number(row, "gpu_mem_gib")
-    if stated == 0:
-        raise ScenarioError(message("row, gpu_mem_gib", "a number above 0", "0", "Mend it."))
     if "gpu" not in row:
         return stated, stated, (), ()
     sizes = [facts.memory_gib for name in boards_called(row["gpu"]) if (facts := _sheet(name))]
@@ -86,6 +85,12 @@ def _unknown(word: str) -> str:
     return (
         f"gpu: {word} is not known; add gpu_mem_gib, or name a board{f', such as {near[0]}' if near else ''}"
     )
+
+
+def no_bf16(word: str) -> bool:
+    """Whether a board that is named, and every other that the name may mean, does not compute in bf16."""
+    sheets = [facts for name in boards_called(word) if (facts := _sheet(name))]
+    return bool(sheets) and not any(facts.bf16 for facts in sheets)
 
 
 @functools.cache

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.sizing.predict.architecture import Architecture
-from gpuplanner.sizing.predict.methods import Method, methods
-from gpuplanner.sizing.predict.reading.cells import count, number
-from gpuplanner.sizing.predict.reading.words import meaning, method_called, switched
+from gpuplanner.sizing.predict.methods import Method, matrices, methods
+from gpuplanner.sizing.predict.reading.cells import count, no_bf16, number
+from gpuplanner.sizing.predict.reading.words import meaning, method_called, switched, targets_called
 from gpuplanner.sizing.predict.tools import ANY, tool_called
 
 
@@ -49,7 +49,9 @@ def worded(text: dict[str, str], tool: str) -> WordedRow:
         "packing": switched("switch", text, "packing"),
         "fsdp": switched("fsdp", text, "fsdp"),
         "device_map": switched("device_map", text, "device_map"),
-        "master": "yes" if "master" in rest.lower() else "",
+        "master": "yes"
+        if "master" in rest.lower() and not {"no", "without"} & {*rest.lower().split()}
+        else "",
     }
     row = WordedRow(text, tool, methods()[name], said, narrow, words)
     if rest.strip() and not words["master"]:
@@ -97,7 +99,7 @@ def contradictions(row: WordedRow, model: Architecture, seq: int) -> None:
         say(f"lora_targets is given with {row.method.name}, which has its own or none: not read")
     if "trained_layers" in text and row.method.base != "layers":
         say(f"trained_layers is given with {row.method.name}: not read")
-    if zero and words["fsdp"] == "yes":
+    if zero is not None and words["fsdp"] == "yes":
         say("zero_stage and fsdp are both given: read as ZeRO")
     ranks = math.prod(count(text, name) for name in ("tp", "pp", "dp", "cp"))
     gpus = number(text, "n_gpus")
@@ -114,7 +116,23 @@ def contradictions(row: WordedRow, model: Architecture, seq: int) -> None:
         say(f"precision {words['precision']} and a fp32 master copy: read with the copy")
     if model.positions and seq > model.positions:
         say(f"seq_len: {seq} is beyond the {model.positions} positions of {model.name}: read as {seq}")
+    if "lora_targets" in text and not matrices(model, targets_called(text["lora_targets"])):
+        say(f"lora_targets: {model.name} has no gate: nothing of it is adapted")
+    if row.method.name == "bitfit" and not model.bias:
+        say(f"method bitfit trains biases, and {model.name} has few or none: read as if it had")
+    if model.kind == "diffusion":
+        if row.method.adapts:
+            say(f"method {row.method.name}: adapters of {model.name} are not counted")
+        for name in ("tp", "pp", "cp"):
+            if count(text, name) > 1:
+                say(f"{name}: {model.name} is counted whole on each rank")
+    if words["precision"].startswith("bf16") and no_bf16(text.get("gpu", "")):
+        say(f"precision {words['precision']} and gpu {text['gpu']}, which does not compute in it: read so")
+    if spread and gpus and gpus > (model.layers or 1):
+        say(
+            f"n_gpus {text['n_gpus']} with device_map are more than the {model.layers or 1} layers: some stay empty"
+        )
     if "embeddings" in row.said and row.full:
         say("method: embeddings are named beside full training, which trains them: read as full")
-    if words["offload"] == "states" and row.full and words["optimizer"] == "sgd":
+    if words["offload"] == "states" and words["optimizer"] == "sgd":
         say("cpu_offload of optimiser states, and sgd has none: read so")

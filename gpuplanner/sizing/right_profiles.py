@@ -8,8 +8,8 @@ from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU, Jobs, conform
 from gpuplanner.sizing.evidence import add_class_needs, add_own_needs
+from gpuplanner.sizing.profile_sizes import slices, smallest_profile
 from gpuplanner.sizing.requests import resolve_requests, sizes
-from gpuplanner.sizing.smallest_profile import slices, smallest_profile
 
 EVIDENCE = ("telemetry", "job statistics", "class", "request")
 """What a size rests on, from best to none: samples of the job, its accounting record, jobs of its class, its

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.sizing.hints.leave_one_out import CONFIDENCE_PERCENT, count_risks, most_beyond, profile_risks
-from gpuplanner.sizing.hints.time_limits import COVERED_PERCENT, MARGIN, limit_risks, runs_needed
+from gpuplanner.sizing.advice.leave_one_out import CONFIDENCE_PERCENT, count_risks, most_beyond, profile_risks
+from gpuplanner.sizing.advice.time_limits import COVERED_PERCENT, MARGIN, limit_risks, runs_needed
 from gpuplanner.sizing.past_use import REQUEST
 
 
@@ -14,7 +14,7 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     """Say for each group of equal requests what to ask for next time, or why there is no hint.
 
     - Profile: the largest that any measured run of the group needed, as
-      :func:`~gpuplanner.sizing.rightsize.rightsize` says with its headroom. For requests of one GPU or instance.
+      :func:`~gpuplanner.sizing.right_profiles.rightsize` says with its headroom. For requests of one GPU or instance.
     - Number of GPUs: the most that worked in any run of which all GPUs were sampled.
     - Time limit: one that at most 5 % of later runs outlast if they are like the earlier ones, and a margin for those
       that are not, in whole minutes; none from fewer than 19 runs. A run that was stopped by its limit needs more
@@ -25,7 +25,7 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     runs which had ended before it gave. Both are rates of the past, over as many runs as stated; where one is above
     `highest_risk`, the hint is held back. A rate of 0 over few runs proves little: beside it stands the largest
     share of later runs that may need more than the hint, see
-    :func:`~gpuplanner.sizing.hints.leave_one_out.most_beyond`.
+    :func:`~gpuplanner.sizing.advice.leave_one_out.most_beyond`.
     GPU-hours saved take run times as they were: the profile has the SMs that were used.
 
     Slurm's OUT_OF_MEMORY speaks of host memory and says nothing here; a job that ran out of GPU memory fails, and
