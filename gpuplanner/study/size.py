@@ -303,7 +303,7 @@ def _launch(job: TrainingJob, gpus: int, wish: Wish, tool: str) -> str:
         granularity = f"--recompute-granularity {job.recompute}"
         more.append(granularity + (" --recompute-method uniform" if job.recompute == "full" else ""))
     line = tool_facts(tool, tags_of(wish) | {"single" if gpus == 1 else "several"})["launch"]
-    line += "  # pairs: the tool's program for DPO" if job.reference else ""
+    line += "  # pairs: the tool's program for DPO" if job.reference and "dpo" not in line else ""
     micro = job.micro_batch // (2 if job.reference else 1)
     return line.format(
         nodes=nodes, local=local, gpus=gpus, model=job.model.name, seq=job.seq, micro=micro,

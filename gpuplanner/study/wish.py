@@ -122,6 +122,5 @@ def boards_of(asked: Mapping[str, int | None] | None) -> list[tuple[Board, int]]
 
 def tags_of(wish: Wish) -> frozenset[str]:
     """Words for the situation, which the conditions of the tools' table name."""
-    return frozenset(
-        {"lora" if wish.task == "lora" else "full", "sharded", *(["quantised"] if wish.quantization else [])}
-    )
+    kind = "lora" if wish.task == "lora" else "full"
+    return frozenset({"sharded", kind, wish.task, *(["quantised"] if wish.quantization else [])})

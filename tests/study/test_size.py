@@ -330,6 +330,9 @@ def test_preference_training_has_a_copy_beside_and_takes_pairs():
         2 * 3.2e9 / both.job.shards / 2**30, rel=0.05
     )
     assert alone[0].gpus <= pairs[0].gpus
+    line = sized(Wish("llama-3.2-3b", "dpo", 1024, "torchtune", boards=boards)).plans[0].launch
+    assert "full_dpo_distributed" in line
+    assert "# pairs" in pairs[0].launch
     assert flops_per_token(both.job) > 1.25 * flops_per_token(copy)
 
 

@@ -34,13 +34,11 @@ def _number(text: str, name: str) -> float:
         value = float(bare) if bare.isascii() and "_" not in bare else math.nan
     except ValueError:
         value = (size_in(text) if name == "params" else None) or math.nan
-    within = 0 <= value <= (1e15 if name == "params" else _LARGEST)  # which is false of NaN
+    most = 1e15 if name == "params" else _LARGEST
+    within = 0 <= value <= most  # which is false of NaN
     if not within or (not value and name != "zero_stage") or (value % 1 and name not in _BROKEN):
-        kind = "a number" if name in _BROKEN else "a number, whole,"
-        said = message(
-            f"row, {name}", f"{kind} from 0 (above 0 for a size) up to {_LARGEST:g}", repr(text), "Mend it."
-        )
-        raise ScenarioError(said)
+        want = f"a number{'' if name in _BROKEN else ', whole,'} from 0 (above 0 for a size) up to {most:g}"
+        raise ScenarioError(message(f"row, {name}", want, repr(text), "Mend it."))
     return value
 
 
@@ -63,7 +61,7 @@ def board_gib(row: Mapping[str, str]) -> tuple[float | None, float | None, tuple
     stated = number(row, "gpu_mem_gib")
     if "gpu" not in row:
         return stated, stated, (), ()
-    sizes = [facts.memory_gib for name in boards_called(row["gpu"]) if (facts := _sheet(name))]
+    sizes = [board.memory_gib for board in _called(row["gpu"])]
     if not sizes:
         if stated is not None:
             return stated, stated, (), ()
@@ -89,8 +87,12 @@ def _unknown(word: str) -> str:
 
 def no_bf16(word: str) -> bool:
     """Whether a board that is named, and every other that the name may mean, does not compute in bf16."""
-    sheets = [facts for name in boards_called(word) if (facts := _sheet(name))]
-    return bool(sheets) and not any(facts.bf16 for facts in sheets)
+    return bool(_called(word)) and not any(board.bf16 for board in _called(word))
+
+
+@functools.lru_cache(1024)
+def _called(word: str) -> tuple[Board, ...]:
+    return tuple(sheet for name in boards_called(word) if (sheet := _sheet(name)))
 
 
 @functools.cache

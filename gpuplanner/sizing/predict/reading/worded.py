@@ -123,9 +123,8 @@ def contradictions(row: WordedRow, model: Architecture, seq: int) -> None:
     if model.kind == "diffusion":
         if row.method.adapts:
             say(f"method {row.method.name}: adapters of {model.name} are not counted")
-        for name in ("tp", "pp", "cp"):
-            if count(text, name) > 1:
-                say(f"{name}: {model.name} is counted whole on each rank")
+        split = [name for name in ("tp", "pp", "cp") if count(text, name) > 1]
+        row.clashes += [f"{name}: {model.name} is counted whole on each rank" for name in split]
     if words["precision"].startswith("bf16") and no_bf16(text.get("gpu", "")):
         say(f"precision {words['precision']} and gpu {text['gpu']}, which does not compute in it: read so")
     if spread and gpus and gpus > (model.layers or 1):
