@@ -33,7 +33,7 @@ SHIFTS_H = np.arange(-3.0, 4.0)
 FEWEST_BLOCKS = 3
 """With whole blocks of fewer days to draw from, days are drawn one by one."""
 HALF_LIFE_H = 28 * DAY_H
-SAME_DAY = 20.0
+SAME_DAY = 12.0
 """How much likelier a block is whose days are weekends where those ahead are."""
 SAME_EVENT = 10.0
 """How much less likely a block is for each of its days that has an event of the calendar where the day ahead has none,
