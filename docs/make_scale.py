@@ -80,14 +80,33 @@ def runs_of(jobs: int, *, forecast: bool) -> tuple[dict[str, tuple[float, float]
         return found, (data / "jobs.parquet").stat().st_size / jobs
 
 
-def cpu() -> float:
-    """CPU seconds of this process and of those that it has ended."""
+def studied(jobs: int, most: float) -> str:
+    """Row of the table of what is said of a year with its list of nodes: described, and up to so many studied."""
+    with tempfile.TemporaryDirectory() as folder:
+        data, asked = Path(folder) / "data", Path(folder) / "scenario.yaml"
+        make = f"import sys; sys.path.insert(0, {str(ROOT / 'benchmarks')!r}); import describe_scale as made"
+        make += f"; made.write_year(made.Path({str(data)!r}), {jobs}, 0, inventory=True, cut_share=0.0)"
+        subprocess.run([sys.executable, "-c", make], check=True)
+        asked.write_text(f"data: {data}\nmonth: 2025-11\n", "utf-8")
+        os.environ["GPUPLANNER_CACHE"] = str(Path(folder) / "cache")
+        runs = [child("describe", str(data), "--json")]
+        if jobs <= most:
+            runs += [
+                child("forecast", str(data), "--quiet"),
+                child("report", str(asked), "-o", str(Path(folder) / "out")),
+            ]
+        cells = [f"{spent:,.0f} | {gib:.2f}" for spent, gib in runs] + ["|"] * (3 - len(runs))
+        return f"| {jobs / 1e6:g} | {' | '.join(cells)} |"
+
+
+def cpu() -> np.ndarray:
+    """CPU seconds of this process, and of those that it has ended."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in both)
+    return np.array([one.ru_utime + one.ru_stime for one in both])
 
 
-def sweep_on(workers: Workers) -> tuple[pl.DataFrame, float]:
-    """A sweep of twelve policies over four draws of jobs: its table, and the CPU seconds of this process."""
+def sweep_on(workers: Workers) -> tuple[pl.DataFrame, np.ndarray]:
+    """A sweep of twelve policies over four draws of jobs: its table, and the CPU seconds that it took."""
     board = "H100-80GB-SXM5"
     rng = np.random.default_rng(1)
     count = 100_000
@@ -114,10 +133,16 @@ def scaling() -> list[str]:
     """Rows of the table of workers."""
     sweep_on(1)  # compiled
     local, alone = sweep_on(1)
-    rows = [f"| one process | {alone:.1f} | |"]
+    rows = [f"| one process | {alone.sum():.1f} | | | |"]
+
+    def row(name: str, count: int, spent: np.ndarray, table: pl.DataFrame) -> None:
+        cells = (spent.sum(), spent[0], spent[1] / count)
+        same = "yes" if table.equals(local) else "NO"
+        rows.append(f"| {name} | {' | '.join(f'{cell:.1f}' for cell in cells)} | {same} |")
+
     for count in (2, 4):
         table, spent = sweep_on(count)
-        rows.append(f"| {count} processes | {spent:.1f} | {'yes' if table.equals(local) else 'NO'} |")
+        row(f"{count} processes", count, spent, table)
     if importlib.util.find_spec("distributed"):
         import distributed
 
@@ -126,8 +151,7 @@ def scaling() -> list[str]:
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
         ) as local_cluster:
             table, _ = sweep_on(local_cluster.scheduler_address)
-        same = "yes" if table.equals(local) else "NO"
-        rows.append(f"| two Dask workers, their start included | {cpu() - begin:.1f} | {same} |")
+        row("two Dask workers, their start included", 2, cpu() - begin, table)
     return rows
 
 
@@ -169,6 +193,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", nargs="+", type=float, default=[1e6, 5e6, 10e6])
     parser.add_argument("--forecast", type=float, default=1e6, help="Most jobs that are forecast.")
+    parser.add_argument(
+        "--studied", nargs="*", type=float, default=[10e6, 20e6, 50e6], help="With list of nodes."
+    )
+    parser.add_argument(
+        "--report", type=float, default=20e6, help="Most of these that are forecast and reported."
+    )
     given = parser.parse_args()
     table, sizes, per_job = [], [], 0.0
     for jobs in map(int, given.jobs):
@@ -188,7 +218,9 @@ def main() -> None:
         gib = (gib_high - gib_low) / step
         slopes[name] = (gib_low - gib * low / 1e6, (cpu_high - cpu_low) / step, gib)
     text = (ROOT / "docs" / "scale.md").read_text("utf-8")
-    for mark, rows in (("MEASURED", table), ("WORKERS", scaling()), ("PAPER", plan_rows(per_job, slopes))):
+    studies = [studied(int(jobs), given.report) for jobs in given.studied]
+    made = {"MEASURED": table, "STUDIED": studies, "WORKERS": scaling(), "PAPER": plan_rows(per_job, slopes)}
+    for mark, rows in made.items():
         before, _, rest = text.partition(f"<!-- {mark} -->\n")
         after = rest.lstrip("\n") if rest.startswith("\n") else rest.partition("\n\n")[2]
         text = f"{before}<!-- {mark} -->\n{HEADS[mark]}\n" + "\n".join(rows) + f"\n\n{after}"
@@ -198,7 +230,10 @@ def main() -> None:
 HEADS = {
     "MEASURED": "| million jobs | ingest, CPU s | GiB | describe, CPU s | GiB | forecast, CPU s | GiB |\n"
     "|---|---|---|---|---|---|---|",
-    "WORKERS": "| a sweep of 48 plays | CPU s of all processes | same table |\n|---|---|---|",
+    "STUDIED": "| million jobs | describe, CPU s | GiB | forecast, CPU s | GiB | report of a month, CPU s | GiB |\n"
+    "|---|---|---|---|---|---|---|",
+    "WORKERS": "| a sweep of 48 plays | CPU s of all | of the one that deals out | of each worker | same table |\n"
+    "|---|---|---|---|---|",
     "PAPER": "| of 100,000 GPUs over three years | | |\n|---|---|---|",
 }
 

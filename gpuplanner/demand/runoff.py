@@ -43,6 +43,8 @@ LIKENESS = 2.0
 RECENT_H = (6.0, 24.0)
 ODD = 7_368_787
 """Keeps the draws of one origin apart from those of the next."""
+AT_ONCE = 1 << 19
+"""Jobs of blocks of the past that are laid out at a time, about."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,27 +230,35 @@ class RunOff:
             starts = every[drawn]
             first = np.searchsorted(self.submit, starts)
             counts = np.searchsorted(self.submit, starts + span) - first
-            block = np.repeat(np.arange(len(starts)), counts)
-            job = np.arange(len(block)) + np.repeat(first - np.cumsum(counts) + counts, counts)
-            came = self.submit[job] - starts[block]
-            known = over[job]
-            sums = occupancy(
-                came[known] / self.slot_h,
-                (came + wanted[job])[known] / self.slot_h,
-                self.size[job[known]],
-                block[known],
-                len(starts),
-                left,
-            )
+            sums, running = np.empty((len(starts), left)), []
+            for mine in np.split(
+                np.arange(len(starts)), np.flatnonzero(np.diff(np.cumsum(counts) // AT_ONCE)) + 1
+            ):
+                some = counts[mine]
+                block = np.repeat(mine, some)
+                job = np.arange(len(block)) + np.repeat(first[mine] - np.cumsum(some) + some, some)
+                known = over[job]
+                running.append((block[~known], job[~known]))
+                block, job = block[known], job[known]
+                came = self.submit[job] - starts[block]
+                sums[mine] = occupancy(
+                    came / self.slot_h,
+                    (came + wanted[job]) / self.slot_h,
+                    self.size[job],
+                    block - mine[0],
+                    len(mine),
+                    left,
+                )
+            block, job = map(np.concatenate, zip(*running, strict=True))
             found[:, piece * length :] += sums[pick]
             # Of all blocks, drawn or not: what is drawn for a job is to depend on the job and not on the blocks.
             open_jobs = np.flatnonzero(~over & self._within(every, span))
             if len(open_jobs):
                 runs = self._of(open_jobs)._draw(law, now, rng)
-                path, pair = np.nonzero(pick[:, None] == block[~known][None])
-                begin = came[~known][pair]
-                end = begin + runs[path, np.searchsorted(open_jobs, job[~known][pair])]
-                size = self.size[job[~known][pair]]
+                path, pair = np.nonzero(pick[:, None] == block[None])
+                begin = (self.submit[job] - starts[block])[pair]
+                end = begin + runs[path, np.searchsorted(open_jobs, job[pair])]
+                size = self.size[job[pair]]
                 found[:, piece * length :] += occupancy(
                     begin / self.slot_h, end / self.slot_h, size, path, PATHS, left
                 )

@@ -39,7 +39,7 @@ from gpuplanner.report.scorecards import write_scorecards
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import input_hashes
-from gpuplanner.study.past.history import begin_of, end_of, load_trace, months_from
+from gpuplanner.study.past.history import begin_of, end_of, long_trace, months_from
 from gpuplanner.study.recurring.nodes_seen import nodes_changed, nodes_seen
 
 Told = Callable[[str], None]
@@ -59,7 +59,7 @@ def months_between(text: str, scenario: Scenario) -> list[str]:
     """
     first, _, last = text.partition("..")
     if not (first and last):
-        trace, zone = load_trace(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
+        trace, zone = long_trace(scenario.data), ZoneInfo(scenario.tz)
         begin, end = begin_of(trace).astimezone(zone), end_of(trace).astimezone(zone)
         # The month in which the data end is whole only where the next one begins.
         first, last = first or f"{begin:%Y-%m}", last or f"{_first_of_month(end) - timedelta(days=1):%Y-%m}"
@@ -247,15 +247,14 @@ class _Month:
 
     def data(self) -> tuple[list[Path], dict[str, Fact]]:
         """Look whether there are jobs in the month, and what became of the rows."""
-        trace = load_trace(self.scenario.data, columns=SEEN)
+        trace = long_trace(self.scenario.data)
         span = self.scenario.month_span()
         assert span is not None, "every step is of a month"
         begin, end = max(span[0], begin_of(trace)), min(span[1], end_of(trace))
-        there = (pl.col("submit_time") < end) & (pl.col("end_time").is_null() | (pl.col("end_time") > begin))
         came = pl.col("submit_time").is_between(begin, end, closed="left")
         # As it stood at the end of the month: what comes later is no change to it.
         by_then = (pl.when(pl.col(name) <= end).then(name) for name in ("start_time", "end_time"))
-        jobs = trace.jobs.filter(there).with_columns(*by_then)
+        jobs = trace.long.there(begin, end, SEEN).with_columns(*by_then)
         if begin >= end or not jobs.select(came.any()).item():
             text = "no job came in this month: it is left out"
             raise _NothingThereError(text)

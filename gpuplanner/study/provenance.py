@@ -85,6 +85,7 @@ def _cautions(known: History, priced: Money) -> list[str]:
         # The remark says the same of the boards, and what follows from it.
         texts = [text for text in texts if text != ONE_POOL]
     texts += known.fleet.remarks()
+    texts += [text for text in [known.trace.stated.shortened] if text]
     if known.fleet.in_catalogue:
         texts += priced.missing
     return texts

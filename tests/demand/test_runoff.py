@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.demand import demand_series
+from gpuplanner.demand import demand_series, runoff
 from gpuplanner.demand.runoff import HALF_LIFE_H, LIKENESS, PATHS, _blocks, occupancy, run_off
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
@@ -197,3 +197,12 @@ def test_days_with_as_much_running_as_now_are_likelier_to_come_again():
     busy, idle = known._likely(672.0, 24, np.array([[168.0, 336.0]]))[0]
     older = 0.5 ** ((336.0 - 168.0) / HALF_LIFE_H)
     assert busy / idle == pytest.approx(older * np.exp(np.log1p(100 / 24) / LIKENESS))
+
+
+def test_paths_do_not_depend_on_how_many_jobs_are_laid_out_at_a_time(monkeypatch):
+    rng = np.random.default_rng(3)
+    submit = np.sort(rng.uniform(0, 24 * 40, 600))
+    known = run_off(jobs_of(submit, np.zeros(600), rng.exponential(20, 600), now_h=24 * 40), start=MONDAY)
+    at_once = known.draws(["a"], 24 * 40, 48, 1)
+    monkeypatch.setattr(runoff, "AT_ONCE", 7)
+    assert np.array_equal(known.draws(["a"], 24 * 40, 48, 1), at_once)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+import polars as pl
 import pytest
 
 from gpuplanner.inbox import read, write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import describe
+from gpuplanner.study.past import history as history_room
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.explore import open_inbox
-from gpuplanner.study.past.history import history
+from gpuplanner.study.past.history import begin_of, end_of, grouped, history, load_trace, study_trace
 
 SACCT = """\
 JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName
@@ -47,3 +49,25 @@ def test_a_month_ends_where_the_observation_does_and_the_plan_begins_at_the_full
     assert known.plan_start == datetime(2025, 9, 1, 11, tzinfo=UTC)
     running = known.jobs.filter(job_id="12")
     assert running["run_s"].item() >= 110 * 60
+
+
+def test_a_long_list_is_looked_at_as_if_no_earlier_jobs_were_there(monkeypatch):
+    asked = Scenario(history_days=7)
+    whole = load_trace("sample")
+    assert study_trace(asked).jobs.equals(whole.jobs)
+    assert study_trace(asked.but(smallest_group=5)).jobs.equals(grouped(whole, 5).jobs)
+    monkeypatch.setattr(history_room, "MOST_JOBS", 2000)
+    found = study_trace(asked)
+    since = begin_of(found)
+    assert since == end_of(whole) - timedelta(days=7)
+    assert found.jobs.height < whole.jobs.height
+    assert found.jobs.equals(whole.jobs.filter(pl.col("end_time").is_null() | (pl.col("end_time") > since)))
+    assert found.stated.shortened.startswith(f"Of {whole.jobs.height:,} jobs, the {found.jobs.height:,} that")
+    month = study_trace(asked.but(month="2026-02"))
+    assert begin_of(month) == begin_of(whole), "a month is looked at from its beginning"
+
+
+def test_readings_of_a_long_list_begin_with_its_jobs(monkeypatch):
+    monkeypatch.setattr(history_room, "MOST_JOBS", 2000)
+    found = study_trace(Scenario(history_days=7))
+    assert found.samples["time"].min() >= begin_of(found)

@@ -44,6 +44,8 @@ class Stated:
     gpuplanner: str = "of an unknown version"
     rows_quarantined: int = 0
     quarantined_gpu_hours: float = 0.0
+    shortened: str | None = None
+    """What was left out of it, where a part of the time is looked at."""
 
     @classmethod
     def of(cls, provenance: Mapping[str, object]) -> Stated:
@@ -206,6 +208,17 @@ class Dataset:
         """
         kept = {name: table for name, table in (self.tables | tables).items() if table is not None}  # type: ignore[operator]
         return replace(self, tables=kept)
+
+    def shortened(self, jobs: pl.DataFrame, begin: datetime, end: datetime, told: str) -> Dataset:
+        """The same of a part of the time, as if nothing else had been observed."""
+        scan, span = self.scan, {"span_start": begin.isoformat(), "span_end": end.isoformat()}
+        return replace(
+            self,
+            kept=None,
+            tables={"jobs": jobs, **self.tables},
+            provenance={**self.provenance, **span, "shortened": told},
+            scan=None if scan is None else lambda first, last: scan(max(first or begin, begin), last),
+        )
 
     def summary(self) -> dict[str, object]:
         """The facts to show first: source, row counts, span in UTC, totals; then those of the other sources."""

@@ -25,7 +25,7 @@ from gpuplanner.schemas import USED_FROM, WHOLE_GPU
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.future.announced import hours_of
 from gpuplanner.study.future.gpus_wanted import Wanted
-from gpuplanner.study.past.history import end_of, grouped, history, load_trace
+from gpuplanner.study.past.history import end_of, history, study_trace
 from gpuplanner.units import counted
 
 LAID_OUT = (*NEEDED, "gpu_model")
@@ -57,8 +57,7 @@ def wanted(
             jobs, trace_end=past.plan_start, at=at or past.plan_start, slot_hours=scenario.slot_hours,
             series="profile", size="instances", suffix="", total=False, calendar=calendar,
         )  # fmt: skip
-    people = ["user"] if scenario.smallest_group else []
-    trace = grouped(load_trace(scenario.data, columns=[*LAID_OUT, *people]), scenario.smallest_group)
+    trace = study_trace(scenario, columns=LAID_OUT, at=at, days=SILENCE.days)
     if "jobs" in trace.tables:
         jobs, remarks = by_board(trace.jobs, forced=by == "board")
         found = laid_out(

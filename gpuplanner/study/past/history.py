@@ -18,7 +18,7 @@ from gpuplanner.inbox import Dataset, open_dataset
 from gpuplanner.inbox.core.quarantine import believed
 from gpuplanner.privacy import merge_small_groups
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas import WHOLE_GPU, Jobs
 from gpuplanner.sizing import keep_requests, resolve_requests, rightsize
 from gpuplanner.sizing.classes import class_by_shape, classify
 from gpuplanner.study.bundled import data_folder
@@ -28,6 +28,9 @@ from gpuplanner.study.stages import stage
 
 VIEWS = ("whole", "requested", "rightsized")
 """Three ways to read the same jobs: whole GPUs only; slices as asked for; slices as needed."""
+
+MOST_JOBS = 1 << 20
+"""Jobs that a study holds at once, if the month and the recent past that it looks at have no more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +94,45 @@ def grouped(trace: Dataset, smallest: int) -> Dataset:
     return trace.with_tables(jobs=merge_small_groups(trace.jobs, "tenant", "user", smallest=smallest))
 
 
+def study_trace(
+    scenario: Scenario, *, columns: Sequence[str] | None = None, at: datetime | None = None, days: int = 0
+) -> Dataset:
+    """The trace of a scenario, or some columns of its jobs: of a long list the latest, as if no others were there.
+
+    Of more than :data:`MOST_JOBS` jobs those are left that were there since the month of the scenario began, or the
+    recent past of its plan (or so many days), or the last so many jobs before its end; the source then states so
+    (``shortened``).
+    """
+    trace = long_trace(scenario.data)
+    known = trace.long.merged(scenario.smallest_group) if trace.has_jobs else None
+    if known is None:
+        return trace
+    if known.height <= MOST_JOBS:
+        return replace(trace, kept=None, tables={"jobs": _as_text(known.rows(columns)), **trace.tables})
+    month = scenario.month_span()
+    begin, end = begin_of(trace), end_of(trace)
+    until = min(end, at or (end if month is None else month[1]))
+    recent = _next_hour(until) - timedelta(days=max(scenario.history_days, days))
+    came = known.believed(["submit_time"]).filter(pl.col("submit_time") < until)
+    rows = came.select(pl.len()).collect(engine="streaming").item()
+    latest = came.slice(max(rows - MOST_JOBS, 0), 1).collect(engine="streaming")["submit_time"].to_list()
+    since = max(begin, _floor_hour(min([recent, *latest, *(month or ())])))
+    jobs = _as_text(known.there(since, until, columns or Jobs.column_names()))
+    told = (
+        f"Of {known.height:,} jobs, the {jobs.height:,} that were there from {since:%Y-%m-%d} to {until:%Y-%m-%d} are "
+        "looked at: figures are of that time. Name a month for another."
+    )
+    return trace.shortened(jobs, since, until, told)
+
+
+def _as_text(jobs: pl.DataFrame) -> pl.DataFrame:
+    return jobs.cast({name: pl.String for name, dtype in jobs.schema.items() if dtype == pl.Categorical})
+
+
 @stage
 def history(scenario: Scenario) -> History:
     """Read the trace and take the view of the planner at the end of the month."""
-    trace = grouped(load_trace(scenario.data), scenario.smallest_group)
+    trace = study_trace(scenario)
     begin, end = _window(scenario, trace)
     plan_start = _next_hour(end)
     fleet = planned_fleet(scenario, trace, begin, end)
@@ -280,7 +318,7 @@ def boards_at_hand(scenario: Scenario) -> dict[str, int | None]:
     >>> boards_at_hand(Scenario())
     {'H100-80GB-SXM5': 64}
     """
-    return boards_of_trace(load_trace(scenario.data), scenario.board, where=scenario.data)
+    return boards_of_trace(study_trace(scenario), scenario.board, where=scenario.data)
 
 
 def boards_of_trace(

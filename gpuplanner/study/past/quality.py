@@ -55,7 +55,7 @@ def data_quality(data: str | Dataset) -> DataQuality:
     >>> found.findings["check"].to_list(), found.coverage["node"].n_unique()
     (['running when the observation ended'], 8)
     """
-    read = load_trace(data) if isinstance(data, str) else data
+    read = load_trace(data, columns=["submit_time"]) if isinstance(data, str) else data
     seen = read.coverage
     if seen is None and read.samples is not None:  # of an earlier version
         seen = coverage(read.samples)
