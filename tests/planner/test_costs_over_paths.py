@@ -42,3 +42,9 @@ def test_waiting_demand_is_served_later_and_paid_for_until_then(problem_of: Any)
     # Of 3 GPUs wanted at first two wait; one waits in the second slot; the third has room for it.
     path = np.array([[[3.0, 0.0, 0.0, 0.0]]])
     assert realised_costs(problem, [made], path, waits=True).item() == pytest.approx(4 + 10 * (2 + 1))
+
+
+def test_hours_in_which_nothing_is_wanted_cost_what_is_on(problem_of: Any) -> None:
+    problem = problem_of(np.ones((1, 1, 4)), ["gpu"], gpus=4)
+    made = replace(plan(problem), layouts=("gpu",), counts=np.array([[1], [1], [2], [0]]))
+    assert realised_costs(problem, [made], np.zeros((1, 1, 4))).item() == pytest.approx(4)
