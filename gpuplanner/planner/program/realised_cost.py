@@ -120,10 +120,8 @@ def _met(fluid: Fluid, counts: Counts, wanted: Floats, worth: Floats) -> Floats:
     met = np.zeros_like(wanted)
     for place in np.moveaxis(order, 2, 0)[..., None]:
         mine = able[place[..., 0] % profiles]
-        served = np.minimum(
-            np.take_along_axis(width, place, 2)[..., 0],
-            np.where(mine, free, np.inf).min(axis=2, initial=np.inf),
-        )
+        limit = np.where(mine, free, np.inf).min(axis=2, initial=np.inf)
+        served = np.minimum(np.take_along_axis(width, place, 2)[..., 0], limit)
         free -= mine * served[..., None]
         gain = served[..., None] * np.take_along_axis(each, place, 2)
         which = place % profiles
