@@ -120,8 +120,8 @@ class Scenario:
     )  # fmt: skip
     number_locale: str = knob(
         "data", "en",
-        "How numbers and days are written in a report and its workbook: en 1,234.5 and 2026-03-01, de 1.234,5 and "
-        "01.03.2026, ch 1’234.5, fr 1 234,5. JSON, CSV and Parquet are the same in each.",
+        "How numbers and days are written on pages, cards, mails and in workbooks: en 1,234.5 and 2026-03-01, "
+        "de 1.234,5 and 01.03.2026, ch 1’234.5, fr 1 234,5. JSON, CSV and Parquet are the same in each.",
         one_of(*LOCALES),
     )  # fmt: skip
     report_url: str | None = knob(

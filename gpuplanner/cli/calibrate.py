@@ -44,6 +44,7 @@ def calibrate(
             chart,
             page=lambda: calibration_page(found, title=f"Calibration: {asked.name}"),
             picture=lambda: calibration_svg(found),
+            locale=asked.number_locale,
         )
         say(f"written: {chart}")
     if as_json:

@@ -160,7 +160,7 @@ def compare(
     if chart is not None:
         from gpuplanner.report.ways import write_ways
 
-        write_ways(each, chart, title=f"Equal service: {asked.name}")
+        write_ways(each, chart, title=f"Equal service: {asked.name}", locale=asked.number_locale)
         say(f"written: {chart}")
     more = {name: _also_asked(own) for name, own in pools.pools.items()}
     both = pools_together(pools) if pools.several else None
@@ -382,7 +382,7 @@ def fairness(
     if chart is not None:
         from gpuplanner.report.teams import write_teams
 
-        write_teams(each, chart, ahead=advice, title=f"Teams: {asked.name}")
+        write_teams(each, chart, ahead=advice, title=f"Teams: {asked.name}", locale=asked.number_locale)
         say(f"written: {chart}")
     if as_json:
         told = {name: one.to_dict() for name, one in each.items()}

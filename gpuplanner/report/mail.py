@@ -8,6 +8,7 @@ from html import escape
 
 from gpuplanner.errors import printable
 from gpuplanner.study import Study
+from gpuplanner.units import in_locale
 
 STYLE = "font-family:sans-serif;font-size:15px;line-height:1.45;color:#1a1a1a;max-width:40em"
 
@@ -20,8 +21,10 @@ def report_mail(study: Study, page: str, *, at: str | None = None, fleet: str = 
     """
     name = " ".join(printable(study.scenario.name).split())
     month = study.scenario.month or "all data"
-    findings = [printable(one) for one in (*study.findings, *filter(None, [fleet]))]
-    monday = [printable(one) for one in study.decision.monday]
+    findings, monday = (
+        [in_locale(printable(one), study.scenario.number_locale) for one in texts]
+        for texts in ((*study.findings, *filter(None, [fleet])), study.decision.monday)
+    )
     address = None if at is None else f"{at.rstrip('/')}/{page}"
     where = f"{page} in the folder of the reports" if address is None else address
     message = EmailMessage(policy=SMTP.clone(linesep="\n"))

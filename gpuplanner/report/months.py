@@ -96,7 +96,7 @@ def report_months(
         if (out / PAGE).exists() and not (out / RECORD).exists():
             what, todo = f"report to {out}", "Choose another folder with -o; nothing was changed."
             raise ScenarioError(message(what, "a folder of months, or a new one", f"one with a {PAGE}", todo))
-        chain = read_chain(out)
+        chain, write = read_chain(out), scenario.number_locale
         for month in sorted(set(months) | {one.month for one in chain.months if one.month > min(months)}):
             if month not in months and not _stale(chain, month, out):
                 continue
@@ -105,8 +105,8 @@ def report_months(
             for record in one.run(None if month in again else known):
                 chain = chain.having(record)
                 _write_text(out / RECORD, chain.to_json())
-                _write_text(out / PAGE, chain_page(chain, out))
-        _write_text(out / PAGE, chain_page(chain, out))
+                _write_text(out / PAGE, chain_page(chain, out, write))
+        _write_text(out / PAGE, chain_page(chain, out, write))
     return chain
 
 
@@ -301,8 +301,9 @@ class _Month:
         """Score every team."""
         before = None if self.before is None else self.out / "teams" / self.before.stem / "scorecard.csv"
         folder = self.out / "teams" / self.month
-        write_scorecards(self.evaluated().decision.teams, folder, self.month, before)
-        return [folder / "manifest.json"], {"teams": len(self.evaluated().decision.teams)}
+        teams, write = self.evaluated().decision.teams, self.scenario.number_locale
+        write_scorecards(teams, folder, self.month, before, locale=write)
+        return [folder / "manifest.json"], {"teams": len(teams)}
 
     def mail(self) -> tuple[list[Path], dict[str, Fact]]:
         """Write a message that can be sent as it is."""

@@ -21,7 +21,7 @@ from gpuplanner._optional import import_optional
 from gpuplanner.export.headings import heading, unit_of
 from gpuplanner.files import write_atomically
 from gpuplanner.report.section import Section
-from gpuplanner.report.words import as_json, safe, told, words_on
+from gpuplanner.report.words import as_json, localised, safe, told, words_on
 from gpuplanner.units import three_figures
 
 if TYPE_CHECKING:
@@ -212,8 +212,9 @@ def render_page(
     decision: str | None = None,
     badge: tuple[str, bool] | None = None,
     refresh_s: float | None = None,
+    locale: str = "en",
 ) -> str:
-    """Wrap fragments into one page that needs nothing else.
+    """Wrap fragments into one page that needs nothing else, with numbers and days as a locale writes them.
 
     Style, scripts and data are inline. The page's policy forbids every request and every script but the two
     that are part of it, named by their hash; so that text which slipped through as markup could not run.
@@ -233,7 +234,7 @@ def render_page(
     facts = (f"<dt>{safe(key)}</dt><dd>{safe(value)}</dd>" for key, value in provenance.items())
     words = _words(body_html)
     body_html += words
-    return Template((_HERE / "page.html").read_text("utf-8")).substitute(
+    html = Template((_HERE / "page.html").read_text("utf-8")).substitute(
         policy=_policy(scripts),
         refresh="" if refresh_s is None else f'<meta http-equiv="refresh" content="{refresh_s:.0f}">\n',
         title=safe(title),
@@ -245,6 +246,7 @@ def render_page(
         provenance="\n".join(facts),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
+    return localised(html, locale)
 
 
 def _named(facts: Sequence[str], most: int = 4) -> str:
@@ -315,9 +317,11 @@ def told_svg(charts: Sequence[ChartType], words: Sequence[str]) -> str:
     return f'{opening} role="img"><title>{escape(" ".join(words))}</title>{rest}'
 
 
-def write_drawn(path: str | Path, *, page: Callable[[], str], picture: Callable[[], str]) -> Path:
-    """Write a page of its own (``.html``) or a picture (``.svg``), as the ending of the name says."""
-    text = picture() if Path(path).suffix == ".svg" else page()
+def write_drawn(
+    path: str | Path, *, page: Callable[[], str], picture: Callable[[], str], locale: str = "en"
+) -> Path:
+    """Write a page of its own (``.html``) or a picture (``.svg``), as the ending of the name says, for a locale."""
+    text = localised(picture() if Path(path).suffix == ".svg" else page(), locale)
     return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
 
 

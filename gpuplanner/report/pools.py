@@ -134,6 +134,7 @@ def fleet_page(
         subtitle=f"{gpus:,} GPUs in {counted(len(studies), 'pool')}",
         decision=fleet_sentence(decisions),
         provenance={"pools": ", ".join(studies), "made by": first.provenance.gpuplanner},
+        locale=first.scenario.number_locale,
     )
 
 

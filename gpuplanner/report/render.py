@@ -31,7 +31,6 @@ from gpuplanner.report.page import paragraph, parted, render_page
 from gpuplanner.report.section import FRAGMENT
 from gpuplanner.report.sent import browser, markdown_text, message_text, pdf_into, tables_into
 from gpuplanner.report.tearsheet import PDF, links, period
-from gpuplanner.report.words import localised
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import notebook_folder
@@ -125,7 +124,7 @@ def write_report(
 
 def _written(folder: Path, study: Study, body: str, aside: str) -> None:
     """Write the page, its appendix, and what is sent: all from the one decision."""
-    title, one = f"GPU report: {study.scenario.name}", study.decision
+    title, one, write = f"GPU report: {study.scenario.name}", study.decision, study.scenario.number_locale
     more = '<p class="more"><a href="appendix.html">Appendix: forecast and its errors, the planned layouts</a></p>'
     index = render_page(
         body + (more if aside else ""),
@@ -134,6 +133,7 @@ def _written(folder: Path, study: Study, body: str, aside: str) -> None:
         decision=headline(one),
         badge=badge(one),
         provenance=notes(study),
+        locale=write,
     )
     back = paragraph(
         "Behind the page index.html: how the forecast and the plan were made, and how far they can be trusted."
@@ -142,15 +142,16 @@ def _written(folder: Path, study: Study, body: str, aside: str) -> None:
     texts = {
         "index.html": index,
         "appendix.html": render_page(
-            back + aside, title=f"{title}, appendix", subtitle=_subtitle(study), provenance=notes(study)
+            back + aside, title=f"{title}, appendix", subtitle=_subtitle(study), provenance=notes(study),
+            locale=write,
         ),
-        "message.txt": message_text(one, **told),
-        "summary.md": markdown_text(one, **told, links=dict([("Page", "index.html"), *links(study)])),
-    }
-    write = study.scenario.number_locale
+        "message.txt": in_locale(message_text(one, **told), write),
+        "summary.md": in_locale(
+            markdown_text(one, **told, links=dict([("Page", "index.html"), *links(study)])), write
+        ),
+    }  # fmt: skip
     for name, text in texts.items():
-        shown = localised(text, write) if name.endswith(".html") else in_locale(text, write)
-        (folder / name).write_text(shown, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
     tables_into(folder / TABLES, study.tables)
 
 

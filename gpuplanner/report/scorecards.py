@@ -12,6 +12,7 @@ from gpuplanner.errors import ScenarioError, message, printable
 from gpuplanner.files import Mark, replaced_directory
 from gpuplanner.report.figures import NOBODY
 from gpuplanner.study.decision.types import TeamRow
+from gpuplanner.units import in_locale
 
 MARK = Mark("scorecard.csv", "team,jobs,held_gpu_hours", ("cards/*.txt",))
 SCHEMA = pl.Schema(
@@ -22,7 +23,9 @@ SCHEMA = pl.Schema(
 )  # fmt: skip
 
 
-def write_scorecards(teams: Sequence[TeamRow], folder: Path, month: str, before: Path | None) -> None:
+def write_scorecards(
+    teams: Sequence[TeamRow], folder: Path, month: str, before: Path | None, *, locale: str = "en"
+) -> None:
     """Write ``scorecard.csv`` and a card for each team; changes are against the table of an earlier month.
 
     Teams appear as the scenario shows them: with ``smallest_group`` those of few people stand together.
@@ -33,7 +36,7 @@ def write_scorecards(teams: Sequence[TeamRow], folder: Path, month: str, before:
         (place / "cards").mkdir()
         for number, row in enumerate(table.iter_rows(named=True), start=1):
             slug = re.sub(r"[^a-z0-9]+", "-", str(row["team"]).lower()).strip("-")[:40] or "team"
-            text = _card(month, table.height, **row)
+            text = _card(month, table.height, locale, **row)
             (place / "cards" / f"{number:03d}-{slug}.txt").write_text(text, encoding="utf-8")
 
 
@@ -85,7 +88,7 @@ def _read(path: Path) -> pl.DataFrame:
 
 
 def _card(
-    month: str, teams: int, *, team: str, jobs: int, held_gpu_hours: float, idle_gpu_hours: float | None,
+    month: str, teams: int, locale: str, *, team: str, jobs: int, held_gpu_hours: float, idle_gpu_hours: float | None,
     idle_share: float | None, rank: int | None, held_change: float | None, idle_share_change: float | None,
 ) -> str:  # fmt: skip
     """What one team is told: its own figures, its place among all, and no other team's name or figure."""
@@ -103,7 +106,7 @@ def _card(
         )
         lines.append(f"{idle_gpu_hours:,.0f} of them were held idle: {idle_share:.1%}{change}.")
         lines.append(f"Place {rank} of {teams} teams, the least idle first.")
-    return "\n".join(lines) + "\n"
+    return "\n".join([lines[0], *(in_locale(line, locale) for line in lines[1:])]) + "\n"
 
 
 def _by(change: float | None, words: str) -> str:

@@ -155,7 +155,12 @@ def _accounts(found: Fairness) -> pl.DataFrame:
 
 
 def write_teams(
-    found: Mapping[str, Fairness], path: str | Path, *, title: str, ahead: Mapping[str, QuotaAdvice]
+    found: Mapping[str, Fairness],
+    path: str | Path,
+    *,
+    title: str,
+    ahead: Mapping[str, QuotaAdvice],
+    locale: str = "en",
 ) -> Path:
     """Write the accounts of teams, pool by pool, as a page of its own (``.html``) or as a picture (``.svg``)."""
     several = len(found) > 1
@@ -179,4 +184,5 @@ def write_teams(
         picture=lambda: page.told_svg(
             [plot.plot_entitlements(_accounts(one)) for one in found.values()], list(said.values())
         ),
+        locale=locale,
     )

@@ -150,7 +150,7 @@ def _screen(found: Comparison) -> str:
     return first_screen(found.decision, projects=[one.sentence for one in found.projects])
 
 
-def write_ways(found: Mapping[str, Comparison], path: str | Path, *, title: str) -> Path:
+def write_ways(found: Mapping[str, Comparison], path: str | Path, *, title: str, locale: str = "en") -> Path:
     """Write the comparison of each pool as a page of its own (``.html``) or as a picture (``.svg``)."""
     said = [headline(one.decision) for one in found.values()]
     if len(found) > 1:
@@ -159,6 +159,7 @@ def write_ways(found: Mapping[str, Comparison], path: str | Path, *, title: str)
         path,
         page=lambda: _page(found, title),
         picture=lambda: page.told_svg([frontier_chart(one) for one in found.values()], said),
+        locale=locale,
     )
 
 

@@ -81,7 +81,7 @@ def watch(
                 failed.append(error)
             after = replace(after or before, failures=before.failures + len(failed))
             if after != before:
-                _keep(after, found, out, seconds)
+                _keep(after, found, out, seconds, asked.number_locale)
             if failed and once:
                 raise failed[0]
             for each in failed:
@@ -136,13 +136,13 @@ def _looked(asked: Scenario, out: Path, before: Watched, every: int) -> tuple[Wa
     return after, found
 
 
-def _keep(state: Watched, found: FleetLook | None, out: Path, seconds: float) -> None:
+def _keep(state: Watched, found: FleetLook | None, out: Path, seconds: float, locale: str) -> None:
     """Page and state on the disk; the state last, so that a killed look is looked at again."""
     from gpuplanner.files import write_atomically
     from gpuplanner.report.recurring.watch import watch_page
     from gpuplanner.study.recurring.watched import keep
 
-    page = watch_page(state, refresh_s=min(seconds, 60.0))
+    page = watch_page(state, refresh_s=min(seconds, 60.0), locale=locale)
     write_atomically(out / PAGE, lambda place: place.write_text(page, encoding="utf-8"))
     keep(out, state, found)
 

@@ -31,7 +31,7 @@ FORECASTS = {
 }  # fmt: skip
 
 
-def chain_page(chain: Chain, out: Path) -> str:
+def chain_page(chain: Chain, out: Path, locale: str = "en") -> str:
     """The page of a folder of months; it leads to nothing that is not in the folder."""
     told = [one for one in chain.months if one.has_data]
     parts = [page.section("Months", *_months(chain), *_changed(told), _links(chain, out))]
@@ -41,7 +41,11 @@ def chain_page(chain: Chain, out: Path) -> str:
                   page.section("Forecasts: how they did", *_forecasts(ledger))]  # fmt: skip
     months = f"{chain.months[0].month} to {chain.months[-1].month}" if chain.months else "no month yet"
     return page.render_page(
-        "\n".join(parts), title="GPU reports", subtitle=months, provenance={"gpuplanner": __version__}
+        "\n".join(parts),
+        title="GPU reports",
+        subtitle=months,
+        provenance={"gpuplanner": __version__},
+        locale=locale,
     )
 
 

@@ -15,7 +15,7 @@ GPU_HOURS = {
 }  # fmt: skip
 
 
-def watch_page(state: Watched, *, refresh_s: float | None = None) -> str:
+def watch_page(state: Watched, *, refresh_s: float | None = None, locale: str = "en") -> str:
     """The page of a watch; it asks for itself again every so many seconds.
 
     Examples
@@ -56,4 +56,5 @@ def watch_page(state: Watched, *, refresh_s: float | None = None) -> str:
         subtitle=f"data to {state.at}" if state.at else "no look yet",
         provenance={"gpuplanner": __version__, "data": state.data or "none"},
         refresh_s=refresh_s,
+        locale=locale,
     )

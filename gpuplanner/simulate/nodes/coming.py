@@ -44,6 +44,9 @@ def grow(w: NodeWorld) -> None:
     if s.waiting == 0 and keeps == 0:
         return
     w.claimed[:] = 0
+    if s.waiting == 0:
+        keep_idle(w)
+        return
     w.lost[:] = 0
     for node in range(len(w.gpus)):
         for profile in range(w.free.shape[1]):
