@@ -77,6 +77,7 @@ def test_who_stops_asking_ends_the_rest(tmp_path):
     assert first == drawn_sum(number)
 
 
+@pytest.mark.long
 def test_a_sweep_on_two_processes_is_the_local_one():
     draws, told = [drawn(0), drawn(1)], []
     local = sweep(draws, FLEET, POLICIES, STRICT)

@@ -42,7 +42,12 @@ def lists(tmp_path: Path) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("number", "code", "said"),
     [
-        (signal.SIGINT, 130, "gpuplanner: interrupted; results written before are intact"),
+        pytest.param(
+            signal.SIGINT,
+            130,
+            "gpuplanner: interrupted; results written before are intact",
+            marks=pytest.mark.long,
+        ),
         (signal.SIGTERM, 143, "gpuplanner: ended by SIGTERM; results written before are intact"),
         (signal.SIGKILL, -signal.SIGKILL, ""),
     ],

@@ -247,6 +247,7 @@ def test_a_gpu_that_does_not_empty_is_given_up_and_gets_back_what_it_had(make_no
     assert not any(line.startswith("killed") for line in node.log())
 
 
+@pytest.mark.long
 def test_a_whole_gpu_is_cut_and_made_whole_again(make_node: Make) -> None:
     node = make_node(OLD, "1g.10gb:7")
     node.write("pods.json", {"whole": ["GPU-1"], "half": ["MIG-0-5"]})
@@ -260,6 +261,7 @@ def test_a_whole_gpu_is_cut_and_made_whole_again(make_node: Make) -> None:
     assert (node.places(1), node.notes()) == (None, [])
 
 
+@pytest.mark.long
 def test_both_are_taken_back(make_node: Make) -> None:
     node = make_node(NEW, "1g.10gb:7")
     before = node.places(0)

@@ -61,7 +61,7 @@ def test_what_changes_is_listed_beside_the_files(path: str) -> None:
 
 
 @needs_bash
-@pytest.mark.parametrize("path", ["operator", "dra", "slurm", "parted"])
+@pytest.mark.parametrize("path", ["operator", pytest.param("dra", marks=pytest.mark.long), "slurm", "parted"])
 def test_the_commands_of_the_page_lead_to_what_was_decided_and_back(path: str, tmp_path: Path) -> None:
     rules = fixed(path)
     pack = packed(rules)

@@ -122,6 +122,7 @@ def require_equal(killer: Killer, undisturbed: Path) -> None:
     assert [path.name for path in killer.out.parent.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.long
 def test_a_process_killed_at_random_moments_changes_nothing(fleet: Path, tmp_path: Path, monkeypatch):
     works, months = Works(), SIX[:3]
     monkeypatch.setattr(room, "evaluate", works.evaluate)

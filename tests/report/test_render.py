@@ -347,7 +347,10 @@ def test_unknown_parameters_are_refused(tmp_path, root):
     [
         ("01_demand_and_phases", {}),
         ("02_forecast", {"folds": 6, "models": "Naive,SeasonalNaive,HourOfDay,RunOff"}),
-        ("03_static_vs_dynamic", {"policies": "static_mig,whole_on_off", "path": "slurm"}),
+        (
+            "03_static_vs_dynamic",
+            {"policies": "static_mig,whole_on_off", "path": "slurm", "month": "2026-02"},
+        ),
         ("04_mig_layouts", {"horizon_slots": 48, "work_limit": 30}),
         ("05_size_a_job", {}),
         ("06_cost_review", {"policies": "static_mig,whole_on_off", "path": "slurm", "months": 6}),

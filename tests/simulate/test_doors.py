@@ -234,6 +234,7 @@ print(run.outcomes.hash_rows().implode().hash().item(), run.states.hash_rows().i
 """
 
 
+@pytest.mark.long
 def test_compiled_and_interpreted_code_agree():
     # Without the compiler every index is checked, and integers do not wrap.
     assert python(WALK, NUMBA_DISABLE_JIT="1") == python(WALK)

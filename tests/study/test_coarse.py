@@ -76,7 +76,8 @@ def test_a_fleet_that_is_full_within_the_days_looked_at_is_bought_for(tried):
 
 def test_prices_are_the_exact_answer(quick):
     """Nothing that is played reads a price, so that the coarse worth is the exact one."""
-    known, asked = quick.but(ownership="owned"), quick.but(ownership="owned", price_usd_per_kwh=0.5)
+    known = quick.but(ownership="owned", policies="whole_on_off")
+    asked = known.but(price_usd_per_kwh=0.5)
     found, exact = coarse(compared(known), known, asked), compared(asked)
     assert found.decision.worth == exact.decision.worth
     assert found.policies == exact.policies

@@ -50,10 +50,11 @@ def test_paths_that_stop_nodes_and_what_is_stated(asked, price):
     assert idle_gpus(Scenario(**asked), history(Scenario()).fleet).parked_price == price
 
 
-def test_the_problem_says_what_a_parked_gpu_costs_and_why():
-    words = plan_problem(Scenario(), "rightsized").idle_words
+def test_the_problem_says_what_a_parked_gpu_costs_and_why(quick):
+    nvml = quick.but(path=Scenario().path)
+    words = plan_problem(nvml, "rightsized").idle_words
     assert "parked at 0.00108 of an hour (owned, 70 W idle x PUE 1.56 x 0.122 USD/kWh" in words
-    assert plan_problem(Scenario(parked_price="released"), "rightsized").prices is None
+    assert plan_problem(nvml.but(parked_price="released"), "rightsized").prices is None
 
 
 @pytest.mark.parametrize("price", [-0.1, 1.5, "free"])

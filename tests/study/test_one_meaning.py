@@ -173,7 +173,7 @@ def random_plan(seed: int, *, released: bool, cut: bool = False) -> tuple[Plan, 
 
 
 @pytest.mark.parametrize("cut", [False, True])
-@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("released", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("ten", [0, *(pytest.param(ten, marks=pytest.mark.long) for ten in range(1, 10))])
 def test_random_plans_are_counted_alike_everywhere(ten: int, released: bool, cut: bool) -> None:
     total = np.zeros(5, dtype=int)

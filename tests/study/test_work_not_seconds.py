@@ -32,8 +32,8 @@ def test_nothing_of_a_report_looks_at_a_clock_to_stop(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["milp", "calendar", "static", "greedy"])
-def test_every_method_ends_by_work_with_the_same_bytes(method):
-    hurried = Scenario(horizon_slots=48, gap_target=0.0, work_limit=40)
+def test_every_method_ends_by_work_with_the_same_bytes(quick, method):
+    hurried = quick.but(path=Scenario().path, gap_target=0.0, work_limit=40)
     texts = set()
     for _ in range(2):
         found = plan_view(hurried, "rightsized", method)

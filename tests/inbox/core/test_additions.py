@@ -171,7 +171,9 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("source", ROWS)
+@pytest.mark.parametrize(
+    "source", [pytest.param(one, marks=[] if one == "philly" else pytest.mark.long) for one in ROWS]
+)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_files_without_job_ids_read_at_once_are_those_added_one_by_one(source: str, data: st.DataObject):

@@ -75,6 +75,7 @@ def test_lists_as_they_are(run, tmp_path):
     assert "written" in err
 
 
+@pytest.mark.long
 def test_orders_repeat_with_their_seed(run):
     first = run("--orders", "3", "--seed", "5", "--up-to", "2", "--policy", "random", "--json")
     assert first == run("--orders", "3", "--seed", "5", "--up-to", "2", "--policy", "random", "--json")

@@ -105,6 +105,7 @@ def starts_of(jobs, nodes, per_node, rules=RULES):
     return dict(enumerate(run["first_start"]))
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(clusters())
 def test_starts_with_limits_exact_or_two_or_five_times_too_long(cluster):

@@ -79,6 +79,11 @@ def test_calibrate_and_compare_agree_on_the_sample():
 def test_calibrate_and_compare_agree_on_cut_clusters(seed, handed_over):
     agree(Scenario(data=handed_over(cut_clusters.slurm_cut(seed)), path="operator"))
     agree(Scenario(data=handed_over(cut_clusters.kubernetes_cut(seed)), path="operator"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_calibrate_and_compare_agree_where_nodes_are_not_known(seed, handed_over):
     bare = handed_over(cut_clusters.kubernetes_cut(seed, with_nodes=False))
     agree(Scenario(data=bare, path="operator"), nodes_known=False)
 
