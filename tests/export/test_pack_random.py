@@ -51,10 +51,10 @@ def packed(rules: FleetRules) -> Pack:
     return to_pack(rules, PageWords("Do it.", "some way"), ChangeCost.of(rules.board, rules.path), Drain())
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 5))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 20))])
 def test_random_decisions_in_every_format(part: int, tmp_path: Path) -> None:
     rng = np.random.default_rng([28, part])
-    for number in range(DECISIONS // 5):
+    for number in range(DECISIONS // 20):
         rules = drawn(rng)
         pack = packed(rules)
         assert not pack.warnings, rules

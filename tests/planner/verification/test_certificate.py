@@ -54,7 +54,7 @@ def some_problem(problem_of: Any, rng: np.random.Generator, **more: Any) -> Plan
 PRICES = StatePrices(parked_price=0.2, wake=0.05, dress=0.1, instance=0.02, mode=0.1, reboot=0.4, drain=0.2)
 
 
-@pytest.mark.parametrize("prices", [None, PRICES])
+@pytest.mark.parametrize("prices", [None, pytest.param(PRICES, marks=pytest.mark.long)])
 def test_bounds_of_random_plans_are_proven_again(problem_of: Any, prices: StatePrices | None) -> None:
     rng = np.random.default_rng(1)
     for _ in range(15):

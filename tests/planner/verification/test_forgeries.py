@@ -216,6 +216,7 @@ def test_pools_are_not_exchanged_left_out_or_emptied(texts: dict[str, str], tmp_
     assert said({"old": old, "new": later}) == "refused"
 
 
+@pytest.mark.long
 def test_certificates_of_other_plans_prove_nothing(texts: dict[str, str], tmp_path: Path) -> None:
     """Nor do those of plans that may not change, of another board, or of the same demand at other prices."""
     for name, text in texts.items():

@@ -11,7 +11,7 @@ from gpuplanner.study.decision.decide import decide
 from tests.clusters import planted, truth
 from tests.clusters.cluster import Cluster
 
-QUICK = ("too_large-1", "short-1", "tight-1", "quota_bound-1", "growing-3")
+QUICK = ("too_large-1", "short-1", "tight-1", "quota_bound-1")
 FRESH = ("b", "c")
 """Draws on which nothing was set."""
 OTHERS = tuple(name for name in planted.names() if name not in QUICK)
