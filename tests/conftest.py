@@ -6,7 +6,7 @@ import ast
 import os
 import shutil
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,37 +37,6 @@ settings.register_profile("explore", deadline=None)
 # A mutant is noticed or not (make mutants); nobody reads the smallest example.
 settings.register_profile("unshrunk", settings.get_profile("same"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
-
-
-# Rooms with a floor are traced while their own tests run; tracing all tests would take a third as long again.
-FLOORS = ("hardware", "ledger", "cost", "planner/verification")
-TRACED = [ROOT / top / room for top in ("tests", "gpuplanner") for room in FLOORS]
-TRACED += [
-    ROOT / "tests/planner" / f"test_{laws}.py" for laws in ("limits", "routed")
-]  # plans held to the checks
-
-
-def tracing(config: pytest.Config) -> Any:
-    """What traces which lines run; nothing where that was not asked for."""
-    return getattr(config.pluginmanager.get_plugin("_cov"), "cov_controller", None)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Modules are imported by now; from here on only what is traced is."""
-    if traced := tracing(session.config):
-        traced.pause()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
-    traced = tracing(item.config)
-    if not traced or not any(item.path.is_relative_to(place) for place in TRACED):
-        return (yield)
-    traced.resume()
-    try:
-        return (yield)
-    finally:
-        traced.pause()
 
 
 @pytest.fixture(scope="session")

@@ -312,7 +312,12 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two):
         "team_facts": facts
     }
     study = SimpleNamespace(
-        decision=one, plan=None, problem=None, tables=tables, provenance=SimpleNamespace(gpuplanner="1")
+        decision=one,
+        plan=None,
+        problem=None,
+        tables=tables,
+        provenance=SimpleNamespace(gpuplanner="1"),
+        scenario=Scenario(),
     )
     studies = {"A100-40GB": study, "<b>T4</b>": study}
     assert planned_of(pools_of(two), studies) is None

@@ -61,8 +61,9 @@ class LongJobs:
 
     def there(self, begin: datetime, end: datetime, columns: Sequence[str]) -> pl.DataFrame:
         """Jobs that came before `end` and did not end before `begin`."""
-        after = pl.col("end_time").is_null() | (pl.col("end_time") > begin)
-        found = self.table.filter(pl.col("submit_time") < end, after)
+        found = self.table.filter(pl.col("submit_time") < end)
+        if "end_time" in found.collect_schema():
+            found = found.filter(pl.col("end_time").is_null() | (pl.col("end_time") > begin))
         return self._believed(found, columns).collect(engine="streaming")
 
     def spans(self, begin: datetime, end: datetime) -> list[tuple[datetime, datetime]]:
