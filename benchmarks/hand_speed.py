@@ -41,7 +41,7 @@ class Panel(NamedTuple):
 
 PANELS = {
     "what-if": Panel("03_static_vs_dynamic.ipynb", "found.whatif()"),
-    "money": Panel("06_cost_review.ipynb", "found.controls()"),
+    "money": Panel("06_cost_review.ipynb", "found.controls(workbook)"),
 }
 WATCH = """
 () => {
