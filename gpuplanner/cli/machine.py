@@ -115,7 +115,7 @@ def verify(
     file: Annotated[
         Path,
         typer.Argument(
-            help="plan.json, of services too, a pack or any file of it, or with --against a dump of the cluster."
+            help="plan.json, of services too, a report, a pack or file of it, or with --against a dump of the cluster."
         ),
     ],
     board: Board = None,
@@ -150,6 +150,8 @@ def verify(
     from gpuplanner.study.difference import carried_out
     from gpuplanner.study.future.plans import plan_problem
 
+    if (file / "export").is_dir():  # of a report, the pack in it
+        file = file / "export"
     due = None
     if scenario is not None and scenario.endswith(".json"):
         due = read_problems(scenario)

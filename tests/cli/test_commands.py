@@ -156,6 +156,7 @@ def test_a_plan_of_named_nodes_is_exported_and_verifies(command, tmp_path, study
     assert "mig-parted.yaml" in err
     for name in ("parted/mig-parted.yaml", "operator/configmap.yaml"):
         assert command("verify", f"{tmp_path}/export/{name}", "--board", "H100-80GB-SXM5")[0] == 0
+    assert command("verify", str(tmp_path), "--board", "H100-80GB-SXM5")[0] == 0  # as the folder of a report
 
 
 def test_tampered_plan_is_found(command, tmp_path, study):
