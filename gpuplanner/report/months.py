@@ -39,7 +39,7 @@ from gpuplanner.report.scorecards import write_scorecards
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study import Study, evaluate
 from gpuplanner.study.bundled import input_hashes
-from gpuplanner.study.past.history import begin_of, end_of, long_trace, months_from
+from gpuplanner.study.past.history import begin_of, end_of, load_trace, long_trace, months_from
 from gpuplanner.study.recurring.nodes_seen import nodes_changed, nodes_seen
 
 Told = Callable[[str], None]
@@ -59,7 +59,7 @@ def months_between(text: str, scenario: Scenario) -> list[str]:
     """
     first, _, last = text.partition("..")
     if not (first and last):
-        trace, zone = long_trace(scenario.data), ZoneInfo(scenario.tz)
+        trace, zone = load_trace(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
         begin, end = begin_of(trace).astimezone(zone), end_of(trace).astimezone(zone)
         # The month in which the data end is whole only where the next one begins.
         first, last = first or f"{begin:%Y-%m}", last or f"{_first_of_month(end) - timedelta(days=1):%Y-%m}"
