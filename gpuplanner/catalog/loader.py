@@ -39,6 +39,7 @@ FACT_TABLES: dict[str, dict[str, type[pl.DataType]]] = {
         "memory_gb": pl.Float64,
         "memory_bandwidth_gb_s": pl.Float64,
         "dense_bf16_tflops": pl.Float64,
+        "fp32_tflops": pl.Float64,
         "dense_fp16_tflops": pl.Float64,
         "dense_fp8_tflops": pl.Float64,
         "tdp_w": pl.Float64,
@@ -213,6 +214,7 @@ class DataSheet:
     memory_bandwidth_gb_s: float | None
     dense_bf16_tflops: float | None
     dense_fp16_tflops: float | None
+    fp32_tflops: float | None
     tdp_w: float | None
     nvlink_or_fabric_total_gb_s: float | None
     sm_or_cu_count: int | None

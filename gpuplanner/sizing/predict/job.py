@@ -53,6 +53,8 @@ class TrainingJob:
         A copy of the model that is not trained lies beside it, as preference training measures against (DPO).
     gradients_freed : bool
         Gradients are let go after a step and made anew in backward, while activations go.
+    eager : bool
+        Kernels are launched one by one, as PyTorch has them, instead of compiled or fused ones.
     composed_gelu : bool
         GELU is composed of elementary operations, each of which keeps what its gradient needs.
     loss_chunks, loss_gib
@@ -97,6 +99,7 @@ class TrainingJob:
     offload: str = ""
     inputs_offloaded: bool = False
     compiled: bool = False
+    eager: bool = False
     logits_bytes: float = 10.0
     loss_chunks: int = 1
     loss_gib: float = 0.0

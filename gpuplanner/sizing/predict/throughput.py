@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from gpuplanner.catalog import board_spec, find_any_board, parameter
 from gpuplanner.hardware import load_gpu_model
+from gpuplanner.sizing.predict.activations import layer_bytes
 from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.methods import methods
+from gpuplanner.sizing.predict.static import regime_bytes, stage_params
 
 NODE = 8
 """GPUs of a node that share a fabric."""
@@ -15,12 +18,15 @@ _HIDDEN = 0.95
 """Share of the computing behind which communication of gradients and parameters can hide."""
 _RAMP_TOKENS = 256.0
 """Tokens of a micro-batch at which kernels reach half of what they can."""
-_RECOMPUTE = {"none": 1.0, "selective": 1.08, "full": 4 / 3}
+_AGAIN = {"none": 0.0, "selective": 0.24, "full": 1.0}
+"""Share of forward that is computed again in backward."""
+_EAGER = ("eager_matmul_share", "eager_passes", "eager_logit_bytes", "eager_step_passes", "eager_layer_s")
+"""Parameters of a tool that launches kernel after kernel."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """What a plan needs to know of a board: GiB, peak in FLOP/s, bandwidths in bytes/s, whether it computes in bf16."""
+    """What a plan needs to know of a board: GiB, peaks in FLOP/s, bandwidths in bytes/s, whether it has bf16."""
 
     name: str
     memory_gib: float
@@ -28,6 +34,7 @@ class Board:
     memory_bandwidth: float
     fabric: float
     bf16: bool = True
+    fp32_flops: float = 0.0
 
 
 @functools.cache
@@ -55,20 +62,15 @@ def board_facts(name: str) -> Board | None:
         sheet.memory_bandwidth_gb_s * 1e9,
         fabric * 1e9,
         bool(sheet.dense_bf16_tflops),
+        1e12 * (sheet.fp32_tflops or 0.0),
     )
-
-
-@functools.cache
-def _rates() -> tuple[tuple[float, float, float], float]:
-    mfu = parameter("mfu")
-    return (mfu.low, mfu.value, mfu.high), parameter("network_gb_s").value * 1e9
 
 
 def flops_per_token(job: TrainingJob) -> float:
     """Floating point operations a token: 6 a parameter that a token visits, and causal attention.
 
-    LoRA saves 2 of 6, a reference adds 2.
-
+    An embedding is looked up; the head multiplies, also where it shares the embedding's parameters. LoRA saves 2 of 6,
+    a reference adds 2.
 
     Examples
     --------
@@ -77,17 +79,27 @@ def flops_per_token(job: TrainingJob) -> float:
     41.3
     """
     model = job.model
-    visits = (4.0 if job.frozen else 6.0) + 2.0 * job.reference
-    dense = visits * (model.params(active=True) - model.embedding_params())
-    return dense + (6.0 + 2.0 * job.reference) * model.layers * job.seq * model.q_width
+    visits = _visits(job)
+    looked_up = 0 if model.tied or model.kind == "diffusion" else model.embedding_params()
+    return (
+        visits * (model.params(active=True) - looked_up)
+        + (6.0 + 2.0 * job.reference) * model.layers * job.seq * model.q_width
+    )
+
+
+def _visits(job: TrainingJob) -> float:
+    return (4.0 if job.frozen else 6.0) + 2.0 * job.reference
 
 
 def tokens_per_s(job: TrainingJob, board: Board) -> tuple[float, float, float]:
     """Tokens a second of the whole job: low, expected and high.
 
-    Computing at the model FLOP/s utilisation of tuned jobs, all-reduces of tensor parallelism inside a node, the
-    bubble ``(p - 1) / m`` of a pipeline, and gradients or parameters over the fabric or the network as far as they
-    cannot hide behind computing.
+    Of a tuned tool, computing takes what the model FLOP/s utilisation of published runs says. One that launches kernel
+    after kernel takes matrix products at a share of the peak, and beside them what those kernels move through memory:
+    what forward keeps, logits, the optimiser's state; at least what the host takes to launch a layer. To that come
+    all-reduces of tensor parallelism inside a node, the bubble ``(p - 1) / m`` of a pipeline, and gradients or
+    parameters over the fabric or the network as far as they cannot hide behind computing. fp32 computes at the peak of
+    fp32: TF32 is off in PyTorch unless switched on.
 
     Examples
     --------
@@ -96,10 +108,9 @@ def tokens_per_s(job: TrainingJob, board: Board) -> tuple[float, float, float]:
     >>> [round(rate / 8) for rate in tokens_per_s(job, board_facts("H100-80GB-SXM5"))]  # published: 10643
     [6974, 9764, 10926]
     """
-    rates, network = _rates()
-    link = board.fabric if job.tp * job.shards <= NODE else network
+    link = board.fabric if job.tp * job.shards <= NODE else parameter("network_gb_s").value * 1e9
     per_step = job.tokens * job.shards * job.accumulation
-    low, value, high = (per_step / _step_s(job, board, mfu, link) for mfu in rates)
+    low, value, high = (per_step / _step_s(job, board, end, link) for end in ("low", "value", "high"))
     return low, value, high
 
 
@@ -117,21 +128,53 @@ def slower_beyond_a_node(board: Board) -> tuple[float, float, float]:
     from gpuplanner.sizing.predict.describe import preset
 
     job = TrainingJob(preset("llama-2-7b"), 2048, 4, 4, dp=16, sharding="fsdp")
-    mfu, known = parameter("mfu").value, parameter("network_gb_s")
-    together = _step_s(job, board, mfu, board.fabric)
+    known = parameter("network_gb_s")
+    together = _step_s(job, board, "value", board.fabric)
     best, expected, worst = (
-        _step_s(job, board, mfu, min(rate * 1e9, board.fabric)) / together
+        _step_s(job, board, "value", min(rate * 1e9, board.fabric)) / together
         for rate in (known.high, known.value, known.low)
     )
     return best, expected, worst
 
 
-def _step_s(job: TrainingJob, board: Board, mfu: float, link: float) -> float:
+@functools.cache
+def _figure(name: str, end: str) -> float:
+    """A parameter where it makes for the least (`low`), the expected (`value`) or the highest speed (`high`)."""
+    known = parameter(name)
+    slows = name.startswith("eager_") and name != "eager_matmul_share"
+    return float(getattr(known, {"low": "high", "high": "low"}.get(end, end) if slows else end))
+
+
+def _micro_s(job: TrainingJob, board: Board, end: str) -> tuple[float, float]:
+    """Seconds that a GPU computes for a micro-batch, and for the optimiser's step where that is not among them."""
+    split = job.tp * job.pp
+    visits = _visits(job)
+    again = _AGAIN[job.recompute]
+    work = job.tokens * flops_per_token(job) * (visits + 2.0 * again) / visits / split
+    peak = board.flops
+    if job.regime == "fp32":
+        peak = board.fp32_flops or peak
+    if not job.eager or job.model.kind == "diffusion":
+        return work / (peak * _figure("mfu", end) * job.tokens / (job.tokens + _RAMP_TOKENS)), 0.0
+    share, passes, logit_bytes, step_passes, layer_s = (_figure(name, end) for name in _EAGER)
+    model = job.model
+    kept = passes * (1 + again / 2) * sum(layer_bytes(job)) * model.layers / split
+    kept += logit_bytes * job.tokens * model.vocab / job.tp
+    launched = (
+        layer_s * model.layers / job.pp * (1 + 0.6 * again) * (1.8 if methods()[job.method].adapts else 1)
+    )
+    moved = (
+        0.0 if job.frozen else regime_bytes(job.regime)[0] * stage_params(model, job.tp, job.pp) / job.shards
+    )
+    micro = max(work / (peak * share) + kept / board.memory_bandwidth, launched)
+    return micro, step_passes * moved / board.memory_bandwidth
+
+
+def _step_s(job: TrainingJob, board: Board, end: str, link: float) -> float:
     """Seconds of a step of the whole job, its gradients and parameters going over a link of so many bytes/s."""
     model, t, p, d = job.model, job.tp, job.pp, job.shards
     micro = job.tokens
-    work = micro * flops_per_token(job) * _RECOMPUTE[job.recompute] / (t * p)
-    ramp = micro / (micro + _RAMP_TOKENS)
+    compute, optimiser = _micro_s(job, board, end)
     reduce_s = 0.0
     if t > 1:
         once = 2.0 * (t - 1) / t * micro * model.hidden * 2.0
@@ -143,6 +186,5 @@ def _step_s(job: TrainingJob, board: Board, mfu: float, link: float) -> float:
     if d > 1:
         rounds = 3.0 * job.accumulation if job.sharding in ("fsdp", "zero3") else 2.0
         moved = rounds * (d - 1) / d * share / link
-    compute = work / (board.flops * mfu * ramp)
-    step = (compute + reduce_s) * (job.accumulation + p - 1)
+    step = (compute + reduce_s) * (job.accumulation + p - 1) + optimiser
     return float(step + max(0.0, moved - _HIDDEN * compute * job.accumulation))

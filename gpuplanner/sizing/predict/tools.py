@@ -77,8 +77,8 @@ class ToolFact:
     source: str
 
 
-_OF_PLANS = ("called", "launch", "parallel", "modes")
-"""Facts that say how a tool is started, not what it does to memory."""
+_OF_PLANS = ("called", "launch", "parallel", "modes", "kernels")
+"""Facts that say how a tool is started and how fast it is, not what it does to memory."""
 
 
 def what_it_does(tool: str, tags: Iterable[str]) -> list[ToolFact]:

@@ -192,6 +192,7 @@ def _answered(
     unasked = facts["lora_targets"] if "lora" in tags else "all"
     targets = method.targets or targets_called(text.get("lora_targets", unasked))
     optimizer = words["optimizer"] or meaning("optimizer", facts.get("optimizer", "adamw"))
+    compiled = (words["compile"] or facts.get("torch_compile")) == "yes"
     micro, rank = count(text, "micro_batch"), int(method.counts["rank"] or facts["lora_rank"])
     job = TrainingJob(
         model, seq, micro, count(text, "grad_accum"), method.name,
@@ -209,8 +210,8 @@ def _answered(
         recompute=words["recompute"] or facts["recompute"], dropout=facts.get("dropout") == "yes",
         flash=words["attention"] != "scores", offload={"none": ""}.get(words["offload"], words["offload"]),
         inputs_offloaded=facts.get("inputs_offloaded") == "yes" and not words["recompute"],
-        compiled=(words["compile"] or facts.get("torch_compile")) == "yes", logits_bytes=float(facts["logits_bytes"]),
-        loss_chunks=int(facts.get("loss_chunks", 1)),
+        compiled=compiled, eager=not compiled and facts["kernels"] == "eager",
+        logits_bytes=float(facts["logits_bytes"]), loss_chunks=int(facts.get("loss_chunks", 1)),
         loss_gib=float(facts.get("loss_gib", 0)), fused_step=facts.get("fused_step") == "yes",
         step_in_backward=facts.get("step_in_backward") == "yes",
         gradients_whole=facts.get("gradients_whole") == "yes" and sharding == "fsdp",
