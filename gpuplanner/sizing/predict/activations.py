@@ -6,6 +6,9 @@ from gpuplanner.sizing.predict.adapters import dense_bytes
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.methods import matrices, methods
 
+AUTOCAST = "amp"
+"""Regime of fp32 weights, of which matrix products read copies in 16 bit."""
+
 
 def layer_bytes(job: TrainingJob) -> tuple[float, float]:
     """Bytes a layer keeps for a micro-batch: what tensor parallelism does not split, and what it does.
@@ -31,14 +34,14 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
     model, h = job.model, job.model.hidden
     wide = 2.0 if job.regime == "fp32" else 1.0
     q, kv, f = model.q_width / h, model.kv_width / h, model.mlp_width / h
-    inputs = 2.0 * min(model.norms, 2)
-    outputs, products = inputs, 2.0 * f
-    upcast = 7.0 * model.norms / 2 * (model.norm == "rms" and not job.compiled)
+    frozen = methods()[job.method].base == "frozen"
+    inputs, outputs, upcast = _norm_bytes(job, frozen=frozen)
+    products = 2.0 * f
     mlp = (6.0 if job.compiled else 8.0) * f if model.gated else 4.0 * f
     if job.composed_gelu and not job.compiled and not model.gated:
         mlp = _composed_gelu(job) * f
     split = 4 * q + 4 * kv + mlp + (2 * q + 2 * kv if job.qkv_kept else 0.0)
-    if methods()[job.method].base == "frozen" and not job.inputs_kept:
+    if frozen and not job.inputs_kept:
         outputs, split = 0.0, split - products
     if job.compiled:
         outputs = 0.0
@@ -50,6 +53,23 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
     return whole, (split + added) * per_token + rows
 
 
+def _norm_bytes(job: TrainingJob, *, frozen: bool) -> tuple[float, float, float]:
+    """Of a layer's norms, by token and hidden element: inputs, outputs as matrices read them, and what an upcast adds.
+
+    Autocast of fp32 weights has a residual in fp32, and makes a copy in 16 bit for each matrix that reads a norm
+    (queries, keys and values of grouped or gated models are matrices of their own); so it does for each adapter.
+    """
+    model = job.model
+    norms = min(model.norms, 2)
+    rms = model.norm == "rms" and not job.compiled
+    if job.eager and not frozen and job.regime == AUTOCAST:
+        apart = model.gated or model.kv_width != model.q_width or model.kind == "encoder"
+        return 4.0 * norms, 2.0 * ((3 if apart else 1) + (2 if model.gated else 1)), 4.0 * model.norms * rms
+    if frozen and job.inputs_each:
+        return 4.0 * norms, 0.0, 4.0 * (model.norms - norms) * rms
+    return 2.0 * norms, 2.0 * norms, 3.5 * model.norms * rms
+
+
 def _composed_gelu(job: TrainingJob) -> float:
     """Bytes by the MLP's width that ``0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`` keeps, one operation after another.
 
@@ -57,7 +77,7 @@ def _composed_gelu(job: TrainingJob) -> float:
     follows of it fp32, and casts the product for the matrix behind it.
     """
     regime = job.adapter_regime if job.frozen else job.regime
-    return 4.0 + 4.0 + 4.0 + 2.0 + 2.0 if regime in ("amp", "amp18") else 5 * 2.0
+    return 4.0 + 4.0 + 4.0 + 2.0 + 2.0 if regime == AUTOCAST or job.inputs_each else 5 * 2.0
 
 
 def _adapter_elements(job: TrainingJob) -> float:
@@ -73,6 +93,8 @@ def _adapter_elements(job: TrainingJob) -> float:
     adapted = {name: (into / h, out / h) for name, into, out in matrices(job.model, job.lora_targets)}
     if kept := method.counts["kept_out"]:
         return kept * sum(out for _, out in adapted.values())
+    if job.inputs_each and not job.lora_dropout:
+        return 2.0 * sum(into for into, _ in adapted.values())
     outs = 0.0 if job.compiled else 2.0 * sum(out for _, out in adapted.values())
     if job.lora_dropout:
         fused = [name for name in adapted if name in ("q", "k", "v")][1:] if job.lora_fused_qkv else []

@@ -78,6 +78,7 @@ class TrainingJob:
     embedding_bytes: float = 2.0
     quantised_head: bool = False
     inputs_kept: bool = False
+    inputs_each: bool = False
     qkv_kept: bool = False
     lora_rank: int = 8
     lora_targets: tuple[str, ...] = ("q", "v")

@@ -8,6 +8,7 @@ from gpuplanner.catalog import parameter
 from gpuplanner.sizing.predict.adapters import beside_params
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.static import FULLY, regime_bytes
+from gpuplanner.sizing.predict.tools import figures
 
 GIB = 2.0**30
 
@@ -26,16 +27,24 @@ def bucket_bytes(job: TrainingJob, params: float) -> float:
 def step_bytes(job: TrainingJob, params: float) -> float:
     """Temporary of an optimiser step that is not fused: one more copy of a moment of what is trained.
 
+    An optimiser that goes through the matrices one by one has temporaries of the largest.
+
     References
     ----------
     .. [1] docs.pytorch.org, torch.optim.AdamW: foreach needs about the size of the parameters more.
     """
-    if job.fused_step or job.step_in_backward or job.offload:
+    if job.step_in_backward or job.offload:
+        return 0.0
+    regime = job.adapter_regime if job.frozen else job.regime
+    half = job.shards if job.sharding in (*FULLY, "zero1", "zero2") else 1
+    if one := figures("optimizer", job.optimizer, "step_bytes"):
+        model = job.model
+        largest = max(model.embedding_params(), model.hidden * model.mlp_width) / job.tp
+        return 0.0 if job.frozen else (one[0] + 2 * (regime == "pure")) * largest / half
+    if job.fused_step:
         return 0.0
     trained = beside_params(job) if job.frozen else params
-    regime = job.adapter_regime if job.frozen else job.regime
     each = 2.0 if regime == "pure" else 4.0
-    half = job.shards if job.sharding in (*FULLY, "zero1", "zero2") else 1
     return each * trained / half if regime_bytes(regime, job.optimizer)[2] else 0.0
 
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpuplanner.sizing.predict.activations import activation_bytes
+from gpuplanner.sizing.predict.activations import AUTOCAST, activation_bytes
 from gpuplanner.sizing.predict.adapters import adapter_bytes
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.overheads import GIB, bucket_bytes, context_bytes, slack_share, step_bytes
 from gpuplanner.sizing.predict.static import (
+    FULLY,
     dequantised_bytes,
     frozen_bytes,
     gathered_bytes,
@@ -89,6 +90,12 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
     )
     first, last, working = activation_bytes(job)
     logits, step = logits_bytes(job), step_bytes(job, stage)
+    if not job.frozen and job.regime == AUTOCAST and job.sharding not in FULLY:
+        copies = 2.0 * stage
+        if job.recompute == "full":  # they go as forward ends
+            logits += copies
+        else:
+            first, last = first + copies, last + copies
     if (job.pp > 1 and first + working >= last + max(working, logits)) or working >= logits:
         kept, logits = max(first, last) + working, 0.0
     else:

@@ -9,7 +9,7 @@ from gpuplanner.catalog import board_spec, find_any_board, parameter
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.sizing.predict.activations import layer_bytes
 from gpuplanner.sizing.predict.job import TrainingJob
-from gpuplanner.sizing.predict.methods import methods
+from gpuplanner.sizing.predict.methods import matrices, methods
 from gpuplanner.sizing.predict.static import regime_bytes, stage_params
 
 NODE = 8
@@ -158,7 +158,10 @@ def _micro_s(job: TrainingJob, board: Board, end: str) -> tuple[float, float]:
         return work / (peak * _figure("mfu", end) * job.tokens / (job.tokens + _RAMP_TOKENS)), 0.0
     share, passes, logit_bytes, step_passes, layer_s = (_figure(name, end) for name in _EAGER)
     model = job.model
-    kept = passes * (1 + again / 2) * sum(layer_bytes(job)) * model.layers / split
+    kept = sum(layer_bytes(job))
+    if job.inputs_each:  # what adapters add to each output is moved and not kept
+        kept += 2.0 * job.tokens * sum(out for _, _, out in matrices(model, job.lora_targets))
+    kept *= passes * (1 + again / 2) * model.layers / split
     kept += logit_bytes * job.tokens * model.vocab / job.tp
     launched = (
         layer_s * model.layers / job.pp * (1 + 0.6 * again) * (1.8 if methods()[job.method].adapts else 1)

@@ -35,7 +35,7 @@ def test_runs_that_were_measured_lie_in_the_interval(run):
     job = question(row).job
     low, rate, high = tokens_per_s(job, H200)
     assert low < job.tokens / step_s < high
-    assert rate == pytest.approx(job.tokens / step_s, rel=0.2)
+    assert rate == pytest.approx(job.tokens / step_s, rel=0.25)
 
 
 def test_fp32_is_no_faster_than_its_peak():

@@ -161,6 +161,22 @@ def _regimes(row: WordedRow, tags: set[str], facts: Mapping[str, str]) -> tuple[
     return regime, adapters, weight
 
 
+def _fused(optimizer: str, facts: Mapping[str, str]) -> bool:
+    """Whether a step has no temporary: names of optimisers say so before the tool's habit does."""
+    if "fused" in optimizer.lower() or optimizer.lower() in ("adamw_torch", "adamw_hf"):
+        return "fused" in optimizer.lower()
+    return facts.get("fused_step") == "yes"
+
+
+def _keeps_scores(model: Architecture, words: Mapping[str, str], regime: str) -> bool:
+    """Whether attention keeps its score matrix: as stated, or because no kernel has what is asked for.
+
+    Of PyTorch's kernels that take keys and values by groups, flash needs 16 bit, and the other one keeps the scores
+    (docs.pytorch.org, scaled_dot_product_attention).
+    """
+    return words["attention"] == "scores" or (regime == "fp32" and model.kv_width < model.q_width)
+
+
 def _answered(
     row: WordedRow, model: Architecture, seq: int, most: float | None = None,
     family: str = "", board: float | None = None, called: str = "",
@@ -203,16 +219,18 @@ def _answered(
         embedding_bytes=float(facts.get("embedding_bytes", 2)), selective=facts["selective"],
         sequence_parallel=facts.get("sequence_parallel") == "yes" and parallel["tp"] > 1,
         quantised_head=facts.get("quantised_head") == "yes", inputs_kept=facts.get("inputs_kept") == "yes",
+        inputs_each=facts.get("lora_inputs") == "each" and row.method.adapts and not compiled,
         lora_rank=int(number(text, "lora_rank") or rank), lora_targets=targets,
         lora_fused_qkv=facts.get("lora_fused_qkv") == "yes", lora_dropout=facts.get("lora_dropout") != "0",
         trained_layers=min(int(number(text, "trained_layers") or method.layers), model.layers),
         **parallel, sharding=sharding,
         recompute=words["recompute"] or facts["recompute"], dropout=facts.get("dropout") == "yes",
-        flash=words["attention"] != "scores", offload={"none": ""}.get(words["offload"], words["offload"]),
+        flash=not _keeps_scores(model, words, regime),
+        offload={"none": ""}.get(words["offload"], words["offload"]),
         inputs_offloaded=facts.get("inputs_offloaded") == "yes" and not words["recompute"],
         compiled=compiled, eager=not compiled and facts["kernels"] == "eager",
         logits_bytes=float(facts["logits_bytes"]), loss_chunks=int(facts.get("loss_chunks", 1)),
-        loss_gib=float(facts.get("loss_gib", 0)), fused_step=facts.get("fused_step") == "yes",
+        loss_gib=float(facts.get("loss_gib", 0)), fused_step=_fused(text.get("optimizer", ""), facts),
         step_in_backward=facts.get("step_in_backward") == "yes",
         gradients_whole=facts.get("gradients_whole") == "yes" and sharding == "fsdp",
         composed_gelu=model.gelu_new and facts.get("composed_gelu") == "yes",

@@ -1,0 +1,37 @@
+"""Runs that were measured on a GPU of our own, to which no memory was fitted."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def runs():
+    spec = importlib.util.spec_from_file_location("training_runs", ROOT / "benchmarks" / "training_runs.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_memory_and_speed_of_strangers_hold(runs):
+    ran, lost = runs.compare()
+    for number in "12":
+        found = runs.figures([row for row in ran if row["set"] == number])
+        assert found["runs"] > 30
+        assert found["accuracy"] >= 0.9
+        assert found["below the bound"] >= 0.95
+        assert found["bound / measured"] <= 1.35
+        assert found["seconds in their range"] >= 0.85
+        assert found["factor of error, mean"] <= 1.2
+    assert lost
+    assert all(row["p_oom"] > 0.05 for row in lost)
+
+
+def test_the_page_is_made_of_the_runs(runs):
+    """The page says what the code says now, but for the last digits."""
+    page = runs.page(*runs.compare())
+    assert page.splitlines()[: len(runs.WORDS)] == runs.PAGE.read_text().splitlines()[: len(runs.WORDS)]
+    assert len(page.splitlines()) == len(runs.PAGE.read_text().splitlines())
