@@ -21,6 +21,8 @@ _RAMP_TOKENS = 256.0
 _AGAIN = {"none": 0.0, "selective": 0.24, "full": 1.0}
 """Share of forward that is computed again in backward."""
 _EAGER = ("eager_matmul_share", "eager_passes", "eager_logit_bytes", "eager_step_passes", "eager_layer_s")
+_EAGER_RATE = 23e9
+"""Bytes a second that a multiprocessor moves at most for kernels that are not fused, however fast the memory is."""
 """Parameters of a tool that launches kernel after kernel."""
 
 
@@ -35,6 +37,7 @@ class Board:
     fabric: float
     bf16: bool = True
     fp32_flops: float = 0.0
+    multiprocessors: int = 0
 
 
 @functools.cache
@@ -63,6 +66,7 @@ def board_facts(name: str) -> Board | None:
         fabric * 1e9,
         bool(sheet.dense_bf16_tflops),
         1e12 * (sheet.fp32_tflops or 0.0),
+        sheet.sm_or_cu_count or 0,
     )
 
 
@@ -169,8 +173,9 @@ def _micro_s(job: TrainingJob, board: Board, end: str) -> tuple[float, float]:
     moved = (
         0.0 if job.frozen else regime_bytes(job.regime)[0] * stage_params(model, job.tp, job.pp) / job.shards
     )
-    micro = max(work / (peak * share) + kept / board.memory_bandwidth, launched)
-    return micro, step_passes * moved / board.memory_bandwidth
+    rate = min(board.memory_bandwidth, board.multiprocessors * _EAGER_RATE or board.memory_bandwidth)
+    micro = max(work / (peak * share) + kept / rate, launched)
+    return micro, step_passes * moved / rate
 
 
 def _step_s(job: TrainingJob, board: Board, end: str, link: float) -> float:
