@@ -275,6 +275,7 @@ class _Month:
             "study": _sha(study.to_json()), "seed": self.scenario.seed, "action": decision.action,
             "sentence": decision.sentence, "saving_gpu_hours_per_week": decision.saving.value,
             "fleet_gpus": decision.fleet_gpus, "gpus": decision.gpus,
+            "fleet_inferred": int(decision.fleet_inferred),
         }  # fmt: skip
         if plan is not None:
             facts |= {name: getattr(plan, name) for name in PLAN_FACTS}

@@ -86,6 +86,7 @@ def _cautions(known: History, priced: Money) -> list[str]:
         texts = [text for text in texts if text != ONE_POOL]
     texts += known.fleet.remarks()
     texts += [text for text in [known.trace.stated.shortened] if text]
+    texts += known.how_played()
     if known.fleet.in_catalogue:
         texts += priced.missing
     return texts

@@ -366,6 +366,8 @@ def test_the_overview_leads_to_what_is_there_and_says_which_nodes_came(half_year
     assert "2026-02: The fleet changed: &lt;b&gt;n9 came (+4 GPUs): 8 GPUs, 4 before." in page
     assert "2026-01: The fleet" not in page
     assert "the disk is &lt;full&gt;" in page
+    assert "inferred" not in page
+    assert ">+0<" not in page, "months that promised nothing are no rows"
     assert "<script" not in page
     assert "default-src 'none'" in page
     mail = email.message_from_bytes((tmp_path / "out/mail/2026-02.eml").read_bytes(), policy=default)

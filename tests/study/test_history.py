@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import polars as pl
@@ -10,6 +11,7 @@ import pytest
 from gpuplanner.inbox import read, write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import describe
+from gpuplanner.study.decision.asked import asked_of
 from gpuplanner.study.past import history as history_room
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.explore import open_inbox
@@ -71,3 +73,20 @@ def test_readings_of_a_long_list_begin_with_its_jobs(monkeypatch):
     monkeypatch.setattr(history_room, "MOST_JOBS", 2000)
     found = study_trace(Scenario(history_days=7))
     assert found.samples["time"].min() >= begin_of(found)
+
+
+def test_of_very_many_jobs_ways_are_played_on_the_last_days_and_said_so(monkeypatch):
+    asked = Scenario(history_days=28)
+    whole = history(asked)
+    assert whole.played_since == whole.recent
+    assert whole.how_played() == []
+    came = whole.jobs.filter(pl.col("submit_time") >= whole.plan_start - timedelta(days=12)).height
+    monkeypatch.setattr(history_room, "MOST_PLAYED", came + 1)
+    known = replace(whole)  # what is kept of it is not looked up again
+    assert known.plan_start - known.played_since == timedelta(days=12)
+    assert f"on its last 12 days, of {came:,} jobs." in known.how_played()[0]
+    played = asked_of(known)
+    assert played.zero == known.played_since
+    assert known.recent == whole.recent, "forecasts look at all of the recent past"
+    monkeypatch.setattr(history_room, "MOST_PLAYED", 10)
+    assert replace(whole).played_since == known.plan_start - timedelta(days=7)

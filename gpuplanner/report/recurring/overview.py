@@ -12,6 +12,7 @@ from gpuplanner.report import page
 from gpuplanner.report.recurring.chain import DONE, Chain, MonthRecord, ledger_of
 from gpuplanner.report.words import safe
 from gpuplanner.study.forecast_ledger import read_ledger, record_of
+from gpuplanner.study.recurring.gate import INFERRED
 from gpuplanner.study.recurring.nodes_seen import nodes_changed
 from gpuplanner.study.savings_ledger import outcomes, read_savings, savings_file, standing_table
 
@@ -34,7 +35,9 @@ FORECASTS = {
 def chain_page(chain: Chain, out: Path, locale: str = "en") -> str:
     """The page of a folder of months; it leads to nothing that is not in the folder."""
     told = [one for one in chain.months if one.has_data]
-    parts = [page.section("Months", *_months(chain), *_changed(told), _links(chain, out))]
+    guessed = [one.month for one in told if one.facts.get("fleet_inferred")]
+    notes = [page.note(f"{', '.join(guessed)}: {INFERRED}.")] if guessed else []
+    parts = [page.section("Months", *_months(chain), *notes, *_changed(told), _links(chain, out))]
     if told:
         ledger = ledger_of(out, told[-1].month)
         parts += [page.section("Savings: promised and realised", *_savings(ledger)),
@@ -107,6 +110,8 @@ def _savings(ledger: Path) -> list[str]:
     if not rows:
         text = "A promise is due when the month after it has been reported, on a fleet with a list of nodes."
         return [page.note(text)]
+    if not any(one.promised or one.realised for one in outcomes(months)):
+        return [page.note("Nothing was promised in the months that came due, and nothing saved.")]
     schema = {name: pl.String if name in ("month", "seen") else pl.Float64 for name in SAVINGS}
     standing = standing_table(months)
     hours, worth = standing["saved_gpu_hours"].sum(), standing["total_usd"][-1]

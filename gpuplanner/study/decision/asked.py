@@ -117,14 +117,14 @@ class Asked:
 
 
 def asked_of(known: History) -> Asked:
-    """Read the jobs of the recent past as requests on today's nodes.
+    """Read the jobs of the recent past, or of its last days where it has very many, as requests on today's nodes.
 
     Jobs that state no start, where others do, are kept: they waited to the end of the observation. Where none does,
     all are taken to have started when they came.
     """
     nodes = todays_nodes(known)
     board = known.fleet.board
-    zero, end = known.recent, known.plan_start
+    zero, end = known.played_since, known.plan_start
     live = (pl.col("end_time").is_null() | (pl.col("end_time") > zero)) & (pl.col("gpus") > 0)
     mask = known.jobs.select(
         live & pl.col("run_s").is_not_null() & pl.col("submit_time").is_not_null()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -31,6 +32,8 @@ VIEWS = ("whole", "requested", "rightsized")
 
 MOST_JOBS = 1 << 20
 """Jobs that a study holds at once, if the month and the recent past that it looks at have no more."""
+MOST_PLAYED = 400_000
+"""Jobs on which ways to run the fleet are played, if a week has no more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +65,28 @@ class History:
     recent: datetime
     plan_start: datetime
     fleet: PlannedFleet
+
+    @cached_property
+    def played_since(self) -> datetime:
+        """Begin of the time on which ways to run the fleet are played: the recent past, or the last days of it.
+
+        Each way is played again and again: of more than :data:`MOST_PLAYED` jobs the latest do, and a week at least.
+        """
+        came = self.jobs.filter(pl.col("submit_time") >= self.recent)["submit_time"].sort()
+        if len(came) <= MOST_PLAYED:
+            return self.recent
+        days = (self.plan_start - came[-MOST_PLAYED]) // timedelta(days=1)
+        return max(self.recent, self.plan_start - timedelta(days=max(days, 7)))
+
+    def how_played(self) -> list[str]:
+        """A sentence for who reads what was played, where it is less than the recent past."""
+        if self.played_since == self.recent:
+            return []
+        days, came = (self.plan_start - self.played_since).days, self.jobs["submit_time"] >= self.played_since
+        asked = f"The recent past has more than {MOST_PLAYED:,} jobs"
+        return [
+            f"{asked}: ways to run the fleet were played on its last {days} days, of {came.sum():,} jobs."
+        ]
 
 
 def load_trace(data: str, *, columns: Sequence[str] | None = None) -> Dataset:
