@@ -282,10 +282,11 @@ def plot_waterfall(frame: pl.DataFrame, *, unit: str) -> ChartType:
         ),
         tooltip=tips(step="lever", amount=(unit, ",.1f"), low=("low", ",.1f"), high=("high", ",.1f")),
     )
-    ranges = (
-        base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
-    )
-    return theme.finish(alt.layer(bars, ranges), bands=order, room=48)
+    layers = [bars]
+    if rows["low"].is_not_null().any():
+        ranged = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
+        layers.append(ranged.encode(x="low:Q", x2="high:Q"))
+    return theme.finish(alt.layer(*layers), bands=order, room=48)
 
 
 def _held_by_tenant(

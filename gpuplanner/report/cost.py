@@ -143,6 +143,12 @@ def savings_record(months: tuple[SavingsMonth, ...]) -> Section:
         )
         return page.section(title, page.paragraph(waits))
     one = came[-1]
+    if not any(each.promised or each.realised for each in came):
+        still = (
+            f"No month before {one.next_month} promised to save anything, and none had fewer GPU-hours than "
+            f"{standing['month'][0]}, the frozen baseline. Work was {one.demand_ratio:.2f} times that of {one.month}."
+        )
+        return page.section(title, page.paragraph(still))
     steps = [("promised", one.promised, one.low, one.high), *((_STEPS[name], getattr(one, name), None, None)
              for name in _STEPS), ("realised", one.realised, None, None)]  # fmt: skip
     schema = {"step": pl.String} | dict.fromkeys(("amount", "low", "high"), pl.Float64)

@@ -165,5 +165,8 @@ def test_the_page_says_what_came_or_why_nothing_can(two_months):
     assert "the report of a later month says what came of it" in savings_record(first)
     text = savings_record(both)
     assert "2,688 by fewer GPUs held" in text
+    kept = replace(both[0].promise, gpu_hours=0.0, low=None, high=None, levers=())
+    nothing = [replace(one, promise=kept, seen=both[0].seen) for one in both]
+    assert "No month before" in savings_record(tuple(nothing))
     unseen = replace(first[0], seen=replace(first[0].seen, measured=False))
     assert "without a node list" in savings_record((unseen,))
