@@ -23,7 +23,7 @@ from gpuplanner.study.future.rolling import rolling
 START = datetime(2026, 1, 5, tzinfo=UTC)
 DAYS, FOLDS, HORIZON, GAP = 90, 8, 24, 6
 JOBS_A_DAY = 12
-FAST = ("Naive", "SeasonalNaive", "WeeklyNaive", "WeeklyMean", "HourOfDay")
+FAST = ("Naive", "SeasonalNaive", "WeeklyNaive", "WeeklyMean", "Reverting", "HourOfDay")
 
 
 def made_up(tenants: int, seed: int = 1) -> pl.DataFrame:

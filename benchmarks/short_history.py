@@ -2,7 +2,8 @@
 
 Each public trace is cut into windows of 5, 10 and 20 days as if the cluster had begun with them: of jobs submitted
 before nothing is known, and nothing of them counts in what came. Forecast are hours 6 to 30 behind each window, as
-``forecast`` does; judged are tenants with demand in a tenth of the window. Needs ``GPUPLANNER_DATA``.
+``forecast`` does; judged are tenants with demand in a tenth of the window. Ties shared out: a value that came and that
+an end of the interval states as well counts by those of its levels that lie inside. Needs ``GPUPLANNER_DATA``.
 """
 
 from __future__ import annotations
@@ -63,15 +64,27 @@ def told(trace: Dataset, days: int, cut: datetime) -> tuple[np.ndarray, np.ndarr
     return came.reshape(-1, HORIZON), np.array(said).reshape(-1, HORIZON, len(LEVELS))
 
 
+def ties_shared_out(actual: np.ndarray, said: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Coverage where a value that holds several levels counts by those of them that lie in the interval."""
+    levels, last = np.array(LEVELS), len(LEVELS) - 1
+    edges = np.array([0.0, *(levels[1:] + levels[:-1]) / 2, 1.0])
+    tied = np.isclose(said, actual[..., None], atol=1e-9)
+    low, high = edges[tied.argmax(axis=-1)], edges[last - tied[..., ::-1].argmax(axis=-1) + 1]
+    part = (np.minimum(high, levels[-1]) - np.maximum(low, levels[0])) / (high - low)
+    return np.asarray(np.where(tied[..., 0] | tied[..., -1], np.clip(part, 0.0, 1.0), inside))
+
+
 def measured(trace: Dataset, days: int, windows: int, offset: float) -> dict[str, float]:
     """Means over the windows, each a mean over its tenants."""
-    inside, width, loss, series = [], [], [], 0
+    inside, shared, width, loss, series = [], [], [], [], 0
     for cut in cuts(trace, days, windows, offset):
         came, said = told(trace, days, cut)
         if not len(came):
             continue
         series += len(came)
-        inside.append(((came >= said[..., 0]) & (came <= said[..., -1])).mean())
+        within = (came >= said[..., 0]) & (came <= said[..., -1])
+        inside.append(within.mean())
+        shared.append(ties_shared_out(came, said, within).mean())
         need = max(float(came.mean()), 1.0)
         width.append((said[..., -1] - said[..., 0]).mean() / need)
         loss.append(2 * realised(came, said, None).mean() / need)
@@ -81,6 +94,7 @@ def measured(trace: Dataset, days: int, windows: int, offset: float) -> dict[str
         "tenants": series,
         "in 90 %": float(np.mean(inside)),
         "±": error,
+        "ties shared out": float(np.mean(shared)),
         "width": float(np.median(width)),
         "pinball": float(np.median(loss)),
     }

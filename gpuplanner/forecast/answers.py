@@ -60,6 +60,6 @@ def say_known(
     return np.concatenate(means), np.concatenate(levels)
 
 
-def between(paths: tuple[np.ndarray, np.ndarray], median: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of what paths say and of the model Median."""
-    return (paths[0] + median) / 2, (paths[1] + median[..., None]) / 2
+def between(paths: tuple[np.ndarray, np.ndarray], reverting: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of what paths say and of the model Reverting."""
+    return (paths[0] + reverting) / 2, (paths[1] + reverting[..., None]) / 2

@@ -14,14 +14,14 @@ from gpuplanner.forecast.answers import between, origin_answers, series_answers
 from gpuplanner.forecast.candidates import (
     NEED_JOBS,
     RUN_OFF,
-    RUN_OFF_MEDIAN,
+    RUN_OFF_REVERTING,
     WITH_QUANTILES,
     Known,
     usable_candidates,
     with_parts,
 )
 from gpuplanner.forecast.grid import SeriesGrid, as_grid
-from gpuplanner.forecast.models import HISTORY_WEEKS, LEVELS, MODELS, rule_of
+from gpuplanner.forecast.models import HISTORY_WEEKS, LEVELS, MODELS, REVERTING, rule_of
 from gpuplanner.forecast.scores import seasonal_scale
 from gpuplanner.workers import Progress, Workers, in_turn
 
@@ -256,11 +256,11 @@ def backtest(
             cpu_s[RUN_OFF] += spent
         for each in (predicted, quantiles):
             each[RUN_OFF][np.isnan(actual)] = np.nan
-        if RUN_OFF_MEDIAN in wanted:
-            predicted[RUN_OFF_MEDIAN], quantiles[RUN_OFF_MEDIAN] = between(
-                (predicted[RUN_OFF], quantiles[RUN_OFF]), predicted["Median"]
+        if RUN_OFF_REVERTING in wanted:
+            predicted[RUN_OFF_REVERTING], quantiles[RUN_OFF_REVERTING] = between(
+                (predicted[RUN_OFF], quantiles[RUN_OFF]), predicted[REVERTING]
             )
-            cpu_s[RUN_OFF_MEDIAN] = cpu_s[RUN_OFF] + cpu_s["Median"]
+            cpu_s[RUN_OFF_REVERTING] = cpu_s[RUN_OFF] + cpu_s[REVERTING]
     cap = np.array([(caps or {}).get(uid, np.inf) for uid in grid.ids])
     spread = np.where(np.isnan(actual[..., 0]), np.nan, unit[:, :-1])
     return Backtest(

@@ -21,7 +21,7 @@ MOST = 3.0
 """It errs by no more than so many times the others' errors, and by no less than the inverse."""
 HALF_LIFE = 10.0
 """Origins after which an error counts half: levels drift, and a candidate is not for ever as good as it was."""
-LOOKS = 3.0
+LOOKS = 4.0
 """How many independent errors a series shows at an origin, in the correction for a finite sample: slots of one origin
 err together. Series err together too: they are taken for the fourth root of their number."""
 GROWTH, GROWTH_OF_PATHS = 0.3, 0.15

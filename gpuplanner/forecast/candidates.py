@@ -7,7 +7,15 @@ from typing import Protocol
 
 import numpy as np
 
-from gpuplanner.forecast.models import HISTORY_WEEKS, LEVELS, MODELS, NAIVE, SMOOTHED, usable_models
+from gpuplanner.forecast.models import (
+    HISTORY_WEEKS,
+    LEVELS,
+    MODELS,
+    NAIVE,
+    REVERTING,
+    SMOOTHED,
+    usable_models,
+)
 
 
 class Known(Protocol):
@@ -20,10 +28,10 @@ class Known(Protocol):
         """Sample paths of the demand from the origin on, shape (n_series, n_paths, steps)."""
 
 
-HOUR_OF_DAY, RUN_OFF, RUN_OFF_MEDIAN = "HourOfDay", "RunOff", "RunOffMedian"
-WITH_QUANTILES = (HOUR_OF_DAY, RUN_OFF, RUN_OFF_MEDIAN)
-NEED_JOBS = (RUN_OFF, RUN_OFF_MEDIAN)
-PARTS = {RUN_OFF_MEDIAN: (RUN_OFF, "Median")}
+HOUR_OF_DAY, RUN_OFF, RUN_OFF_REVERTING = "HourOfDay", "RunOff", "RunOffReverting"
+WITH_QUANTILES = (HOUR_OF_DAY, RUN_OFF, RUN_OFF_REVERTING)
+NEED_JOBS = (RUN_OFF, RUN_OFF_REVERTING)
+PARTS = {RUN_OFF_REVERTING: (RUN_OFF, REVERTING)}
 """Candidates that are made of others, which are tried wherever they are."""
 CANDIDATES = (*MODELS, *WITH_QUANTILES)
 """All candidates, from simple to elaborate: the models of a series alone, and those that say quantiles.
@@ -32,14 +40,15 @@ HourOfDay
     Quantiles of the same hour over four weeks.
 RunOff
     Quantiles of sample paths of what runs and what will come.
-RunOffMedian
-    The mean of those and of the model Median.
+RunOffReverting
+    The mean of those and of the model Reverting.
 """
 ALWAYS = (NAIVE, "SeasonalNaive", *SMOOTHED)
 """Yardsticks: in every table, whatever they cost."""
-OUTDONE = ("AutoETS",)
+OUTDONE = SMOOTHED
 """Yardsticks alone where jobs are known: the dearest, and what is said is no worse without (``docs/forecast.md``)."""
 COST_S = dict.fromkeys(CANDIDATES, 0.0002) | {
+    REVERTING: 0.003,
     "Median": 0.02,
     "AutoETS": 0.04,
     RUN_OFF: 0.01,
@@ -60,7 +69,7 @@ def usable_candidates(rule: str, *, length: int, season: int, week: int) -> tupl
     """
     alone = usable_models(rule, length=length, season=season, week=week)
     hours = (HOUR_OF_DAY,) if rule not in ("short", "constant") and season > 1 else ()
-    return (*alone, *hours, RUN_OFF, *((RUN_OFF_MEDIAN,) if "Median" in alone else ()))
+    return (*alone, *hours, RUN_OFF, *((RUN_OFF_REVERTING,) if REVERTING in alone else ()))
 
 
 def with_parts(models: Sequence[str]) -> tuple[str, ...]:
@@ -68,8 +77,8 @@ def with_parts(models: Sequence[str]) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> with_parts(["RunOffMedian"])
-    ('Naive', 'Median', 'RunOff', 'RunOffMedian')
+    >>> with_parts(["RunOffReverting"])
+    ('Naive', 'Reverting', 'RunOff', 'RunOffReverting')
     """
     wanted = {NAIVE, *models, *(part for model in models for part in PARTS.get(model, ()))}
     return tuple(model for model in CANDIDATES if model in wanted)
@@ -93,8 +102,8 @@ def affordable(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...],
 
     Examples
     --------
-    >>> affordable(0.05, 21)[1]
-    ('RunOff', 'RunOffMedian')
+    >>> affordable(0.1, 21)[1]
+    ('RunOff', 'RunOffReverting')
     """
     kept, left = list(CANDIDATES), []
     free = [model for model in CANDIDATES if model not in ALWAYS]

@@ -16,19 +16,20 @@ import numpy as np
 from gpuplanner.forecast.answers import between, say_alone, say_known
 from gpuplanner.forecast.backtest import Backtest
 from gpuplanner.forecast.calibrate import mean_at, quantiles_at
-from gpuplanner.forecast.candidates import HOUR_OF_DAY, NEED_JOBS, RUN_OFF, RUN_OFF_MEDIAN, Known, weighed
-from gpuplanner.forecast.models import LEVELS, NAIVE
+from gpuplanner.forecast.candidates import HOUR_OF_DAY, NEED_JOBS, RUN_OFF, RUN_OFF_REVERTING, Known, weighed
+from gpuplanner.forecast.models import LEVELS, NAIVE, REVERTING
 
 PRIOR = {
     NAIVE: 1.0,
     "SeasonalNaive": 1.15,
     "WeeklyNaive": 1.3,
     "WeeklyMean": 1.2,
+    REVERTING: 0.95,
     "Median": 0.95,
     "AutoETS": 1.0,
     HOUR_OF_DAY: 1.1,
     RUN_OFF: 0.75,
-    RUN_OFF_MEDIAN: 0.8,
+    RUN_OFF_REVERTING: 0.8,
 }
 """Pinball loss relative to the naive forecast that a candidate is believed to reach before it was tried here. Public
 traces stand behind it, see ``docs/forecast.md``."""
@@ -228,12 +229,12 @@ def ahead(judged: Judged, *, known: Known | None = None, seed: int = 1) -> tuple
             at = np.searchsorted(with_paths, rows)
             said = drawn[0][at], drawn[1][at]
         if model != RUN_OFF:
-            name = "Median" if model == RUN_OFF_MEDIAN else model
+            name = REVERTING if model == RUN_OFF_REVERTING else model
             pasts = [history[row][~np.isnan(history[row])] for row in rows]
             ahead_of = (test.gap, test.horizon, grid.season, grid.week)
             alone = [say_alone(past, name, *ahead_of) for past in pasts]
             own = np.array([one[0] for one in alone]), np.array([one[1] for one in alone])
-            said = between(said, own[0]) if model == RUN_OFF_MEDIAN else own
+            said = between(said, own[0]) if model == RUN_OFF_REVERTING else own
         every = np.zeros((len(grid.ids), *said[1].shape[1:]))
         every[rows] = said[1]
         calibrated = quantiles_at(test, model, end, outcome, judged.quantiles[model], every)[rows]

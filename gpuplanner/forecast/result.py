@@ -136,7 +136,7 @@ def weights_in_words(judged: Judged) -> list[str]:
     Returns
     -------
     list of str
-        One for each series, in their order: ``RunOff 70 %, Median 30 %``.
+        One for each series, in their order: ``RunOff 70 %, Naive 30 %``.
 
     Examples
     --------

@@ -258,7 +258,7 @@ def test_forecast_and_simulate_print_tables(command, quick, study):
     assert {row["model"] for row in json.loads(out)["scores"]} >= {
         "Naive",
         "SeasonalNaive",
-        "Median",
+        "Reverting",
         "RunOff",
     }
     assert json.loads(out)["jobs_left_out"] == {"request unknown": 0, "no GPU": 0}

@@ -78,8 +78,8 @@ def test_every_candidate_has_a_prior_and_comes_with_its_parts():
             kept, left = affordable(budget, folds)
             assert set(kept) | set(left) == set(CANDIDATES)
             assert with_parts(kept) == kept
-    assert {"RunOff", "RunOffMedian"} < set(affordable(1.0, 60)[0])
-    assert set(PARTS["RunOffMedian"]) < set(with_parts(["RunOffMedian"]))
+    assert {"RunOff", "RunOffReverting"} < set(affordable(1.0, 60)[0])
+    assert set(PARTS["RunOffReverting"]) < set(with_parts(["RunOffReverting"]))
 
 
 @pytest.fixture(scope="module")

@@ -46,10 +46,16 @@ def test_quarter_hours_are_too_fine_for_smoothing():
     ("rule", "length", "season", "week", "expected"),
     [
         ("full", 336, 24, 168, MODELS),
-        ("full", 335, 24, 168, ("Naive", "SeasonalNaive", "Median", "AutoETS")),
-        ("full", 100, 7, 7, ("Naive", "SeasonalNaive", "Median", "AutoETS")),
-        ("full", 100, 1, 1, ("Naive", "Median", "AutoETS")),
-        ("intermittent", 400, 24, 168, ("Naive", "SeasonalNaive", "WeeklyNaive", "WeeklyMean", "Median")),
+        ("full", 335, 24, 168, ("Naive", "SeasonalNaive", "Reverting", "Median", "AutoETS")),
+        ("full", 100, 7, 7, ("Naive", "SeasonalNaive", "Reverting", "Median", "AutoETS")),
+        ("full", 100, 1, 1, ("Naive", "Reverting", "Median", "AutoETS")),
+        (
+            "intermittent",
+            400,
+            24,
+            168,
+            ("Naive", "SeasonalNaive", "WeeklyNaive", "WeeklyMean", "Reverting", "Median"),
+        ),
         ("constant", 400, 24, 168, ("Naive",)),
     ],
 )
@@ -70,6 +76,24 @@ def test_naive_models_repeat_the_past(daily_wave):
     assert (predict(history, "Naive", 30, **HOURLY) == history[-1]).all()
     np.testing.assert_array_equal(predict(history, "SeasonalNaive", 48, **HOURLY), np.tile(history[-24:], 2))
     np.testing.assert_array_equal(predict(history, "WeeklyNaive", 168, **HOURLY), history[-168:])
+
+
+def test_departures_return_to_the_mean_day_as_they_did_before():
+    rng = np.random.default_rng(3)
+    day = 40 + 20 * np.sin(np.arange(24) * 2 * np.pi / 24)
+    departure = np.zeros(56 * 24)
+    for slot in range(1, len(departure)):
+        departure[slot] = 0.9 * departure[slot - 1] + rng.normal()
+    departure[-1] = 10.0
+    found = predict(np.tile(day, 56) + departure, "Reverting", 48, **HOURLY) - np.tile(day, 2)
+    assert found[0] == pytest.approx(9.0, abs=0.8)
+    assert found[11] == pytest.approx(10 * 0.9**12, abs=1.0)
+    assert abs(found[47]) < 2.0
+
+
+def test_after_a_few_days_a_departure_is_taken_to_stay():
+    history = np.repeat([3.0, 9.0], 36)
+    assert (predict(history, "Reverting", 24, **HOURLY)[[0, -1]] > [8.0, 6.0]).all()
 
 
 def test_median_lies_between_its_members(daily_wave):

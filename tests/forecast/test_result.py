@@ -48,7 +48,7 @@ def test_chosen_model_beats_naive_on_waves_and_its_error_is_told(result):
 
 
 def test_measured_coverage_is_near_what_is_promised(result):
-    waves = result.scores.filter(pl.col("rule") == "full", pl.col("model") == "Median")
+    waves = result.scores.filter(pl.col("rule") == "full", pl.col("model") == "Reverting")
     for name, level in (("coverage_50", 0.5), ("coverage_80", 0.8), ("coverage_90", 0.9)):
         assert waves[name].mean() == pytest.approx(level, abs=0.1)
 
