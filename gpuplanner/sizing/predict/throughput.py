@@ -10,7 +10,7 @@ from gpuplanner.hardware import load_gpu_model
 from gpuplanner.sizing.predict.activations import layer_bytes
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.methods import matrices, methods
-from gpuplanner.sizing.predict.static import regime_bytes, stage_params
+from gpuplanner.sizing.predict.static import FULLY, regime_bytes, stage_params
 
 NODE = 8
 """GPUs of a node that share a fabric."""
@@ -21,6 +21,10 @@ _RAMP_TOKENS = 256.0
 _AGAIN = {"none": 0.0, "selective": 0.24, "full": 1.0}
 """Share of forward that is computed again in backward."""
 _EAGER = ("eager_matmul_share", "eager_passes", "eager_logit_bytes", "eager_step_passes", "eager_layer_s")
+_ADAPTED = 1.8
+"""Kernels of a layer with adapters beside its matrices, by those of one without; 0.6 more where forward comes again."""
+_UNPACKED = 4.5
+"""Bytes moved for a weight of 4 bits that is unpacked to 16 for a matrix product: 0.5, 2 and 2."""
 _EAGER_RATE = 23e9
 """Bytes a second that a multiprocessor moves at most for kernels that are not fused, however fast the memory is."""
 """Parameters of a tool that launches kernel after kernel."""
@@ -167,15 +171,15 @@ def _micro_s(job: TrainingJob, board: Board, end: str) -> tuple[float, float]:
         kept += 2.0 * job.tokens * sum(out for _, _, out in matrices(model, job.lora_targets))
     kept *= passes * (1 + again / 2) * model.layers / split
     kept += logit_bytes * job.tokens * model.vocab / job.tp
-    launched = (
-        layer_s * model.layers / job.pp * (1 + 0.6 * again) * (1.8 if methods()[job.method].adapts else 1)
-    )
-    moved = (
-        0.0 if job.frozen else regime_bytes(job.regime)[0] * stage_params(model, job.tp, job.pp) / job.shards
-    )
+    if job.quantization:  # read, written and read again in 16 bit for each pass
+        kept += _UNPACKED * (2 + again) * model.params() / split
+    adapts = methods()[job.method].adapts
+    launched = layer_s * model.layers / job.pp * (1 + 0.6 * again) * (_ADAPTED if adapts else 1)
+    share_of = job.shards if job.sharding in (*FULLY, "zero1", "zero2") else 1
+    moved = regime_bytes(job.regime)[0] * stage_params(model, job.tp, job.pp) / share_of
     rate = min(board.memory_bandwidth, board.multiprocessors * _EAGER_RATE or board.memory_bandwidth)
     micro = max(work / (peak * share) + kept / rate, launched)
-    return micro, step_passes * moved / rate
+    return micro, 0.0 if job.frozen else step_passes * moved / rate
 
 
 def _step_s(job: TrainingJob, board: Board, end: str, link: float) -> float:
