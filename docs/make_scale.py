@@ -235,8 +235,7 @@ HEADS = {
     "|---|---|---|---|---|---|---|",
     "STUDIED": "| million jobs | describe, CPU s | GiB | forecast, CPU s | GiB | report of a month, CPU s | GiB |\n"
     "|---|---|---|---|---|---|---|",
-    "WORKERS": "| a sweep of 384 plays | CPU s of all | of the one that deals out | of each worker | wall s | same table "
-    "|\n"
+    "WORKERS": "| a sweep of 384 plays | CPU s of all | of who deals out | of each worker | wall s | same table |\n"
     "|---|---|---|---|---|---|",
     "PAPER": "| of 100,000 GPUs over three years | | |\n|---|---|---|",
 }
