@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export GPUPLANNER_DATA ?= ../shared/data
+# Tests start many processes: each would compile every module that it loads, of the libraries as well.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-fast test-long test-core-alone test-prometheus test-slurm replay-slurm test-mig-parted test-crds mutants lint format sample bench notebook dashboard docs docs-site lock clean
 
