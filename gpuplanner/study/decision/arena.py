@@ -19,6 +19,8 @@ from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 DRAWS = 7
 """Replays: the first as it was, the others with each job ready a little later."""
+FEW_DRAWS, MANY_JOBS = 3, 100_000
+"""Replays where more than so many jobs are judged: what classes of them wait hardly differs between replays."""
 JITTER_S = 30.0
 """By how much at most: two schedulers do not look at their queues in the same second."""
 CARRIED_S = 7200.0
@@ -119,6 +121,7 @@ class Arena:
         rng = np.random.default_rng([self.seed, 41])
         self.moves = np.vstack([np.zeros(len(submit)), rng.uniform(0, JITTER_S, (DRAWS - 1, len(submit)))])
         self.moves[:, ~self.judged] = 0.0
+        self.draws = FEW_DRAWS if self.judged.sum() > MANY_JOBS else DRAWS
         self.size, self.classes = size_classes(asked, self.judged)
         self.trials: list[Trial] = []
         self.slow: dict[int, Trial] = {}
@@ -141,7 +144,7 @@ class Arena:
 
         At the slow end, jobs on another size than they asked for run as long as they may.
         """
-        asked = self.asked
+        asked, draws = self.asked, min(draws, self.draws)
         late = np.full((draws, len(self.played)), np.nan)
         first: Outcome | None = None
         wait = np.full(len(self.played), np.nan)
