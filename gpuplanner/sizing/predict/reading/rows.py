@@ -64,10 +64,8 @@ def question(row: Mapping[str, Any], *, tool: str | None = None) -> Question:
     >>> "Did you mean lora" in question({"model": "llama-2-7b", "method": "lroa", "seq_len": 512}).missing[0]
     True
     """
-    said = [
-        (name, text) for name in READ if (cell := row.get(name)) is not None and (text := str(cell).strip())
-    ]
-    return _question(tuple(said), tool)
+    said = [(name, str(cell).strip()) for name in READ if (cell := row.get(name)) is not None]
+    return _question(tuple(pair for pair in said if pair[1]), tool)
 
 
 def job_of(model: Architecture, text: dict[str, str], seq: int, tool: str) -> TrainingJob:
