@@ -180,10 +180,15 @@ def _counts(given: list[str] | None) -> dict[str, int | None] | None:
 
 
 def _one_board(boards: dict[str, int | None] | None, door: str) -> str:
+    from gpuplanner.study.wish import settled
+
     if boards is None or len(boards) != 1:
         text = f"{door} goes with one --gpus BOARD, whose slices are meant"
         raise typer.BadParameter(text)
-    return next(iter(boards))
+    (board,), taken = settled(boards)
+    for line in taken:
+        say(line)
+    return board
 
 
 def _at_hand(scenario: str | None) -> dict[str, int | None] | None:

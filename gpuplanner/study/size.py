@@ -20,7 +20,7 @@ from gpuplanner.sizing.predict.throughput import NODE
 from gpuplanner.sizing.predict.tools import ANY, ToolFact, tool_called, tool_facts, what_it_does
 from gpuplanner.study.job_plans import JobPlan, pool_plans, training_plans
 from gpuplanner.study.job_slices import SliceFit, one_job, serving_plans, slice_plans, wide_speeds
-from gpuplanner.study.wish import Wish, boards_of, tags_of
+from gpuplanner.study.wish import Wish, boards_of, settled, tags_of
 
 SHOWN = 8
 _LONGEST_S = 30 * 86400.0
@@ -97,6 +97,10 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
         assumed.append(
             "pairs: two sequences each, tokens count both; beside adapters no copy lies: --task lora"
         )
+    if wish.boards:
+        named, taken = settled(wish.boards)
+        wish = replace(wish, boards=named)
+        assumed += taken
     boards = boards_of(wish.boards)
     tool = tool_called(wish.tool)
     if wish.tool and tool == ANY:

@@ -82,10 +82,12 @@ class Wish:
 def boards_named(words: Iterable[str]) -> dict[str, int | None]:
     """Boards at hand as people write them, ``BOARD`` or ``BOARD=COUNT``; None: as many as are needed.
 
+    A word that may mean several boards stays as it is: :func:`settled` says which is taken.
+
     Examples
     --------
-    >>> boards_named(["H100-SXM5-80GB=64", "A30"])
-    {'H100-80GB-SXM5': 64, 'A30-24GB': None}
+    >>> boards_named(["H100-SXM5-80GB=64", "A30", "a100=8"])
+    {'H100-80GB-SXM5': 64, 'A30-24GB': None, 'a100': 8}
     """
     counts: dict[str, int | None] = {}
     for word in words:
@@ -96,8 +98,29 @@ def boards_named(words: Iterable[str]) -> dict[str, int | None]:
             )
             raise ScenarioError(text)
         called = boards_called(name)
-        counts[called[0] if len(called) == 1 else find_any_board(name)] = int(count) if equals else None
+        known = name if len(called) > 1 else called[0] if called else find_any_board(name)
+        counts[known] = int(count) if equals else None
     return counts
+
+
+def settled(boards: Mapping[str, int | None]) -> tuple[dict[str, int | None], list[str]]:
+    """Boards by their own names, and which was taken where a word may mean several: the most common of a family.
+
+    Examples
+    --------
+    >>> settled({"a100": 8})
+    ({'A100-40GB': 8}, ['board a100: taken as A100-40GB, may be A100-80GB; name it'])
+    """
+    names: dict[str, int | None] = {}
+    taken = []
+    for word, count in boards.items():
+        first, *others = boards_called(word) or (find_any_board(word),)
+        if others:
+            taken.append(f"board {word}: taken as {first}, may be {', '.join(others)}; name it")
+        names[first] = (
+            None if count is None or names.get(first, 0) is None else count + (names.get(first) or 0)
+        )
+    return names, taken
 
 
 def boards_of(asked: Mapping[str, int | None] | None) -> list[tuple[Board, int]]:

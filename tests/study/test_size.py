@@ -17,7 +17,7 @@ from gpuplanner.sizing.predict.throughput import board_facts, flops_per_token
 from gpuplanner.study.job_slices import share_of
 from gpuplanner.study.past.history import boards_at_hand
 from gpuplanner.study.size import sized, stack
-from gpuplanner.study.wish import Wish
+from gpuplanner.study.wish import Wish, boards_named, settled
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +169,22 @@ def test_boards_come_from_the_data_and_their_number_is_kept():
     assert not [line for line in found["assumed"] if "boards" in line]
     free = CliRunner().invoke(app, ["size", "--model", "gpt2", "--seq", "512"])
     assert "name those at hand" in free.stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "taken", "other"),
+    [
+        ("H100-80GB", "H100-80GB-SXM5", "H100-80GB-PCIe"),
+        ("a100", "A100-40GB", "A100-80GB"),
+        ("H20", "H20-96GB", "H20-141GB"),
+    ],
+)
+def test_of_boards_that_a_word_may_mean_the_most_common_is_taken_and_said(word, taken, other):
+    sizes = sized(Wish("gpt2", "train", 1024, tokens=1e9, boards=boards_named([f"{word}=2"])))
+    assert {plan.board for plan in sizes.plans} == {taken}
+    assert max(plan.gpus for plan in sizes.plans) <= 2
+    assert any(word in line and taken in line and other in line for line in sizes.assumed)
+    assert settled({word: 2, taken: 3})[0] == {taken: 5}
 
 
 def test_what_cannot_be_says_why():

@@ -100,6 +100,22 @@ def test_a_loop_of_ones_own_holds_a_temporary_of_the_step_where_a_fused_one_does
     assert dict(zip(COMPONENTS, peak_gib(without), strict=True))["step"] == 0
 
 
+@pytest.mark.parametrize(("said", "beside"), [("dpo", "full"), ("lora+dpo", "lora"), ("DPO, QLoRA", "qlora")])
+def test_preference_training_takes_pairs_and_a_copy_beside_what_is_trained_whole(said, beside):
+    row = {
+        "framework": "trl",
+        "model": "llama-3.1-8b",
+        "seq_len": 2048,
+        "precision": "bf16-true",
+        "optimizer": "adamw",
+    }
+    pairs, alone = question(row | {"method": said}), question(row | {"method": beside, "micro_batch": 2})
+    more = (sum(peak_gib(pairs.job)) - sum(peak_gib(alone.job))) * GIB
+    copy = 2 * pairs.job.model.params() if beside == "full" else 0
+    assert more == pytest.approx(copy, rel=0.001)
+    assert "pairs" in pairs.note[0]
+
+
 def test_adapters_of_more_rank_and_more_layers_take_more_and_dense_ones_make_a_matrix():
     def total(**row):
         job = question(

@@ -209,11 +209,14 @@ def _answered(
     targets = method.targets or targets_called(text.get("lora_targets", unasked))
     optimizer = words["optimizer"] or meaning("optimizer", facts.get("optimizer", "adamw"))
     compiled = (words["compile"] or facts.get("torch_compile")) == "yes"
-    micro, rank = count(text, "micro_batch"), int(method.counts["rank"] or facts["lora_rank"])
+    pairs = "pairs" in row.said
+    if pairs:
+        row.note.append("pairs: two sequences each, a micro-batch counts pairs")
+    micro, rank = count(text, "micro_batch") * (1 + pairs), int(method.counts["rank"] or facts["lora_rank"])
     job = TrainingJob(
         model, seq, micro, count(text, "grad_accum"), method.name,
         embeddings_trained="embeddings" in row.said and not row.full,
-        regime=regime, adapter_regime=adapter_regime,
+        reference=pairs, regime=regime, adapter_regime=adapter_regime,
         embedding_copy_regime=facts.get("embedding_copy_regime", adapter_regime) if regime != "fp32" else "fp32",
         optimizer=optimizer, quantization=facts.get(f"{row.narrow}_is", row.narrow), weight_bytes=weight,
         embedding_bytes=float(facts.get("embedding_bytes", 2)), selective=facts["selective"],

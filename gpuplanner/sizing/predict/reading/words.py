@@ -12,6 +12,7 @@ from gpuplanner.names import nearest
 from gpuplanner.sizing.predict.methods import TARGETS, method_names
 
 _BETWEEN = re.compile(r"[^a-z0-9]+")
+_PAIRS = re.compile(r"(?<![a-z0-9])dpo(?![a-z0-9])")
 _FILLER = "-"
 """Under this name stand words that say nothing about the meaning, such as who does it."""
 
@@ -64,12 +65,17 @@ def meaning(kind: str, text: str, *, column: str = "") -> str:
 
 @functools.lru_cache(1024)
 def method_called(text: str) -> tuple[str, frozenset[str]]:
-    """A training method and what was said with it: ``embeddings`` trained too, ``quantised`` for QLoRA and its kin.
+    """A training method and what was said with it.
+
+    ``embeddings`` are trained too; ``quantised`` are the weights beside QLoRA and its kin; ``pairs`` of answers are
+    compared, as DPO does (huggingface/trl trl/trainer/dpo_trainer.py: both go through the model as one batch).
 
     Examples
     --------
     >>> method_called("LoRA + embeddings"), method_called("Q-LoRA")[0]
     (('lora', frozenset({'embeddings'})), 'lora')
+    >>> method_called("dpo"), method_called("LoRA, DPO")
+    (('full', frozenset({'pairs'})), ('lora', frozenset({'pairs'})))
     """
     known = method_names()
     first, *others = [
@@ -81,6 +87,9 @@ def method_called(text: str) -> tuple[str, frozenset[str]]:
             first = f"{first}_{other}"
         else:
             said.add("embeddings")
+    if (alone := _PAIRS.sub("", first).strip("_")) != first:
+        said.add("pairs")
+        first = alone or "full"
     name = known.get(first) or known.get(first.replace("_", ""))
     if name is None:
         near = sorted({known[one] for one in nearest(first, known)}, key=list(known.values()).index)
