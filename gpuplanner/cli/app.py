@@ -124,7 +124,7 @@ class Exit(IntEnum):
 
 def main() -> None:
     """Run the command line and turn errors into one line and an exit code."""
-    register_commands()
+    register_commands(*sys.argv[1:2])
     warnings.formatwarning = _one_line
     with ended_by_sigterm():
         _run()
@@ -212,11 +212,15 @@ def _one_line(
     return printable(f"{filename}:{lineno}: {category.__name__}: {message}\n{line or ''}")
 
 
-def register_commands() -> None:
-    """Import the modules that hold commands, which registers them; none of them loads a heavy library."""
-    for module in COMMANDS:
+def register_commands(asked: str = "") -> None:
+    """Import the modules that hold commands, which registers them; none of them loads a heavy library.
+
+    Of a command whose module has its name, that one alone: the others would take longer than what it does.
+    """
+    alone = [module for module in COMMANDS if asked and module.rpartition(".")[2] == asked]
+    for module in alone or COMMANDS:
         importlib.import_module(f"gpuplanner.cli.{module}")
-    if importlib.util.find_spec("gpuplanner.lab"):
+    if not alone and importlib.util.find_spec("gpuplanner.lab"):
         importlib.import_module(LAB)
 
 

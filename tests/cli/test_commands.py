@@ -409,6 +409,22 @@ def test_help_lists_what_people_come_for():
     assert there == set(re.findall(r"^  ([a-z-]+) +\S", shown.split("Start:")[1], re.M))
 
 
+def test_a_command_is_in_the_module_of_its_name_which_alone_is_loaded():
+    from gpuplanner.cli.app import COMMANDS, app, register_commands
+
+    register_commands()
+    homes = {
+        each.name or each.callback.__name__: each.callback.__module__ for each in app.registered_commands
+    }
+    for module in COMMANDS:
+        name = module.rpartition(".")[2]
+        assert homes.get(name, "").startswith(f"gpuplanner.cli.{module}") or name not in homes
+    said = "import sys, gpuplanner.cli.app as cli; cli.register_commands('size'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True).stdout.split()
+    assert "gpuplanner.cli.size" in loaded
+    assert not {"gpuplanner.cli.forecast", "gpuplanner.lab"} & set(loaded)
+
+
 def test_version_and_completion():
     """The version is the package's own; a shell that asks gets the names that begin so."""
     call = [sys.executable, "-m", "gpuplanner"]
