@@ -133,8 +133,9 @@ def shapes(wish: Wish, model: Architecture, tool: str, *, parallel: bool = True)
         e for e in (1, 8) if whole and model.experts and model.experts % e == 0 and (e == 1 or "ep" in kinds)
     ]
     plain = "ddp" if base.frozen else "zero1"
-    least = (2 if base.reference else 1) << max(0, (_SHORT // wish.seq).bit_length() - 1)
-    micros = [least, 2 * least, 4 * least, 8 * least]
+    one = 2 if base.reference else 1
+    several = one if model.kind == "diffusion" else one << max(0, (_SHORT // wish.seq).bit_length() - 1)
+    micros = sorted({one, *(several * times for times in (1, 2, 4, 8))})
     for p, t, e in itertools.product(pipes, tensor, experts or [1]):
         for sharding in ("fsdp", plain) if p == e == 1 and parallel else (plain,):
             for recompute, micro in itertools.product(modes, micros):

@@ -309,6 +309,13 @@ def test_adapters_of_a_model_without_layers_are_sized():
     assert sized(Wish("stable-diffusion-xl", "lora", 1024, boards={"A100-40GB": 2})).plans
 
 
+def test_a_picture_is_no_short_sequence_and_one_alone_may_go_where_several_do_not():
+    wishes = [Wish("sdxl", "lora", seq, boards={"A10": 1}) for seq in (1, 77, 4096)]
+    assert all(sized(wish).plans[0].gpus == 1 for wish in wishes)
+    short = sized(Wish("llama-2-13b", "lora", 64, boards={"A100-40GB": 1})).plans
+    assert short[0].predicted_gib < 40
+
+
 def test_a_model_is_sized_without_the_readers_of_data():
     code = (
         "import sys; from gpuplanner.study.size import sized; from gpuplanner.study.wish import Wish; "
