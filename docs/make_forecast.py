@@ -69,6 +69,13 @@ less than the four would have it, as 16 days of MIT Supercloud lost by more (mea
 has 1.006 of its mean MASE there and 0.985 of its pinball loss. Reverting was chosen alike, with the readings of Helios
 among the sources. Where jobs are known AutoETS and Median are yardsticks and weigh nothing in `chosen`: with them
 nothing here was better.
+
+How far choosing can go: the candidate that is best on a source at the other four sets of origins (those 3, 9, 15 and 21
+hours earlier for the ones here, and the other way round) has at most 1.01 of the best candidate's MASE in 28 of 32
+cases, chosen in 25. Of AutoETS' MASE, weights that are fixed in hindsight reach 0.838 here and 0.828 there, one set for
+all sources, and 0.832 here, a set for each; chosen has 0.838 and 0.827. Weights by the gradient of the loss of what was
+said, and by sharper, blunter or quicker judging, are no better; 800 paths, or stratified ones, change RunOff by 0.1 to
+0.3 %, as much as another seed does.
 """
 
 
