@@ -121,6 +121,17 @@ def require_sound(what: str, faults: Sequence[str]) -> None:
         raise CheckError(message(what, "an answer that its check accepts", got, todo))
 
 
+def first_line(error: BaseException) -> str:
+    r"""What an error of a library says first, or its kind.
+
+    Examples
+    --------
+    >>> first_line(ValueError("no such column\nhere is the plan")), first_line(ValueError())
+    ('no such column', 'ValueError')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def _one_line(text: str) -> str:
     """What came from outside may hold anything; in a message it is one line of plain characters."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")

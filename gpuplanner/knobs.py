@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import textwrap
 import types
 import typing
@@ -136,7 +137,7 @@ class Knob:
         """The value, with a whole number as float where a float is wanted; any other type raises ``TypeError``."""
         if value is None and self.none:
             return None
-        if float in self.kinds and type(value) is int:
+        if float in self.kinds and type(value) is int and abs(value) <= sys.float_info.max:
             return float(value)
         if type(value) in self.kinds and not (type(value) is float and not math.isfinite(value)):
             return value

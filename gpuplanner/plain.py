@@ -10,9 +10,12 @@ import typing
 from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 Record = TypeVar("Record")
+_SIMPLE: Mapping[Any, type] = {str: str, bool: bool, int: Integral, float: Real}
+"""What a field of each of these types may hold; one of numbers null as well, which is what no number is written as."""
 
 
 def to_plain(value: object, decimals: int | None = None) -> Any:  # noqa: ANN401 - anything JSON holds
@@ -46,7 +49,7 @@ def to_plain(value: object, decimals: int | None = None) -> Any:  # noqa: ANN401
 def of_plain(kind: type[Record], value: object) -> Record:
     """The record that :func:`to_plain` wrote, by the types of its fields; keys that it does not have are passed over.
 
-    Raises ``KeyError`` or ``TypeError`` where something is missing.
+    Raises ``KeyError`` or ``TypeError`` where something is missing, or is a text for a number or the like.
     """
     return _typed(kind, value)  # type: ignore[no-any-return]
 
@@ -65,17 +68,33 @@ def _fields(kind: type) -> Mapping[str, Any]:
 
 def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a type, and what stands for a value of it
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints = _fields(kind)
+        hints, value = _fields(kind), _mapping(value)
         return kind(**{name: _typed(hints[name], one) for name, one in value.items() if name in hints})
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         if value is None:
             return None
-        return _typed(next(one for one in inside if one is not type(None)), value)
+        parts = [one for one in inside if one is not type(None)]
+        return _typed(next((one for one in parts if _fits(one, value)), parts[0]), value)
     if origin is tuple:
         if len(inside) == 2 and inside[1] is Ellipsis:
             return tuple(_typed(inside[0], one) for one in value)
         return tuple(_typed(part, one) for part, one in zip(inside, value, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: _typed(inside[1], one) for key, one in value.items()}
+        return {key: _typed(inside[1], one) for key, one in _mapping(value).items()}
+    if kind in _SIMPLE and not _fits(kind, value):
+        text = f"{str(value)[:40]!r} where {kind.__name__} is expected"
+        raise TypeError(text)
     return value
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        text = f"{str(value)[:40]!r} where values by name are expected"
+        raise TypeError(text)
+    return value
+
+
+def _fits(kind: Any, value: object) -> bool:  # noqa: ANN401 - a type
+    """Whether a value is of a simple type."""
+    return kind in _SIMPLE and (isinstance(value, _SIMPLE[kind]) or (kind is float and value is None))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
@@ -14,9 +16,52 @@ from gpuplanner._optional import import_optional
 from gpuplanner.errors import GeometryError, MissingDependencyError, OutputError, ScenarioError
 from gpuplanner.files import Mark, read_yaml, replaced_directory, to_json, write_atomically
 from gpuplanner.names import nearest, resolve
+from gpuplanner.plain import of_plain, to_plain
 from gpuplanner.units import money, split_exactly
 
 MARK = Mark("mark.txt", "ours")
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A record within one."""
+
+    count: int
+    share: float
+    named: str | None = None
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A record of every kind of field that is written."""
+
+    inner: Inner
+    many: tuple[Inner, ...]
+    facts: Mapping[str, str | int | float | None]
+    on: bool = False
+
+
+RECORD = Outer(
+    Inner(3, 0.5), (Inner(1, float("nan"), "x"),), {"a": 1, "b": "text", "c": None, "d": 0.25}, on=True
+)
+
+
+def test_a_record_is_read_again_and_what_is_no_number_is_null():
+    plain = to_plain(RECORD)
+    assert plain["many"][0]["share"] is None
+    assert to_plain(of_plain(Outer, plain)) == plain
+    assert of_plain(Outer, plain | {"beside": 1}).facts == RECORD.facts
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"inner": 3}, {"inner": {"count": "3", "share": 1.0}}, {"inner": {"count": 3, "share": "0.5"}},
+     {"inner": {"count": 3, "share": 1, "named": 5}}, {"many": 3}, {"many": [None]}, {"facts": []}, {"on": "yes"},
+     {"facts": {"a": []}}, {"inner": {"count": None, "share": 1.0}}, {"inner": {"share": 1.0}}],
+)  # fmt: skip
+def test_a_record_of_another_kind_is_no_record(change):
+    with pytest.raises(TypeError):
+        of_plain(Outer, to_plain(RECORD) | change)
 
 
 @given(

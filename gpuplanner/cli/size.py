@@ -349,13 +349,13 @@ def _read(path: Path) -> pl.DataFrame:
     """A CSV table, every column as text."""
     import polars as pl
 
-    from gpuplanner.errors import TraceFormatError, message
+    from gpuplanner.errors import TraceFormatError, first_line, message
 
     try:
         table = pl.read_csv(path, infer_schema=False)
     except (OSError, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
         text = message(
-            f"table {path.name}", "a readable CSV file with a header", str(error).splitlines()[0], "Check it."
+            f"table {path.name}", "a readable CSV file with a header", first_line(error), "Check it."
         )
         raise TraceFormatError(text) from error
     return table

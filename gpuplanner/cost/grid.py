@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.errors import ScenarioError, first_line, message
 
 BOUNDS = {
     "location_g_per_kwh": (0.0, 5000.0), "market_g_per_kwh": (0.0, 5000.0), "pue": (1.0, 5.0),
@@ -36,7 +36,7 @@ def read_grid(path: str | Path, hours: pl.Series) -> pl.DataFrame:
     try:
         table = pl.read_csv(path, infer_schema=False)
     except (OSError, pl.exceptions.PolarsError) as error:
-        text = message(str(path), "a CSV file of hours", str(error).splitlines()[0], "Check the path.")
+        text = message(str(path), "a CSV file of hours", first_line(error), "Check the path.")
         raise ScenarioError(text) from error
     there = [one for one in BOUNDS if one in table.columns]
     if not {"time", LOCATION} <= set(table.columns) <= {"time", *BOUNDS}:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import GeometryError, GpuPlannerError
+from gpuplanner.errors import GeometryError, GpuPlannerError, first_line
 from gpuplanner.export.changes import SHARED_PARTS, filled_template
 from gpuplanner.export.index import INDEX, REHEARSED, index_line
 from gpuplanner.export.reread_slurm import fit_on, gres_counts
@@ -178,7 +178,7 @@ def check_index(text: str, board: GpuModel, gpus_per_node: int) -> tuple[list[st
     try:
         index = read_index(text)
     except (pl.exceptions.PolarsError, ValueError) as error:
-        return [f"no index of changes: {str(error).splitlines()[0]}"], []
+        return [f"no index of changes: {first_line(error)}"], []
     problems = []
     for number, row in enumerate(index.iter_rows(named=True), start=2):
         faults = (

@@ -325,7 +325,7 @@ def _is_whole(sources: object) -> bool:
             isinstance(each, dict)
             and isinstance(each.get("source"), str)
             and isinstance(each.get("tables"), list)
-            and set(each["tables"]) <= TABLES.keys()
+            and all(isinstance(name, str) and name in TABLES for name in each["tables"])
             and isinstance(each.get("files"), list)
             and all(isinstance(file, dict) and {"name", "sha256"} <= file.keys() for file in each["files"])
             and {"rows_in", "rows_kept", "rows_rejected", "span_start", "span_end"} <= each.keys()

@@ -18,6 +18,7 @@ from gpuplanner.errors import (
     OutputError,
     ScenarioError,
     examples,
+    first_line,
     message,
 )
 from gpuplanner.files import MANIFEST, Mark, replaced_directory, to_json, write_atomically
@@ -213,7 +214,7 @@ def run_notebook(
             raise GpuPlannerError(text) from None
         except (exceptions.DeadKernelError, exceptions.CellTimeoutError) as error:
             # The kernel was killed, or a cell took longer than any should: what it had done so far is kept.
-            why = str(error).strip().splitlines()[0]
+            why = first_line(error)
             text = message(
                 source.name,
                 f"a kernel that lives, and answers within {CELL_TIMEOUT_S / 60:g} minutes a cell",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import ScenarioError, message, printable
+from gpuplanner.errors import ScenarioError, first_line, message, printable
 from gpuplanner.files import Mark, replaced_directory
 from gpuplanner.report.figures import NOBODY
 from gpuplanner.study.decision.types import TeamRow
@@ -81,9 +81,7 @@ def _read(path: Path) -> pl.DataFrame:
     try:
         return pl.read_csv(path, schema_overrides=dict(SCHEMA)).select(list(SCHEMA)).cast(SCHEMA)
     except (OSError, pl.exceptions.PolarsError) as error:
-        text = message(
-            str(path), "a scorecard", str(error).splitlines()[0], "Remove it, or report its month again."
-        )
+        text = message(str(path), "a scorecard", first_line(error), "Remove it, or report its month again.")
         raise ScenarioError(text) from None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.errors import SchemaError, examples, message
+from gpuplanner.errors import SchemaError, examples, first_line, message
 
 ROW = "row_number"
 
@@ -131,7 +131,7 @@ def _selected(
         text = message(
             where,
             f"types of the table '{schema.__name__}'",
-            str(error).splitlines()[0],
+            first_line(error),
             "Mend the column named.",
         )
         raise SchemaError(text) from error

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.demand import POOL, demand_series, pool
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.errors import ScenarioError, first_line, message
 from gpuplanner.hardware import GpuModel
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.outlook import at_quantile
@@ -43,7 +43,7 @@ def read_ledger(path: str | Path) -> pl.DataFrame:
         return pl.read_parquet(place).select(list(SCHEMA)).cast(SCHEMA)
     except (OSError, pl.exceptions.PolarsError) as error:
         expected = f"a ledger of forecasts with {', '.join(SCHEMA)}"
-        text = message(str(place), expected, str(error).splitlines()[0], "Name another file.")
+        text = message(str(place), expected, first_line(error), "Name another file.")
         raise ScenarioError(text) from None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.cost.showback import CENTS
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.errors import ScenarioError, first_line, message
 from gpuplanner.files import to_json
 from gpuplanner.ledger.views import HELD_BUCKETS
 from gpuplanner.plain import of_plain, rounded, to_plain
@@ -198,7 +198,7 @@ def read_savings(path: str | Path) -> tuple[SavingsMonth, ...]:
             raise ValueError(values["format"])
         return tuple(of_plain(SavingsMonth, one) for one in values["months"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        text = message(str(place), f"a file of {FORMAT!r}", str(error).splitlines()[0], "Name another file.")
+        text = message(str(place), f"a file of {FORMAT!r}", first_line(error), "Name another file.")
         raise ScenarioError(text) from None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.errors import ScenarioError, first_line, message
 from gpuplanner.files import Mark, replaced_directory, to_json
 from gpuplanner.plain import of_plain, to_plain
 from gpuplanner.planner import Plan, PlanProblem, plan_from_json, plan_to_json
@@ -120,28 +120,26 @@ def open_study(directory: str | Path) -> Study:
         kept_tables = sorted(folder.glob("*.parquet")) or sorted((folder / TABLES).glob("*.parquet"))
         tables = {path.stem: pl.read_parquet(path) for path in kept_tables}
         beside = tuple(of_plain(PlanChoice, one) for one in values["plan_choices"])
-        comparison = Comparison.from_dict(values["comparison"])
+        found = Study(
+            scenario=scenario,
+            headline=Headline.of_dict(values["headline"]),
+            findings=tuple(values["findings"]),
+            tables=tables,
+            plan=planned[0],
+            problem=planned[1],
+            plan_choices=beside,
+            comparison=Comparison.from_dict(values["comparison"]),
+            provenance=of_plain(Provenance, values["provenance"]),
+        )
     except KeyError as missing:
         text = message(
             str(folder), f"a study with {missing}", "one without, of an older version", "Evaluate again."
         )
         raise ScenarioError(text) from missing
-    except (OSError, ValueError, TypeError, pl.exceptions.PolarsError) as error:
-        text = message(
-            str(folder), "a folder written by a study", str(error).splitlines()[0], "Evaluate again."
-        )
+    except (OSError, ValueError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
+        text = message(str(folder), "a folder written by a study", first_line(error), "Evaluate again.")
         raise ScenarioError(text) from error
-    return Study(
-        scenario=scenario,
-        headline=Headline.of_dict(values["headline"]),
-        findings=tuple(values["findings"]),
-        tables=tables,
-        plan=planned[0],
-        problem=planned[1],
-        plan_choices=beside,
-        comparison=comparison,
-        provenance=of_plain(Provenance, values["provenance"]),
-    )
+    return found
 
 
 def _has_plan(values: Mapping[str, Any]) -> bool:

@@ -246,6 +246,46 @@ def test_a_chain_of_another_form_is_left_as_it_is(half_year, works, tmp_path):
     assert not works.done
 
 
+def places(value, at=()):
+    yield at
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, one in inside:
+        yield from places(one, (*at, name))
+
+
+def changed(value, at, other):
+    if not at:
+        return other
+    copied = value.copy()
+    copied[at[0]] = changed(value[at[0]], at[1:], other)
+    return copied
+
+
+def test_a_record_that_nobody_wrote_who_keeps_it_is_refused_or_read_as_it_is(half_year, works, tmp_path):
+    chain, _ = run(half_year, SIX[:2], tmp_path)
+    place = tmp_path / "chain.json"
+    value, refused = json.loads(place.read_text()), []
+    strange = [True, -1, 1e308, "", "../../etc/passwd", "\x00", [], {}, [1], {"a": 1}, "2026-13", "NaN", None]
+    for at in places(value):
+        for other in strange:
+            place.write_text(json.dumps(changed(value, at, other)))
+            try:
+                read = read_chain(tmp_path)
+            except ScenarioError as error:
+                refused.append(str(error))
+            else:
+                assert "<html" in room.chain_page(read, tmp_path, Scenario().number_locale)
+                assert [one.month for one in read.months] in (SIX[:2], [], ["2026-01"], ["2026-02"])
+    assert len(refused) > 500
+    assert all("nothing was changed" in said or "Mend the file" in said for said in refused)
+    for text in ("", "{", "null", "NaN", "{}", "{" * 10_000, '{"format": 1, "format": 2}'):
+        place.write_text(text)
+        with pytest.raises(ScenarioError):
+            read_chain(tmp_path)
+    place.write_text(chain.to_json())
+    assert read_chain(tmp_path) == chain
+
+
 def test_a_month_of_no_jobs_in_the_middle_hands_on_what_was_before(half_year, works, tmp_path):
     whole = open_dataset(half_year)
     february = (pl.col("submit_time").dt.month() == 2).or_(pl.col("start_time").dt.month() == 2)

@@ -83,6 +83,22 @@ def test_a_study_of_an_older_version_is_refused_in_words(study: Study, tmp_path)
         open_study(tmp_path / "study")
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "other"),
+    [("headline", "jobs", "many"), ("headline", "board", 7), ("provenance", "assumptions", "none"),
+     ("provenance", "inputs", {"jobs.parquet": None}), ("comparison", "decision", 1), ("plan_choices", 0, True),
+     ("scenario", "arrival_scale", 10**400), ("scenario", "seed", "1")],
+)  # fmt: skip
+def test_a_study_with_values_of_another_kind_is_refused_in_words(study: Study, tmp_path, part, name, other):
+    study.save(tmp_path / "study")
+    place = tmp_path / "study" / "study.json"
+    values = json.loads(place.read_text())
+    values[part][name] = other
+    place.write_text(json.dumps(values))
+    with pytest.raises(ScenarioError):
+        open_study(tmp_path / "study")
+
+
 def test_json_holds_what_the_tables_hold(study: Study):
     values = json.loads(study.to_json())
     assert [Decimal(row["EffectiveCost"]) for row in values["tables"]["costs"]] == (

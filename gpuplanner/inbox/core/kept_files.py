@@ -11,7 +11,7 @@ from typing import Any
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.errors import SchemaError, TraceFormatError, message
+from gpuplanner.errors import SchemaError, TraceFormatError, first_line, message
 from gpuplanner.inbox.core.findings import COLUMNS as QUALITY
 from gpuplanner.schemas import Jobs, check
 
@@ -37,7 +37,7 @@ def read_findings(path: Path) -> pl.DataFrame:
     quality = read_json(path)
     try:
         return pl.DataFrame(quality, schema=QUALITY, orient="row")
-    except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
+    except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
         text = message(str(path), "a list of findings", first_line(error), REMEDY)
         raise TraceFormatError(text) from error
 
@@ -58,11 +58,6 @@ def explained(path: Path, what: str = "tables") -> Iterator[None]:
     except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
         text = message(str(path), f"{what} written by this program", first_line(error), REMEDY)
         raise TraceFormatError(text) from error
-
-
-def first_line(error: Exception) -> str:
-    """What an error says first, or its kind."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 PIECE = 1 << 19

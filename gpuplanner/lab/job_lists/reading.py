@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.errors import TraceFormatError, examples, first_line, message
 from gpuplanner.schemas import WHOLE_GPU
 
 LONGEST_S = 1e12
@@ -115,7 +115,7 @@ def _texts(path: str | Path) -> pl.DataFrame:
     except pl.exceptions.NoDataError:
         texts = pl.DataFrame()
     except (OSError, pl.exceptions.PolarsError) as error:
-        got = str(error).strip().splitlines()[0]
+        got = first_line(error)
         text = message(str(path), "a CSV file, plain or gzip", got, "Give the path of a job list.")
         raise TraceFormatError(text) from None
     known = (*COLUMNS, *RULES, "tenant")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import to_json
 from gpuplanner.plain import of_plain, to_plain
+from gpuplanner.strict_json import load_json
 
 FORMAT = "gpuplanner.chain/1"
 RECORD, PAGE = "chain.json", "index.html"
 DONE, FAILED, LEFT_OUT, NO_DATA = "done", "failed", "left out", "no data"
 NAMES = ("data", "study", "report", "teams", "mail")
 """Steps of a month, in their order."""
+TEXTS = ("nodes", "jobs_hash", "study", "action", "sentence", "status")
+"""Facts that are texts; the others are numbers."""
 
 Fact = str | int | float | None
 
@@ -90,13 +95,34 @@ def read_chain(folder: Path) -> Chain:
     if not place.exists():
         return Chain()
     try:
-        values = json.loads(place.read_text(encoding="utf-8"))
+        values = load_json(place.read_text(encoding="utf-8"), where=str(place), error=ScenarioError)
         if values["format"] != FORMAT:
             raise ValueError(values["format"])
-        return Chain(tuple(of_plain(MonthRecord, one) for one in values["months"]))
+        chain = Chain(tuple(of_plain(MonthRecord, one) for one in values["months"]))
+        if odd := next((said for one in chain.months for said in _odd(one)), None):
+            raise ValueError(odd)
+        if [one.month for one in chain.months] != sorted({one.month for one in chain.months}):
+            text = "months that are not in order, each once"
+            raise ValueError(text)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         todo = "Choose another folder with -o; nothing was changed."
         raise ScenarioError(message(str(place), f"a file of {FORMAT!r}", str(error), todo)) from None
+    return chain
+
+
+def _odd(month: MonthRecord) -> Iterator[str]:
+    """What of a month nobody wrote who keeps this record."""
+    if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", month.month):
+        yield f"month {month.month[:40]!r}"
+    for step, name in zip_longest(month.steps, NAMES[: len(month.steps)]):
+        if step.name != name or step.state not in (DONE, FAILED, LEFT_OUT, NO_DATA):
+            yield f"step {step.name[:40]!r}, {step.state[:40]!r} in {month.month}"
+    for name, fact in month.facts.items():
+        if fact is not None and isinstance(fact, str) != (name in TEXTS):
+            yield f"{name[:40]} {str(fact)[:40]!r} in {month.month}"
+    nodes = month.nodes
+    if not (isinstance(nodes, dict) and all(isinstance(gpus, int) for gpus in nodes.values())):
+        yield f"nodes {str(nodes)[:40]!r} in {month.month}"
 
 
 def ledger_of(out: Path, month: str) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.demand import occupancy
-from gpuplanner.errors import ScenarioError, examples, message
+from gpuplanner.errors import ScenarioError, examples, first_line, message
 from gpuplanner.units import SECONDS_PER_HOUR
 
 JOBS = {"tenant": pl.String, "start_time": pl.Datetime, "end_time": pl.Datetime, "gpus": pl.Float64}
@@ -86,9 +86,7 @@ def _read(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
         parquet = path.suffix == ".parquet"
         table = pl.read_parquet(path) if parquet else pl.read_csv(path, try_parse_dates=True)
     except (OSError, pl.exceptions.PolarsError) as error:
-        text = message(
-            str(path), f"a table with {', '.join(columns)}", str(error).splitlines()[0], "Mend it."
-        )
+        text = message(str(path), f"a table with {', '.join(columns)}", first_line(error), "Mend it.")
         raise ScenarioError(text) from None
     faults = [name for name in columns if name not in table.columns]
     faults += [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.errors import TraceFormatError, first_line, message
 from gpuplanner.files import sha256
 from gpuplanner.inbox.core.lines.parquet_text import names_of
 
@@ -244,13 +243,9 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        text = message(str(path), "a whole gzip file", _first_line(error), "Copy or download it again.")
+        text = message(str(path), "a whole gzip file", first_line(error), "Copy or download it again.")
         raise TraceFormatError(text) from error
     except OSError as error:
-        reason = error.strerror or _first_line(error)
+        reason = error.strerror or first_line(error)
         text = message(str(path), "a readable file", reason, "Check the path and its permissions.")
         raise TraceFormatError(text) from error
-
-
-def _first_line(error: Exception) -> str:
-    return re.split(r"\n", str(error), maxsplit=1)[0]
