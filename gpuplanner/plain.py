@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -96,5 +97,9 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _fits(kind: Any, value: object) -> bool:  # noqa: ANN401 - a type
-    """Whether a value is of a simple type."""
-    return kind in _SIMPLE and (isinstance(value, _SIMPLE[kind]) or (kind is float and value is None))
+    """Whether a value is of a simple type; whole numbers may be beyond what a float holds."""
+    if kind is float:
+        if isinstance(value, Integral):
+            return abs(int(value)) <= sys.float_info.max
+        return value is None or (isinstance(value, Real) and not math.isinf(value))
+    return kind in _SIMPLE and isinstance(value, _SIMPLE[kind])

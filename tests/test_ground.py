@@ -57,7 +57,8 @@ def test_a_record_is_read_again_and_what_is_no_number_is_null():
     "change",
     [{"inner": 3}, {"inner": {"count": "3", "share": 1.0}}, {"inner": {"count": 3, "share": "0.5"}},
      {"inner": {"count": 3, "share": 1, "named": 5}}, {"many": 3}, {"many": [None]}, {"facts": []}, {"on": "yes"},
-     {"facts": {"a": []}}, {"inner": {"count": None, "share": 1.0}}, {"inner": {"share": 1.0}}],
+     {"facts": {"a": []}}, {"inner": {"count": None, "share": 1.0}}, {"inner": {"share": 1.0}},
+     {"inner": {"count": 3, "share": 10**400}}, {"inner": {"count": 3, "share": float("inf")}}],
 )  # fmt: skip
 def test_a_record_of_another_kind_is_no_record(change):
     with pytest.raises(TypeError):
