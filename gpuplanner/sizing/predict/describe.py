@@ -90,6 +90,10 @@ def presets() -> dict[str, Architecture]:
     }
 
 
+_SAME = frozenset({"instruct", "it", "chat", "base", "hf", "pt", "sft", "dpo", "thinking", "deduped", "meta"})
+"""Words that tell releases of one architecture apart."""
+
+
 @functools.cache
 def _called() -> dict[str, str]:
     """Preset by every spelling."""
@@ -113,8 +117,15 @@ def preset(name: str) -> Architecture:
 
 
 def known_preset(name: str | None) -> Architecture | None:
-    """A shipped architecture if the name is one of its spellings, else None."""
-    found = _called().get(_bare(name or ""))
+    """A shipped architecture if the name is one of its spellings, else None.
+
+    Examples
+    --------
+    >>> known_preset("google/gemma-3-27b-it").layers, known_preset("gemma-3-28b")
+    (62, None)
+    """
+    words = [word for word in re.split(r"[-\s]+", name or "") if word.lower() not in _SAME]
+    found = _called().get(_bare(name or "")) or _called().get(_bare("-".join(words)))
     return presets()[found] if found else None
 
 
