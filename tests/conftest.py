@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import os
 import shutil
 import sys
@@ -98,6 +99,20 @@ def quick() -> Scenario:
 def study(quick: Scenario) -> Study:
     """A study of the sample."""
     return evaluate(quick)
+
+
+@pytest.fixture(scope="session")
+def report(quick: Scenario, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a report of the sample, to be read alone: made once, by the worker that comes first."""
+    from gpuplanner.report.render import write_report
+
+    place = tmp_path_factory.getbasetemp()
+    shared = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place
+    with (shared / "report.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "report").exists():
+            write_report(quick, shared / "report")
+    return shared / "report"
 
 
 def _most_held(places: pl.DataFrame) -> dict[tuple[str, int], int]:

@@ -7,8 +7,6 @@ from importlib import resources
 
 import pytest
 
-from gpuplanner.report.render import write_report
-
 DRAWN = "[...document.querySelectorAll('.chart')].every((one) => one.dataset.width || !one.clientWidth)"
 SMALLEST = """() => {
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -27,17 +25,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.notebook]
 
 
 @pytest.fixture(scope="module")
-def folder(quick, tmp_path_factory):
-    """Folder of a report."""
-    out = tmp_path_factory.mktemp("page") / "demo"
-    write_report(quick, out)
-    return out
-
-
-@pytest.fixture(scope="module")
-def page_path(folder):
+def page_path(report):
     """Address of its page."""
-    return (folder / "index.html").as_uri()
+    return (report / "index.html").as_uri()
 
 
 @pytest.mark.parametrize("width", [1280, 400])
@@ -60,11 +50,11 @@ def test_page_draws_every_chart_and_asks_for_nothing(chromium, page_path, width)
 
 
 @pytest.mark.parametrize("name", ["index.html", "appendix.html"])
-def test_nobody_is_shut_out(chromium, folder, name):
+def test_nobody_is_shut_out(chromium, report, name):
     axe = pytest.importorskip("axe_playwright_python", reason="axe is not installed")
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, bypass_csp=True)
     page = context.new_page()
-    page.goto((folder / name).as_uri())
+    page.goto((report / name).as_uri())
     page.evaluate("document.querySelectorAll('details').forEach((folded) => { folded.open = true; })")
     page.wait_for_function(DRAWN, timeout=600_000)
     page.evaluate(resources.files(axe).joinpath("axe.min.js").read_text("utf-8"))

@@ -32,14 +32,6 @@ from tests.report.test_first_screen import Figures, form_of
 pytestmark = pytest.mark.notebook
 
 
-@pytest.fixture(scope="module")
-def report(quick, tmp_path_factory):
-    """A report of the sample."""
-    out = tmp_path_factory.mktemp("report") / "demo"
-    write_report(quick, out)
-    return out
-
-
 def test_folder_holds_everything_and_its_hashes(report):
     manifest = json.loads((report / "manifest.json").read_text())["files"]
     expected = {
@@ -87,11 +79,11 @@ def test_page_workbook_and_json_have_the_same_totals(report):
 
 
 @pytest.mark.long
-def test_every_figure_of_the_first_screen_has_one_value_at_every_door(report, quick, root, command):
+def test_every_figure_of_the_first_screen_has_one_value_at_every_door(report, quick, root, command, tmp_path):
     """The page, the notebook on the decision, the study's JSON and the command, figure by figure."""
     told = json.loads((report / "study.json").read_text())["decision"]
-    (report.parent / "scenario.yaml").write_text(quick.to_yaml())
-    code, out, _ = command("compare", str(report.parent / "scenario.yaml"), "--json", "--quiet")
+    (tmp_path / "scenario.yaml").write_text(quick.to_yaml())
+    code, out, _ = command("compare", str(tmp_path / "scenario.yaml"), "--json", "--quiet")
     assert code == 0
     printed = json.loads(out)
     assert printed["decision"] == told
