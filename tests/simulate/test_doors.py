@@ -264,7 +264,7 @@ def test_machine_code_is_kept_and_read_back(tmp_path):
     ("file", "now", "then"),
     [
         ("slices/layout_changes.py", "now + seconds", "now + 2 * seconds"),
-        ("gangs/nodes.py", "max(shadow, w.due[rank].at)", "w.due[rank].at + 100.0"),
+        ("slices/whole_gpus.py", "max(shadow, w.due[rank].at)", "w.due[rank].at + 100.0"),
         ("heap.py", "= at, who\n    return size + 1", "= at + 1.0, who\n    return size + 1"),
     ],
 )

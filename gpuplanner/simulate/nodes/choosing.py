@@ -117,7 +117,14 @@ def draw(w: NodeWorld, node: int, profile: int, amount: int) -> None:
 @called
 def factor_there(w: NodeWorld, request: int, profile: int, count: int) -> float:
     """How many times as long a request runs with a profile on the chosen nodes than on what it asked for."""
-    work, tier = w.work[request], 0
+    factor: float = w.slower[w.work[request], profile] * w.apart[w.work[request], tier_of(w, count)]
+    return factor
+
+
+@called
+def tier_of(w: NodeWorld, count: int) -> int:
+    """How far apart the chosen nodes are: 0 for one node, then by the domains that hold all, then beyond them."""
+    tier = 0
     if count > 1:
         tier = len(w.domain) + 1
         for number in range(len(w.domain)):
@@ -127,5 +134,4 @@ def factor_there(w: NodeWorld, request: int, profile: int, count: int) -> float:
             if together:
                 tier = number + 1
                 break
-    factor: float = w.slower[work, profile] * w.apart[work, tier]
-    return factor
+    return tier

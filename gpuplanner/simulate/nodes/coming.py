@@ -20,6 +20,7 @@ def note(w: NodeWorld, node: int, at: float, on: int) -> None:
 @called
 def offer(w: NodeWorld, node: int) -> None:
     """Let a node have all that it has in its pool."""
+    w.moves[node] += 1
     for profile in range(w.free.shape[1]):
         w.free[node, profile] = w.virtual[node, profile] = w.capacity[node, w.pool[node], profile]
 

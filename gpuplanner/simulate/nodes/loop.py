@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import called, compiled, entry
-from gpuplanner.simulate.nodes.choosing import choose, draw, factor_there
+from gpuplanner.simulate.nodes.choosing import choose, draw, factor_there, tier_of
 from gpuplanner.simulate.nodes.coming import come_up, grow, note, offer, shrink, wake
 from gpuplanner.simulate.nodes.cutting import clear, is_flexible, settle
 from gpuplanner.simulate.nodes.node_world import COMING, DEPTH, NONE, ON, NodeWorld
@@ -102,6 +102,7 @@ def next_instant(w: NodeWorld) -> float:
 def end(w: NodeWorld, request: int) -> None:
     """Give back what a request held."""
     profile = w.served[request]
+    w.status[0].changes += 1
     for held in range(w.hold[request], w.hold[request + 1]):
         node = w.on_node[held]
         if node == NONE:
@@ -110,6 +111,7 @@ def end(w: NodeWorld, request: int) -> None:
             clear(w, node, request)
         else:
             w.free[node, profile] += w.amount[held]
+        w.moves[node] += 1
         w.used[node] -= w.weight[profile] * w.amount[held]
         draw(w, node, profile, -w.amount[held])
         w.busy[node] -= 1
@@ -158,6 +160,7 @@ def begin_pass(w: NodeWorld) -> None:
     """Nobody waits yet, of those that are looked at."""
     s = w.status[0]
     s.hopeful, s.behind = s.kinds, 0
+    s.changes += 1
     w.head[:] = NONE
     w.shut[:] = 0
     w.blocked[:] = 0
@@ -222,14 +225,14 @@ def try_start(w: NodeWorld, request: int) -> bool:
         # Without the heads' claims first: what finds no room so finds none at all.
         if serving == NONE or (w.line[serving] != NONE and w.shut[w.line[serving]]):
             continue
-        if not choose(w, request, serving, False, -np.inf):
+        if not has_room(w, request, serving, rank):
             continue
         behind = has_head(w, serving)
-        over = over_at(w, request, serving)
+        over = over_at(w, request, serving, w.tier[kind, rank])
         late = behind and over > w.shadow[w.line[serving]]
         waits |= behind or len(w.drawn) > 0
         if (not behind and not len(w.drawn)) or (
-            (not behind or s.behind < DEPTH) and choose(w, request, serving, late, over)
+            (not behind or s.behind < DEPTH) and is_beside(w, request, serving, rank, late, over)
         ):
             begin(w, request, serving, w.nodes[request], late)
             return True
@@ -263,10 +266,11 @@ def try_in_slurm(w: NodeWorld, request: int) -> bool:
         return False
     for rank in range(w.larger.shape[1]):
         serving = w.larger[w.profile[request], rank]
-        if serving == NONE or not choose(w, request, serving, False, -np.inf):
+        if serving == NONE or not has_room(w, request, serving, rank):
             continue
         room = True
-        if s.behind < DEPTH and choose(w, request, serving, False, over_at(w, request, serving)):
+        over = over_at(w, request, serving, w.tier[kind, rank])
+        if s.behind < DEPTH and is_beside(w, request, serving, rank, False, over):
             wake(w, request, serving)
             begin(w, request, serving, w.nodes[request], False)
             return True
@@ -278,9 +282,40 @@ def try_in_slurm(w: NodeWorld, request: int) -> bool:
 
 
 @compiled
-def over_at(w: NodeWorld, request: int, profile: int) -> float:
-    """When a request that starts now on the chosen nodes is over at the latest, by its limit."""
-    lasts = w.limit[request] * factor_there(w, request, profile, w.nodes[request])
+def has_room(w: NodeWorld, request: int, serving: int, rank: int) -> bool:
+    """Whether there is room if nobody waited before, on nodes that are chosen.
+
+    What was found for another one of its kind holds until something changes; they are then not chosen anew, and both
+    wait.
+    """
+    s, kind = w.status[0], w.kind[request]
+    if w.tried[kind, rank] != s.changes:
+        found = choose(w, request, serving, False, -np.inf)
+        w.tight[kind, rank] = np.inf if found else -np.inf
+        w.tier[kind, rank] = tier_of(w, w.nodes[request]) if found else 0
+        # What racks may draw is shared by all that is chosen: with fewer nodes there may be more room.
+        w.tried[kind, rank] = NONE if len(w.drawn) else s.changes
+    return bool(w.tight[kind, rank] > -np.inf)
+
+
+@compiled
+def is_beside(w: NodeWorld, request: int, serving: int, rank: int, late: bool, over: float) -> bool:
+    """Whether a request has room beside those that wait before, until it is over: what is over later has no more."""
+    kind = w.kind[request]
+    if w.tight[kind, rank] <= over < np.inf:
+        return False
+    if choose(w, request, serving, late, over):
+        return True
+    if not len(w.drawn):
+        w.tight[kind, rank] = over
+    return False
+
+
+@compiled
+def over_at(w: NodeWorld, request: int, profile: int, tier: int) -> float:
+    """When a request that starts now on nodes so far apart is over at the latest, by its limit."""
+    factor = w.slower[w.work[request], profile] * w.apart[w.work[request], tier]
+    lasts = w.limit[request] * factor
     over: float = w.status[0].now + longest_made(w, request, profile) + lasts
     return over
 
@@ -315,6 +350,7 @@ def start_pinned(w: NodeWorld, request: int) -> bool:
 def begin(w: NodeWorld, request: int, profile: int, count: int, late: bool) -> None:
     """Start a request on the chosen nodes, once instances are made."""
     s, made = w.status[0], 0.0
+    s.changes += 1
     w.start[request], w.served[request] = s.now + longest_made(w, request, profile), profile
     w.factor[request] = factor_there(w, request, profile, count)
     for rank in range(count):
@@ -327,6 +363,7 @@ def begin(w: NodeWorld, request: int, profile: int, count: int, late: bool) -> N
             w.extra[node] -= w.given[rank] if late and profile == w.wants[w.line[profile]] else 0
         if w.state[node] == COMING:
             made = max(made, w.come[node] - s.now)
+        w.moves[node] += 1
         w.used[node] += w.weight[profile] * w.given[rank]
         draw(w, node, profile, w.given[rank])
         w.busy[node] += 1

@@ -24,6 +24,7 @@ STATUS = {
     "stamp": int,  # of the search under way: nodes already used by a request bear it
     "last_add": float,
     "behind": int,  # requests that were looked at behind the head in this pass, and could not start
+    "changes": int,  # passes, starts, ends and reservations so far: what was found before one of them no longer holds
     "timer": float,  # next instant at which an idle node may go
 }
 CHANGE = {"node": int, "pool": int, "at": float, "on": int}
@@ -124,8 +125,17 @@ class NodeWorld(NamedTuple):
     of_kind: Ints  # [kind] how many of them wait
     asks: Ints  # [kind] its profile
     dead: Ints  # [kind] 1 if none of them can start any more in this pass
+    tried: (
+        Ints  # [kind, rank] after how many changes room for it was looked for, with a profile that serves it
+    )
+    tight: Floats  # [kind, rank] until when it may not be there beside what waits; minus infinity: there is no room
+    tier: Ints  # [kind, rank] of the nodes that were found
     lost: Ints  # [kind] 1 if nothing can come for them any more in this instant
     at: Floats  # [node] when it has room for the head
+    moves: Ints  # [node] how often what is on it changed
+    asked: Ints  # [line, node] room that was looked for last, as a number; NONE: none yet
+    moved: Ints  # [line, node] after how many changes
+    then: Floats  # [line, node] when there will be as much, if nothing changes
     in_shadow: Ints  # [node] number of the line whose head will start there, from 1 on; 0: of none
     reserved: Floats  # [node] from when on a request that waits has it for itself; infinite: none does
     extra: Ints  # [node] what others may still hold when the head starts

@@ -206,6 +206,8 @@ def _world(
 ) -> NodeWorld:
     """Fill the tables of a play."""
     nodes, pools, wide = fleet.capacity.shape
+    serving = serving_table(wide, larger)
+    ranks = serving.shape[1]
     asks, kind = kinds_of(kept)
     count, kinds = len(kept), int(kind.max()) + 1
     pins = [] if pinned is None else [list(pinned[row] or ()) for row in order]
@@ -238,7 +240,7 @@ def _world(
         per=kept.per, rest=kept.rest, total=kept.total, kind=kind, hold=hold.astype(np.int64),
         pins=np.concatenate([[0], np.cumsum(named)]).astype(np.int64),
         pin=np.array([node for one in pins for node in one], np.int64),
-        larger=serving_table(wide, larger),
+        larger=serving,
         line=fleet.lines, part=fleet.parts, slower=_of_works(slower, works), apart=_of_works(net.slowdowns, works),
         domain=np.ascontiguousarray(net.domains), rack=ints(nodes) if net.racks is None else net.racks,
         may_draw=net.rack_watts[:racks], drawn=ints(racks), watts=net.watts if racks else ints(wide),
@@ -253,7 +255,10 @@ def _world(
         chosen=ints(int(places.max())), given=ints(int(places.max())), taken=ints(nodes),
         blocked=ints(max(wide, parts)),
         wanted=ints(wide), of_kind=ints(kinds),
-        asks=asks[:, 0].copy(), dead=ints(kinds), lost=ints(kinds), at=floats(nodes), in_shadow=ints(nodes),
+        asks=asks[:, 0].copy(), dead=ints(kinds), lost=ints(kinds),
+        tried=ints(kinds, ranks), tight=floats(kinds, ranks), tier=ints(kinds, ranks),
+        at=floats(nodes), in_shadow=ints(nodes),
+        moves=ints(nodes), asked=ints(parts, nodes, fill=NONE), moved=ints(parts, nodes), then=floats(parts, nodes),
         reserved=floats(nodes),
         extra=ints(nodes), virtual=ints(nodes, wide), claimed=ints(nodes), idle=ints(pools),
         cuts=_cuts(fleet), log=table(CHANGE, ROOM + 8 * nodes), status=status,

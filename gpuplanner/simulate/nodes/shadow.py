@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuplanner.simulate.jit import called
+from gpuplanner.simulate.jit import called, compiled
 from gpuplanner.simulate.nodes.coming import pool_with
 from gpuplanner.simulate.nodes.cutting import due_of, is_flexible, left_at
 from gpuplanner.simulate.nodes.node_world import COMING, GONE, NONE, ON, NodeWorld
@@ -45,13 +45,14 @@ def find_nodes(w: NodeWorld, head: int, wants: int, mine: int) -> None:
     What racks may draw is not looked at: the head may start later than that, and nobody who draws there passes it.
     """
     s, per, count = w.status[0], w.per[head], w.nodes[head]
+    s.changes += 1
     w.wants[mine] = wants
     for node in range(len(w.gpus)):
         if w.slurm or w.in_shadow[node] == mine + 1:
             w.in_shadow[node] = 0
         w.at[node] = np.inf
         if w.state[node] == ON or (w.slurm and w.state[node] == COMING):
-            w.at[node] = room_at(w, node, per, wants)
+            w.at[node] = next_room(w, mine, node, per, wants)
         elif w.slurm and w.state[node] == GONE:
             if w.switching and pool_with(w, node, wants, per) != NONE:
                 w.at[node] = s.now
@@ -88,6 +89,25 @@ def hold_power(w: NodeWorld, mine: int) -> None:
                 for node in range(len(w.gpus)):
                     if w.rack[node] == w.rack[there]:
                         w.reserved[node] = min(w.reserved[node], w.shadow[mine])
+
+
+@compiled
+def next_room(w: NodeWorld, mine: int, node: int, need: int, wants: int) -> float:
+    """When a node has so much of what the head wants: looked for anew only where something changed since.
+
+    What was still to come then comes as it did: whoever is over its limit by now had not given enough.
+    """
+    asked = need * w.free.shape[1] + wants
+    if (
+        w.asked[mine, node] != asked
+        or w.moved[mine, node] != w.moves[node]
+        or w.then[mine, node] <= w.status[0].now
+    ):
+        w.then[mine, node] = room_at(w, node, need, wants)
+        w.asked[mine, node] = NONE if is_flexible(w, node) else asked
+        w.moved[mine, node] = w.moves[node]
+    found: float = w.then[mine, node]
+    return found
 
 
 @called
