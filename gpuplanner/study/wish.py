@@ -117,9 +117,8 @@ def settled(boards: Mapping[str, int | None]) -> tuple[dict[str, int | None], li
         first, *others = boards_called(word) or (find_any_board(word),)
         if others:
             taken.append(f"board {word}: taken as {first}, may be {', '.join(others)}; name it")
-        names[first] = (
-            None if count is None or names.get(first, 0) is None else count + (names.get(first) or 0)
-        )
+        already = names.get(first, 0)
+        names[first] = None if count is None or already is None else count + already
     return names, taken
 
 

@@ -125,9 +125,7 @@ class NodeWorld(NamedTuple):
     of_kind: Ints  # [kind] how many of them wait
     asks: Ints  # [kind] its profile
     dead: Ints  # [kind] 1 if none of them can start any more in this pass
-    tried: (
-        Ints  # [kind, rank] after how many changes room for it was looked for, with a profile that serves it
-    )
+    tried: Ints  # [kind, rank] after how many changes room for it was looked for with that profile
     tight: Floats  # [kind, rank] until when it may not be there beside what waits; minus infinity: there is no room
     tier: Ints  # [kind, rank] of the nodes that were found
     lost: Ints  # [kind] 1 if nothing can come for them any more in this instant
