@@ -99,7 +99,9 @@ def _more_than_there_is(known: History, booked: pl.DataFrame) -> Iterator[str]:
     begin = pl.max_horizontal("start_time", pl.lit(known.begin))
     end = pl.min_horizontal(pl.col("end_time").fill_null(pl.lit(known.end)), pl.lit(known.end))
     inside = (end - begin).dt.total_microseconds().clip(0) / 3.6e9
-    held = float(known.trace.jobs.select((inside * pl.col("gpus")).sum()).item() or 0.0)
+    # Of a job that never began nothing was held: without the filter its missing start would read as the beginning.
+    began = known.trace.jobs.filter(pl.col("start_time").is_not_null())
+    held = float(began.select((inside * pl.col("gpus")).sum()).item() or 0.0)
     if held > FULL * installed:
         yield (
             f"Jobs held {held:,.0f} GPU-hours of {installed:,.0f} installed: {gpus:,} GPUs cannot have done that. The "

@@ -44,6 +44,15 @@ def test_more_held_than_installed_and_gangs_larger_than_the_fleet(known, booked,
     assert f"asks for {largest:,.0f} GPUs of a fleet of 4" in told(few, booked, study)
 
 
+def test_jobs_that_never_began_held_nothing(known, booked, study):
+    jobs = known.trace.jobs
+    given_up = jobs.head(200).with_columns(
+        start_time=pl.lit(None, jobs.schema["start_time"]), gpus=pl.lit(64.0, jobs.schema["gpus"])
+    )
+    more = replace(known, trace=known.trace.with_tables(jobs=pl.concat([jobs, given_up])))
+    assert told(more, booked, study) == ""
+
+
 def test_a_record_of_ended_jobs_alone_thins_out(known, booked, study):
     """Jobs of four days each: in the last days of the record those that had not ended are missing."""
     end = end_of(known.trace)
