@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OF_THE_REPOSITORY = tuple(
-    f"tests/test_{name}.py" for name in ("house", "house_budget", "project", "docs", "core_alone")
+    f"tests/test_{name}.py" for name in ("house", "size", "project", "docs", "core_alone")
 )
 """What they check is this checkout: its pages, its map, its rooms with the lab."""
 BESIDE = ("tests", "data", "notebooks", "benchmarks", "pyproject.toml", "README.md", "CONTRIBUTING.md")
