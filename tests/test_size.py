@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-MAX_LINES_OF_CODE = 69_707
+MAX_LINES_OF_CODE = 69_713
 """Lines of code of the package. Lower it with each removal; raise it only by an allowance that was agreed on."""
 
 UNUSED_LINES = 150

@@ -16,9 +16,10 @@ COLUMNS = {
     "rows": pl.Int64,
     "effect": pl.String,
     "example": pl.String,
+    "gpu_hours": pl.Float64,
 }
 """Columns of the quality report: what was found, how grave (info, warning, error), in how many rows, which
-figures it moves, and one example."""
+figures it moves, one example, and the GPU-hours concerned (null where they are not known) [GPU h]."""
 
 GRAVE_SHARE = 0.01
 """Share of faulty rows above which rejects are an error and no longer a warning."""
@@ -31,13 +32,14 @@ RUN_S = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the quality report."""
+    """One line of the quality report; ``gpu_hours`` are those of the rows, None where they are not known [GPU h]."""
 
     check: str
     severity: str
     rows: int
     effect: str
     example: str
+    gpu_hours: float | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, of: str = "job_i
     --------
     >>> frame = pl.DataFrame({"job_id": ["a", "b"], "gpus": [0.0, 8.0]})
     >>> run_checks(frame, [Check("no GPU", "info", "none", pl.col("gpus") == 0)])
-    [Finding(check='no GPU', severity='info', rows=1, effect='none', example='job a')]
+    [Finding(check='no GPU', severity='info', rows=1, effect='none', example='job a', gpu_hours=None)]
     """
     marks = frame.select(check.condition.fill_null(False).alias(check.check) for check in checks)
     word = of.removesuffix("_id")
@@ -232,19 +234,21 @@ def report(findings: Iterable[Finding]) -> pl.DataFrame:
 
 
 def combined(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings of several files, those of one kind as one: rows summed, the graver severity, the first example.
+    """Findings of several files, those of one kind as one: rows and hours summed, the graver severity, one example.
 
     Examples
     --------
     >>> combined([Finding("a", "info", 1, "", "x"), Finding("a", "error", 2, "", "y")])
-    [Finding(check='a', severity='error', rows=3, effect='', example='x')]
+    [Finding(check='a', severity='error', rows=3, effect='', example='x', gpu_hours=None)]
     """
     found: dict[str, Finding] = {}
     for each in findings:
         before = found.get(each.check)
         if before is not None:
             graver = min(before.severity, each.severity, key=("error", "warning", "info").index)
-            each = replace(before, severity=graver, rows=before.rows + each.rows)
+            stated = [hours for hours in (before.gpu_hours, each.gpu_hours) if hours is not None]
+            total = sum(stated) if stated else None
+            each = replace(before, severity=graver, rows=before.rows + each.rows, gpu_hours=total)
         found[each.check] = each
     return list(found.values())
 

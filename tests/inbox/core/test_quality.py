@@ -81,7 +81,7 @@ def test_gpu_hours_by_hand():
 def test_the_report_goes_into_json(good, file):
     text, read = good
     trace = read([file(text)])
-    assert trace.quality.columns == ["check", "severity", "rows", "effect", "example"]
+    assert trace.quality.columns == ["check", "severity", "rows", "effect", "example", "gpu_hours"]
     assert to_json(trace.quality.to_dicts()).startswith("[")
     assert trace.quality["check"].is_unique().all()
     assert trace.quality["severity"].is_in(["info", "warning", "error"]).all()
