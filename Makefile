@@ -1,4 +1,5 @@
 # One venv in the checkout; uv makes it fast, plain pip works as well (see README).
+SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,23 +12,24 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 	$(BIN)/gpuplanner demo -o reports/demo
 
-# Rooms with a floor are traced while their own tests run; tracing all tests would take a third as long again.
-TRACED := $(foreach room,hardware ledger cost planner/verification,tests/$(room) gpuplanner/$(room))
-TRACED += $(foreach laws,limits routed,tests/planner/test_$(laws).py)  # what else holds plans against the checks
-
-# The loops that play jobs are compiled once, by all processors, before tests that run side by side would each do it.
-test: $(VENV)/.dev  ## all tests but the long ones, with the coverage floors
+# The loops of the simulator are compiled once, by all processors, before tests that run side by side would each do it.
+test: $(VENV)/.dev  ## all quick tests
 	$(BIN)/gpuplanner compile
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" --cov --cov-report= $(TRACED)
-	$(BIN)/coverage report
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long" $(addprefix --ignore=,$(TRACED))
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not long and not lint" tests
 
-test-long: $(VENV)/.dev  ## the tests that make test leaves out, and new examples for the properties
-	$(BIN)/python -m pytest -q -m long
-	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -q -n 2 -m "hypothesis and not long"
+# What has a coverage floor is traced while its own tests run; tracing all tests would take a third as long again.
+TRACED := $(foreach package,hardware ledger cost planner/verification,tests/$(package))
+TRACED += $(foreach laws,limits routed,tests/planner/test_$(laws).py)  # what else checks plans
+
+test-long: $(VENV)/.dev  ## the tests that make test leaves out, coverage floors, and new examples for the properties
+	$(BIN)/gpuplanner compile
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "long and not lint" tests
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not lint" --cov --cov-report= $(TRACED)
+	$(BIN)/coverage report
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -q -n 2 -m "hypothesis and not long" tests
 
 test-fast: $(VENV)/.dev  ## without kernels, browsers and long runs
-	$(BIN)/python -m pytest -q -m "not long and not slow and not notebook and not browser"
+	$(BIN)/python -m pytest -q -m "not long and not lint and not slow and not notebook and not browser" tests
 
 test-core-alone: $(VENV)/.dev  ## the core's tests on a package without the lab
 	$(BIN)/python -m tests.core_alone
@@ -54,13 +56,15 @@ test-mig-parted: $(VENV)/.dev  ## written configurations through the nvidia-mig-
 mutants: $(VENV)/.dev  ## plant small faults in the core, one at a time, and see which of them no test notices
 	$(BIN)/python -m tests.mutants $(ROOMS)
 
-lint: $(VENV)/.dev  ## style, types, floors, spelling, notebooks without output
+lint: $(VENV)/.dev  ## style, types, layers, spelling, notebooks without output, doctests, tests of the repository
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	$(BIN)/nbstripout --verify notebooks/*.ipynb
+	GPUPLANNER_CACHE=build/test-studies $(BIN)/python -m pytest -q --doctest-modules gpuplanner tests/clusters/{dumps,planted,search,growth}.py
+	$(BIN)/python -m pytest -q -m "lint and not long" tests
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix

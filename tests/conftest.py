@@ -40,6 +40,11 @@ settings.register_profile("unshrunk", settings.get_profile("same"), phases=[Phas
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the longest tests first, so that no worker is left with one of them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session")
 def trees() -> dict[Path, ast.Module]:
     """Every module of the package, parsed once for all tests that read code."""

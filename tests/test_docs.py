@@ -14,6 +14,8 @@ import yaml
 from gpuplanner.scenario import Scenario
 from tests.clusters.cut_clusters import slurm_cut
 
+pytestmark = pytest.mark.lint
+
 PAGES = re.compile(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)")
 
 

@@ -13,6 +13,8 @@ import pytest
 
 import gpuplanner
 
+pytestmark = pytest.mark.lint
+
 PACKAGE = Path(gpuplanner.__file__).parent
 LISTS = re.compile(
     r"^ *(Parameters|Other Parameters|Attributes|Returns|Raises|Yields)\n *---+$", re.MULTILINE

@@ -15,6 +15,8 @@ import pytest
 import gpuplanner
 from gpuplanner.scenario import Scenario
 
+pytestmark = pytest.mark.lint
+
 PACKAGE = Path(gpuplanner.__file__).parent
 
 TOOLS = (

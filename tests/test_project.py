@@ -16,6 +16,8 @@ import gpuplanner
 from gpuplanner.lab.gangs.rules import ORDERS, QUEUES
 from gpuplanner.study.handover.calendar import FORMATS
 
+pytestmark = pytest.mark.lint
+
 HEAVY = (
     "pulp",
     "highspy",

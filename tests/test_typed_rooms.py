@@ -8,7 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import gpuplanner
+
+pytestmark = pytest.mark.lint
 
 PACKAGE = Path(gpuplanner.__file__).parent
 OPEN = re.compile(r"\b(?:dict|Mapping|MutableMapping)\[str, (?:typing\.)?Any\]")

@@ -14,6 +14,8 @@ import pytest
 
 import gpuplanner
 
+pytestmark = pytest.mark.lint
+
 PACKAGE = Path(gpuplanner.__file__).parent
 JOBS = (
     "JobID|Kontostelle|State|Submit|Start|End|AllocTRES\n"

@@ -26,7 +26,7 @@ TIMES_AS_LONG = 4
 """Limit of work: so many times what the tests take without a mutant."""
 MEMORY_BYTES = 16 << 30
 """More address space than any test of the core asks for: a mutant may collect for ever."""
-QUICK = "not long and not slow and not browser and not notebook and not prometheus"
+QUICK = "not long and not lint and not slow and not browser and not notebook and not prometheus"
 
 _NUMBERS = itertools.count(1)
 
@@ -104,7 +104,18 @@ def _tests(copy: Path, tests: list[str], *, cpu_s: int) -> tuple[int, str]:
 
     The limit is one of work, so that a busy machine changes nothing; the clock is a fuse for what waits for ever.
     """
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", QUICK]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "--doctest-modules",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        QUICK,
+    ]
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
             [*command, *tests], cwd=copy, env=_settings(copy), stdout=output, stderr=subprocess.STDOUT,

@@ -115,6 +115,7 @@ def test_every_reader_that_is_named_can_be_loaded_and_knows_its_files():
         assert source.sniff(["no,such,header"]) is False
 
 
+@pytest.mark.lint
 def test_readers_are_loaded_when_they_are_used():
     code = (
         "import sys, gpuplanner.inbox; print(sorted(n for n in sys.modules if n.startswith('gpuplanner.inbox.')"
