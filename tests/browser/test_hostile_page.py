@@ -12,7 +12,7 @@ from gpuplanner.report.page import render_page, section
 from gpuplanner.study.decision.types import LayoutOnNodes, TeamRow
 from tests.report.test_first_screen import planted
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 LONG, UNBROKEN, TURNED = "team " * 60, "x" * 300, "abc\u202egnp.exe"
 ONE = (TeamRow("all of us", 900.0, 12.0, 44), TeamRow("nobody", 45.0, 45.0, 0))
 MANY = (

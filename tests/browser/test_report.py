@@ -30,7 +30,7 @@ def page_path(report):
     return (report / "index.html").as_uri()
 
 
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1280, pytest.param(400, marks=pytest.mark.long)])
 def test_page_draws_every_chart_and_asks_for_nothing(chromium, page_path, width):
     page = chromium.new_page(viewport={"width": width, "height": 900})
     requests, messages = [], []
@@ -49,6 +49,7 @@ def test_page_draws_every_chart_and_asks_for_nothing(chromium, page_path, width)
     page.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["index.html", "appendix.html"])
 def test_nobody_is_shut_out(chromium, report, name):
     axe = pytest.importorskip("axe_playwright_python", reason="axe is not installed")
@@ -63,6 +64,7 @@ def test_nobody_is_shut_out(chromium, report, name):
     context.close()
 
 
+@pytest.mark.long
 def test_the_way_in_is_by_keyboard(chromium, page_path):
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     page.goto(page_path)
@@ -78,6 +80,7 @@ def test_the_way_in_is_by_keyboard(chromium, page_path):
     page.close()
 
 
+@pytest.mark.long
 def test_print_is_short_and_large_enough_to_read(chromium, page_path):
     page = chromium.new_page(viewport={"width": 1069, "height": 900})
     page.goto(page_path)

@@ -337,15 +337,23 @@ def test_unknown_parameters_are_refused(tmp_path, root):
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
-        ("01_demand_and_phases", {}),
-        ("02_forecast", {"folds": 6, "models": "Naive,SeasonalNaive,HourOfDay,RunOff"}),
+        pytest.param("01_demand_and_phases", {}, marks=pytest.mark.long),
+        pytest.param(
+            "02_forecast",
+            {"folds": 6, "models": "Naive,SeasonalNaive,HourOfDay,RunOff"},
+            marks=pytest.mark.long,
+        ),
         (
             "03_static_vs_dynamic",
             {"policies": "static_mig,whole_on_off", "path": "slurm", "month": "2026-02"},
         ),
-        ("04_mig_layouts", {"horizon_slots": 48, "work_limit": 30}),
-        ("05_size_a_job", {}),
-        ("06_cost_review", {"policies": "static_mig,whole_on_off", "path": "slurm", "months": 6}),
+        pytest.param("04_mig_layouts", {"horizon_slots": 48, "work_limit": 30}, marks=pytest.mark.long),
+        pytest.param("05_size_a_job", {}, marks=pytest.mark.long),
+        pytest.param(
+            "06_cost_review",
+            {"policies": "static_mig,whole_on_off", "path": "slurm", "months": 6},
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_notebooks_run_headless(root, tmp_path, name, parameters):
@@ -356,6 +364,7 @@ def test_notebooks_run_headless(root, tmp_path, name, parameters):
     assert not any(output.output_type == "error" for output in shown)
 
 
+@pytest.mark.long
 @pytest.mark.data
 @pytest.mark.slow
 def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
@@ -427,6 +436,7 @@ def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
     assert tenants["held_gpu_hours"].is_sorted(descending=True)
 
 
+@pytest.mark.long
 @pytest.mark.data
 @pytest.mark.slow
 def test_fox_numbers_equal_a_short_query(public_data, tmp_path):
