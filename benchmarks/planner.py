@@ -4,8 +4,8 @@ Run ``python benchmarks/planner.py`` (all of it takes some minutes) or ``--quick
 ``--parked 0.02`` the single pools park what they do not need, at that price of an hour. The demand is
 made up: six profiles, hourly, with the rhythm of day and week and 10 % noise. Beside each plan stands one
 plain integer program, built by PuLP and solved by HiGHS, stopped after the same time: its own gap, and its gap
-to our bound. Last come three pools with eight tenants, quotas, maintenance and a limit on switches, each by itself, and
-with half of the demand served wherever it costs least. Every plan is checked by ``verify``.
+to our bound. Last come three pools with eight tenants, quotas, maintenance and a limit on switches. Every plan is
+checked by ``verify``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import importlib.metadata
 import itertools
 import resource
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import numpy as np
@@ -23,7 +22,6 @@ import numpy as np
 from gpuplanner.hardware import ChangeCost
 from gpuplanner.planner import (
     Limits,
-    Movable,
     PlanProblem,
     Quota,
     StatePrices,
@@ -103,29 +101,13 @@ def three_pools(gpus: float, seed: int) -> dict[str, PlanProblem]:
     return pools
 
 
-def half_of_it(pools: dict[str, PlanProblem]) -> list[Movable]:
-    """Half of all demand may be served by the profile of the same rank of any other pool."""
-    return [
-        Movable(name, profile, 0.5, {(other, POOLS[other][rank]): 1.0 for other in pools if other != name})
-        for name in pools
-        for rank, profile in enumerate(POOLS[name])
-    ]
-
-
-def report_fleet(
-    name: str,
-    pools: dict[str, PlanProblem],
-    movable: Sequence[Movable] = (),
-    *,
-    time_limit_s: float,
-    gap_target: float,
-) -> None:
+def report_fleet(name: str, pools: dict[str, PlanProblem], *, time_limit_s: float, gap_target: float) -> None:
     """Print one line for a fleet of several pools."""
     cpu = time.process_time()
-    found = plan_fleet(pools, movable, time_limit_s=time_limit_s, gap_target=gap_target)
+    found = plan_fleet(pools, time_limit_s=time_limit_s, gap_target=gap_target)
     cpu = time.process_time() - cpu
-    faults = verify_fleet(found, pools, movable)
-    for pool, one in () if found.moves else found.plans.items():
+    faults = verify_fleet(found, pools)
+    for pool, one in found.plans.items():
         faults += verify(one, pools[pool], assign(one, pools[pool]))
     print(
         f"{name:34} {found.objective:11.1f} {100 * found.gap:6.2f} {found.seconds:7.2f} {cpu:7.2f} "
@@ -204,9 +186,6 @@ def main() -> None:
             time_limit_s=60.0,
             gap_target=given.gap,
         )
-        pools = three_pools(size, seed)
-        name = f"3 pools of {size} GPUs, half anywhere, seed {seed}"
-        report_fleet(name, pools, half_of_it(pools), time_limit_s=60.0, gap_target=given.gap)
     versions = (f"{name} {importlib.metadata.version(name)}" for name in ("pulp", "highspy", "numpy"))
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{', '.join(versions)}; most memory {peak_mib:.0f} MiB")

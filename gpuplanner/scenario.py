@@ -151,10 +151,12 @@ class Scenario:
         "Of a fleet of several boards the one, as the data name it, whose GPUs and jobs alone are planned.", NOT_EMPTY,
         none="each pool by itself where a command shows several, else that of the scenario's board, or the largest",
     )  # fmt: skip
-    other_boards: str = knob(
-        "fleet", "unnamed",
-        "Of a fleet of several boards, the jobs that others than their own may serve in a plan, where they fit: none, "
-        "those that named no board, or all.", one_of("none", "unnamed", "all"),
+    other_boards: str | None = knob(
+        "fleet", None,
+        "GPU models that may serve jobs which named none, in order of preference, with commas between: demand goes to "
+        "the first that can hold it and has room. A model that is named comes in its turn for its own jobs too; else "
+        "it comes last for them.",
+        NOT_EMPTY, none="jobs stay with the model that they ran on",
     )  # fmt: skip
     nodes: int = knob(
         "fleet", 0,

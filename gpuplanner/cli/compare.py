@@ -136,14 +136,13 @@ def compare(
 
     With quotas, quotas to try or failures, also say which team waits more or less under them on the same weeks; with
     slow-downs of gangs or power of racks, what it makes of it where jobs are placed.
-    Of several boards, each by itself, quotas and racks as well, and then all played together.
+    Of several GPU models, each by itself, quotas and racks as well.
     """
     from gpuplanner.files import require_file
     from gpuplanner.study.decision.compare import tuned_apart
     from gpuplanner.study.decision.record import compared
     from gpuplanner.study.fleet_decision import FleetCompared
     from gpuplanner.study.past.pools import pools_of
-    from gpuplanner.study.tenants.together import pools_together
 
     if chart is not None:
         require_file(chart, inputs=[scenario])
@@ -163,7 +162,6 @@ def compare(
         write_ways(each, chart, title=f"Equal service: {asked.name}", locale=asked.number_locale)
         say(f"written: {chart}")
     more = {name: _also_asked(own) for name, own in pools.pools.items()}
-    both = pools_together(pools) if pools.several else None
     if as_json:
         from gpuplanner.study.decision.frames import levers
 
@@ -174,17 +172,9 @@ def compare(
             for name, one in each.items()
         }
         fleet = FleetCompared(each).to_dict() | {"pools": told}
-        together = {} if both is None else {"together": both.to_dict()}
-        show(fleet | together if pools.several else next(iter(told.values())), as_json=True)
+        show(fleet if pools.several else next(iter(told.values())), as_json=True)
         return
     show_pools(each, quiet=quiet, more=more)
-    if both is not None:
-        put("")
-        for text in (both.sentence, *both.notes):
-            put(text)
-        show_frame(
-            both.pools, as_json=False, title=f"On their own boards, and on any; intervals {both.blocks}"
-        )
 
 
 def _also_asked(asked: Scenario) -> dict[str, Any]:

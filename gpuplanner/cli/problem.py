@@ -97,8 +97,10 @@ def plan_pools(
     figures = fleet_figures(found)
     if not as_json:
         show_frame(planned.table, as_json=False, title="plans by pool, and their sum")
-        if planned.moves:
-            show_frame(planned.moved, as_json=False, title="demand served by another board, mean instances")
+        if planned.transfers:
+            show_frame(
+                planned.moved, as_json=False, title="demand served by another GPU model, mean instances"
+            )
         if planned.sentence is not None:
             put(planned.sentence)
     if not quiet:
@@ -113,8 +115,7 @@ def plan_pools(
             name: plan_figures(one.plan, one.problem, as_json=True) for name, one in planned.pools.items()
         }
         compared = {name: one.to_dict() for name, one in kept.items()} or None
-        apart = None if planned.apart is None else planned.apart.plan.objective
-        figures |= {"moves": planned.moved.to_dicts(), "apart_objective": apart}
+        figures |= {"moves": planned.moved.to_dicts()}
         show(figures | {"pools": parts, "comparison": compared, "remarks": planned.remarks}, as_json=True)
     elif kept:
         show_pools(kept, quiet=quiet)

@@ -5,7 +5,6 @@
 """
 
 from gpuplanner.planner.contract.limits import Limits, Quota
-from gpuplanner.planner.contract.movable import Movable
 from gpuplanner.planner.contract.plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.contract.problem_check import TIERS
@@ -20,11 +19,9 @@ from gpuplanner.planner.several_pools import (
     fleet_from_json,
     fleet_to_json,
     plan_fleet,
-    proof_from_json,
     read_problems,
     verify_fleet,
 )
-from gpuplanner.planner.together import certified_together, verify_together
 from gpuplanner.planner.verification.bounds import verify_bound
 from gpuplanner.planner.verification.plans import verify
 
@@ -33,7 +30,6 @@ __all__ = [
     "TIERS",
     "FleetPlan",
     "Limits",
-    "Movable",
     "Plan",
     "PlanProblem",
     "Quota",
@@ -41,7 +37,6 @@ __all__ = [
     "StatePrices",
     "assign",
     "certified",
-    "certified_together",
     "fleet_from_json",
     "fleet_to_json",
     "instance_prices",
@@ -50,11 +45,9 @@ __all__ = [
     "plan_fleet",
     "plan_from_json",
     "plan_to_json",
-    "proof_from_json",
     "read_problems",
     "robust",
     "verify",
     "verify_bound",
     "verify_fleet",
-    "verify_together",
 ]

@@ -19,18 +19,14 @@ from gpuplanner.schemas import BUCKETS
 from gpuplanner.study import Study
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.fleet_decision import FleetCompared, decision_table, fleet_sentence
-from gpuplanner.study.future.fleet_plans import FleetPlanned, with_moves
+from gpuplanner.study.future.fleet_plans import FleetPlanned, fleet_planned
 from gpuplanner.study.future.plans import Planned
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.pools import FleetPools, pool_table
 from gpuplanner.study.tenants.fairness import Fairness
-from gpuplanner.study.tenants.together import PoolsTogether, pools_together
 from gpuplanner.units import counted
 
 _MOVED = {"instances_for_one": ".2g", "instances": ",.2f", "instances_there": ",.2f"}
-_TOGETHER = dict.fromkeys(
-    ("wait_before_min", "wait_after_min", "change", "slowed_low", "slowed_high"), ",.1f"
-)
 FOLDER = "pools"
 """Where the pools have their own pages, each in a folder of its name."""
 MOST_POOLS = 20
@@ -48,9 +44,7 @@ _HEADINGS = {
     "unmet_gpu_hours": "not met, GPU h", "changes": "GPUs cut anew", "of": "asked of", "to": "served by",
     "tenant": "team", "held_gpu_hours": "got, GPU h", "owed_gpu_hours": "owed, GPU h", "why": "why its jobs waited",
     "next_step": "next step", "instances_for_one": "there for one", "instances": "instances, mean",
-    "instances_there": "there, mean", "free": "may leave", "sent": "do", "wait_before_min": "wait at home, min",
-    "wait_after_min": "wait anywhere, min", "change": "waited a week, GPU h more", "verdict": "verdict",
-    "slowed_low": "run a week, GPU h more, at best", "slowed_high": "at worst",
+    "instances_there": "there, mean",
 }  # fmt: skip
 
 
@@ -99,14 +93,14 @@ def folder_of(name: str) -> str:
 
 
 def planned_of(fleet: FleetPools, studies: Mapping[str, Study]) -> FleetPlanned | None:
-    """The plans of the studies as one, with demand sent to other boards; None where one of them has none."""
+    """The plans of the studies as one, with demand sent to substitute models; None where one of them has none."""
     found = {
         name: Planned(study.problem, study.plan)
         for name, study in studies.items()
         if study.plan is not None and study.problem is not None
     }
     same = {(one.problem.slot_start, one.problem.n_slots) for one in found.values()}
-    return with_moves(fleet, FleetPlanned(found)) if len(found) == len(studies) and len(same) == 1 else None
+    return fleet_planned(fleet, made=found) if len(found) == len(studies) and len(same) == 1 else None
 
 
 def fleet_page(
@@ -122,8 +116,6 @@ def fleet_page(
     ]
     if planned is not None:
         parts.append(_plans(planned))
-    both = pools_together(fleet)
-    parts += [] if both is None else [together_section(both)]
     parts += _teams(studies)
     parts.append(_who_is_there(fleet))
     first = next(iter(studies.values()))
@@ -138,11 +130,10 @@ def fleet_page(
     )
 
 
-def decided_fleet(found: FleetCompared, both: PoolsTogether | None) -> Section:
+def decided_fleet(found: FleetCompared) -> Section:
     """The decision on the whole fleet without pages around it: for notebooks."""
     parts = [page.paragraph(found.sentence), _decisions(found.decisions)]
-    together = "" if both is None else together_section(both)
-    return Section(page.section("The decision, pool by pool", *parts) + together)
+    return Section(page.section("The decision, pool by pool", *parts))
 
 
 def _decisions(decisions: Mapping[str, Decision]) -> str:
@@ -217,29 +208,18 @@ def _plans(planned: FleetPlanned) -> Section:
         text = (
             f"In all the plans cost {fleet.objective:,.0f} GPU-hours, and no plans of these pools cost less than "
             f"{fleet.bound:,.0f}: {fleet.gap:.2%} at most lie between. "
-            + (planned.sentence or "Demand stays with the board that it ran on.")
+            + (planned.sentence or "Demand stays with the GPU model that it ran on.")
         )
     table = page.table(
         planned.table, caption="Plans by pool, and their sum", headings=_HEADINGS, formats=_FORMATS
     )
     moved = [
-        page.table(planned.moved, caption="Demand served by another board", headings=_HEADINGS, formats=_MOVED),
+        page.table(planned.moved, caption="Demand served by another GPU model", headings=_HEADINGS, formats=_MOVED),
         page.note("plan.json has these plans; the page of each pool has the plan of all that ran on it."),
     ]  # fmt: skip
     return page.section(
-        "Plans, board by board", page.paragraph(text), table, *(moved if planned.moves else ())
+        "Plans, board by board", page.paragraph(text), table, *(moved if planned.transfers else ())
     )
-
-
-def together_section(found: PoolsTogether) -> Section:
-    """What boards do for each other's jobs, in one line and a table."""
-    table = page.table(
-        found.pools.select("pool", "jobs", "free", "sent", "wait_before_min", "wait_after_min", "change", "verdict",
-                           "slowed_low", "slowed_high"),
-        caption=f"Jobs on their own boards, and on any; {found.blocks}", headings=_HEADINGS, formats=_TOGETHER,
-    )  # fmt: skip
-    notes = [page.note(text) for text in found.notes]
-    return page.section("Boards played together", page.paragraph(found.sentence), table, *notes)
 
 
 def _teams(studies: Mapping[str, Study]) -> list[Section]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,13 +33,12 @@ def hand_over(
     *,
     by_column: bool = False,
     whole: bool = False,
-    fractions: Collection[int] = (),
     most: bool = False,
 ) -> None:
     """Give a solver a program: limits of its columns and rows, and row by row the columns in it with their amounts.
 
     If `by_column`, `held` and `amounts` are those of the rows that each column is in. If `whole`, columns are whole
-    numbers but for `fractions`; if `most`, the cost is a worth, of which there is to be as much as possible.
+    numbers; if `most`, the cost is a worth, of which there is to be as much as possible.
     """
     highspy = import_optional("highspy", extra="plan")
     program = highspy.HighsLp()
@@ -55,8 +54,5 @@ def hand_over(
     matrix.index_ = np.fromiter(itertools.chain.from_iterable(held), dtype=np.int32)
     matrix.value_ = np.fromiter(itertools.chain.from_iterable(amounts), dtype=np.float64)
     if whole:
-        kinds = [highspy.HighsVarType.kInteger] * program.num_col_
-        for place in fractions:
-            kinds[place] = highspy.HighsVarType.kContinuous
-        program.integrality_ = kinds
+        program.integrality_ = [highspy.HighsVarType.kInteger] * program.num_col_
     highs.passModel(program)

@@ -26,9 +26,7 @@ class Row:
 
 @dataclass
 class LinearModel:
-    """Minimise the cost of columns (variables) subject to rows. Columns begin at 0 unless narrowed.
-
-    All are whole numbers but those in ``fractions``.
+    """Minimise the cost of columns (variables, whole numbers from 0 on unless narrowed) subject to rows.
 
     Examples
     --------
@@ -44,7 +42,6 @@ class LinearModel:
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    fractions: set[int] = field(default_factory=set)
 
     def add_columns(self, names: Sequence[str], *, cost: Iterable[float], high: Iterable[float]) -> Columns:
         """Append whole-number columns and return their positions."""

@@ -109,10 +109,10 @@ def _to_pulp(model: LinearModel, *, relaxed: bool) -> tuple[Library, list[Librar
     """The model as a PuLP problem, and its variables in the order of the columns."""
     pulp = import_optional("pulp", extra="plan")
     problem = pulp.LpProblem("gpuplanner", pulp.LpMinimize)
-    kinds = (pulp.LpInteger, pulp.LpContinuous)
+    kind = pulp.LpContinuous if relaxed else pulp.LpInteger
     columns = [
-        problem.add_variable(name, low, high, kinds[relaxed or place in model.fractions])
-        for place, (name, low, high) in enumerate(zip(model.names, model.low, model.high, strict=True))
+        problem.add_variable(name, low, high, kind)
+        for name, low, high in zip(model.names, model.low, model.high, strict=True)
     ]
     costs = zip(columns, model.cost, strict=True)
     problem.setObjective(pulp.LpAffineExpression({column: cost for column, cost in costs if cost}))
@@ -251,7 +251,6 @@ def _pass_arrays(highs: Library, model: LinearModel, *, whole: bool) -> None:
         [row.columns for row in model.rows],
         [row.coefficients for row in model.rows],
         whole=whole,
-        fractions=model.fractions,
     )
 
 

@@ -34,7 +34,6 @@ from gpuplanner.study.past.pools import pools_of
 from gpuplanner.study.tenants.advice import quota_advice
 from gpuplanner.study.tenants.apart import placed_apart
 from gpuplanner.study.tenants.fairness import fairness
-from gpuplanner.study.tenants.together import pools_together
 from gpuplanner.study.tenants.tried import is_asked, rules_tried
 from gpuplanner.views.view import View
 from gpuplanner.widgets import (
@@ -92,7 +91,7 @@ class Decided:
         return View(ways(self.found), policy_table(self.found))
 
     def boards(self) -> BoardsPanel[Comparison | FleetCompared]:
-        """A drop-down of the fleet's boards: what is decided on one, or on all, and how jobs fare on any."""
+        """A drop-down of the fleet's GPU models: the decision on one of them, or on all."""
         fleet = pools_of(self.scenario)
 
         def found(name: str) -> Comparison | FleetCompared:
@@ -103,7 +102,7 @@ class Decided:
         def shown(one: Comparison | FleetCompared) -> str:
             if isinstance(one, Comparison):
                 return still(decided(one)).html
-            return still(decided_fleet(one, pools_together(fleet))).html
+            return still(decided_fleet(one)).html
 
         return BoardsPanel(fleet.pools, found, shown)
 

@@ -25,11 +25,11 @@ from gpuplanner.study.decision.types import Saving
 from gpuplanner.study.fleet_decision import decision_table, fleet_decision, fleet_sentence
 from gpuplanner.study.future.fleet_plans import filled_in_turn, fleet_planned
 from gpuplanner.study.future.outlook import OUTLOOKS, fleet_forecast
-from gpuplanner.study.future.plans import plan_problem, plan_view
-from gpuplanner.study.other_boards import movable_demand
+from gpuplanner.study.future.plans import plan_problem, plan_view, planned_for
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.history import history
 from gpuplanner.study.past.pools import clusters_of, pool_table, pools_of
+from gpuplanner.study.substitute_models import flexible_demand
 from tests.clusters.mixed import mixed_fleet, untyped
 from tests.clusters.traces import read_cluster
 from tests.study.test_fleet import MIXED, TWO_BOARDS, made, nodes
@@ -262,6 +262,7 @@ def test_plan_of_several_boards_needs_no_board_and_its_file_holds(two, tmp_path,
     found = json.loads(out)
     assert code == 0
     assert set(found["pools"]) == {"A100-40GB", "T4"}
+    assert found["moves"] == []
     assert found["objective"] == pytest.approx(sum(one["objective"] for one in found["pools"].values()))
     assert run("verify", tmp_path / "plan.json")[0] == 0
     assert run("plan", tmp_path / "s.yaml", "--robust", "2")[0] == 2
@@ -352,31 +353,44 @@ def bare_problems(pools):
     return found
 
 
-def test_demand_that_named_no_board_may_go_where_it_fits_and_no_gain_in_speed_is_made_up(mixed):
-    fleet = pools_of(mixed)
-    found = {(one.pool, one.profile): one for one in movable_demand(fleet, bare_problems(fleet.pools))}
+def test_demand_that_named_no_model_is_tried_on_the_models_in_their_order(mixed):
+    fleet = pools_of(mixed.but(other_boards="L40S, h100"))
+    problems = bare_problems(fleet.pools)
+    found = {(one.pool, one.profile): one for one in flexible_demand(fleet, problems)}
     assert {profile for _, profile in found} == {"gpu"}
+
     ampere = found["A100-40GB", "gpu"]
+    assert [one.pool for one in ampere.substitutes] == ["L40S", "H100-80GB-SXM5"]
     # The H100 is faster in both ways, which nobody measured here; the L40S has 864 of 1,555 GB/s.
-    assert ampere.places == {("H100-80GB-SXM5", "gpu"): 1.0, ("L40S", "gpu"): pytest.approx(1555 / 864)}
-    part = dict(zip(bare_problems(fleet.pools)["A100-40GB"].tenants, ampere.part[:, 0].tolist(), strict=True))
+    assert [one.each for one in ampere.substitutes] == pytest.approx([1555 / 864, 1.0])
+    part = dict(zip(problems["A100-40GB"].tenants, ampere.part.tolist(), strict=True))
     assert part["vision"] == 1.0  # all of its jobs there are called finetune and take any GPU
     assert 0 < part["chem"] < 0.5  # every seventh
-    assert movable_demand(pools_of(mixed.but(other_boards="none")), bare_problems(fleet.pools)) == ()
-    every = movable_demand(pools_of(mixed.but(other_boards="all")), bare_problems(fleet.pools))
-    # Of what named its board, nothing goes where there is less memory than it named.
-    assert {(one.pool, other) for one in every for other, _ in one.places} == {
-        ("A100-40GB", "H100-80GB-SXM5"), ("A100-40GB", "L40S"), ("L40S", "H100-80GB-SXM5"),
-    }  # fmt: skip
+
+    # On its own model it is the turn of the model's own jobs; a model that the order does not name is not tried.
+    assert [one.pool for one in found["H100-80GB-SXM5", "gpu"].substitutes] == ["L40S", "H100-80GB-SXM5"]
+    assert flexible_demand(pools_of(mixed), problems) == ()
+    with pytest.raises(ScenarioError, match=r"model of other_boards 'T4' is unknown: expected one of A100"):
+        flexible_demand(pools_of(mixed.but(other_boards="T4")), problems)
 
 
-@pytest.mark.long
-def test_what_goes_to_other_boards_is_said_and_costs_less(mixed):
-    found = fleet_planned(pools_of(mixed), "milp")
-    apart = found.apart.plan
-    assert found.plan.objective < apart.objective
-    assert apart.bound + 1e-6 >= found.plan.bound
-    assert found.plan.gap < 0.005
-    assert found.moved["instances"].sum() > 1
-    assert f"less than the {apart.objective:,.0f}" in found.sentence
-    assert found.table.filter(pool="all")["bound"].item() == pytest.approx(found.plan.bound)
+def test_a_fleet_is_planned_with_the_demand_where_it_was_sent(mixed):
+    fleet = pools_of(mixed.but(other_boards="L40S"))
+    found = fleet_planned(fleet, "greedy")
+    alone = {name: plan_problem(own, "rightsized") for name, own in fleet.pools.items()}
+    assert verify_fleet(found.plan, found.problems) == []
+    assert set(found.moved["to"]) == {"L40S/gpu"}
+    moved = found.moved.filter(of="A100-40GB/gpu").row(0, named=True)
+    row = alone["A100-40GB"].profiles.index("gpu")
+    gone = alone["A100-40GB"].pooled[row] - found.problems["A100-40GB"].pooled[row]
+    assert moved["instances"] == pytest.approx(gone.mean())
+    came = found.problems["L40S"].pooled.sum(axis=0) - alone["L40S"].pooled.sum(axis=0)
+    assert came.mean() == pytest.approx(found.moved["instances_there"].sum())
+    assert "goes to another GPU model" in found.sentence
+    # Plans that are at hand are kept where no demand came or went.
+    made = {name: planned_for(one, fleet.pools[name], "greedy") for name, one in alone.items()}
+    again = fleet_planned(fleet, "greedy", made=made)
+    assert again.plan.objective == pytest.approx(found.plan.objective)
+    unmoved = fleet_planned(pools_of(mixed), "greedy", made=made)
+    assert all(unmoved.pools[name] is made[name] for name in made)
+    assert unmoved.sentence is None

@@ -9,7 +9,6 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.record import compared
 from gpuplanner.study.fleet_decision import FleetCompared
 from gpuplanner.study.past.pools import pools_of
-from gpuplanner.study.tenants.together import pools_together
 from gpuplanner.views import decide
 from gpuplanner.widgets import ALL_BOARDS
 from tests.study.test_fleet import MIXED, TWO_BOARDS, made
@@ -42,7 +41,7 @@ def test_each_board_shows_what_it_is_decided_by_itself(two, found):
 
 
 @pytest.mark.long
-def test_all_boards_are_told_with_their_sum_and_what_they_do_together(two, found):
+def test_all_boards_are_told_with_their_sum(two, found):
     panel, fleet = found.boards(), pools_of(two)
     panel.board.value = ALL_BOARDS
     answer = panel.ask().result(timeout=600)
@@ -50,9 +49,6 @@ def test_all_boards_are_told_with_their_sum_and_what_they_do_together(two, found
     assert answer.to_dict() == by_hand.to_dict()
     shown = panel.answer.value
     assert by_hand.sentence in shown
-    both = pools_together(fleet)
-    assert both is not None
-    assert both.sentence in shown
     assert panel.scenario == two
 
 

@@ -1,4 +1,4 @@
-"""Plans of a fleet of several boards: one a pool, and what all of them cost, with one bound and one gap."""
+"""Plans of a fleet of several GPU models: one a pool, and what all of them cost, with one bound and one gap."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import require_sound
 from gpuplanner.hardware import any_board, whole_board
-from gpuplanner.planner import FleetPlan, Movable, PlanProblem, certified, certified_together, verify_fleet
-from gpuplanner.planner.contract.movable import Transfer, after_moves
-from gpuplanner.planner.several_pools import best_routed
+from gpuplanner.planner import FleetPlan, PlanProblem, certified
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.study.future.plans import Planned, plan_problem, plan_view, planned_for
-from gpuplanner.study.other_boards import movable_demand
+from gpuplanner.study.future.plans import Planned, plan_problem, planned_for
 from gpuplanner.study.past.fleet import UNNAMED, in_service, known_board
 from gpuplanner.study.past.history import history
 from gpuplanner.study.past.pools import FleetPools
+from gpuplanner.study.substitute_models import Transfer, flexible_demand, preferred_transfers, with_transfers
 
 
 def fleet_planned(
@@ -27,67 +24,48 @@ def fleet_planned(
     method: str | None = None,
     *,
     calendars: int | None = None,
+    made: Mapping[str, Planned] | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> FleetPlanned:
-    """Plan every pool of a fleet, each as it would be planned by itself; then with demand sent to other boards.
+    """Plan every pool of a fleet, one by one.
 
-    Of a fleet whose jobs do not say on which board they ran, any board may serve any job, and the pools are filled
-    one after the other. Else the scenario says which jobs are not bound to their board: where their demand costs less
-    on another one, plans are of what is sent there.
+    Of a fleet whose jobs do not say on which GPU model they ran, any may serve any job, and the pools are filled one
+    after the other. Else demand is that of the pool's own jobs; where the scenario names substitute models, demand
+    that named none first goes to them, in their order.
+
+    Plans of pools' own demand that are at hand, in `made`, are taken where no demand was sent from or to the pool;
+    `tell` is called with the name of each pool that is planned.
     """
-    pools: dict[str, Planned] = {}
+    made = made or {}
+    problems: dict[str, PlanProblem] = {}
+    owners: dict[str, Scenario] = {}
     remarks: list[str] = []
     for name, own in fleet.pools.items():
+        if history(own).fleet.untold:
+            prefix = name.rpartition("/")[0]
+            filled = {
+                f"{prefix}/{model}" if prefix else model: one for model, one in filled_in_turn(own).items()
+            }
+            remarks.append(
+                f"Jobs do not say on which GPU model they ran, so any may serve them: {', '.join(filled)} are filled "
+                "in this order, most GPUs first. What a job needs of memory or architecture is not known."
+            )
+        else:
+            filled = {name: made[name].problem if name in made else plan_problem(own, "rightsized")}
+        problems |= filled
+        owners |= dict.fromkeys(filled, own)
+
+    demand = () if remarks else flexible_demand(fleet, problems)
+    transfers = preferred_transfers(problems, demand)
+    pools: dict[str, Planned] = {}
+    for name, problem in with_transfers(problems, transfers).items():
+        if name in made and problem is problems[name]:
+            pools[name] = made[name]
+            continue
         if tell is not None:
             tell(name)
-        if not history(own).fleet.untold:
-            pools[name] = plan_view(own, "rightsized", method, calendars=calendars)
-            continue
-        prefix = name.rpartition("/")[0]
-        problems = filled_in_turn(own)
-        named = {f"{prefix}/{board}" if prefix else board: one for board, one in problems.items()}
-        pools |= {board: planned_for(one, own, method, calendars=calendars) for board, one in named.items()}
-        remarks.append(
-            f"Jobs do not say on which board they ran, so any may serve them: {', '.join(named)} are filled in this "
-            "order, most GPUs first. What a job needs of memory or architecture is not known."
-        )
-    apart = FleetPlanned(pools, tuple(remarks))
-    return apart if remarks else with_moves(fleet, apart, method, calendars=calendars, tell=tell)
-
-
-def with_moves(
-    fleet: FleetPools,
-    apart: FleetPlanned,
-    method: str | None = None,
-    *,
-    calendars: int | None = None,
-    tell: Callable[[str], object] | None = None,
-) -> FleetPlanned:
-    """The plans with demand that is not bound to its board sent where all boards together cost least; checked."""
-    movable = movable_demand(fleet, apart.problems)
-    if not movable or not apart.plan.found:
-        return apart
-    if tell is not None:
-        tell("all boards together")
-
-    def again(given: Mapping[str, PlanProblem]) -> FleetPlan:
-        plans = {}
-        for name, problem in given.items():
-            same = problem is apart.problems[name]  # what nothing was sent from or to is planned already
-            made = (
-                apart.pools[name]
-                if same
-                else planned_for(problem, fleet.pools[name], method, calendars=calendars)
-            )
-            plans[name] = made.plan
-        return FleetPlan(plans, 0.0)
-
-    first = next(iter(fleet.pools.values()))
-    found = best_routed(apart.problems, movable, again, apart.plan, **first.effort)
-    require_sound("plan of all boards", verify_fleet(found, apart.problems, movable))
-    given = after_moves(apart.problems, found.moves)
-    routed = {name: Planned(given[name], plan) for name, plan in found.plans.items()}
-    return FleetPlanned(routed, (), found.moves, found.least, apart, movable)
+        pools[name] = planned_for(problem, owners[name], method, calendars=calendars)
+    return FleetPlanned(pools, tuple(remarks), tuple(transfers), flexible=bool(demand))
 
 
 def filled_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
@@ -125,34 +103,26 @@ class FleetPlanned:
 
     - ``pools``: Problem and plan of each, by name.
     - ``remarks``: What a reader must know of how demand was parted, in sentences.
-    - ``moves``: Demand that was sent to another board than its own.
-    - ``least``: What no plans undercut, however demand is parted; None where it stays.
-    - ``apart``: The plans without a move, where some were tried.
-    - ``movable``: Demand that other boards than its own may serve.
+    - ``transfers``: Demand that is served by another GPU model than the one that it ran on.
+    - ``flexible``: Whether the scenario names models that may serve demand of others.
     """
 
     pools: Mapping[str, Planned]
     remarks: tuple[str, ...] = ()
-    moves: tuple[Transfer, ...] = ()
-    least: float | None = None
-    apart: FleetPlanned | None = None
-    movable: tuple[Movable, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    flexible: bool = False
 
     @property
     def plan(self) -> FleetPlan:
         """The plans as one: objective and bound are the sums over the pools."""
         plans = {name: one.plan for name, one in self.pools.items()}
-        seconds = sum(found.seconds or 0.0 for found in plans.values())
-        return FleetPlan(plans, seconds, self.moves, self.least)
+        return FleetPlan(plans, sum(plan.seconds or 0.0 for plan in plans.values()))
 
     @property
     def proven(self) -> FleetPlan:
-        """The plans as a file has them: each with its certificate, and all with that of their bound."""
+        """The plans as a file has them: each with its certificate."""
         plans = {name: certified(one.plan, one.problem) for name, one in self.pools.items()}
-        proof = None
-        if self.least is not None and self.apart is not None:
-            proof = certified_together(self.apart.problems, self.movable, self.moves, self.least)
-        return replace(self.plan, plans=plans, proof=proof)
+        return replace(self.plan, plans=plans)
 
     @property
     def problems(self) -> dict[str, PlanProblem]:
@@ -179,36 +149,31 @@ class FleetPlanned:
     def moved(self) -> pl.DataFrame:
         """What was sent where: a row for each pool and profile, and where it went, with mean instances of both."""
         rows = []
-        for move in self.moves:
-            asked = float(move.amount.sum(axis=0).mean())
-            names = ("/".join(move.origin), "/".join(move.place))
-            rows.append((*names, move.each, asked, asked * move.each))
+        for one in self.transfers:
+            instances = float(one.amount.sum(axis=0).mean())
+            names = ("/".join(one.origin), "/".join(one.place))
+            rows.append((*names, one.each, instances, instances * one.each))
         return pl.DataFrame(rows, schema=MOVED, orient="row").sort("instances", descending=True)
 
     @property
     def sentence(self) -> str | None:
-        """What sending demand to other boards saves; None where every job is bound to its own."""
-        if self.apart is None:
+        """How much demand goes to another GPU model; None where every job stays with the model that it ran on."""
+        if not self.flexible:
             return None
-        alone, both = self.apart.plan.objective or 0.0, self.plan.objective or 0.0
-        if not self.moves:
-            return (
-                "Demand that named no board was tried on the others too: no plan that was found costs less than each "
-                f"board by itself, {alone:,.0f} GPU-hours."
-            )
+        if not self.transfers:
+            return "Demand that named no GPU model stays where it ran: no model that comes before has room for it."
         gpus = sum(
-            float(move.amount.sum(axis=0).mean()) * self.problems[move.origin[0]].board.share(move.origin[1])
-            for move in self.moves
+            float(one.amount.sum(axis=0).mean()) * self.problems[one.origin[0]].board.share(one.origin[1])
+            for one in self.transfers
         )
         listed = ", ".join(
             f"{one} to {other}" for one, other in self.moved.select("of", "to").head(3).iter_rows()
         )
-        others = " and others" if len(self.moves) > 3 else ""
+        others = " and others" if len(self.transfers) > 3 else ""
         return (
-            f"A mean of {gpus:,.1f} GPUs of demand goes to another board than its own ({listed}{others}): "
-            f"{alone - both:,.0f} GPU-hours, {(alone - both) / alone:.1%}, less than the {alone:,.0f} of each board by "
-            "itself. A GPU-hour counts alike on every board; a board that is faster by its data sheet alone gets no "
-            "credit, one that is slower takes more instances."
+            f"A mean of {gpus:,.1f} GPUs of demand goes to another GPU model than it ran on, in the order of "
+            f"other_boards ({listed}{others}). A model that is faster by its data sheet alone gets no credit, one that "
+            "is slower takes more instances."
         )
 
 

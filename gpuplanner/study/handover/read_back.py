@@ -20,10 +20,8 @@ from gpuplanner.planner import (
     PlanProblem,
     assign,
     fleet_from_json,
-    proof_from_json,
     verify,
     verify_bound,
-    verify_together,
 )
 from gpuplanner.planner.contract.plan import LARGEST_FILE
 from gpuplanner.planner.numbered.assign import node_reboots
@@ -103,7 +101,7 @@ def verify_any(
     if is_service_plan(text):
         return _service_report(text, board)
     report = FileReport(ok=True)
-    pools, proof = read_plans(path), proof_from_json(text)
+    pools = read_plans(path)
     for name, (plan, problem) in pools.items():
         where = f"{name}: " if len(pools) > 1 else ""
         faults = _plan_faults(plan, problem, board)
@@ -111,11 +109,6 @@ def verify_any(
         report.problems.extend(where + fault for fault in bound.faults)
         report.findings.extend(where + line for line in _held_against(plan, problem))
         (report.findings if bound.proven else report.unproven).append(where + bound.words)
-    if proof is not None and not report.problems:
-        objective = sum(plan.objective or 0.0 for plan, _ in pools.values())
-        bound = verify_together(proof, {name: problem for name, (_, problem) in pools.items()}, objective)
-        report.problems.extend(f"all boards: {fault}" for fault in bound.faults)
-        (report.findings if bound.proven else report.unproven).append(f"all boards: {bound.words}")
     if against is not None:
         report.problems.extend(_differences({name: problem for name, (_, problem) in pools.items()}, against))
     if report.problems:

@@ -1,26 +1,18 @@
-"""Boards of a fleet played as one: bound jobs as on each by itself, free ones where they wait less."""
+"""Commands on a fleet of several GPU models: what each says of one is what it says of the pool by itself."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 
-import numpy as np
 import polars as pl
 import pytest
 
 from gpuplanner.cli import main
 from gpuplanner.inbox import write_dataset
-from gpuplanner.report.pools import together_section
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.asked import AS_TODAY
-from gpuplanner.study.other_boards import place_with_range
 from gpuplanner.study.past.pools import pools_of
-from gpuplanner.study.plays import played
-from gpuplanner.study.tenants import together
 from gpuplanner.study.tenants.advice import quota_advice
-from gpuplanner.study.tenants.together import ALL, pools_together
 from gpuplanner.study.tenants.tried import rules_tried
 from tests.study.test_fleet import DAY, made, nodes
 
@@ -45,73 +37,10 @@ def crowded(tmp_path_factory):
         submit_time=at(pl.when(slow).then(8 + hours).otherwise(8.0)).cast(trace.jobs.schema["submit_time"]),
         start_time=at(start).cast(trace.jobs.schema["start_time"]),
         end_time=at(start + pl.when(slow).then(RUN_H).otherwise(1.0)).cast(trace.jobs.schema["end_time"]),
-        board_named=~slow,
     )
     folder = tmp_path_factory.mktemp("crowded") / "crowded"
     write_dataset(trace.with_tables(jobs=jobs), folder)
     return Scenario(name="crowded", data=str(folder))
-
-
-def both_of(scenario):
-    found = pools_together(pools_of(scenario))
-    assert found is not None
-    return found
-
-
-def test_jobs_that_are_bound_are_played_as_on_each_board_by_itself(crowded):
-    fleet = pools_of(crowded)
-    arenas = {name: together._arena(own) for name, own in fleet.pools.items()}
-    both = together._joined(fleet, arenas)
-    first = next(iter(arenas.values()))
-    joint = together._play(both, both.own, np.ones_like(both.slower[0]), first).start_s
-    alone = [
-        played(arena.requests(AS_TODAY)[1], arena.asked.fleet, queue=arena.queue, larger=arena.larger).start_s
-        for arena in arenas.values()
-    ]
-    assert joint.tolist() == np.concatenate(alone).tolist()
-
-
-def test_jobs_that_named_no_board_go_where_they_wait_less_and_run_as_long_as_the_data_sheets_say(crowded):
-    found = both_of(crowded)
-    ampere, turing, every = found.pools.to_dicts()
-    assert (ampere["pool"], turing["pool"], every["pool"]) == ("A100-40GB", "T4", ALL)
-    assert ampere["wait_before_min"] == pytest.approx(np.mean([0, 30, 60, 90, 120, 150]), abs=1.0)
-    assert turing["free"] == turing["sent"] == 0
-    assert 0 < ampere["sent"] < ampere["free"] == ampere["jobs"]
-    assert ampere["change_high"] < 0 < ampere["wait_before_min"] - ampere["wait_after_min"]
-    board = pools_of(crowded).pools
-    home, there = (together._arena(board[name]).asked.board for name in ("A100-40GB", "T4"))
-    _, better, worse = place_with_range(home, "gpu", there)
-    assert 1 < better < worse  # the T4 is slower in both
-    a_day = ampere["sent"] / ampere["jobs"] * 6
-    assert ampere["slowed_high"] == pytest.approx(7 * a_day * 2 * RUN_H * (worse - 1), rel=0.01)
-    assert 0 < every["slowed_low"] < every["slowed_high"]
-    assert f"{every['sent']:,} of {every['jobs']:,} jobs run on another board" in found.sentence
-
-
-def test_jobs_stay_where_the_scenario_says_so(crowded):
-    found = both_of(crowded.but(other_boards="none"))
-    assert found.pools["sent"].to_list() == [0, 0, 0]
-    assert found.pools["change"].to_list() == [0.0, 0.0, 0.0]
-    assert "No job may run on another board" in found.sentence
-
-
-def test_where_each_finds_its_own_board_none_leaves(crowded):
-    found = both_of(crowded)
-    calm = found.pools.with_columns(sent=pl.lit(0))
-    assert "18 of 21 jobs may run on another board, and none does" in replace(found, pools=calm).sentence
-
-
-def test_compare_and_the_page_say_what_boards_do_together(crowded, tmp_path, monkeypatch, capsys):
-    (tmp_path / "s.yaml").write_text(crowded.to_yaml())
-    monkeypatch.setattr(sys, "argv", ["gpuplanner", "compare", str(tmp_path / "s.yaml"), "--json", "--quiet"])
-    with pytest.raises(SystemExit) as left:
-        main()
-    told = json.loads(capsys.readouterr().out)
-    assert left.value.code == 0
-    expected = both_of(crowded)
-    assert told["together"] == json.loads(json.dumps(expected.to_dict()))
-    assert expected.sentence in str(together_section(expected))
 
 
 def test_fairness_of_several_boards_is_of_all_of_them(crowded, tmp_path, monkeypatch, capsys):
