@@ -117,7 +117,6 @@ class Exit(IntEnum):
     TIME_LIMIT = 5
     NOTHING_IN_TIME = 6
     MISSING_PART = 7
-    NOT_PROVEN = 8
     INTERRUPTED = 130
     TERMINATED = 143
 

@@ -77,11 +77,11 @@ def plan(
     row: Row = None,
     latency_share: LatencyShare = None,
 ) -> None:
-    """Plan MIG layouts over time, with a proven bound; with --services, size services for the fewest GPUs."""
+    """Plan MIG layouts over time, with a lower bound; with --services, size services for the fewest GPUs."""
     from gpuplanner.cli.compare import show_comparison
     from gpuplanner.files import require_file, write_atomically
     from gpuplanner.names import resolve
-    from gpuplanner.planner import METHODS, certified, plan_to_json
+    from gpuplanner.planner import METHODS, plan_to_json
     from gpuplanner.study.decision.record import compared as compared_ways
     from gpuplanner.study.future.calm import calm_and_free
     from gpuplanner.study.future.path_plans import path_plans
@@ -127,7 +127,7 @@ def plan(
             put(weighed.sentence)
     found = planned.plan
     if out is not None:
-        text = plan_to_json(certified(found, planned.problem), planned.problem)
+        text = plan_to_json(found, planned.problem)
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
     figures = plan_figures(found, planned.problem, as_json=as_json)
     choices = () if weighed is not None else calm_and_free(asked, planned)

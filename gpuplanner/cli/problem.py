@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,6 @@ def plan_file(
     """Plan the pools of a problem file, check the plans, print and write them."""
     from gpuplanner.files import require_file, write_atomically
     from gpuplanner.planner import (
-        certified,
         fleet_to_json,
         plan_to_json,
         read_problems,
@@ -50,8 +48,6 @@ def plan_file(
     fleet = _checked(path, pools, asked)
     free = _checked(path, pools, asked | {"method": FREE}) if how["method"] == "calendar" else fleet
     if out is not None:
-        plans = {name: certified(found, pools[name]) for name, found in fleet.plans.items()}
-        fleet = replace(fleet, plans=plans)
         alone = next(iter(pools)) if len(pools) == 1 else None
         text = (
             fleet_to_json(fleet, pools) if alone is None else plan_to_json(fleet.plans[alone], pools[alone])
@@ -92,7 +88,7 @@ def plan_pools(
     planned = fleet_planned(fleet, **how, tell=None if quiet else lambda name: say(f"planning {name} ..."))
     found = planned.plan
     if out is not None:
-        text = fleet_to_json(planned.proven, planned.problems)
+        text = fleet_to_json(planned.plan, planned.problems)
         write_atomically(out, lambda to: to.write_text(text, encoding="utf-8"))
     figures = fleet_figures(found)
     if not as_json:

@@ -57,7 +57,6 @@ def _exit_codes() -> str:
         Exit.TIME_LIMIT: "a plan was found, but the time limit was reached before the gap asked for",
         Exit.NOTHING_IN_TIME: "nothing was found in time",
         Exit.MISSING_PART: "an optional library is missing",
-        Exit.NOT_PROVEN: "a plan holds, but its bound is not proven: the counts are right, and cost what they say",
         Exit.INTERRUPTED: "interrupted",
         Exit.TERMINATED: "ended by SIGTERM; cleared up as after an interrupt",
     }

@@ -46,19 +46,16 @@ class FileReport:
     Parameters
     ----------
     ok : bool
-        Whether everything in it is right, possible and proven.
+        Whether everything in it is right and possible.
     problems : list of str
         What is wrong, each with its place; empty if ok.
     findings : list of str
         What was understood: the placement found for each layout, and what deserves a look.
-    unproven : list of str
-        What is not wrong as far as can be seen, and not proven either.
     """
 
     ok: bool
     problems: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
-    unproven: list[str] = field(default_factory=list)
 
 
 def verify_file(path: str | Path, board: GpuModel | str, *, gpus_per_node: int = 8) -> FileReport:

@@ -1,4 +1,4 @@
-"""Layouts over time: how many GPUs are on, cut how, in every slot, with a proven bound.
+"""Layouts over time: how many GPUs are on, cut how, in every slot, with a lower bound.
 
 ``plan`` never leaves one big integer program to a solver: see :mod:`gpuplanner.planner.methods.search` for the steps.
 ``verify`` checks any plan again without sharing code with the methods.
@@ -9,7 +9,6 @@ from gpuplanner.planner.contract.plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.contract.problem_check import TIERS
 from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.methods.certified import certified
 from gpuplanner.planner.methods.search import METHODS, plan
 from gpuplanner.planner.numbered.assign import assign, layout_changes
 from gpuplanner.planner.program.realised_cost import instance_prices
@@ -22,7 +21,6 @@ from gpuplanner.planner.several_pools import (
     read_problems,
     verify_fleet,
 )
-from gpuplanner.planner.verification.bounds import verify_bound
 from gpuplanner.planner.verification.plans import verify
 
 __all__ = [
@@ -36,7 +34,6 @@ __all__ = [
     "RobustPlans",
     "StatePrices",
     "assign",
-    "certified",
     "fleet_from_json",
     "fleet_to_json",
     "instance_prices",
@@ -48,6 +45,5 @@ __all__ = [
     "read_problems",
     "robust",
     "verify",
-    "verify_bound",
     "verify_fleet",
 ]

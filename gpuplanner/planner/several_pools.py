@@ -23,7 +23,7 @@ from gpuplanner.planner.verification.plans import verify
 from gpuplanner.solving.effort import WORK_LIMIT, Effort, relative_gap
 from gpuplanner.strict_json import load_json
 
-FORMAT = "gpuplanner.fleet-plan/2"
+FORMAT = "gpuplanner.fleet-plan/3"
 
 _EXPECTED = "a JSON object: a problem, a plan file, or 'pools' with a problem for each name"
 

@@ -74,9 +74,7 @@ def write_fleet_report(
         plans = None if planned is None else planned.table.to_dicts()
         (folder / "fleet.json").write_text(to_json(found.to_dict() | {"plans": plans}), encoding="utf-8")
         if planned is not None:
-            (folder / "plan.json").write_text(
-                fleet_to_json(planned.proven, planned.problems), encoding="utf-8"
-            )
+            (folder / "plan.json").write_text(fleet_to_json(planned.plan, planned.problems), encoding="utf-8")
     return found
 
 

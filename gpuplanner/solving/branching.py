@@ -1,9 +1,8 @@
-"""Small integer models by branch and bound, with a proof that anybody can check by adding up.
+"""Small integer models by branch and bound.
 
-Solvers say how good their answer is, not why. Here every leaf of the search tree leaves the prices (dual values) of
-its linear program behind, from which the least cost of the leaf follows by weak duality alone. Branching is on
-sums of columns first, such as all GPUs that are on: for models of few slots that closes the tree in a handful of
-nodes. HiGHS solves the linear programs, each from the last basis; PuLP would hand over the model anew.
+Branching is on sums of columns first, such as all GPUs that are on: for models of few slots that closes the tree in
+a handful of nodes, faster than a general solver does. HiGHS solves the linear programs, each from the last basis;
+PuLP would hand over the model anew.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +22,10 @@ from gpuplanner.solving.highs import Library, hand_over, quiet_highs
 from gpuplanner.solving.linear import Columns, LinearModel
 
 Floats = NDArray[np.float64]
-
-ProofTree = list[Any] | dict[str, float]
-"""A leaf: prices by name of row. A branch: name of a sum or column, a whole number, the tree with the sum at most
-that, and the tree with the sum above it."""
+Limits = dict[int, tuple[float, float]]
+"""Least and most of columns and sums, by place."""
 
 _WHOLE = 1e-6
-_DIGITS = 10
 
 # Steps of a linear program beside its pivots, as those of solver.py.
 _NODE = 20_000
@@ -45,22 +40,22 @@ class Branched:
 
     - ``values``, shape (n_columns,): The best answer seen whose columns to branch on are whole.
     - ``bound``: No answer costs less.
-    - ``tree``: Why, see :data:`ProofTree`.
     """
 
     values: Floats | None
     bound: float
-    tree: ProofTree
 
 
 @dataclass
 class _TreeNode:
-    limits: dict[int, tuple[float, float]]
+    """The linear program within limits, solved: its cost, and the values that reach it.
+
+    ``point`` is None where there is no answer, at infinite cost, or where HiGHS gave none, at the cost of the parent.
+    """
+
+    limits: Limits
     value: float
     point: Floats | None
-    prices: dict[str, float]
-    split: tuple[int, float] | None = None
-    children: list[_TreeNode] = field(default_factory=list)
 
 
 def branch_and_bound(
@@ -81,8 +76,8 @@ def branch_and_bound(
     >>> model.add_row("demand", x, [2.0, 2.0], ">=", 5.0)
     >>> effort = Effort.begin()
     >>> found = branch_and_bound(model, {"both": x}, x, effort)
-    >>> round(found.bound, 6), found.tree[:2]
-    (3.0, ['both', 2])
+    >>> round(found.bound, 6), float(found.values.sum())
+    (3.0, 3.0)
     """
     if effort.spent():
         return None
@@ -102,23 +97,24 @@ def branch_and_bound(
         if node.point is None:
             break
         heapq.heappop(heap)
-        node.split = search.fraction(node)
-        if node.split is None:
+        split = search.fraction(node.point)
+        if split is None:
             best, values = value, node.point
             heapq.heappush(heap, (value, next(order), node))
             break
-        at, below = node.split
+        at, below = split
         low, high = node.limits.get(at, search.limits[at])
         for side in ((low, below), (below + 1, high)):
             child = search.child(node, at, side)
             tried += 1
-            node.children.append(child)
             if child.value < math.inf:
                 heapq.heappush(heap, (child.value, next(order), child))
-            if child.point is not None and child.value < best and search.fraction(child) is None:
+            if child.point is not None and child.value < best and search.fraction(child.point) is None:
                 best, values = child.value, child.point
     bound = min(best, heap[0][0] if heap else math.inf)
-    return Branched(values, bound - _BOUND_SLACK * max(1.0, abs(bound)), search.tree(root, bound))
+    if bound == math.inf:
+        return None
+    return Branched(values, bound - _BOUND_SLACK * max(1.0, abs(bound)))
 
 
 class _OpenTree:
@@ -129,16 +125,13 @@ class _OpenTree:
     ) -> None:
         self.model, self.columns, self.effort = model, columns, effort
         self.n, self.m = len(model.names), len(model.rows)
-        self.names = [*model.names, *sums]
         self.limits = [*zip(model.low, model.high, strict=True), *[(-math.inf, math.inf)] * len(sums)]
         self.sums = np.zeros((len(sums), self.n))
         for row, held in zip(self.sums, sums.values(), strict=True):
             row[held] = 1.0
-        self.highspy = import_optional("highspy", extra="plan")
+        self.states = import_optional("highspy", extra="plan").HighsModelStatus
         self.highs = self._load(list(sums.values()))
-        self.rising = np.array([row.sense == ">=" for row in model.rows], dtype=bool)
-        self.row_names = [*(row.name for row in model.rows), *sums]
-        self.applied: dict[int, tuple[float, float]] = {}
+        self.applied: Limits = {}
 
     def _load(self, sums: list[Columns]) -> Library:
         model, highs = self.model, quiet_highs(presolve="off")
@@ -152,33 +145,27 @@ class _OpenTree:
         return highs
 
     def child(self, parent: _TreeNode, at: int, side: tuple[float, float]) -> _TreeNode:
-        """A node within closer limits of one sum or column; without an answer, with prices that prove that."""
+        """A node within closer limits of one sum or column."""
         limits = {**parent.limits, at: side}
         found = self.node(limits)
-        if found is None:
-            prices = self._conflict(parent, at, side)
-            found = _TreeNode(limits, math.inf, None, prices)
-            if self._worth(found) <= _WHOLE:
-                # Nothing is proven but what holds for the parent.
-                found = _TreeNode(limits, parent.value, None, parent.prices)
-        return found
+        if found is not None:
+            return found
+        # Columns have limits, so that a program without an optimum has no answer at all; else nothing is known of it.
+        none = self.highs.getModelStatus() in (self.states.kInfeasible, self.states.kUnboundedOrInfeasible)
+        return _TreeNode(limits, math.inf if none else parent.value, None)
 
-    def node(self, limits: dict[int, tuple[float, float]]) -> _TreeNode | None:
+    def node(self, limits: Limits) -> _TreeNode | None:
         """Solve the linear program within limits of columns and sums; None without an answer."""
         self._apply(limits)
-        self._run()
-        if self.highs.getModelStatus() != self.highspy.HighsModelStatus.kOptimal:
-            return None
-        answer = self.highs.getSolution()
-        value = float(self.highs.getInfo().objective_function_value)
-        return _TreeNode(limits, value, np.array(answer.col_value), self._prices(answer.row_dual, limits))
-
-    def _run(self) -> None:
         self.highs.run()
         pivots = max(self.highs.getInfo().simplex_iteration_count, 0)
         self.effort.spend(_NODE + pivots * (self.m + len(self.sums)))
+        if self.highs.getModelStatus() != self.states.kOptimal:
+            return None
+        value = float(self.highs.getInfo().objective_function_value)
+        return _TreeNode(limits, value, np.array(self.highs.getSolution().col_value))
 
-    def _apply(self, limits: dict[int, tuple[float, float]]) -> None:
+    def _apply(self, limits: Limits) -> None:
         for at in {*limits, *self.applied}:
             low, high = limits.get(at, self.limits[at])
             if (low, high) == self.applied.get(at, self.limits[at]):
@@ -189,74 +176,11 @@ class _OpenTree:
                 self.highs.changeRowBounds(self.m + at - self.n, low, high)
         self.applied = limits
 
-    def _conflict(self, parent: _TreeNode, at: int, side: tuple[float, float]) -> dict[str, float]:
-        """Prices that prove that a sum cannot come to lie within limits: how near it comes to them."""
-        self._apply(parent.limits)
-        sign = 1.0 if side[1] < parent.limits.get(at, self.limits[at])[1] else -1.0
-        aim = np.zeros(self.n)
-        aim[at if at < self.n else self.sums[at - self.n] > 0] = sign
-        every = np.arange(self.n, dtype=np.int32)
-        self.highs.changeColsCost(self.n, every, aim)
-        self._run()
-        optimal = self.highs.getModelStatus() == self.highspy.HighsModelStatus.kOptimal
-        duals = np.array(self.highs.getSolution().row_dual) if optimal else None
-        self.highs.changeColsCost(self.n, every, np.array(self.model.cost))
-        if duals is not None and at >= self.n:
-            duals[self.m + at - self.n] -= sign
-        return self._prices(duals, {**parent.limits, at: side})
-
-    def _prices(self, duals: Any, limits: dict[int, tuple[float, float]]) -> dict[str, float]:  # noqa: ANN401
-        """Prices by name; those of the wrong sign, which prove nothing, are rounding and left out."""
-        if duals is None:
-            return {}
-        prices = np.array(duals, dtype=np.float64)
-        own = prices[: self.m]
-        own[:] = np.where(self.rising, own.clip(min=0.0), own.clip(max=0.0))
-        for place in np.flatnonzero(prices[self.m :]).tolist():
-            low, high = limits.get(self.n + place, (-math.inf, math.inf))
-            price = prices[self.m + place]
-            prices[self.m + place] = price if math.isfinite(low if price > 0 else high) else 0.0
-        return {
-            self.row_names[at]: float(f"{prices[at]:.{_DIGITS}g}")
-            for at in np.flatnonzero(np.abs(prices) > 1e-13).tolist()
-        }
-
-    def fraction(self, node: _TreeNode) -> tuple[int, float] | None:
+    def fraction(self, point: Floats) -> tuple[int, float] | None:
         """What to branch on, and the whole number below it; None if all is whole."""
-        assert node.point is not None
-        for first, values in ((self.n, self.sums @ node.point), (0, node.point[self.columns])):
+        for first, values in ((self.n, self.sums @ point), (0, point[self.columns])):
             away = np.abs(values - np.rint(values))
             if len(away) and away.max() > _WHOLE:
                 at = int(np.argmax(away > _WHOLE)) if first else int(np.argmax(away))
                 return (first + at if first else int(self.columns[at])), float(np.floor(values[at]))
         return None
-
-    def tree(self, node: _TreeNode, bound: float) -> ProofTree:
-        """The proof below a node that no answer costs less than the bound."""
-        if node.split is not None and len(node.children) == 2:
-            at, below = node.split
-            return [self.names[at], int(below), *(self.tree(child, bound) for child in node.children)]
-        return node.prices if node.value < math.inf else self._far(node, bound)
-
-    def _far(self, node: _TreeNode, bound: float) -> dict[str, float]:
-        """Prices along a ray, so far out that they prove the bound."""
-        worth = self._worth(node)
-        scale = 2.0 * (abs(bound) + 1.0) / worth if worth > 0 else 0.0
-        return {name: float(f"{scale * price:.{_DIGITS}g}") for name, price in node.prices.items()}
-
-    def _worth(self, node: _TreeNode) -> float:
-        """What the prices of a ray prove if nothing costs anything."""
-        at = {name: place for place, name in enumerate(self.row_names)}
-        total, left = 0.0, np.zeros(self.n)
-        for name, price in node.prices.items():
-            place = at[name]
-            if place < self.m:
-                row = self.model.rows[place]
-                total += price * row.rhs
-                np.add.at(left, row.columns, -price * np.array(row.coefficients))
-            else:
-                low, high = node.limits.get(self.n + place - self.m, (-math.inf, math.inf))
-                total += price * (low if price > 0 else high)
-                left -= price * self.sums[place - self.m]
-        low, high = np.array([node.limits.get(c, self.limits[c]) for c in range(self.n)]).T
-        return total + float(np.where(left > 0, left * low, left * high).sum())

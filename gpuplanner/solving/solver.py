@@ -51,14 +51,12 @@ class Solution:
     - ``values``, shape (n_columns,): Column values; None unless optimal or feasible.
     - ``objective``: Their cost.
     - ``bound``: No answer can cost less. None if the solver proved nothing.
-    - ``prices``, shape (n_rows,): Dual values of the rows of a relaxed model that HiGHS solved.
     """
 
     status: Status
     values: NDArray[np.float64] | None = None
     objective: float | None = None
     bound: float | None = None
-    prices: NDArray[np.float64] | None = None
 
 
 def solve(
@@ -177,8 +175,7 @@ def _solve_with_highs(
         return Solution("unknown", bound=proven)
     answer = highs.getSolution()
     values = np.array(answer.col_value)
-    prices = np.array(answer.row_dual) if relaxed and finished else None
-    return Solution("optimal" if finished else "feasible", values, model.value(values), proven, prices)
+    return Solution("optimal" if finished else "feasible", values, model.value(values), proven)
 
 
 def _lowered(bound: float) -> float:

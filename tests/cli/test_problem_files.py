@@ -1,4 +1,4 @@
-"""``plan`` on problem files: one pool or a fleet; what is written is proven again by ``verify``."""
+"""``plan`` on problem files: one pool or a fleet; what is written is checked again by ``verify``."""
 
 from __future__ import annotations
 

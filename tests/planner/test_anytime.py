@@ -14,12 +14,10 @@ from gpuplanner.planner import (
     PlanProblem,
     StatePrices,
     assign,
-    certified,
     plan,
     plan_from_json,
     plan_to_json,
     verify,
-    verify_bound,
 )
 from gpuplanner.planner.methods import stages
 from gpuplanner.planner.program.bound import instant_bound, lower_bound
@@ -66,7 +64,7 @@ def test_bounds_without_work_are_below_those_with_work_and_above_nothing(problem
     for _ in range(20):
         fluid = Fluid.of(some_problem(problem_of, rng))
         effort = Effort.begin()
-        assert 0 < instant_bound(fluid).bound <= lower_bound(fluid, (), effort).bound + 1e-9
+        assert 0 < instant_bound(fluid) <= lower_bound(fluid, (), effort).bound + 1e-9
 
 
 def test_floors_that_came_in_time_count(problem_of: Any) -> None:
@@ -116,10 +114,9 @@ def test_every_method_has_a_plan_that_is_verified_from_its_file(
     problem = problem_of(demand, ["3g.20gb", "gpu"], gpus=2, prices=prices, **how)
     for method in METHODS:
         found = plan(problem, method=method, time_limit_s=limit)
-        read, question = plan_from_json(plan_to_json(certified(found, problem), problem))
+        read, question = plan_from_json(plan_to_json(found, problem))
         assert read.found
         assert verify(read, question, assign(read, question)) == []
-        assert verify_bound(read, question)[0] == []
 
 
 @pytest.mark.parametrize("method", ["auto", "milp", "greedy", "calendar", "static"])

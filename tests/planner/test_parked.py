@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import as_board, format_layout, pareto_counts, parse_layout
-from gpuplanner.planner import Limits, PlanProblem, assign, certified, plan, verify, verify_bound
+from gpuplanner.planner import Limits, PlanProblem, assign, plan, verify
 from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
 from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.program.fluid import Fluid
@@ -123,7 +123,6 @@ def test_racks_have_power_for_all_that_keep_a_layout(problem_of: Any, seed: int)
         found = plan(problem, gap_target=0, method=method)
         assert found.objective == pytest.approx(best, abs=1e-6)
         assert verify(found, problem, assign(found, problem)) == []
-        assert verify_bound(certified(found, problem), problem)[0] == []
 
 
 @pytest.mark.parametrize("seed", range(15))

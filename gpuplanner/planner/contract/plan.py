@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError, message
 from gpuplanner.files import to_json
-from gpuplanner.planner.contract.certificate import Certificate
 from gpuplanner.planner.contract.plain_values import from_plain, grid, texts, to_plain
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.strict_json import load_json
@@ -23,7 +22,7 @@ STOPS = ("proof", "passes", "time_limit", "work_limit", "user")
 """Why the search ended: the gap asked for (or infeasibility) was proven; all passes were made; the time was
 up; the work allowed was done; somebody pressed Ctrl-C."""
 
-FORMAT = "gpuplanner.plan/2"
+FORMAT = "gpuplanner.plan/3"
 
 LARGEST_FILE = 64_000_000
 """Bytes; a larger file is refused before it is read. A month of hours for 400 pools has less."""
@@ -34,7 +33,7 @@ _TOLD = ("stopped_by", "explanation", "seconds")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-    """A plan with its proof. Costs are in GPU-hours at the problem's prices.
+    """A plan and a bound on how good it is. Costs are in GPU-hours at the problem's prices.
 
     Parameters
     ----------
@@ -72,8 +71,6 @@ class Plan:
     parked : ndarray of int, shape (n_slots, n_layouts)
         GPUs that keep each layout, and are not on; nothing where GPUs that are not needed are released. Those that
         are neither counted here nor on are not cut.
-    certificate : Certificate or None
-        Why the bound holds; None where the search leaves no proof.
     """
 
     method: str
@@ -93,7 +90,6 @@ class Plan:
     explanation: str = ""
     seconds: float | None = None
     parked: Counts = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-    certificate: Certificate | None = None
 
     def __post_init__(self) -> None:
         """Nothing is parked where nothing is said of it."""
@@ -127,12 +123,12 @@ class Plan:
         raise InfeasiblePlanError(text)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: the answer and its proof, and nothing that cannot be checked."""
-        plain: dict[str, Any] = to_plain(replace(self, certificate=None))
-        left_out = {"method", "certificate", *_TOLD} | (set() if self.parked.any() else {"parked"})
+        """Plain values for JSON: the answer, and no words about it."""
+        plain: dict[str, Any] = to_plain(self)
+        left_out = {"method", *_TOLD} | (set() if self.parked.any() else {"parked"})
         plain = {name: value for name, value in plain.items() if name not in left_out}
         plain["bound_of"] = "plans without change" if self.method == "static" else "all plans"
-        return plain | ({} if self.certificate is None else {"certificate": self.certificate.to_dict()})
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
@@ -156,7 +152,6 @@ class Plan:
             counts=lambda counts: grid(counts, int).reshape(len(counts), len(values["layouts"])),
             parked=lambda counts: grid(counts, int).reshape(len(counts), len(values["layouts"])),
             unmet=lambda unmet: grid(unmet, int, float),
-            certificate=Certificate.from_dict,
         )
 
 

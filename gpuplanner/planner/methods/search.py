@@ -60,7 +60,7 @@ def plan(
     solver: str = "highs",
     work_limit: int | None = None,
 ) -> Plan:
-    """Choose how many GPUs are on with which layout in every slot, with a proof of how good that is.
+    """Choose how many GPUs are on with which layout in every slot, with a bound on how good that is.
 
     First the greedy plan is there. Where few GPUs are on, and the others parked, the best plan of those on by
     themselves is a bound, and often a plan that nothing parked makes dearer. Then, in rounds: each slot's (later,
@@ -207,7 +207,6 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
         gpu_hours_on=float(on.sum()) * problem.slot_hours,
         unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.slot_hours),
         explanation="",
-        certificate=state.proof(fluid),
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from gpuplanner.errors import MissingDependencyError, ScenarioError, message
-from gpuplanner.planner.contract.certificate import SEARCHED, Certificate
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.planner.methods.best_path import (
     cheapest_way,
@@ -19,7 +18,7 @@ from gpuplanner.planner.methods.calendar import calendar_counts
 from gpuplanner.planner.methods.dynamic import dynamic_counts
 from gpuplanner.planner.methods.forward import greedy_counts, rounded, standing, sweep
 from gpuplanner.planner.methods.one_model import improved, solve_whole, static_counts
-from gpuplanner.planner.program.bound import Relaxation, instant_bound, lower_bound
+from gpuplanner.planner.program.bound import instant_bound, lower_bound
 from gpuplanner.planner.program.families import Floor
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.slot_floors import window_floors
@@ -46,12 +45,11 @@ _PARTS = 4
 
 @dataclass(frozen=True)
 class State:
-    """The best plan and bound so far, the highest bound that leaves a proof, and whether little more gives more."""
+    """The best plan and bound so far, and whether little more gives more."""
 
     counts: Counts | None = None
     cost: float = float("inf")
     bound: float = 0.0
-    relaxation: Relaxation | None = None
     preliminary: bool = False
 
     def better(self, fluid: Fluid, counts: Counts | None) -> State:
@@ -64,22 +62,6 @@ class State:
     def tighter(self, bound: float | None) -> State:
         """With a bound, if it is higher than the one held."""
         return self if bound is None else replace(self, bound=max(self.bound, bound))
-
-    def relaxed(self, found: Relaxation) -> State:
-        """With the bound of a linear program, and its proof if it is the highest."""
-        held = self.relaxation
-        if found.prices is not None and (held is None or found.bound > held.bound):
-            held = found
-        return replace(self.tighter(found.bound), relaxation=held)
-
-    def proof(self, fluid: Fluid) -> Certificate | None:
-        """Why the bound holds, as far as that can be told."""
-        if self.relaxation is None:
-            return None
-        certificate = self.relaxation.certificate(fluid)
-        if certificate is None or self.bound <= certificate.bound:
-            return certificate
-        return replace(certificate, rest=SEARCHED)
 
     @property
     def plan(self) -> Counts:
@@ -120,7 +102,7 @@ def rounds(fluid: Fluid, known: Learned, effort: Effort, state: State | None = N
     # Greedy comes before all limits, so that none of them leaves less than a greedy plan.
     plans = [greedy_counts(fluid, effort.unlimited()), *standing(fluid)]
     first = lower_bound(fluid, (), effort, parts=_PARTS)
-    state = (state or State()).relaxed(instant_bound(fluid)).relaxed(first)
+    state = (state or State()).tighter(instant_bound(fluid)).tighter(first.bound)
     if state.counts is not None:
         plans.append(state.counts)
     if first.guide is not None:
@@ -143,7 +125,7 @@ def rounds(fluid: Fluid, known: Learned, effort: Effort, state: State | None = N
             if found.complete:
                 plans.append(parked_best(fluid, found.states, effort))
         relaxation = lower_bound(fluid, floors, effort, parts=max(1, _PARTS // width))
-        state = state.relaxed(relaxation)
+        state = state.tighter(relaxation.bound)
         if relaxation.guide is not None:
             plans.append(rounded(fluid, relaxation.guide))
             state = state.better(fluid, plans[-1])
@@ -167,7 +149,7 @@ def exact(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Dynamic programming over all states, for small fleets."""
     found = dynamic_counts(fluid, effort)
     if found is None and effort.spent():
-        state = State().relaxed(instant_bound(fluid))
+        state = State().tighter(instant_bound(fluid))
         yield state.better(fluid, greedy_counts(fluid, effort.unlimited()))
         return
     if found is None:
@@ -184,11 +166,11 @@ def exact(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
 
 def greedy(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Slot after slot without looking ahead, with the bound of all plans."""
-    state = State().relaxed(instant_bound(fluid))
+    state = State().tighter(instant_bound(fluid))
     state = state.better(fluid, greedy_counts(fluid, effort.unlimited()))
     yield replace(state, preliminary=True)
     try:
-        state = state.relaxed(lower_bound(fluid, (), effort))
+        state = state.tighter(lower_bound(fluid, (), effort).bound)
         yield from _bounded(fluid, state, known, effort)
     except MissingDependencyError:
         yield state
@@ -197,7 +179,7 @@ def greedy(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
 def calendar(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
     """Few different vectors of counts, with the bound of all plans."""
     first = lower_bound(fluid, (), effort)
-    state = State().relaxed(instant_bound(fluid)).relaxed(first)
+    state = State().tighter(instant_bound(fluid)).tighter(first.bound)
     if fluid.parks:
         # What parked GPUs keep makes many vectors of the same GPUs on; without it few go further.
         twin = released_twin(fluid)
@@ -212,7 +194,7 @@ def _bounded(fluid: Fluid, state: State, known: Learned, effort: Effort) -> Stag
     known.floors += found.floors
     known.states.append(found.states)
     relaxation = lower_bound(fluid, found.floors, effort)
-    yield state.tighter(sum(floor.cost for floor in found.floors)).relaxed(relaxation)
+    yield state.tighter(sum(floor.cost for floor in found.floors)).tighter(relaxation.bound)
 
 
 def static(fluid: Fluid, known: Learned, effort: Effort) -> Stages:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.planner.contract.certificate import CutProof
 from gpuplanner.planner.contract.problem import Counts, Floats
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.linear import Columns, LinearModel
@@ -22,11 +21,10 @@ from gpuplanner.solving.linear import Columns, LinearModel
 
 @dataclass(frozen=True)
 class Floor:
-    """Consecutive slots cost at least so much in any plan, changes between them included; `proof` says why."""
+    """Consecutive slots cost at least so much in any plan, changes between them included."""
 
     slots: range
     cost: float
-    proof: CutProof | None = None
 
 
 @dataclass

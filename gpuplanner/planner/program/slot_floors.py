@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuplanner.planner.contract.certificate import CutProof
 from gpuplanner.planner.contract.problem import Counts, Floats
 from gpuplanner.planner.program.families import Floor, SlotModel, build, whole_sums
 from gpuplanner.planner.program.fluid import Fluid
@@ -35,7 +34,7 @@ class Floors:
 
 def window_floors(fluid: Fluid, width: int, known: Sequence[Floor], effort: Effort) -> Floors:
     """Least cost of every window of consecutive slots: a tiny model each, solved once if windows repeat."""
-    solved: dict[tuple[bytes, ...], tuple[float, Counts, CutProof | None]] = {}
+    solved: dict[tuple[bytes, ...], tuple[float, Counts]] = {}
     floors: list[Floor] = []
     states = [np.zeros((0, len(fluid.owner)), dtype=np.int64)]
     last = fluid.problem.n_slots - width
@@ -49,33 +48,31 @@ def window_floors(fluid: Fluid, width: int, known: Sequence[Floor], effort: Effo
             answer = best_in_window(model, effort, gap=gap, nodes=_NODES)
             if answer is None:
                 break
-            values, bound, proof = answer
-            solved[key] = (max(0.0, bound), model.counts(values), proof)
-        cost, counts, proof = solved[key]
-        floors.append(Floor(window, cost, proof))
+            values, bound = answer
+            solved[key] = (max(0.0, bound), model.counts(values))
+        cost, counts = solved[key]
+        floors.append(Floor(window, cost))
         states.append(counts)
     return Floors(floors, np.concatenate(states), complete=len(floors) > last)
 
 
 def best_in_window(
     model: SlotModel, effort: Effort, *, gap: float, nodes: int
-) -> tuple[Floats, float, CutProof | None] | None:
-    """Column values of a model of few slots, what no values undercut, and why; None without an answer in time.
+) -> tuple[Floats, float] | None:
+    """Column values of a model of few slots, and what no values undercut; None without an answer in time.
 
-    With HiGHS by branch and bound that leaves a proof; where that finds no answer, and with CBC, by the solver.
+    With HiGHS by branch and bound on its linear programs; where that finds no answer, and with CBC, by the solver.
     """
     found = None
     if effort.solver == "highs":
         columns = np.concatenate(model.on)
         found = branch_and_bound(model.linear, whole_sums(model), columns, effort, gap=gap, nodes=nodes)
     if found is not None and found.values is not None:
-        return found.values, found.bound, CutProof(model.slots.start, found.tree)
+        return found.values, found.bound
     answer = solve(model.linear, effort, gap=gap, nodes=nodes)
     if answer.values is None:
         return None
-    if found is not None:
-        return answer.values, found.bound, CutProof(model.slots.start, found.tree)
-    return answer.values, answer.bound or 0.0, None
+    return answer.values, found.bound if found is not None else answer.bound or 0.0
 
 
 def _key(fluid: Fluid, slot: int) -> tuple[bytes, ...]:

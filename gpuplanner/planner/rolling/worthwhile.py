@@ -110,5 +110,5 @@ def standing_plan(
     counts: Counts = np.array([[row.get(text, 0) for text in layouts] for row in rows], dtype=np.int64)
     counts = counts.reshape(problem.n_slots, len(layouts))
     return replace(
-        plan, layouts=layouts, counts=counts, parked=np.zeros_like(counts), certificate=None, bound=None, gap=None
+        plan, layouts=layouts, counts=counts, parked=np.zeros_like(counts), bound=None, gap=None
     )  # fmt: skip

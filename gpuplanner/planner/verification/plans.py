@@ -23,7 +23,6 @@ from gpuplanner.planner.contract.problem_check import TIERS
 from gpuplanner.planner.contract.substitution import serves
 from gpuplanner.planner.verification.limits import count_faults, pinned_alone_fits, within_quotas
 from gpuplanner.planner.verification.numbered_gpus import layout_plan_faults
-from gpuplanner.planner.verification.rebuilt import missing_steps
 from gpuplanner.planner.verification.state_changes import parked_faults, state_changes
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -72,7 +71,7 @@ def verify(plan: Plan, problem: PlanProblem, layout_plan: pl.DataFrame | None = 
     faults += count_faults(plan, problem)
     faults += _shortage_faults(plan, problem, within_quotas(problem))
     faults += _total_faults(plan, problem)
-    faults += _proof_faults(plan)
+    faults += _gap_faults(plan)
     if layout_plan is not None:
         faults += layout_plan_faults(layout_plan, plan, problem)
     return faults
@@ -83,10 +82,10 @@ def _claim_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     if plan.status not in STATUSES:
         yield f"status: {plan.status!r} is none of {', '.join(STATUSES)}"
         return
-    held = (plan.objective, plan.bound, plan.gap, plan.certificate)
+    held = (plan.objective, plan.bound, plan.gap)
     totals = (plan.changes, plan.departures, plan.reboots, plan.gpu_hours_on, plan.unmet_gpu_hours)
     if any(one is not None for one in held) or any(totals) or plan.layouts or plan.counts.size:
-        yield f"status: {plan.status}, yet there is a cost, bound, gap, certificate or counts"
+        yield f"status: {plan.status}, yet there is a cost, bound, gap or counts"
     if plan.status == "infeasible" and pinned_alone_fits(problem):
         yield "status: infeasible, yet GPUs that are all off, but for those that must stay, keep every limit"
 
@@ -154,7 +153,7 @@ def _shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterat
     able = [[i for i in supply if serves(problem.board, i, request)] for request in problem.profiles]
     pooled, left = demand.sum(axis=0), plan.unmet.sum(axis=0)
     prices = np.array(problem.unmet_price)
-    for slot, steps in enumerate(missing_steps(problem)):
+    for slot, steps in enumerate(_missing_steps(problem)):
         instances = dict.fromkeys(supply, 0)
         for counts, gpus in zip(held, plan.counts[slot].tolist(), strict=True):
             for name, number in counts.items():
@@ -170,6 +169,33 @@ def _shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterat
         if not _near(stated, least):
             yield f"slot {slot}: unmet demand is priced {stated:.6g}, but these counts leave {least:.6g} at the least"
     yield from _order_faults(plan, problem, demand)
+
+
+def _missing_steps(problem: PlanProblem) -> list[list[list[tuple[int, float]]]]:
+    """Instances and their price if missing, dearest first, by slot and profile.
+
+    Whoever pays most is served first, so that the last instance is worth least; what instances are worth changes
+    only where the demand of one tenant ends and that of the next begins.
+    """
+    demand = within_quotas(problem)
+    dearest = sorted(range(len(problem.tenants)), key=lambda i: -problem.unmet_price[i])
+    slots = []
+    for slot in range(problem.n_slots):
+        by_profile = []
+        for profile, share in enumerate(problem.shares.tolist()):
+            wanted = demand[dearest, profile, slot]
+            ends = np.append(0.0, np.cumsum(wanted))
+            price = [problem.unmet_price[i] * share * problem.slot_hours for i in dearest]
+            worth = np.append(0.0, np.cumsum(np.array(price) * wanted))
+            needed = math.ceil(float(ends[-1]) - 1e-9)
+            near = np.concatenate([np.floor(ends), np.ceil(ends), [0, needed]]).clip(0, needed)
+            places = np.unique(near)
+            gained = np.diff(np.interp(places, ends, worth))
+            widths = np.diff(places)
+            pairs = zip(widths.astype(int).tolist(), (gained / widths).tolist(), strict=True)
+            by_profile.append(list(pairs))
+        slots.append(by_profile)
+    return slots
 
 
 def _least_shortage(steps: Sequence[Sequence[tuple[int, float]]], matching: Matching) -> float:
@@ -221,7 +247,7 @@ def _total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
             yield f"{name}: the plan says {said}, its counts say {counted:.9g}"
 
 
-def _proof_faults(plan: Plan) -> Iterator[str]:
+def _gap_faults(plan: Plan) -> Iterator[str]:
     assert plan.objective is not None
     assert plan.bound is not None
     assert plan.gap is not None

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.hardware import any_board, whole_board
-from gpuplanner.planner import FleetPlan, PlanProblem, certified
+from gpuplanner.planner import FleetPlan, PlanProblem
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.future.plans import Planned, plan_problem, planned_for
@@ -117,12 +117,6 @@ class FleetPlanned:
         """The plans as one: objective and bound are the sums over the pools."""
         plans = {name: one.plan for name, one in self.pools.items()}
         return FleetPlan(plans, sum(plan.seconds or 0.0 for plan in plans.values()))
-
-    @property
-    def proven(self) -> FleetPlan:
-        """The plans as a file has them: each with its certificate."""
-        plans = {name: certified(one.plan, one.problem) for name, one in self.pools.items()}
-        return replace(self.plan, plans=plans)
 
     @property
     def problems(self) -> dict[str, PlanProblem]:

@@ -21,11 +21,9 @@ from gpuplanner.planner import (
     assign,
     fleet_from_json,
     verify,
-    verify_bound,
 )
 from gpuplanner.planner.contract.plan import LARGEST_FILE
 from gpuplanner.planner.numbered.assign import node_reboots
-from gpuplanner.planner.verification.bounds import BoundCheck
 from gpuplanner.planner.verification.numbered_gpus import layout_plan_faults
 from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
@@ -105,15 +103,13 @@ def verify_any(
     for name, (plan, problem) in pools.items():
         where = f"{name}: " if len(pools) > 1 else ""
         faults = _plan_faults(plan, problem, board)
-        bound = BoundCheck(faults, "", proven=False) if faults else verify_bound(plan, problem)
-        report.problems.extend(where + fault for fault in bound.faults)
+        report.problems.extend(where + fault for fault in faults)
         report.findings.extend(where + line for line in _held_against(plan, problem))
-        (report.findings if bound.proven else report.unproven).append(where + bound.words)
     if against is not None:
         report.problems.extend(_differences({name: problem for name, (_, problem) in pools.items()}, against))
     if report.problems:
         return FileReport(ok=False, problems=report.problems)
-    return replace(report, ok=not report.unproven)
+    return report
 
 
 def _pack_report(folder: Path, board: str | None, gpus_per_node: int) -> FileReport:
@@ -157,12 +153,14 @@ def _board_named(path: Path) -> str | None:
 
 
 def _plan_faults(plan: Plan, problem: PlanProblem, board: str | None) -> list[str]:
-    """What is wrong with a plan, its bound aside."""
+    """What is wrong with a plan."""
     own, faults = problem.board.name, list(verify(plan, problem))
     if board is not None and any_board(board).name != own:
         faults.append(f"the plan is for {own}, not for {any_board(board).name}")
     if own in board_names() and as_board(own) != problem.board:
         faults.append(f"the file describes {own} otherwise than the catalogue")
+    if plan.status == "unknown":
+        faults.append("status: unknown, there is no plan; plan again")
     if faults or not plan.found:
         return faults
     reboots = node_reboots(problem, plan.layouts, plan.counts, plan.parked)
@@ -181,6 +179,8 @@ def _held_against(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     )
     if plan.found:
         yield "every layout is placed, and cost, changes, reboots and unmet demand are as recomputed"
+    else:
+        yield "no plan keeps the limits: what must stay alone does not"
     silent = None if problem.prices is None else replace(problem.prices, basis="")
     yield f"GPUs that are not needed are {replace(problem, prices=silent).idle_words}"
 

@@ -6,7 +6,6 @@ import copy
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +18,22 @@ from gpuplanner.planner import (
     PlanProblem,
     Quota,
     StatePrices,
-    certified,
     fleet_to_json,
     plan,
     plan_fleet,
     plan_from_json,
     plan_to_json,
     verify,
-    verify_bound,
 )
 from gpuplanner.study import verify_any
 from tests.planner.conftest import MONDAY
-from tests.planner.verification.forgeries import DOWNGRADED, PLAN, PROBLEM, PROOF, TEXT, Forge, pool_of
+from tests.planner.verification.forgeries import PLAN, PROBLEM, TEXT, Forge, pool_of
 
 HOPPER = ("1g.10gb", "2g.20gb", "3g.40gb", "gpu")
 PRICES = StatePrices(
     parked_price=0.2, wake=0.05, dress=0.1, instance=0.02, mode=0.1, reboot=0.4, drain=0.2, basis="as stated"
 )
-KINDS = {**PLAN, **PROOF, **DOWNGRADED, **PROBLEM}
+KINDS = {**PLAN, **PROBLEM}
 
 
 def problem(seed: int, *, slots: int = 6, gpus: int = 16, **more: Any) -> PlanProblem:
@@ -79,16 +76,8 @@ MADE: dict[str, Callable[[], str]] = {
 
 
 def written(asked: PlanProblem, **how: Any) -> str:
-    """A plan file whose bound can be proven again."""
-    found = certified(plan(asked, **how), asked)
-    assert found.certificate is not None
-    if found.certificate.rest:  # what rests on the search alone is given up
-        bound = min(found.certificate.bound, found.objective)
-        proof = replace(found.certificate, rest="")
-        status = "feasible" if found.objective - bound > 1e-6 * max(1.0, found.objective) else "optimal"
-        gap = 1 - bound / found.objective if status == "feasible" else 0.0
-        found = replace(found, certificate=proof, bound=bound, gap=gap, status=status)
-    return plan_to_json(found, asked)
+    """A plan file."""
+    return plan_to_json(plan(asked, **how), asked)
 
 
 def fleet() -> str:
@@ -96,11 +85,7 @@ def fleet() -> str:
     pools = {"old": problem(10, prices=PRICES), "new": problem(11, board="H100-96GB-GH200", profiles=["gpu"] * 1,
              demand=np.random.default_rng(3).uniform(0, 3, (2, 1, 6)))}  # fmt: skip
     made = plan_fleet(pools, method="milp", gap_target=0.03)
-    texts = {name: json.loads(written(pools[name], method="milp", gap_target=0.03)) for name in pools}
-    whole = json.loads(fleet_to_json(made, pools))
-    for name, text in texts.items():
-        whole["pools"][name] = {"plan": text["plan"], "problem": text["problem"]}
-    return json.dumps(whole)
+    return fleet_to_json(made, pools)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +100,7 @@ def problems_of(text: str) -> dict[str, PlanProblem]:
 
 
 def outcome(text: str, folder: Path, due: dict[str, PlanProblem] | None) -> tuple[str, list[str]]:
-    """``proven``, ``not proven``, ``wrong`` or ``refused``, and what was said. Anything else is raised."""
+    """``holds``, ``wrong`` or ``refused``, and what was said. Anything else is raised."""
     path = folder / "plan.json"
     path.write_text(text, encoding="utf-8")
     try:
@@ -124,13 +109,14 @@ def outcome(text: str, folder: Path, due: dict[str, PlanProblem] | None) -> tupl
         return "refused", [str(error)]
     if report.problems:
         return "wrong", report.problems
-    return ("proven" if report.ok else "not proven"), [*report.unproven, *report.findings]
+    assert report.ok
+    return "holds", report.findings
 
 
 def test_the_plans_to_be_forged_hold(texts: dict[str, str], tmp_path: Path) -> None:
     for name, text in texts.items():
-        assert outcome(text, tmp_path, problems_of(text))[0] == "proven", name
-        assert outcome(text, tmp_path, None)[0] == "proven", name
+        assert outcome(text, tmp_path, problems_of(text))[0] == "holds", name
+        assert outcome(text, tmp_path, None)[0] == "holds", name
     assert len(texts) == 10
     assert len(KINDS) + len(TEXT) >= 60
 
@@ -162,8 +148,7 @@ def tried(kind: str, names: list[str], texts: dict[str, str], folder: Path) -> I
 def check(kind: str, names: list[str], texts: dict[str, str], folder: Path) -> int:
     done = 0
     for name, verdict, words in tried(kind, names, texts, folder):
-        passing = {"not proven"} if kind in DOWNGRADED else set()
-        assert verdict in {"wrong", "refused"} | passing, (name, verdict, words)
+        assert verdict in {"wrong", "refused"}, (name, verdict, words)
         assert "saves 90 %" not in words
         assert "\n" not in words
         done += 1
@@ -205,7 +190,7 @@ def test_pools_are_not_exchanged_left_out_or_emptied(texts: dict[str, str], tmp_
         return outcome(json.dumps(honest | {"pools": pools}), tmp_path, against)[0]
 
     old, new = honest["pools"]["old"], honest["pools"]["new"]
-    assert said({"old": old, "new": new}, due) == "proven"
+    assert said({"old": old, "new": new}, due) == "holds"
     assert said({"old": new, "new": old}, due) == "wrong"
     assert said({"old": old}, due) == "wrong"
     assert said({"old": old, "new": new, "third": new}, due) == "wrong"
@@ -214,20 +199,6 @@ def test_pools_are_not_exchanged_left_out_or_emptied(texts: dict[str, str], tmp_
     later = copy.deepcopy(new)
     later["problem"]["slot_hours"] = 2.0
     assert said({"old": old, "new": later}) == "refused"
-
-
-@pytest.mark.long
-def test_certificates_of_other_plans_prove_nothing(texts: dict[str, str], tmp_path: Path) -> None:
-    """Nor do those of plans that may not change, of another board, or of the same demand at other prices."""
-    for name, text in texts.items():
-        for other, donor in texts.items():
-            if name != other:
-                values, given = json.loads(text), json.loads(donor)
-                pool_of(values)["plan"]["certificate"] = pool_of(given)["plan"]["certificate"]
-                assert outcome(json.dumps(values), tmp_path, None)[0] in {"wrong", "not proven"}, (
-                    name,
-                    other,
-                )
 
 
 JUNK = (
@@ -270,7 +241,7 @@ def with_junk(values: dict[str, Any], path: tuple[Any, ...], junk: Any) -> tuple
     return changed, type(before) is not type(junk) or before != junk
 
 
-@pytest.mark.parametrize("many", [150, pytest.param(20_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("many", [150, pytest.param(5_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ["parked", "limits"])
 def test_junk_anywhere_is_refused_in_words(
     name: str, many: int, texts: dict[str, str], tmp_path: Path
@@ -282,8 +253,8 @@ def test_junk_anywhere_is_refused_in_words(
         path, junk = rng.choice(found), rng.choice(JUNK)
         changed, differs = with_junk(values, path, junk)
         verdict, words = outcome(json.dumps(changed), tmp_path, due)
-        # A price less in a certificate may prove as much; a zero may be one already.
-        if verdict == "proven" and differs and "certificate" not in path:
+        # A zero may be one already.
+        if verdict == "holds" and differs:
             again = problems_of(json.dumps(changed))
             assert {n: p.to_dict() for n, p in again.items()} == {n: p.to_dict() for n, p in due.items()}, (
                 path
@@ -324,18 +295,13 @@ def any_problem(rng: np.random.Generator) -> PlanProblem:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("many", [40, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("many", [40, pytest.param(300, marks=pytest.mark.long)])
 def test_no_honest_plan_is_refused(many: int) -> None:
     rng = np.random.default_rng(many)
-    proven = 0
     for number in range(many):
         asked = any_problem(rng)
         method = str(rng.choice(["auto", "milp", "greedy", "calendar", "static"]))
-        found = plan(asked, method=method, gap_target=0.01)
-        text = plan_to_json(certified(found, asked), asked)
+        text = plan_to_json(plan(asked, method=method, gap_target=0.01), asked)
         read, again = plan_from_json(text)
         assert plan_to_json(read, again) == text
         assert verify(read, again) == [], (number, method)
-        assert verify_bound(read, again).faults == [], (number, method)
-        proven += verify_bound(read, again).proven
-    assert proven >= many // 2
