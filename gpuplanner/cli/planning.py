@@ -52,16 +52,14 @@ def plan(
     calendars: Annotated[
         int | None, typer.Option(min=1, help="Most different layouts, for the calendar.")
     ] = None,
-    paths: Annotated[
-        int | None,
+    robust: Annotated[
+        bool,
         typer.Option(
             "--robust",
-            min=1,
-            max=20,
-            help="Also plan for so many sample paths and in other ways; the plan that costs "
-            "least over all paths wins.",
+            help="Plan for the mean and two quantiles of demand, weigh each plan over sample paths, and take the one "
+            "of least mean cost.",
         ),
-    ] = None,
+    ] = False,
     compared: Annotated[
         bool,
         typer.Option(
@@ -84,8 +82,8 @@ def plan(
     from gpuplanner.planner import METHODS, plan_to_json
     from gpuplanner.study.decision.record import compared as compared_ways
     from gpuplanner.study.future.calm import calm_and_free
-    from gpuplanner.study.future.path_plans import path_plans
     from gpuplanner.study.future.plans import plan_view
+    from gpuplanner.study.future.robust_plans import robust_plans
     from gpuplanner.study.past.history import history
     from gpuplanner.study.past.pools import pools_of
 
@@ -112,18 +110,20 @@ def plan(
     fleet = history(asked).fleet
     pools = pools_of(asked)
     if pools.several or fleet.untold:
-        if paths is not None:
+        if robust:
             text = "--robust plans one pool: name its board with --board"
             raise typer.BadParameter(text)
         raise typer.Exit(plan_pools(pools, how, out, compare=compared, as_json=as_json, quiet=quiet))
     fleet.require_board("plan")
-    weighed = None if paths is None else path_plans(asked, most=paths, method=how["method"])
+    weighed = robust_plans(asked, how["method"]) if robust else None
     if weighed is None:
         planned = plan_view(asked, "rightsized", **how)
     else:
-        planned = weighed.candidates[weighed.best]
+        planned = weighed.plans[weighed.preferred]
         if not as_json:
-            show_frame(weighed.table, as_json=False, title=f"plans over {weighed.paths} paths of demand")
+            show_frame(
+                weighed.table, as_json=False, title=f"plans over {weighed.paths} sample paths of demand"
+            )
             put(weighed.sentence)
     found = planned.plan
     if out is not None:
@@ -146,7 +146,7 @@ def plan(
             say("comparing ways to run the fleet at the same service ...")
     kept = compared_ways(asked) if compared else None
     if as_json:
-        beside = {} if weighed is None else {"paths": weighed.to_dict()}
+        beside = {} if weighed is None else {"robust": weighed.to_dict()}
         show(figures | beside | {"comparison": None if kept is None else kept.to_dict()}, as_json=True)
     elif kept is not None:
         show_comparison(kept, quiet=quiet)

@@ -12,7 +12,6 @@ from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.methods.search import METHODS, plan
 from gpuplanner.planner.numbered.assign import assign, layout_changes
 from gpuplanner.planner.program.realised_cost import instance_prices
-from gpuplanner.planner.robust import RobustPlans, robust
 from gpuplanner.planner.several_pools import (
     FleetPlan,
     fleet_from_json,
@@ -31,7 +30,6 @@ __all__ = [
     "Plan",
     "PlanProblem",
     "Quota",
-    "RobustPlans",
     "StatePrices",
     "assign",
     "fleet_from_json",
@@ -43,7 +41,6 @@ __all__ = [
     "plan_from_json",
     "plan_to_json",
     "read_problems",
-    "robust",
     "verify",
     "verify_fleet",
 ]

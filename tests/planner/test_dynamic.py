@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.planner import Limits, PlanProblem, StatePrices, plan
 from gpuplanner.planner.methods.best_path import on_alone
-from gpuplanner.planner.methods.dynamic import all_states, dynamic_counts
+from gpuplanner.planner.methods.dynamic import dynamic_counts
 from gpuplanner.planner.methods.parked_states import cheapest_arrivals, states_by_place
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
@@ -118,6 +118,20 @@ def test_gives_up_beyond_the_limits(problem_of: Any) -> None:
     fluid = Fluid.of(problem_of(np.full((1, 3, 3), 6.0), ["1g.5gb", "2g.10gb", "3g.20gb"], gpus=12))
     assert dynamic_counts(fluid, effort(), max_states=10) is None
     assert dynamic_counts(fluid, Effort(gap_target=0, deadline=0.0)) is None
+
+
+def all_states(fluid: Fluid, max_states: int) -> np.ndarray | None:
+    """Every state that some slot allows, by number of GPUs, or None if there are too many."""
+    level = fluid.pinned[None].astype(np.int64)
+    found = [level]
+    while level.size:
+        more = level[:, None] + np.eye(level.shape[1], dtype=np.int64)
+        level = np.unique(more.reshape(-1, level.shape[1]), axis=0)
+        level = level[np.any([fluid.allowed(slot, level) for slot in range(fluid.problem.n_slots)], axis=0)]
+        found.append(level)
+        if sum(map(len, found)) > max_states:
+            return None
+    return np.concatenate(found)
 
 
 def test_gpus_on_by_themselves_cost_no_more_than_with_parked_ones(problem_of: Any) -> None:

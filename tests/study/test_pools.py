@@ -265,7 +265,7 @@ def test_plan_of_several_boards_needs_no_board_and_its_file_holds(two, tmp_path,
     assert found["moves"] == []
     assert found["objective"] == pytest.approx(sum(one["objective"] for one in found["pools"].values()))
     assert run("verify", tmp_path / "plan.json")[0] == 0
-    assert run("plan", tmp_path / "s.yaml", "--robust", "2")[0] == 2
+    assert run("plan", tmp_path / "s.yaml", "--robust")[0] == 2
 
 
 def test_start_takes_several_datasets_as_clusters_of_one_fleet(tmp_path, monkeypatch, capsys):

@@ -309,17 +309,3 @@ def _caps(fluid: Fluid) -> Counts:
     up, down = fluid.ways.of_columns > 0
     caps: Counts = np.where(down, np.where(up, so_far[-1], so_far), np.where(up, ahead, now))
     return np.maximum(caps, fluid.pinned)
-
-
-def all_states(fluid: Fluid, max_states: int) -> Counts | None:
-    """Every state that some slot allows, by number of GPUs, or None if there are too many."""
-    level = fluid.pinned[None].astype(np.int64)
-    found = [level]
-    while level.size:
-        more = level[:, None] + np.eye(level.shape[1], dtype=np.int64)
-        level = np.unique(more.reshape(-1, level.shape[1]), axis=0)
-        level = level[np.any([fluid.allowed(slot, level) for slot in range(fluid.problem.n_slots)], axis=0)]
-        found.append(level)
-        if sum(map(len, found)) > max_states:
-            return None
-    return np.concatenate(found)
