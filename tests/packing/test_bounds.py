@@ -15,6 +15,7 @@ from gpuplanner.packing.bounds import heaviest, loads, moment_bound, thresholds,
 from gpuplanner.packing.grid import as_grid, moments_that_matter
 from gpuplanner.packing.pattern_bound import Goal, as_knapsack, program_of, stronger_bounds
 from gpuplanner.packing.pricing import price
+from tests.seeds import seeds
 
 
 def static(sizes: list[int], capacity: int) -> PackingProblem:
@@ -34,7 +35,7 @@ def martello_toth(sizes: list[int], capacity: int) -> int:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_heaviest_of_the_thresholds_is_the_l2_of_the_paper(data):
     capacity = data.draw(st.integers(1, 40))
     sizes = data.draw(st.lists(st.integers(1, capacity), min_size=1, max_size=15))
@@ -52,7 +53,7 @@ def test_no_bin_weighs_more_than_the_limit(capacity, data):
                 assert np.dot(chosen, weights) <= limit
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", seeds(40, 80))
 def test_bounds_grow_and_stay_below_the_optimum(draw, fewest, seed):
     problem = draw(seed)
     grid = as_grid(problem)
@@ -74,7 +75,7 @@ def test_patterns_see_what_no_single_moment_shows(fewest):
     assert (moment_bound(problem, grid), program.whole_bound, fewest(problem)) == (2, 3, 3)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(30, 60))
 def test_pricing_finds_the_best_set(draw, seed):
     problem = draw(seed, most_items=8)
     rng = np.random.default_rng(seed)
@@ -103,7 +104,7 @@ def test_pricing_finds_the_best_set(draw, seed):
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_set_active_at_once_is_active_at_a_moment_that_matters(lives):
     starts = np.array([start for start, _ in lives])
     ends = starts + [life for _, life in lives]

@@ -10,9 +10,10 @@ from gpuplanner.packing.exact import settle
 from gpuplanner.packing.grid import as_grid
 from gpuplanner.packing.pattern_bound import program_of
 from gpuplanner.solving.column_generation import fewest_columns
+from tests.seeds import seeds
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(20, 40))
 def test_the_optimum_is_found_and_one_bin_less_is_impossible(draw, fewest, seed):
     problem = draw(seed)
     grid = as_grid(problem)

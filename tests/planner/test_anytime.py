@@ -48,7 +48,7 @@ def test_auto_is_never_dearer_than_greedy_and_has_a_bound_at_any_work_limit(
 ) -> None:
     monkeypatch.setattr(stages, "_FEW_STATES", 100)  # the shortest way to what happens to large fleets
     rng = np.random.default_rng(3)
-    for _ in range(40):
+    for _ in range(15):
         problem = some_problem(problem_of, rng)
         how = {"work_limit": int(rng.integers(1, 8))}
         best, greedy = (plan(problem, method=method, **how) for method in ("auto", "greedy"))

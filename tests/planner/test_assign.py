@@ -31,7 +31,7 @@ CUTS = (
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_cuts_are_as_few_as_the_counts_allow(problem_of: Any, data: st.DataObject) -> None:
     slots = data.draw(st.integers(1, 6))
@@ -95,7 +95,7 @@ def other_ways(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[li
         yield [before[gpu] for gpu in chosen], new
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_new_cuts_harm_as_little_as_any_choice_would(problem_of: Any, data: st.DataObject) -> None:
     """Every way to take up the new cuts is tried: none has fewer reboots, then fewer instances lost or made."""

@@ -10,12 +10,13 @@ import pytest
 
 from gpuplanner.planner import StatePrices, plan
 from gpuplanner.planner.program.realised_cost import realised_cost, realised_costs
+from tests.seeds import seeds
 
 PROFILES = ["1g.5gb", "2g.10gb", "3g.20gb", "gpu"]
 
 
 @pytest.mark.parametrize("parks", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(3, 6))
 def test_many_demands_cost_what_each_costs_alone(problem_of: Any, seed: int, parks: bool) -> None:
     rng = np.random.default_rng(seed)
     believed, *paths = rng.choice([0, 0.5, 1, 2.2, 0.3], size=(7, 4, 3))

@@ -41,7 +41,7 @@ def wavy(slots: int) -> np.ndarray:
     return np.array([[10 + 8 * (hours % 3), 4 + 3 * (hours % 2), 2 + hours % 4]], dtype=float)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_admission_agrees_with_the_check_and_with_common_sense(problem_of: Any, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 5))
@@ -104,7 +104,7 @@ def test_quotas_bound_what_is_planned_and_are_told(problem_of: Any) -> None:
     assert verify(found, replace(problem, limits=Limits())) != []
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     whole=st.integers(0, 3),
     most=st.sampled_from([None, 2, 3, 4]),

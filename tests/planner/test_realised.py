@@ -12,13 +12,14 @@ from gpuplanner.hardware import parse_layout
 from gpuplanner.planner import plan
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_in, realised_cost
+from tests.seeds import seeds
 
 from .conftest import best_service
 from .exact import exact_cost
 from .test_parked import random_problem
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(10, 20))
 def test_cost_is_added_up_anew(problem_of: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
     profiles = ["1g.5gb", "2g.10gb", "3g.20gb"]
@@ -41,7 +42,7 @@ def test_cost_is_added_up_anew(problem_of: Any, seed: int) -> None:
     assert realised_cost(problem, made.layouts, made.counts) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(5, 10))
 def test_parked_gpus_cost_what_numbered_ones_cost(problem_of: Any, seed: int) -> None:
     """Under the demand that a plan was made for, its counts cost what dynamic programming over numbered GPUs says."""
     while (best := exact_cost(problem := random_problem(problem_of, 3000 + seed), most=1400)) is None:

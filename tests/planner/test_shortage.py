@@ -14,7 +14,7 @@ from gpuplanner.planner.program.shortage import shortage_steps, unmet_by_tenant
 TIERS = ("guaranteed", "standard", "best_effort")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_steps_add_up_to_the_price_of_the_unmet_demand(problem_of: Any, data: st.DataObject) -> None:
     tenants = data.draw(st.integers(1, 4))

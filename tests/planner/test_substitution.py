@@ -55,7 +55,7 @@ def can_match(requests: list[str], instances: list[str]) -> bool:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     requests=st.lists(st.sampled_from(NAMES), max_size=5),
     instances=st.lists(st.sampled_from(NAMES), max_size=6),

@@ -20,7 +20,7 @@ def effort() -> Effort:
     return Effort.begin()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_a_gpu_earns_no_more_beside_others(problem_of: Any, data: st.DataObject) -> None:
     profiles = data.draw(st.lists(st.sampled_from(PROFILES), min_size=1, max_size=4, unique=True))

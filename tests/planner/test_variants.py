@@ -78,7 +78,7 @@ def test_price_of_a_gpu_less_worked_by_hand(steps: PlanProblem) -> None:
     assert "not met" in prices["explanation"][1]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     demand=demands(), limit=st.sampled_from([{"gpus": 2}, {"whole_nodes_kept": 1}, {"switches_per_day": 1}])
 )
@@ -97,7 +97,7 @@ def test_a_tighter_limit_is_never_said_to_save(
     assert exact["extra_low"] <= rough["extra_high"] + 1e-6
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(demand=demands())
 def test_the_range_of_a_rough_search_holds_the_true_price(
     problem_of: Any, least_cost: Any, demand: np.ndarray

@@ -12,6 +12,7 @@ from gpuplanner.planner import PlanProblem, StatePrices, plan
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_in
 from gpuplanner.planner.rolling.online import roll, stretch
+from tests.seeds import seeds
 
 EXACT = {"gap_target": 0.0}
 PARKED = StatePrices(parked_price=0.1, dress=0.3, instance=0.02, drain=0.4, mode=0.1)
@@ -26,7 +27,7 @@ def wavy(problem_of: Any, seed: int, slots: int = 12, **changes: Any) -> PlanPro
 
 
 @pytest.mark.parametrize("prices", [None, PARKED])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(3, 5))
 def test_knowing_everything_costs_no_regret(problem_of: Any, seed: int, prices: StatePrices | None) -> None:
     problem = wavy(problem_of, seed, prices=prices)
     done = roll(problem, lambda slot: problem.demand[:, :, slot:], commit=5, horizon=12, **EXACT)
@@ -37,7 +38,7 @@ def test_knowing_everything_costs_no_regret(problem_of: Any, seed: int, prices: 
 
 
 @pytest.mark.parametrize("prices", [None, PARKED])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(3, 5))
 def test_naive_forecasts_cost_something_and_keep_every_limit(
     problem_of: Any, seed: int, prices: StatePrices | None
 ) -> None:
