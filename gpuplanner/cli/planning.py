@@ -83,7 +83,7 @@ def plan(
     from gpuplanner.study.decision.record import compared as compared_ways
     from gpuplanner.study.future.calm import calm_and_free
     from gpuplanner.study.future.plans import plan_view
-    from gpuplanner.study.future.robust_plans import robust_plans
+    from gpuplanner.study.future.robust_plans import weigh_plans_over_paths
     from gpuplanner.study.past.history import history
     from gpuplanner.study.past.pools import pools_of
 
@@ -115,14 +115,14 @@ def plan(
             raise typer.BadParameter(text)
         raise typer.Exit(plan_pools(pools, how, out, compare=compared, as_json=as_json, quiet=quiet))
     fleet.require_board("plan")
-    weighed = robust_plans(asked, how["method"]) if robust else None
+    weighed = weigh_plans_over_paths(asked, how["method"]) if robust else None
     if weighed is None:
         planned = plan_view(asked, "rightsized", **how)
     else:
         planned = weighed.plans[weighed.preferred]
         if not as_json:
             show_frame(
-                weighed.table, as_json=False, title=f"plans over {weighed.paths} sample paths of demand"
+                weighed.table, as_json=False, title=f"plans over {weighed.n_paths} sample paths of demand"
             )
             put(weighed.sentence)
     found = planned.plan

@@ -98,7 +98,7 @@ def planned_of(fleet: FleetPools, studies: Mapping[str, Study]) -> FleetPlanned 
         if study.plan is not None and study.problem is not None
     }
     same = {(one.problem.slot_start, one.problem.n_slots) for one in found.values()}
-    return fleet_planned(fleet, made=found) if len(found) == len(studies) and len(same) == 1 else None
+    return fleet_planned(fleet, known_plans=found) if len(found) == len(studies) and len(same) == 1 else None
 
 
 def fleet_page(

@@ -13,6 +13,7 @@ from gpuplanner.errors import GeometryError, ScenarioError
 from gpuplanner.hardware import GpuModel
 from gpuplanner.names import resolve
 from gpuplanner.planner import PlanProblem
+from gpuplanner.planner.contract.problem import ROUNDING
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.sizing.predict.throughput import board_facts
@@ -28,13 +29,13 @@ class Substitute:
     """A pool that may serve demand of another one.
 
     - ``pool``, ``profile``: Where the demand is served.
-    - ``each``: Instances there that do the work of one of the demand.
+    - ``instances_for_one``: Instances there that do the work of one of the demand.
     - ``part``, shape (n_tenants,): Share of each tenant's demand that fits there [0-1].
     """
 
     pool: str
     profile: str
-    each: float
+    instances_for_one: float
     part: Floats
 
 
@@ -59,19 +60,17 @@ class Transfer:
     """Demand that is served by another pool than its own.
 
     - ``origin``, ``place``: Pool and profile that it was asked of, and that serve it.
-    - ``each``: Instances there that do the work of one of the origin.
+    - ``instances_for_one``: Instances there that do the work of one of the origin.
     - ``amount``, shape (n_tenants, n_slots): Mean concurrent instances of the origin, by tenant of the origin.
     """
 
     origin: tuple[str, str]
     place: tuple[str, str]
-    each: float
+    instances_for_one: float
     amount: Floats
 
 
-def preferred_transfers(
-    problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleDemand]
-) -> list[Transfer]:
+def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleDemand]) -> list[Transfer]:
     """Send demand to the first pool, in order of preference, that can hold it and has room; slot by slot.
 
     A pool has room as long as its GPUs in service are more than its own demand and what was sent to it take.
@@ -92,35 +91,40 @@ def preferred_transfers(
     ...     "T4": PlanProblem(whole_board("T4"), 2, 2, tenants=["ads"], demand=[[[0.5]]], **hours),
     ... }
     >>> substitute = Substitute("T4", "gpu", 3.0, np.ones(1))
-    >>> sent = preferred_transfers(problems, [FlexibleDemand("A100", "gpu", np.ones(1), (substitute,))])
+    >>> sent = route_demand(problems, [FlexibleDemand("A100", "gpu", np.ones(1), (substitute,))])
     >>> sent[0].amount.tolist()  # one and a half GPUs of room, at three for one
     [[0.5]]
     """
     room = {name: _gpus_beyond_demand(problem) for name, problem in problems.items()}
     found = []
-    for one in demand:
-        home = problems[one.pool]
-        own = home.admitted[:, home.profiles.index(one.profile)]
-        own_share = home.board.share(one.profile)
-        left = own * one.part[:, None]
-        for substitute in one.substitutes:
-            if substitute.pool == one.pool:
+    for flexible in demand:
+        home = problems[flexible.pool]
+        own = home.admitted[:, home.profiles.index(flexible.profile)]
+        own_share = home.board.share(flexible.profile)
+        left = own * flexible.part[:, None]
+        for substitute in flexible.substitutes:
+            if substitute.pool == flexible.pool:
                 # The own pool keeps what it has room for; only what is beyond its GPUs is tried further.
-                beyond = (-room[one.pool]).clip(0) / own_share
+                beyond = (-room[flexible.pool]).clip(0) / own_share
                 left = left * _served_part(left, beyond)
                 continue
 
-            gpus_for_one = problems[substitute.pool].board.share(substitute.profile) * substitute.each
+            gpus_for_one = (
+                problems[substitute.pool].board.share(substitute.profile) * substitute.instances_for_one
+            )
             fits = np.minimum(left, own * substitute.part[:, None])
             amount = fits * _served_part(fits, room[substitute.pool].clip(0) / gpus_for_one)
+            amount[amount < ROUNDING] = 0.0
             if not amount.any():
                 continue
 
             left = left - amount
             room[substitute.pool] = room[substitute.pool] - amount.sum(axis=0) * gpus_for_one
-            room[one.pool] = room[one.pool] + amount.sum(axis=0) * own_share
+            room[flexible.pool] = room[flexible.pool] + amount.sum(axis=0) * own_share
             place = (substitute.pool, substitute.profile)
-            found.append(Transfer((one.pool, one.profile), place, substitute.each, amount))
+            found.append(
+                Transfer((flexible.pool, flexible.profile), place, substitute.instances_for_one, amount)
+            )
     return found
 
 
@@ -136,7 +140,7 @@ def _served_part(wanted: Floats, instances: Floats) -> Floats:
     return part.clip(max=1.0)
 
 
-def with_transfers(
+def apply_transfers(
     problems: Mapping[str, PlanProblem], transfers: Sequence[Transfer]
 ) -> dict[str, PlanProblem]:
     """The problems of the pools with the demand that each is given; pools that nothing touches stay as they are.
@@ -145,22 +149,24 @@ def with_transfers(
     asked: what they refuse goes nowhere.
     """
     found = dict(problems)
-    for name in dict.fromkeys(pool for one in transfers for pool, _ in (one.origin, one.place)):
+    for name in dict.fromkeys(
+        pool for transfer in transfers for pool, _ in (transfer.origin, transfer.place)
+    ):
         here = found[name]
         found[name] = replace(here, demand=here.admitted, limits=replace(here.limits, quotas={}))
 
-    for one in transfers:
-        (pool, profile), home = one.origin, found[one.origin[0]]
+    for transfer in transfers:
+        (pool, profile), home = transfer.origin, found[transfer.origin[0]]
         demand = home.demand.copy()
-        rows = demand[: len(one.amount), home.profiles.index(profile)]
-        rows[:] = (rows - one.amount).clip(0.0)
+        rows = demand[: len(transfer.amount), home.profiles.index(profile)]
+        rows[:] = (rows - transfer.amount).clip(0.0)
         found[pool] = replace(home, demand=demand)
-        coming = dict(zip(home.tenants, one.amount * one.each, strict=False))
-        found[one.place[0]] = _with_demand(found[one.place[0]], one.place[1], coming, home)
+        coming = dict(zip(home.tenants, transfer.amount * transfer.instances_for_one, strict=False))
+        found[transfer.place[0]] = _add_demand(found[transfer.place[0]], transfer.place[1], coming, home)
     return found
 
 
-def _with_demand(
+def _add_demand(
     here: PlanProblem, profile: str, coming: Mapping[str, Floats], home: PlanProblem
 ) -> PlanProblem:
     """A problem with more demand for a profile, by tenant of another pool."""
@@ -179,7 +185,9 @@ def _with_demand(
     )  # fmt: skip
 
 
-def flexible_demand(fleet: FleetPools, problems: Mapping[str, PlanProblem]) -> tuple[FlexibleDemand, ...]:
+def find_flexible_demand(
+    fleet: FleetPools, problems: Mapping[str, PlanProblem]
+) -> tuple[FlexibleDemand, ...]:
     """Demand of jobs that named no GPU model, with the models of the scenario's ``other_boards`` that can hold it.
 
     A job may run on a model that jobs of its partition ran on and that a flavor of its queue has, if a node is wide
@@ -189,7 +197,7 @@ def flexible_demand(fleet: FleetPools, problems: Mapping[str, PlanProblem]) -> t
     reached = _models_of_partitions(fleet)
     found = []
     for name, own in fleet.pools.items():
-        home, order = problems[name], preferred_pools(own, name, problems)
+        home, order = problems[name], list_preferred_pools(own, name, problems)
         if not set(order) - {name}:
             continue
         jobs = _work_of_jobs(own)
@@ -203,14 +211,14 @@ def flexible_demand(fleet: FleetPools, problems: Mapping[str, PlanProblem]) -> t
                 there = problems[other]
                 if other == name:
                     substitutes.append(Substitute(name, profile, 1.0, part))
-                elif (place := substitute_profile(home.board, profile, there.board)) is not None:
+                elif (place := find_substitute_profile(home.board, profile, there.board)) is not None:
                     fits = _fits(own, other, there, reached)
                     substitutes.append(Substitute(other, *place, _part_of_work(work, fits, home)))
             found.append(FlexibleDemand(name, profile, part, tuple(substitutes)))
     return tuple(found)
 
 
-def preferred_pools(own: Scenario, pool: str, pools: Mapping[str, PlanProblem]) -> list[str]:
+def list_preferred_pools(own: Scenario, pool: str, pools: Mapping[str, PlanProblem]) -> list[str]:
     """Pools of the GPU models that the scenario of a pool names, in its order; of its own cluster alone.
 
     Each cluster has a queue of its own, so no job goes to another one.
@@ -257,19 +265,19 @@ def _fits(
         place for (where, place), pools in reached.items() if where == cluster and other not in pools
     ]
     in_reach = ~pl.col("partition").is_in(out_of_reach).fill_null(value=False)
-    barred = without_flavor(history(own).trace.quotas, there.board.name)
+    barred = queues_without_flavor(history(own).trace.quotas, there.board.name)
     in_reach &= ~pl.col("tenant").cast(pl.String).is_in(barred).fill_null(value=False)
     holds = (pl.col("gpus") <= there.gpus_per_node) & (pl.col("needs_gib") <= there.board.memory_gib)
     return in_reach & holds
 
 
-def without_flavor(quotas: pl.DataFrame | None, board: str) -> list[str]:
+def queues_without_flavor(quotas: pl.DataFrame | None, board: str) -> list[str]:
     """Queues all of whose flavors are of other GPU models.
 
     Examples
     --------
     >>> rows = {"tenant": ["a", "b"], "gpu_model": ["NVIDIA-L40S", None]}
-    >>> without_flavor(pl.DataFrame(rows), "T4"), without_flavor(pl.DataFrame(rows), "L40S")
+    >>> queues_without_flavor(pl.DataFrame(rows), "T4"), queues_without_flavor(pl.DataFrame(rows), "L40S")
     (['a'], [])
     """
     if quotas is None:
@@ -286,7 +294,7 @@ def _part_of_work(work: pl.DataFrame, fits: pl.Expr, problem: PlanProblem) -> Fl
     return np.array([min(1.0, shares.get(tenant, 0.0)) for tenant in problem.tenants])
 
 
-def substitute_profile(home: GpuModel, profile: str, board: GpuModel) -> tuple[str, float] | None:
+def find_substitute_profile(home: GpuModel, profile: str, board: GpuModel) -> tuple[str, float] | None:
     """Profile of another GPU model that serves one, and how many do the work of one; None where none does.
 
     A gain in speed that nobody measured is none; a loss is that of bandwidth or of arithmetic, whichever is worse.
@@ -295,7 +303,7 @@ def substitute_profile(home: GpuModel, profile: str, board: GpuModel) -> tuple[s
     --------
     >>> from gpuplanner.hardware import load_gpu_model
     >>> a100, h100 = load_gpu_model("A100-80GB"), load_gpu_model("H100-80GB-SXM5")
-    >>> substitute_profile(h100, "gpu", a100), substitute_profile(a100, "gpu", h100)
+    >>> find_substitute_profile(h100, "gpu", a100), find_substitute_profile(a100, "gpu", h100)
     (('gpu', 3.16...), ('gpu', 1.0))
     """
     there = WHOLE_GPU if profile == WHOLE_GPU else _smallest_profile(home, profile, board)

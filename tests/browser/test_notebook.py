@@ -135,7 +135,7 @@ def test_a_board_is_chosen_and_then_all_of_them(opened):
     choose.select_option("T4")
     second = changed(page, first, mark="T4 has no MIG")
     choose.select_option(index=2)
-    third = changed(page, second, mark="Boards played together")
+    third = changed(page, second, mark="The decision, pool by pool")
     assert "A100-40GB" in third
     assert "20 GPUs in 2 pools" in third
 

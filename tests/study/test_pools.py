@@ -29,7 +29,7 @@ from gpuplanner.study.future.plans import plan_problem, plan_view, planned_for
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.history import history
 from gpuplanner.study.past.pools import clusters_of, pool_table, pools_of
-from gpuplanner.study.substitute_models import flexible_demand
+from gpuplanner.study.substitute_models import find_flexible_demand
 from tests.clusters.mixed import mixed_fleet, untyped
 from tests.clusters.traces import read_cluster
 from tests.study.test_fleet import MIXED, TWO_BOARDS, made, nodes
@@ -356,22 +356,22 @@ def bare_problems(pools):
 def test_demand_that_named_no_model_is_tried_on_the_models_in_their_order(mixed):
     fleet = pools_of(mixed.but(other_boards="L40S, h100"))
     problems = bare_problems(fleet.pools)
-    found = {(one.pool, one.profile): one for one in flexible_demand(fleet, problems)}
+    found = {(one.pool, one.profile): one for one in find_flexible_demand(fleet, problems)}
     assert {profile for _, profile in found} == {"gpu"}
 
     ampere = found["A100-40GB", "gpu"]
     assert [one.pool for one in ampere.substitutes] == ["L40S", "H100-80GB-SXM5"]
     # The H100 is faster in both ways, which nobody measured here; the L40S has 864 of 1,555 GB/s.
-    assert [one.each for one in ampere.substitutes] == pytest.approx([1555 / 864, 1.0])
+    assert [one.instances_for_one for one in ampere.substitutes] == pytest.approx([1555 / 864, 1.0])
     part = dict(zip(problems["A100-40GB"].tenants, ampere.part.tolist(), strict=True))
     assert part["vision"] == 1.0  # all of its jobs there are called finetune and take any GPU
     assert 0 < part["chem"] < 0.5  # every seventh
 
     # On its own model it is the turn of the model's own jobs; a model that the order does not name is not tried.
     assert [one.pool for one in found["H100-80GB-SXM5", "gpu"].substitutes] == ["L40S", "H100-80GB-SXM5"]
-    assert flexible_demand(pools_of(mixed), problems) == ()
+    assert find_flexible_demand(pools_of(mixed), problems) == ()
     with pytest.raises(ScenarioError, match=r"model of other_boards 'T4' is unknown: expected one of A100"):
-        flexible_demand(pools_of(mixed.but(other_boards="T4")), problems)
+        find_flexible_demand(pools_of(mixed.but(other_boards="T4")), problems)
 
 
 def test_a_fleet_is_planned_with_the_demand_where_it_was_sent(mixed):
@@ -389,8 +389,8 @@ def test_a_fleet_is_planned_with_the_demand_where_it_was_sent(mixed):
     assert "goes to another GPU model" in found.sentence
     # Plans that are at hand are kept where no demand came or went.
     made = {name: planned_for(one, fleet.pools[name], "greedy") for name, one in alone.items()}
-    again = fleet_planned(fleet, "greedy", made=made)
+    again = fleet_planned(fleet, "greedy", known_plans=made)
     assert again.plan.objective == pytest.approx(found.plan.objective)
-    unmoved = fleet_planned(pools_of(mixed), "greedy", made=made)
+    unmoved = fleet_planned(pools_of(mixed), "greedy", known_plans=made)
     assert all(unmoved.pools[name] is made[name] for name in made)
     assert unmoved.sentence is None

@@ -10,7 +10,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.future import robust_plans as module
 from gpuplanner.study.future.outlook import paths_of
 from gpuplanner.study.future.plans import Planned, plan_problem
-from gpuplanner.study.future.robust_plans import robust_plans
+from gpuplanner.study.future.robust_plans import weigh_plans_over_paths
 from tests.planner.conftest import MONDAY
 
 
@@ -30,7 +30,7 @@ def two_futures(monkeypatch):
 
 
 def test_mean_and_cvar_of_each_plan_are_those_counted_by_hand(two_futures):
-    found = robust_plans(two_futures)
+    found = weigh_plans_over_paths(two_futures)
     rows = {row["plan"]: row for row in found.table.to_dicts()}
     # The mean is 1.3 GPUs: 0.3 short for an hour costs 3, a GPU 1.
     assert {name: row["gpu_hours"] for name, row in rows.items()} == {"mean": 2, "q50": 1, "q90": 2}
@@ -59,8 +59,8 @@ def test_paths_of_a_plan_have_its_shape_and_hold_what_runs(quick):
 
 @pytest.mark.long
 def test_the_preferred_plan_of_the_sample_costs_least_and_holds(quick):
-    found = robust_plans(quick, "greedy")
-    assert found.paths == 200
+    found = weigh_plans_over_paths(quick, "greedy")
+    assert found.n_paths == 200
     assert set(found.plans) == {"mean", "q50", "q90"}
     for one in found.plans.values():
         assert isinstance(one, Planned)

@@ -14,9 +14,9 @@ from gpuplanner.planner import Limits, PlanProblem, Quota
 from gpuplanner.study.substitute_models import (
     FlexibleDemand,
     Substitute,
-    preferred_transfers,
-    substitute_profile,
-    with_transfers,
+    apply_transfers,
+    find_substitute_profile,
+    route_demand,
 )
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
@@ -43,28 +43,28 @@ def amounts(transfers):
 
 def test_the_first_model_with_room_takes_the_demand_and_the_next_one_the_rest():
     pools = {"a": pool(4, [[4, 4, 4]]), "b": pool(3, [[1, 3, 0]]), "c": pool(8, [[0, 0, 8]])}
-    sent = preferred_transfers(pools, [flexible("a", ("b", 1.0), ("c", 1.0))])
+    sent = route_demand(pools, [flexible("a", ("b", 1.0), ("c", 1.0))])
     assert amounts(sent) == {("a", "b"): [2, 0, 3], ("a", "c"): [2, 4, 0]}
 
 
 def test_the_own_model_keeps_in_its_turn_what_it_has_room_for():
     pools = {"a": pool(4, [[2, 6]]), "b": pool(8, [[0, 0]])}
-    assert amounts(preferred_transfers(pools, [flexible("a", ("b", 1.0))])) == {("a", "b"): [2, 6]}
+    assert amounts(route_demand(pools, [flexible("a", ("b", 1.0))])) == {("a", "b"): [2, 6]}
     own_first = flexible("a", ("a", 1.0), ("b", 1.0))
-    assert amounts(preferred_transfers(pools, [own_first])) == {("a", "b"): [0, 2]}
+    assert amounts(route_demand(pools, [own_first])) == {("a", "b"): [0, 2]}
 
 
 def test_a_slower_model_needs_more_room_and_more_instances():
     pools = {"a": pool(4, [[4]]), "b": pool(6, [[0]])}
-    sent = preferred_transfers(pools, [flexible("a", ("b", 2.0))])
-    given_to = with_transfers(pools, sent)
+    sent = route_demand(pools, [flexible("a", ("b", 2.0))])
+    given_to = apply_transfers(pools, sent)
     assert amounts(sent) == {("a", "b"): [3]}
     assert (given_to["a"].demand.item(), given_to["b"].demand.item()) == (1, 6)
 
 
 def test_room_that_demand_leaves_behind_serves_the_next_pool():
     pools = {"a": pool(2, [[2]]), "b": pool(2, [[0]]), "c": pool(2, [[4]])}
-    sent = preferred_transfers(pools, [flexible("a", ("b", 1.0)), flexible("c", ("a", 1.0))])
+    sent = route_demand(pools, [flexible("a", ("b", 1.0)), flexible("c", ("a", 1.0))])
     assert amounts(sent) == {("a", "b"): [2], ("c", "a"): [2]}
 
 
@@ -73,9 +73,9 @@ def test_tenants_share_room_by_what_they_ask_for_and_bring_tier_and_price():
         4, [[3], [1]], tenants=("ads", "bio"), tiers=("guaranteed", "standard"), unmet_price=(9.0, 5.0)
     )
     pools = {"a": both, "b": pool(2, [[0]], tenants=("ads",), unmet_price=7.0), "c": pool(2, [[2]])}
-    sent = preferred_transfers(pools, [flexible("a", ("b", 1.0), part=np.ones(2))])
+    sent = route_demand(pools, [flexible("a", ("b", 1.0), part=np.ones(2))])
     assert sent[0].amount.tolist() == [[1.5], [0.5]]
-    there = with_transfers(pools, sent)
+    there = apply_transfers(pools, sent)
     assert there["b"].tenants == ("ads", "bio")
     assert there["b"].unmet_price == (7.0, 5.0)
     assert there["b"].tiers == ("standard", "standard")
@@ -86,9 +86,9 @@ def test_tenants_share_room_by_what_they_ask_for_and_bring_tier_and_price():
 def test_what_quotas_refuse_goes_nowhere():
     held = pool(4, [[4]], limits=Limits(quotas={"ads": Quota(1.0)}))
     pools = {"a": held, "b": pool(4, [[0]])}
-    sent = preferred_transfers(pools, [flexible("a", ("b", 1.0))])
+    sent = route_demand(pools, [flexible("a", ("b", 1.0))])
     assert amounts(sent) == {("a", "b"): [1]}
-    there = with_transfers(pools, sent)
+    there = apply_transfers(pools, sent)
     assert there["a"].pooled.sum() == 0
     assert there["b"].pooled.sum() == 1
 
@@ -115,13 +115,13 @@ def fleets(draw):
 @given(fleets())
 def test_no_demand_is_lost_or_made_and_none_fills_a_pool_beyond_its_gpus(made):
     pools, demand = made
-    sent = preferred_transfers(pools, demand)
-    there = with_transfers(pools, sent)
+    sent = route_demand(pools, demand)
+    there = apply_transfers(pools, sent)
     for name, own in pools.items():
         gone = sum((one.amount for one in sent if one.origin[0] == name), np.zeros((len(own.tenants), 3)))
         (flexible_part,) = (one.part for one in demand if one.pool == name)
         assert (gone <= own.demand[:, 0] * flexible_part[:, None] + 1e-9).all()
-        came = sum(one.amount.sum(axis=0) * one.each for one in sent if one.place[0] == name)
+        came = sum(one.amount.sum(axis=0) * one.instances_for_one for one in sent if one.place[0] == name)
         assert there[name].pooled[0] == pytest.approx(own.pooled[0] - gone.sum(axis=0) + came)
         # A pool is never fuller than its GPUs, or than it was.
         assert (there[name].pooled[0] <= np.maximum(own.gpus, own.pooled[0]) + 1e-9).all()
@@ -129,8 +129,11 @@ def test_no_demand_is_lost_or_made_and_none_fills_a_pool_beyond_its_gpus(made):
 
 def test_a_slice_is_served_by_the_smallest_slice_with_as_much_of_everything():
     old, new = load_gpu_model("A100-40GB"), load_gpu_model("H100-80GB-SXM5")
-    assert substitute_profile(old, "3g.20gb", new)[0] == "3g.40gb"
+    assert find_substitute_profile(old, "3g.20gb", new)[0] == "3g.40gb"
     # Three sevenths of 989 TFLOPS against 312: a gain elsewhere counts nothing.
-    assert substitute_profile(new, "3g.40gb", old) == ("7g.40gb", pytest.approx(989 * 3 / 7 / 312, rel=0.01))
-    assert substitute_profile(new, "7g.80gb", old) is None
-    assert substitute_profile(whole_board("lab-x"), "gpu", old) is None
+    assert find_substitute_profile(new, "3g.40gb", old) == (
+        "7g.40gb",
+        pytest.approx(989 * 3 / 7 / 312, rel=0.01),
+    )
+    assert find_substitute_profile(new, "7g.80gb", old) is None
+    assert find_substitute_profile(whole_board("lab-x"), "gpu", old) is None

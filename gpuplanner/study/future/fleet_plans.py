@@ -16,7 +16,7 @@ from gpuplanner.study.future.plans import Planned, plan_problem, planned_for
 from gpuplanner.study.past.fleet import UNNAMED, in_service, known_board
 from gpuplanner.study.past.history import history
 from gpuplanner.study.past.pools import FleetPools
-from gpuplanner.study.substitute_models import Transfer, flexible_demand, preferred_transfers, with_transfers
+from gpuplanner.study.substitute_models import Transfer, apply_transfers, find_flexible_demand, route_demand
 
 
 def fleet_planned(
@@ -24,7 +24,7 @@ def fleet_planned(
     method: str | None = None,
     *,
     calendars: int | None = None,
-    made: Mapping[str, Planned] | None = None,
+    known_plans: Mapping[str, Planned] | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> FleetPlanned:
     """Plan every pool of a fleet, one by one.
@@ -33,10 +33,10 @@ def fleet_planned(
     after the other. Else demand is that of the pool's own jobs; where the scenario names substitute models, demand
     that named none first goes to them, in their order.
 
-    Plans of pools' own demand that are at hand, in `made`, are taken where no demand was sent from or to the pool;
-    `tell` is called with the name of each pool that is planned.
+    Plans of pools' own demand that are at hand, in `known_plans`, are taken where no demand was sent from or to the
+    pool; `tell` is called with the name of each pool that is planned.
     """
-    made = made or {}
+    plans_at_hand = known_plans or {}
     problems: dict[str, PlanProblem] = {}
     owners: dict[str, Scenario] = {}
     remarks: list[str] = []
@@ -51,16 +51,20 @@ def fleet_planned(
                 "in this order, most GPUs first. What a job needs of memory or architecture is not known."
             )
         else:
-            filled = {name: made[name].problem if name in made else plan_problem(own, "rightsized")}
+            filled = {
+                name: plans_at_hand[name].problem
+                if name in plans_at_hand
+                else plan_problem(own, "rightsized")
+            }
         problems |= filled
         owners |= dict.fromkeys(filled, own)
 
-    demand = () if remarks else flexible_demand(fleet, problems)
-    transfers = preferred_transfers(problems, demand)
+    demand = () if remarks else find_flexible_demand(fleet, problems)
+    transfers = route_demand(problems, demand)
     pools: dict[str, Planned] = {}
-    for name, problem in with_transfers(problems, transfers).items():
-        if name in made and problem is problems[name]:
-            pools[name] = made[name]
+    for name, problem in apply_transfers(problems, transfers).items():
+        if name in plans_at_hand and problem is problems[name]:
+            pools[name] = plans_at_hand[name]
             continue
         if tell is not None:
             tell(name)
@@ -143,10 +147,12 @@ class FleetPlanned:
     def moved(self) -> pl.DataFrame:
         """What was sent where: a row for each pool and profile, and where it went, with mean instances of both."""
         rows = []
-        for one in self.transfers:
-            instances = float(one.amount.sum(axis=0).mean())
-            names = ("/".join(one.origin), "/".join(one.place))
-            rows.append((*names, one.each, instances, instances * one.each))
+        for transfer in self.transfers:
+            instances = float(transfer.amount.sum(axis=0).mean())
+            names = ("/".join(transfer.origin), "/".join(transfer.place))
+            rows.append(
+                (*names, transfer.instances_for_one, instances, instances * transfer.instances_for_one)
+            )
         return pl.DataFrame(rows, schema=MOVED, orient="row").sort("instances", descending=True)
 
     @property
@@ -157,8 +163,9 @@ class FleetPlanned:
         if not self.transfers:
             return "Demand that named no GPU model stays where it ran: no model that comes before has room for it."
         gpus = sum(
-            float(one.amount.sum(axis=0).mean()) * self.problems[one.origin[0]].board.share(one.origin[1])
-            for one in self.transfers
+            float(transfer.amount.sum(axis=0).mean())
+            * self.problems[transfer.origin[0]].board.share(transfer.origin[1])
+            for transfer in self.transfers
         )
         listed = ", ".join(
             f"{one} to {other}" for one, other in self.moved.select("of", "to").head(3).iter_rows()

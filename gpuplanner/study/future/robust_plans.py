@@ -27,12 +27,12 @@ class RobustPlans:
     - ``table``: One row for each, cheapest first: ``plan``; ``gpu_hours`` of GPUs on; ``mean_cost`` over the paths,
       where unmet demand waits and is paid for in every slot until it is met; ``cvar_cost``, the mean of the dearest
       tenth.
-    - ``paths``: Sample paths that all are weighed over.
+    - ``n_paths``: Sample paths that all are weighed over.
     """
 
     plans: Mapping[str, Planned]
     table: pl.DataFrame
-    paths: int
+    n_paths: int
 
     @property
     def preferred(self) -> str:
@@ -48,8 +48,8 @@ class RobustPlans:
             for row in self.table[1:].iter_rows(named=True)
         )
         return (
-            f"Prefer the plan for {best['plan']}: over {self.paths} paths it costs {best['mean_cost']:,.0f} GPU-hours "
-            f"on average, {best['cvar_cost']:,.0f} in the dearest tenth (CVaR); the others: {others}."
+            f"Prefer the plan for {best['plan']}: over {self.n_paths} paths it costs {best['mean_cost']:,.0f} "
+            f"GPU-hours on average, {best['cvar_cost']:,.0f} in the dearest tenth (CVaR); the others: {others}."
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -57,7 +57,7 @@ class RobustPlans:
         return {"preferred": self.preferred, "sentence": self.sentence, "plans": self.table.to_dicts()}
 
 
-def robust_plans(scenario: Scenario, method: str | None = None) -> RobustPlans:
+def weigh_plans_over_paths(scenario: Scenario, method: str | None = None) -> RobustPlans:
     """Plan right-sized demand for its mean and two quantiles, and weigh each plan over all sample paths of it.
 
     The mean is that of the paths; quantiles are those of the forecast, as a plan without paths covers one of them.
