@@ -1,4 +1,4 @@
-"""CPU seconds of runs on MIG instances: static and planned layouts, phases, cut on demand, and a sweep of layouts.
+"""CPU seconds of runs on MIG instances: static and planned layouts, phases, repartitioning on demand.
 
 Run ``python benchmarks/mig_engine.py``. All on 512 H100 with 100 000 jobs on instances over a week, at 70 % of the
 fleet's slices or as said; whole calls with checks and tables, after compilation.
@@ -19,7 +19,6 @@ import polars as pl
 from gpuplanner.hardware import ChangeCost, load_gpu_model
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, play
-from gpuplanner.study.future.sweep import static_mixes, sweep
 
 BOARD = "H100-80GB-SXM5"
 FLEET = Fleet(BOARD, 64, 8)
@@ -140,27 +139,11 @@ def on_demand():
         )
 
 
-def sweeps():
-    """Twenty static layouts, the best known before, on the same jobs."""
-    jobs = sliced(100_000, {"1g.10gb": 0.6, "2g.20gb": 0.2, "3g.40gb": 0.2}, 0.9)
-    begin = time.process_time()
-    mixes = static_mixes(jobs, FLEET)
-    listed = time.process_time()
-    found = sweep(jobs, FLEET, mixes, Rules("strict"))
-    ended = time.process_time()
-    print(
-        f"\nsweep of {found.done} layouts: {listed - begin:.2f} s to list them, {ended - listed:.2f} s to simulate"
-    )
-    with pl.Config(tbl_rows=5, fmt_str_lengths=70, tbl_width_chars=160):
-        print(found.table.select("rank", "policy", "mean_jct_s", "p95_queueing_delay_s", "difference"))
-
-
 def main():
     """Print the tables."""
     first_calls()
     runs()
     on_demand()
-    sweeps()
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ from gpuplanner.planner.methods.best_path import parked_best
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_in
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Calendar, simulate
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 from gpuplanner.solving.effort import Effort
 from gpuplanner.study.future.plans import planned_calendar
-from gpuplanner.study.future.workload import fleet_and_rules, past_jobs, replicate, workload
+from gpuplanner.study.future.workload import past_jobs, replicate, workload
 from gpuplanner.study.past.history import history
 
 WEEKS = 12
@@ -57,7 +57,9 @@ def main() -> None:
         planned = planned_calendar(scenario)
         cpu = time.process_time() - cpu
         known = history(scenario)
-        past, (fleet, rules) = past_jobs(known), fleet_and_rules(scenario, known)
+        past = past_jobs(known)
+        fleet = Fleet(known.fleet.board, known.fleet.nodes, known.fleet.gpus_per_node)
+        rules = Rules(scenario.queue, scenario.substitute, change=scenario.change(fleet.model))
         until, rows = scenario.horizon_slots * scenario.slot_s, []
         for week in range(WEEKS):
             jobs = workload(replicate(scenario, known, past, week), "rightsized")

@@ -2,34 +2,24 @@
 
 For each number of jobs a year of accounting text of 8,000 GPUs is made (``benchmarks/describe_scale.py``), ingested,
 described and, up to ``--forecast``, forecast; each run is a process of its own, its memory the largest that the system
-saw, its time that of all its CPUs. A sweep is then played by one process, two, four, and two Dask workers where
-``distributed`` is there.
+saw, its time that of all its CPUs.
 The plan on paper follows from these figures and the size of rows on disk.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
-from gpuplanner.simulate import Calendar, Fleet, Rules
 from gpuplanner.study.bundled import sample_folder
-from gpuplanner.study.future.sweep import sweep
-from gpuplanner.workers import Workers
 
 ROOT = Path(__file__).parents[1]
-DRAWS = 32
-"""Lists of jobs that each policy of the sweep is played on."""
 sys.path.insert(0, str(ROOT / "benchmarks"))
 GIB, YEARS, GPUS, MADE_UP_GPUS = 1 << 30, 3, 100_000, 8_000
 MINUTES_A_YEAR, HOURS_A_YEAR = 365 * 24 * 60, 365 * 24
@@ -102,62 +92,6 @@ def studied(jobs: int, most: float) -> str:
         return f"| {jobs / 1e6:g} | {' | '.join(cells)} |"
 
 
-def spent() -> np.ndarray:
-    """CPU seconds of this process, and of those that it has ended; and the seconds of a clock on the wall."""
-    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return np.array([*(one.ru_utime + one.ru_stime for one in both), time.monotonic()])
-
-
-def sweep_on(workers: Workers) -> tuple[pl.DataFrame, np.ndarray]:
-    """A sweep of twelve policies over many draws of jobs: its table, and the CPU and wall seconds that it took."""
-    board = "H100-80GB-SXM5"
-    rng = np.random.default_rng(1)
-    count = 100_000
-    draws = [
-        pl.DataFrame(
-            {
-                "job_id": np.arange(count).astype(str),
-                "tenant": "t",
-                "submit_s": np.sort(rng.random(count) * 30 * count),
-                "run_s": rng.exponential(600, count),
-                "gpus": 1,
-                "profile": rng.choice(["1g.10gb", "3g.40gb"], count),
-            }
-        )
-        for _ in range(DRAWS)
-    ]
-    policies = {f"{n}": Calendar.constant({"1g.10gb:7": n, "3g.40gb:2": 32 - n}) for n in range(2, 26, 2)}
-    begin = spent()
-    found = sweep(draws, Fleet(board, 4, 8), policies, Rules("strict"), workers=workers)
-    return found.table, spent() - begin
-
-
-def scaling() -> list[str]:
-    """Rows of the table of workers."""
-    sweep_on(1)  # compiled
-    local, alone = sweep_on(1)
-    rows = [f"| one process | {alone[:2].sum():.1f} | | | {alone[2]:.1f} | |"]
-
-    def row(name: str, count: int, taken: np.ndarray, table: pl.DataFrame) -> None:
-        cells = (taken[:2].sum(), taken[0], taken[1] / count, taken[2])
-        same = "yes" if table.equals(local) else "NO"
-        rows.append(f"| {name} | {' | '.join(f'{cell:.1f}' for cell in cells)} | {same} |")
-
-    for count in (2, 4):
-        table, taken = sweep_on(count)
-        row(f"{count} processes", count, taken, table)
-    if importlib.util.find_spec("distributed"):
-        import distributed
-
-        begin = spent()
-        with distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
-        ) as local_cluster:
-            table, _ = sweep_on(local_cluster.scheduler_address)
-        row("two Dask workers, their start included", 2, spent() - begin, table)
-    return rows
-
-
 def plan_rows(per_job: float, slopes: dict[str, tuple[float, float, float]]) -> list[str]:
     """The plan on paper: sizes of a large fleet over years, from bytes a row and what a million jobs take."""
     files = list((sample_folder() / "samples").rglob("*.parquet"))
@@ -222,7 +156,7 @@ def main() -> None:
         slopes[name] = (gib_low - gib * low / 1e6, (cpu_high - cpu_low) / step, gib)
     text = (ROOT / "docs" / "scale.md").read_text("utf-8")
     studies = [studied(int(jobs), given.report) for jobs in given.studied]
-    made = {"MEASURED": table, "STUDIED": studies, "WORKERS": scaling(), "PAPER": plan_rows(per_job, slopes)}
+    made = {"MEASURED": table, "STUDIED": studies, "PAPER": plan_rows(per_job, slopes)}
     for mark, rows in made.items():
         before, _, rest = text.partition(f"<!-- {mark} -->\n")
         after = rest.lstrip("\n") if rest.startswith("\n") else rest.partition("\n\n")[2]
@@ -235,8 +169,6 @@ HEADS = {
     "|---|---|---|---|---|---|---|",
     "STUDIED": "| million jobs | describe, CPU s | GiB | forecast, CPU s | GiB | report of a month, CPU s | GiB |\n"
     "|---|---|---|---|---|---|---|",
-    "WORKERS": "| a sweep of 384 plays | CPU s of all | of who deals out | of each worker | wall s | same table |\n"
-    "|---|---|---|---|---|---|",
     "PAPER": "| of 100,000 GPUs over three years | | |\n|---|---|---|",
 }
 

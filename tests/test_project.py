@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import gpuplanner
-from gpuplanner.lab.gangs.rules import ORDERS, QUEUES
+from gpuplanner.simulate.job_list import QUEUES
 from gpuplanner.study.handover.calendar import FORMATS
 
 pytestmark = pytest.mark.lint
@@ -139,13 +139,12 @@ def test_reference_pages_are_fresh(root):
 
 
 @pytest.mark.parametrize(
-    ("command", "option", "choices"),
-    [("export", "--to", FORMATS), ("simulate", "--order", ORDERS), ("simulate", "--queue", QUEUES)],
+    ("command", "option", "choices"), [("export", "--to", FORMATS), ("simulate", "--queue", QUEUES)]
 )
 def test_the_help_of_an_option_names_every_choice(root, command, option, choices):
     page = (root / "docs" / "commands.md").read_text()
-    said = page.split(f"## `gpuplanner {command}`\n")[1].split("\n## ")[0]
-    line = next(line for line in said.splitlines() if line.startswith(f"| `{option}"))
+    section = page.split(f"## `gpuplanner {command}`\n")[1].split("\n## ")[0]
+    line = next(line for line in section.splitlines() if line.startswith(f"| `{option}"))
     assert [choice for choice in choices if not re.search(rf"\b{choice}\b", line)] == []
 
 
@@ -207,14 +206,3 @@ def test_readme_links_exist(root):
     text = (root / "README.md").read_text()
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert (root / target).exists(), target
-
-
-def test_nothing_in_the_core_speaks_of_the_lab_but_commands_that_find_it_by_name(root):
-    """Imports are a contract of lint-imports; examples in docstrings are none that it sees."""
-    package = root / "gpuplanner"
-    speaking = {
-        path.relative_to(package).as_posix()
-        for path in package.rglob("*.py")
-        if "gpuplanner.lab" in path.read_text() and not path.is_relative_to(package / "lab")
-    }
-    assert speaking == {"cli/app.py", "cli/simulate.py"}

@@ -14,10 +14,8 @@ from gpuplanner.inbox import add
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.compare import tuned_apart
 from gpuplanner.study.decision.record import compared
-from gpuplanner.study.future.sweep import sweep
 from gpuplanner.workers import in_turn
 from tests.study.recurring.small_fleets import SmallFleet
-from tests.study.test_sweep import FLEET, POLICIES, STRICT, drawn
 
 
 def slow_square(number: int, mark: str) -> int:
@@ -77,17 +75,6 @@ def test_who_stops_asking_ends_the_rest(tmp_path):
     assert first == drawn_sum(number)
 
 
-@pytest.mark.long
-def test_a_sweep_on_two_processes_is_the_local_one():
-    draws, told = [drawn(0), drawn(1)], []
-    local = sweep(draws, FLEET, POLICIES, STRICT)
-    apart = sweep(
-        draws, FLEET, POLICIES, STRICT, workers=2, progress=lambda done, total, name: told.append(name)
-    )
-    assert apart.table.equals(local.table)
-    assert told == list(POLICIES)
-
-
 @pytest.fixture
 def fleet_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path / "cache"))
@@ -110,15 +97,6 @@ def test_tuning_on_two_processes_is_the_local_one(fleet_folder, tmp_path, monkey
     monkeypatch.setattr(plays, "play", lambda *given, **how: played.append(1) or counted(*given, **how))
     assert compared(asked).to_dict() == local
     assert not played  # all of it was at hand
-
-
-@pytest.mark.long
-def test_a_sweep_on_two_dask_workers_is_the_local_one(cluster):
-    address = cluster.scheduler_address
-    draws = [drawn(0), drawn(1)]
-    assert sweep(draws, FLEET, POLICIES, STRICT, workers=address).table.equals(
-        sweep(draws, FLEET, POLICIES, STRICT).table
-    )
 
 
 @pytest.mark.long

@@ -49,7 +49,7 @@ HEADINGS = {
     "Plan": ("size", "forecast", "compare", "plan", "cost"),
     "Hand over": ("report", "export", "diff", "schedule"),
     "Check": ("verify", "check"),
-    LAB_HEADING: ("watch", "simulate", "sweep", "calibrate", "classify", "pack", "catalog"),
+    LAB_HEADING: ("watch", "simulate", "calibrate", "classify", "pack", "catalog"),
 }
 """What people come for, and the commands that do it, in the order in which help shows them.
 

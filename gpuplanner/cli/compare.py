@@ -1,17 +1,15 @@
-"""Commands that compare: ``sweep`` layouts, ``compare`` ways to run the fleet, ``fairness`` among teams."""
+"""Commands that compare: ``compare`` policies for the fleet, ``fairness`` among teams."""
 
 from __future__ import annotations
 
 import dataclasses
-import signal
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuplanner.cli.app import Exit, app, put, say
+from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import (
     Given,
     Json,
@@ -31,77 +29,6 @@ if TYPE_CHECKING:
     from gpuplanner.study.tenants.advice import QuotaAdvice
     from gpuplanner.study.tenants.fairness import Fairness
     from gpuplanner.study.tenants.tried import SharingTried
-
-
-@app.command()
-@takes("board", "seed")
-def sweep(
-    scenario: ScenarioPath,
-    given: Given,
-    layouts: Annotated[int, typer.Option(min=1, help="Most static mixes of layouts to simulate.")] = 20,
-    rank_by: Annotated[
-        str,
-        typer.Option("--rank-by", help="Measure that ranks, for example mean_jct_s or p95_queueing_delay_s."),
-    ] = "mean_jct_s",
-    workers: WorkersAsked = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Simulate the right-sized jobs under many static layouts, then compare ways to run the fleet at equal service.
-
-    Ctrl-C keeps what is done of the sweep.
-    """
-    import polars as pl
-
-    from gpuplanner.study.decision.record import compared
-    from gpuplanner.study.future.sweep import sweep_layouts
-
-    asked = given.scenario(scenario)
-    cancelled = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: cancelled.set())
-
-    def progress(done: int, total: int, name: str) -> None:
-        if not quiet:
-            say(f"{done}/{total}  {name}")
-
-    try:
-        found = sweep_layouts(
-            asked, most=layouts, rank_by=rank_by, progress=progress, cancel=cancelled.is_set,
-            workers=workers_of(workers),
-        )  # fmt: skip
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if found.complete and not quiet:
-        say("comparing ways to run the fleet at the same service ...")
-    kept = compared(asked) if found.complete else None
-    if as_json:
-        told = {"complete": found.complete, "asked": found.asked, "rank_by": found.rank_by}
-        told["comparison"] = None if kept is None else kept.to_dict()
-        show(told | {"baseline": found.baseline, "table": found.table.to_dicts()}, as_json=True)
-    else:
-        times = (found.rank_by, "difference", "difference_low", "difference_high")
-        shown = found.table.select(
-            "rank",
-            "policy",
-            "unserved",
-            (pl.col(times) / 3600).name.map(_in_hours),
-            "p_holm",
-            "utilisation_server",
-        )
-        show_frame(
-            shown, as_json=False, title=f"{found.done} of {found.asked} policies, ranked by {found.rank_by}"
-        )
-        if not quiet:
-            say(f"differences in {found.rank_by} are to {found.baseline}; 95 % intervals over drawn weeks")
-            say("p_holm below 0.05: the policy surely differs, in this table as a whole")
-        if kept is not None:
-            show_comparison(kept, quiet=quiet)
-    if not found.complete:
-        raise typer.Exit(Exit.INTERRUPTED)
-
-
-def _in_hours(name: str) -> str:
-    return f"{name.removesuffix('_s')}_h"
 
 
 @app.command()

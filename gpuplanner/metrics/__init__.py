@@ -8,10 +8,8 @@ from gpuplanner.metrics.finish_time import finish_time_fairness, isolated_outcom
 from gpuplanner.metrics.intervals import (
     Interval,
     PairedChange,
-    holm,
     mean_interval,
     paired,
-    paired_p_value,
     student_t,
 )
 from gpuplanner.metrics.measure import job_measures, measure
@@ -37,7 +35,6 @@ __all__ = [
     "claims",
     "entitlements",
     "finish_time_fairness",
-    "holm",
     "isolated_outcomes",
     "jain_index",
     "job_measures",
@@ -45,7 +42,6 @@ __all__ = [
     "mean_interval",
     "measure",
     "paired",
-    "paired_p_value",
     "rho_by_tenant",
     "shares_over_time",
     "spells_of",

@@ -128,42 +128,6 @@ def paired(
     return PairedChange(mean_interval(after - before, level=level), ratio)
 
 
-def paired_p_value(
-    baseline: Sequence[float] | NDArray[np.float64], values: Sequence[float] | NDArray[np.float64]
-) -> float | None:
-    """Two-sided p-value of the paired t test: how often chance alone makes such a difference.
-
-    Parameters
-    ----------
-    baseline, values : array of float, shape (n,)
-        One value per replication, in the same order.
-
-    Returns
-    -------
-    float or None
-        None for a single replication. Where all differences are equal, 1 if they are 0, else 0.
-
-    Raises
-    ------
-    SchemaError
-        As :func:`paired`.
-
-    Examples
-    --------
-    >>> round(paired_p_value([100.0, 140.0, 120.0], [50.0, 88.0, 66.0]), 5)
-    0.00049
-    """
-    mean = paired(baseline, values).difference.mean
-    differences = _finite(values) - _finite(baseline)
-    degrees = len(differences) - 1
-    if not degrees:
-        return None
-    error = float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
-    if error == 0:
-        return float(mean == 0)
-    return max(0.0, 1.0 - _within(math.atan(abs(mean) / error / math.sqrt(degrees)), degrees))
-
-
 def student_t(probability: float, degrees: int) -> float:
     """Quantile of Student's t distribution.
 
@@ -226,32 +190,3 @@ def _finite(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64
         )
         raise SchemaError(text)
     return sample
-
-
-def holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Adjust p-values for how many there are, by Holm's step-down method.
-
-    Parameters
-    ----------
-    p_values : array of float, shape (n,)
-        Between 0 and 1.
-
-    Returns
-    -------
-    array of float, shape (n,)
-        In the same order, at most 1.
-
-    References
-    ----------
-    S. Holm, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6 (1979).
-
-    Examples
-    --------
-    >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
-    [0.03, 0.06, 0.06]
-    """
-    order = np.argsort(p_values, kind="stable")
-    stepped = p_values[order] * np.arange(len(p_values), 0, -1)
-    adjusted = np.empty_like(p_values)
-    adjusted[order] = np.minimum(np.maximum.accumulate(stepped), 1.0)
-    return adjusted

@@ -27,7 +27,6 @@ from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.explain import Explained, explained, told
 from gpuplanner.study.fleet_decision import FleetCompared
-from gpuplanner.study.future.sweep import layouts_to_sweep, sweep_layouts
 from gpuplanner.study.handover.decision_pack import hand_over
 from gpuplanner.study.handover.workbooks import write_study_workbook
 from gpuplanner.study.past.pools import pools_of
@@ -40,9 +39,7 @@ from gpuplanner.widgets import (
     ALL_BOARDS,
     BoardsPanel,
     SharingPanel,
-    SweepPanel,
     WhatIf,
-    sweep_html,
     whatif,
 )
 
@@ -129,15 +126,6 @@ class Decided:
     def whatif(self) -> WhatIf:
         """Controls that begin at this answer."""
         return whatif(self.scenario)
-
-    def fixed_layouts(self, most: int = 3) -> View:
-        """The right-sized jobs of drawn weeks under the most promising static layouts."""
-        found = sweep_layouts(self.scenario, most=most)
-        return View(Section(sweep_html(found)), found.table)
-
-    def sweep(self, most: int = 12) -> SweepPanel:
-        """The same for more layouts, with a button and its progress."""
-        return SweepPanel(*layouts_to_sweep(self.scenario, most=most))
 
     def export(self, folder: str | Path) -> Path:
         """Write what carries the decision out, with a workbook, and give the page that says where to begin."""
@@ -229,7 +217,7 @@ def decide(scenario: Scenario) -> Decided:
     Returns
     -------
     Decided
-        ``decision``, ``ways()``, ``boards()``, ``whatif()``, ``fixed_layouts()``, ``sweep()``, ``export()``.
+        ``decision``, ``ways()``, ``boards()``, ``whatif()``, ``export()``.
 
     Raises
     ------

@@ -6,7 +6,6 @@ from gpuplanner.widgets.costs import CostPanel
 from gpuplanner.widgets.explore import ExplorePanel, explore_inbox
 from gpuplanner.widgets.limits import LimitsPanel, price_html
 from gpuplanner.widgets.rules import SharingPanel
-from gpuplanner.widgets.sweep import SweepPanel, sweep_html
 from gpuplanner.widgets.whatif import WhatIf, whatif
 from gpuplanner.widgets.written import files_button
 
@@ -19,11 +18,9 @@ __all__ = [
     "ExplorePanel",
     "LimitsPanel",
     "SharingPanel",
-    "SweepPanel",
     "WhatIf",
     "explore_inbox",
     "files_button",
     "price_html",
-    "sweep_html",
     "whatif",
 ]

@@ -12,10 +12,10 @@ from gpuplanner.inbox import Dataset, write_dataset
 from gpuplanner.ledger import installed_gpu_hours
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import Inventory, Jobs, conform
-from gpuplanner.simulate import Calendar, simulate
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 from gpuplanner.study import evaluate
 from gpuplanner.study.future.calibration import calibrate
-from gpuplanner.study.future.workload import fleet_and_rules, past_jobs, replicate, workload
+from gpuplanner.study.future.workload import past_jobs, replicate, workload
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.fleet import UNNAMED, installed, planned_fleet
 from gpuplanner.study.past.history import begin_of, end_of, history, load_trace
@@ -142,7 +142,7 @@ def test_ledger_plan_simulation_and_calibration_have_the_same_gpus(tmp_path, inv
     known = history(scenario)
     hours = float(ledger(scenario)["gpu_hours"].sum())
     gpus = hours / (24 * DAYS)
-    assert gpus == known.fleet.gpus == fleet_and_rules(scenario, known)[0].gpus
+    assert gpus == known.fleet.gpus
     assert calibrate(scenario).facts.fleet_gpus == gpus
     study = evaluate(scenario, cache=False)
     assert (
@@ -193,10 +193,10 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
     assert dict(study.problem.initial) == {"1g.5gb:7": 4, "gpu": 4}
     # Twenty instances at once are three GPUs of the four that are cut; as whole GPUs they would not fit on eight.
     known = history(study.scenario)
-    fleet, rules = fleet_and_rules(study.scenario, known)
+    fleet = Fleet(known.fleet.board, known.fleet.nodes, known.fleet.gpus_per_node)
     jobs = workload(replicate(study.scenario, known, past_jobs(known), 0), "requested")
     run = simulate(
-        jobs, fleet, Calendar.constant(known.fleet.layouts), rules, policy="today", until_s=86_400.0
+        jobs, fleet, Calendar.constant(known.fleet.layouts), Rules(), policy="today", until_s=86_400.0
     )
     assert (run.outcomes["first_start"] == run.outcomes["submit"]).all()
     held = study.tables["layout_plan"].filter(pl.col("layout").str.starts_with("1g."))

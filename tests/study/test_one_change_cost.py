@@ -28,10 +28,8 @@ from gpuplanner.report import appendix
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
 from gpuplanner.study.future.drains import drain_of
-from gpuplanner.study.future.workload import fleet_and_rules
 from gpuplanner.study.handover.calendar import export_plan
 from gpuplanner.study.handover.read_back import verify_any
-from gpuplanner.study.past.history import history
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
 AMPERE, HOPPER = "A100-80GB", "H100-80GB-SXM5"
@@ -115,10 +113,9 @@ def test_every_door_states_the_same_minutes(tmp_path, study, board, path, before
         assert f"{minutes:.4g} min" in words
 
 
-def test_plan_and_simulation_of_a_scenario_share_one_cost(quick, study):
-    _, rules = fleet_and_rules(quick, history(quick))
-    assert study.problem.change == rules.change == quick.change(HOPPER)
-    assert study.problem.change_gpu_hours == pytest.approx(rules.change.plan_gpu_hours(8))
+def test_a_plan_counts_the_changes_of_its_scenario(quick, study):
+    assert study.problem.change == quick.change(HOPPER)
+    assert study.problem.change_gpu_hours == pytest.approx(quick.change(HOPPER).plan_gpu_hours(8))
 
 
 @pytest.mark.parametrize("board", [AMPERE, HOPPER])

@@ -60,7 +60,7 @@ def grow(w: NodeWorld) -> None:
         w.cuts.paper[gpu] = w.cuts.state[gpu]
     place, s.hopeful = 0, s.kinds
     while place < s.waiting and s.hopeful:
-        request = w.queue[place]
+        request = w.queue[s.first + place]
         place += 1
         if w.lost[w.kind[request]]:
             continue

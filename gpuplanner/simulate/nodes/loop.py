@@ -74,9 +74,14 @@ def let_come(w: NodeWorld) -> None:
 
 @compiled
 def join(w: NodeWorld, request: int) -> None:
-    """Put a request at the end of the queue."""
+    """Put a request into the queue: at its end, or behind those that are no longer."""
     s = w.status[0]
-    w.queue[s.waiting] = request
+    place = s.first + s.waiting
+    if w.shortest:
+        while place > s.first and w.run[w.queue[place - 1]] > w.run[request]:
+            w.queue[place] = w.queue[place - 1]
+            place -= 1
+    w.queue[place] = request
     s.waiting += 1
     s.kinds += w.of_kind[w.kind[request]] == 0
     w.of_kind[w.kind[request]] += 1
@@ -128,9 +133,10 @@ def end(w: NodeWorld, request: int) -> None:
 @called
 def start_some(w: NodeWorld) -> None:
     """Start what can start, in the order of the queue."""
-    s, kept, place = w.status[0], 0, 0
+    s = w.status[0]
+    kept, place, last = s.first, s.first, s.first + s.waiting
     begin_pass(w)
-    while place < s.waiting and (s.hopeful or w.pinned):
+    while place < last and (s.hopeful or w.pinned):
         request = w.queue[place]
         if is_passed_over(w, request):
             w.queue[kept] = request
@@ -149,10 +155,21 @@ def start_some(w: NodeWorld) -> None:
             w.queue[kept] = request
             kept += 1
         place += 1
-    if kept < place:
-        for rest in range(place, s.waiting):
-            w.queue[kept + rest - place] = w.queue[rest]
-    s.waiting -= place - kept
+    close_gap(w, kept, place, last)
+
+
+@compiled
+def close_gap(w: NodeWorld, kept: int, place: int, last: int) -> None:
+    """Join what is left of the queue before a place and from it on, by moving the shorter part."""
+    s, started = w.status[0], place - kept
+    if kept - s.first <= last - place:
+        for rank in range(kept - 1, s.first - 1, -1):
+            w.queue[rank + started] = w.queue[rank]
+        s.first += started
+    elif started:
+        for rank in range(place, last):
+            w.queue[rank - started] = w.queue[rank]
+    s.waiting -= started
 
 
 @compiled
@@ -165,7 +182,8 @@ def begin_pass(w: NodeWorld) -> None:
     w.shut[:] = 0
     w.blocked[:] = 0
     w.dead[:] = 0
-    w.reserved[:] = np.inf
+    if w.slurm or len(w.drawn):
+        w.reserved[:] = np.inf
 
 
 @compiled
@@ -180,7 +198,7 @@ def is_passed_over(w: NodeWorld, request: int) -> bool:
     if not w.slurm and w.line[profile] == NONE:
         return bool(w.blocked[profile])
     passed = bool(w.dead[w.kind[request]])
-    if passed and not w.slurm and not w.strict:
+    if passed and not w.slurm and not w.strict and not w.passing:
         for rank in range(w.larger.shape[1]):
             serving = w.larger[profile, rank]
             if serving != NONE and w.line[serving] != NONE and w.head[w.line[serving]] == NONE:
@@ -247,6 +265,8 @@ def try_start(w: NodeWorld, request: int) -> bool:
 def hold_others(w: NodeWorld, request: int) -> None:
     """Let those behind who may not pass wait as well, or see what they may take."""
     asked = w.profile[request]
+    if w.passing:
+        return
     if w.line[asked] == NONE:
         w.blocked[asked] = 1
     elif not w.strict:

@@ -37,6 +37,8 @@ class NodeRequests:
         Nodes over which they are spread, each with as many but the last, which takes the rest.
     work : array of int, shape (n_requests,), optional
         Kind of work, by which boards and networks are more or less fast; without any, all are of kind 0.
+    per : array of int, shape (n_requests,), optional
+        GPUs or instances on each node but the last; without any, as evenly as whole numbers allow.
 
     Raises
     ------
@@ -52,6 +54,7 @@ class NodeRequests:
     total: Ints
     nodes: Ints
     work: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    per: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
         """Cast and check the columns."""
@@ -61,6 +64,8 @@ class NodeRequests:
             object.__setattr__(self, one.name, np.array(getattr(self, one.name), kind))
         if not len(self.work):
             object.__setattr__(self, "work", np.zeros(len(self.profile), np.int64))
+        if not len(self.per) and len(self.total) == len(self.nodes):
+            object.__setattr__(self, "per", -(-self.total // np.maximum(self.nodes, 1)))
         object.__setattr__(self, "limit_s", np.maximum(self.limit_s, self.run_s))
         lengths = {len(getattr(self, one.name)) for one in fields(self)}
         sound = len(lengths) == 1 and bool(
@@ -82,11 +87,6 @@ class NodeRequests:
     def __len__(self) -> int:
         """Number of requests."""
         return len(self.ready_s)
-
-    @property
-    def per(self) -> Ints:
-        """GPUs or instances on each node but the last."""
-        return np.asarray(-(-self.total // self.nodes), np.int64)
 
     @property
     def rest(self) -> Ints:

@@ -17,6 +17,7 @@ STATUS = {
     "begun": int,
     "arrived": int,
     "waiting": int,  # requests in the queue
+    "first": int,  # rank of the first of them; those before it have started
     "kinds": int,  # kinds of requests in the queue
     "hopeful": int,  # of these, such that may still start in this pass, or that room may still come for
     "running": int,
@@ -58,6 +59,8 @@ class NodeWorld(NamedTuple):
     """Everything that the loop reads and writes; requests are numbered in the order of the queue."""
 
     strict: bool
+    passing: bool  # all that fit start
+    shortest: bool  # the shortest job first
     slurm: bool  # who waits reserves whole nodes, and who wakes nodes has them at once
     pinned: bool
     placement: int

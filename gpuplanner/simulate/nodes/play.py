@@ -23,7 +23,8 @@ from gpuplanner.simulate.nodes.network import NodeNetwork
 from gpuplanner.simulate.nodes.node_world import CHANGE, STATUS, Cuts, InstanceSets, NodeWorld
 from gpuplanner.simulate.slices.world import EVENT, Floats, Ints, table
 
-QUEUES = ("easy", "strict", "slurm")
+QUEUES = ("easy", "strict", "slurm", "pass")
+ORDERS = ("fifo", "sjf")
 PLACEMENTS = ("best", "fullest", "lowest", "consolidate", "spread")
 NONE = -1
 ROOM = 1 << 14
@@ -35,18 +36,22 @@ def play(
     fleet: NodeFleet,
     *,
     queue: str = "easy",
+    order: str = "fifo",
     placement: str = "best",
     larger: Sequence[Sequence[int]] | None = None,
     switching: Switching | None = None,
     pinned: Sequence[Sequence[int] | None] | None = None,
     most_waiting: int | None = None,
 ) -> Outcome:
-    """Start requests in the order of readiness, submission and row, until nothing more can start.
+    """Start requests in the order of the queue, until nothing more can start.
+
+    A ``"fifo"`` queue goes by readiness, submission and row, an ``"sjf"`` queue by run time before that.
 
     Requests for instances of a profile wait for those before them that ask for the same profile. On whole GPUs, the
     first that has to wait holds all others up in a ``"strict"`` queue; in an ``"easy"`` one others pass where by their
-    limits they do not delay it [1]_. In ``"slurm"`` whoever passes, slices as well, leaves alone the nodes that the
-    first to wait will start on; and requests are given nodes that sleep at once, and stay with them [2]_.
+    limits they do not delay it [1]_, and in a ``"pass"`` queue all that fit start. In ``"slurm"`` whoever passes,
+    slices as well, leaves alone the nodes that the first to wait will start on; and requests are given nodes that sleep
+    at once, and stay with them [2]_.
 
     Parameters
     ----------
@@ -54,8 +59,10 @@ def play(
         What is asked for.
     fleet : NodeFleet
         Where.
-    queue : {"easy", "strict", "slurm"}
-        Who may pass.
+    queue : {"easy", "strict", "slurm", "pass"}
+        Which requests may pass one that has to wait.
+    order : {"fifo", "sjf"}
+        First come, first served; or the shortest job first.
     placement : {"best", "fullest", "lowest", "consolidate", "spread"}
         Which nodes are taken first: with least of the profile to spare, with most in use, of the lowest number, those
         of the narrowest domain that has enough, or with most to spare.
@@ -76,7 +83,7 @@ def play(
     Raises
     ------
     ScenarioError
-        If the queue or the placement is unknown.
+        If the queue, the order or the placement is unknown.
 
     References
     ----------
@@ -92,7 +99,7 @@ def play(
     >>> gone.on.filter(node=1).rows()
     [(1, 0, -inf, 0.0), (1, 0, 2.0, 362.0)]
     """
-    playing = Playing.of(requests, fleet, queue, placement, larger, switching, pinned, most_waiting)
+    playing = Playing.of(requests, fleet, queue, order, placement, larger, switching, pinned, most_waiting)
     if playing.world is not None:
         from gpuplanner.simulate.nodes.loop import advance
 
@@ -126,6 +133,7 @@ class Playing:
         requests: NodeRequests,
         fleet: NodeFleet,
         queue: str,
+        order: str,
         placement: str,
         larger: Sequence[Sequence[int]] | None,
         switching: Switching | None,
@@ -133,15 +141,16 @@ class Playing:
         most_waiting: int | None,
     ) -> Self:
         """Lay out the tables; arguments as of :func:`play`."""
-        kept, order = _playable(requests, fleet, larger, pinned)
+        kept, rows = _playable(requests, fleet, larger, pinned)
         queue = resolve(queue, QUEUES, what="queue", error=ScenarioError)
+        order = resolve(order, ORDERS, what="order", error=ScenarioError)
         place = PLACEMENTS.index(resolve(placement, PLACEMENTS, what="placement", error=ScenarioError))
         world = (
-            _world(kept, fleet, order, queue, place, larger, switching, pinned, most_waiting)
-            if len(order)
+            _world(kept, fleet, rows, queue, order, place, larger, switching, pinned, most_waiting)
+            if len(rows)
             else None
         )
-        return cls(fleet, len(requests), order, world)
+        return cls(fleet, len(requests), rows, world)
 
     def turn_page(self) -> None:
         """Keep what the loop has written, and let it go on."""
@@ -196,8 +205,9 @@ def _playable(
 def _world(
     kept: NodeRequests,
     fleet: NodeFleet,
-    order: Ints,
+    rows: Ints,
     queue: str,
+    order: str,
     placement: int,
     larger: Sequence[Sequence[int]] | None,
     switching: Switching | None,
@@ -210,7 +220,7 @@ def _world(
     ranks = serving.shape[1]
     asks, kind = kinds_of(kept)
     count, kinds = len(kept), int(kind.max()) + 1
-    pins = [] if pinned is None else [list(pinned[row] or ()) for row in order]
+    pins = [] if pinned is None else [list(pinned[row] or ()) for row in rows]
     named = np.array([len(one) for one in pins], np.int64) if pins else np.zeros(count, np.int64)
     places = np.maximum(kept.nodes, named)
     hold = np.concatenate([[0], np.cumsum(places)])
@@ -230,7 +240,8 @@ def _world(
         return np.zeros(shape)
 
     return NodeWorld(
-        strict=queue == "strict", slurm=queue == "slurm" and fleet.flexible is None and pinned is None,
+        strict=queue == "strict", passing=queue == "pass", shortest=order == "sjf",
+        slurm=queue == "slurm" and fleet.flexible is None and pinned is None,
         pinned=pinned is not None, placement=placement, switching=switching is not None,
         flexible=fleet.flexible is not None,
         idle_s=float(how.idle_s), lead_s=float(how.lead_s), look_s=float(how.look_s), cool_s=float(how.cool_s),
@@ -259,7 +270,7 @@ def _world(
         tried=ints(kinds, ranks), tight=floats(kinds, ranks), tier=ints(kinds, ranks),
         at=floats(nodes), in_shadow=ints(nodes),
         moves=ints(nodes), asked=ints(parts, nodes, fill=NONE), moved=ints(parts, nodes), then=floats(parts, nodes),
-        reserved=floats(nodes),
+        reserved=np.full(nodes, np.inf),
         extra=ints(nodes), virtual=ints(nodes, wide), claimed=ints(nodes), idle=ints(pools),
         cuts=_cuts(fleet), log=table(CHANGE, ROOM + 8 * nodes), status=status,
     )  # fmt: skip

@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.names import resolve
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
-from gpuplanner.simulate.nodes.play import Playing
+from gpuplanner.simulate.nodes.play import QUEUES, Playing
 from gpuplanner.simulate.nodes.sharing import NONE, QuotaGroup, SharedOutcome, Sharing
 from gpuplanner.simulate.nodes.tenancy import (
     GROUP,
@@ -21,6 +22,8 @@ from gpuplanner.simulate.nodes.tenancy import (
     Tenancy,
 )
 from gpuplanner.simulate.slices.world import Ints, Table, table
+
+SHARED_QUEUES = tuple(name for name in QUEUES if name != "pass")
 
 
 def play_shared(
@@ -66,7 +69,8 @@ def play_shared(
     >>> back.start_s.tolist(), back.end_s.tolist(), back.stops.tolist()
     ([0.0, 1.0, 2.0], [112.0, 101.0, 12.0], [1, 0, 0])
     """
-    playing = Playing.of(requests, fleet, queue, placement, larger, switching, None, most_waiting)
+    resolve(queue, SHARED_QUEUES, what="queue", error=ScenarioError)
+    playing = Playing.of(requests, fleet, queue, "fifo", placement, larger, switching, None, most_waiting)
     if len(sharing.team) != len(requests):
         text = message(
             "sharing", f"{len(requests)} teams, one a request", f"{len(sharing.team)}", "Give each its team."

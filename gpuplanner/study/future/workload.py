@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate import Fleet, Rules, bootstrap_days
+from gpuplanner.simulate import bootstrap_days
 from gpuplanner.simulate.replications import SATURDAY
 from gpuplanner.study.past.history import VIEWS, History, history
 
@@ -17,12 +17,6 @@ LIMIT_FACTOR = 2.0
 """Run-time limit over run time where the source has no limits: people ask for twice what they need."""
 SPARE_SLOTS = 2
 """Slots that a forecast needs beside as many as it tells."""
-
-
-def fleet_and_rules(scenario: Scenario, known: History) -> tuple[Fleet, Rules]:
-    """What jobs of a scenario are served on, and how."""
-    fleet = Fleet(known.fleet.board, known.fleet.nodes, known.fleet.gpus_per_node)
-    return fleet, Rules(scenario.queue, scenario.substitute, change=scenario.change(fleet.model))
 
 
 def past_jobs(known: History) -> pl.DataFrame:

@@ -1,0 +1,167 @@
+"""Lists of jobs: what is read and rejected, the published figures of other simulators, and the command."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+
+import polars as pl
+import pytest
+
+from gpuplanner.errors import TraceFormatError
+from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
+from gpuplanner.simulate.job_list import read_job_list, simulate_job_list, summarize_run
+
+HEAD = "job_id,submit_time,duration,num_gpus\n"
+WITH_LIMIT = "job_id,submit_time,duration,num_gpus,limit_s\n"
+FOUR_JOBS = HEAD + "a,0,100,6\nb,1,100,8\nc,2,90,2\nd,3,30,2\n"
+PUBLISHED_RULES = {
+    "fifo strict": {},
+    "sjf strict": {"shortest_first": True},
+    "fifo, fitting jobs pass": {"passing": True},
+    "sjf, fitting jobs pass": {"passing": True, "shortest_first": True},
+}
+
+
+@pytest.fixture
+def write_list(tmp_path):
+    def write(text):
+        path = tmp_path / "jobs.csv"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "expected columns 'job_id'.*got nothing"),
+        ("job_id;submit_time;duration;num_gpus\na;0;5;1\n", "got no 'job_id'.* among 'job_id;submit_time;"),
+        ("job_id,submit_time,duration,num_gpus,num_gpus\na,0,5,1,8\n", "got 'num_gpus' more than once"),
+        (HEAD + "a,0,5\nb,0,5,1,7\n", "expected a CSV file"),
+        (HEAD, "at least one job; got no rows"),
+        ("job_id,submit_time,num_gpus\na,0,1\n", "got no 'duration'"),
+        (
+            HEAD + "a,0,5,1\nb,0,-5,1\n",
+            "'duration': expected a number from 0 to 1e12; got 1 of 2 others: 'row 2: -5'",
+        ),
+        (HEAD + "a,0,5,0\n", "'num_gpus': expected a whole number from 1"),
+        (HEAD + "a,0,5,1.5\n", "'num_gpus'.*row 1: 1.5"),
+        (HEAD + "a,soon,5,1\n", "'submit_time'.*row 1: soon"),
+        (HEAD + "a,0,1e308,1\n", "'duration'.*from 0 to 1e12.*row 1: 1e308"),
+        (HEAD + "a,0,5,1e20\n", "'num_gpus'.*row 1: 1e20"),
+        (HEAD + "a,0,5,\n", "'num_gpus'.*row 1: nothing"),
+        (HEAD + ",0,5,1\n", "'job_id': expected an id.*row 1: nothing"),
+        (HEAD + "a,0,5,1\nb,0,5,1\na,0,5,1\n", "that stand once; got 2 of 3 others: 'row 1: a', 'row 3: a'"),
+        (WITH_LIMIT + "a,0,5,1,never\n", "'limit_s'.*row 1: never"),
+        (WITH_LIMIT + "a,0,5,1,0\n", "'limit_s'.*row 1: 0"),
+        (HEAD + "a,0,inf,1\n", "'duration'.*inf"),
+    ],
+)
+def test_bad_lists_are_rejected_by_column_and_row(write_list, text, words):
+    with pytest.raises(TraceFormatError, match=words):
+        read_job_list(write_list(text))
+
+
+def test_gzip_optional_columns_and_remarks(tmp_path):
+    path = tmp_path / "jobs.csv.gz"
+    rows = "job_id,submit_time,duration,num_gpus,team,limit_s\nb,1,5,1,y,\na,0,5,1,x,9\nz,0,0,1,x,\n"
+    path.write_bytes(gzip.compress(rows.encode()))
+    jobs, remarks = read_job_list(path)
+    assert jobs.select("job_id", "team", "limit_s").rows() == [
+        ("a", "x", 9.0),
+        ("z", "x", 0.0),
+        ("b", "y", 5.0),
+    ]
+    assert [remark.partition(":")[0] for remark in remarks] == [
+        "rows out of order of submission", "submissions at the instant of another", "durations of zero",
+    ]  # fmt: skip
+
+
+@pytest.mark.data
+def test_published_figures_hold_to_every_digit(public_data):
+    rows = pl.read_csv(public_data / "sim" / "reference_values.csv", infer_schema=False)
+    rows = rows.filter(pl.col("policy").is_in(list(PUBLISHED_RULES)))
+    assert rows.height >= 10
+    for row in rows.iter_rows(named=True):
+        (source,) = (public_data / "sim").glob(f"{row['input']}.csv*")
+        jobs, gpus = read_job_list(source)[0], int(row["gpus"])
+        per_node = int(row["gpus_per_node"] or gpus)
+        start_s = start_jobs_on_equal_nodes(
+            jobs["submit_s"].to_numpy(), jobs["run_s"].to_numpy(), jobs["gpus"].to_numpy(),
+            nodes=gpus // per_node, gpus_per_node=per_node, **PUBLISHED_RULES[row["policy"]],
+        )  # fmt: skip
+        outcomes = jobs.with_columns(start_s=pl.Series(start_s)).with_columns(
+            end_s=pl.col("start_s") + pl.col("run_s")
+        )
+        summary = summarize_run(outcomes, gpus=gpus)
+        names = {
+            "avg_jct_s": "mean_completion_s",
+            "avg_queueing_delay_s": "mean_wait_s",
+            "last_end_s": "last_end_s",
+        }
+        for published, name in names.items():
+            digits = len(row[published].partition(".")[2])
+            assert f"{summary[name]:.{digits}f}" == row[published], (row, name)
+
+
+@pytest.mark.parametrize(
+    ("queue", "starts"),
+    [
+        ("fifo", [0.0, 100.0, 200.0, 200.0]),
+        ("pass", [0.0, 122.0, 2.0, 92.0]),
+        ("backfill", [0.0, 100.0, 2.0, 200.0]),
+        ("sjf", [0.0, 122.0, 2.0, 92.0]),
+    ],
+)
+def test_starts_of_four_jobs_on_eight_gpus_by_hand(write_list, queue, starts):
+    jobs, _ = read_job_list(write_list(FOUR_JOBS))
+    assert simulate_job_list(jobs, gpus=8, gpus_per_node=8, queue=queue)["start_s"].to_list() == starts
+
+
+def test_fair_share_serves_the_team_that_used_least(write_list):
+    """Team x ran for an hour; then its second job and y's first wait for the same GPUs, and y goes first."""
+    text = "job_id,submit_time,duration,num_gpus,team\na,0,3600,8,x\nb,1,60,8,x\nc,2,60,8,y\n"
+    jobs, _ = read_job_list(write_list(text))
+    fair = simulate_job_list(jobs, gpus=8, gpus_per_node=8, queue="fair")
+    assert fair["start_s"].to_list() == [0.0, 3660.0, 3600.0]
+
+
+def test_looser_limits_let_a_job_pass_that_delays_the_first(write_list):
+    """If a is limited to 200 s and d to 60 s, d passes b and delays it by 22 s."""
+    text = WITH_LIMIT + "a,0,100,6,200\nb,1,100,8,200\nc,2,90,2,180\nd,3,30,2,60\n"
+    jobs, _ = read_job_list(write_list(text))
+    outcomes = simulate_job_list(jobs, gpus=8, gpus_per_node=8, queue="backfill")
+    assert outcomes["start_s"].to_list() == [0.0, 122.0, 2.0, 92.0]
+
+
+def test_the_command_prints_figures_and_a_table_of_waits(command, write_list):
+    path = str(write_list(FOUR_JOBS))
+    code, out, err = command("simulate", path, "--gpus", "8", "--queue", "backfill", "--json")
+    printed = json.loads(out)
+    assert (code, err) == (0, "")
+    assert printed["mean_wait_s"] == (0 + 99 + 0 + 197) / 4
+    assert printed["utilization"] == pytest.approx((600 + 800 + 180 + 60) / (8 * 230))
+    waits = printed["waits"][0]
+    assert (waits["measure"], waits["p50"], waits["max"]) == ("wait_s", 99 / 2, 197)
+    assert waits["p95"] == pytest.approx(99 + 0.85 * (197 - 99))
+    assert "Seconds over the jobs" in command("simulate", path, "--gpus", "8")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--gpus", "8", "--queue", "lifo"], 3, "queue 'lifo' is unknown"),
+        (["--gpus", "4"], 3, "'num_gpus'.*at most the 4 GPUs.*2 larger jobs: 'a', 'b'"),
+        (["--gpus", "12", "--gpus-per-node", "8"], 3, "full nodes of 8 GPUs"),
+        (["--gpus", "99999999999"], 3, "at most 10000000 GPUs"),
+        (["--gpus", "0"], 2, ">=1|greater than or equal to 1"),
+        ([], 2, "--gpus"),
+    ],
+)
+def test_the_command_rejects_what_makes_no_fleet(command, write_list, arguments, code, words):
+    ended, out, err = command("simulate", str(write_list(FOUR_JOBS)), *arguments)
+    assert (ended, out) == (code, "")
+    assert re.search(words, err)
