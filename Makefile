@@ -7,7 +7,7 @@ export GPUPLANNER_DATA ?= ../shared/data
 # Tests start many processes: each would compile every module that it loads, of the libraries as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-long test-core-alone test-prometheus test-slurm replay-slurm test-mig-parted test-crds mutants lint format sample bench notebook dashboard docs docs-site lock clean
+.PHONY: demo test test-fast test-long test-core-alone test-prometheus test-slurm replay-slurm test-mig-parted test-crds lint format sample bench notebook dashboard docs docs-site lock clean
 
 demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 	$(BIN)/gpuplanner demo -o reports/demo
@@ -52,9 +52,6 @@ test-crds: $(VENV)/.dev  ## custom resources against the published schemas and r
 
 test-mig-parted: $(VENV)/.dev  ## written configurations through the nvidia-mig-parted that GPUPLANNER_MIG_PARTED names
 	$(BIN)/python -m pytest -q -m mig_parted tests/export/real
-
-mutants: $(VENV)/.dev  ## plant small faults in the core, one at a time, and see which of them no test notices
-	$(BIN)/python -m tests.mutants $(ROOMS)
 
 lint: $(VENV)/.dev  ## style, types, layers, spelling, notebooks without output, doctests, tests of the repository
 	$(BIN)/ruff check

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 
 import gpuplanner
 from gpuplanner.cli.app import main
@@ -35,8 +35,6 @@ os.environ["GPUPLANNER_BROWSER"] = ""  # pages are printed where that is what is
 # Everybody sees the same examples, however slow the machine; "explore" draws new ones (make test-long).
 settings.register_profile("same", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("explore", deadline=None)
-# A mutant is noticed or not (make mutants); nobody reads the smallest example.
-settings.register_profile("unshrunk", settings.get_profile("same"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
