@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         layouts,
         open_study,
         size,
+        twenty_jobs,
     )
     from gpuplanner.widgets.whatif import whatif
 
@@ -54,6 +55,7 @@ _HOME = {
     "prove": "hardware",
     "read": "inbox",
     "size": "views",
+    "twenty_jobs": "views",
     "verify": "planner",
     "whatif": "widgets",
 }
@@ -81,6 +83,7 @@ __all__ = [
     "prove",
     "read",
     "size",
+    "twenty_jobs",
     "verify",
     "whatif",
 ]

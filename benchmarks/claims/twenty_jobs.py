@@ -65,8 +65,8 @@ MEMORY_SHARE = (0.55, 0.92)
 
 PROFILING_MINUTES = 10
 """Length of the earlier run that is profiled, one sample a minute."""
-PEAK_SHARE_SEEN = (0.9, 1.0)
-"""Highest memory of the profiled minutes as a share of the later peak."""
+LEVEL_SHARE_SEEN, PEAK_SHARE_SEEN = (1.0, 1.0), (0.9, 1.0)
+"""Activity of the profiled minutes over that of the whole run, and their highest memory over the later peak."""
 ACTIVITY_ERROR, MINUTE_NOISE = 0.02, 0.05
 """Relative standard deviation of the profiled run, and from minute to minute."""
 ACCEPTED_SLOWDOWN, MEMORY_HEADROOM = 0.05, 0.10
@@ -87,14 +87,15 @@ REPORTED = (
     (AFTER, "utilization", "utilization after", 89.79, 4.0),
 )
 """Reported figures [min, %], and how near counts: 10 % of a time, 3 and 4 points of a utilization."""
-MEASURES = (
-    "completion_min",
-    "mean_completion_min",
-    "utilization",
-    "utilization_of_server",
-    "utilization_of_instances",
-    "provisioned_slices",
-)
+METRICS = {
+    "completion_min": ("completion of all jobs", "min"),
+    "mean_completion_min": ("mean completion of a job", "min"),
+    "utilization": ("utilization of provisioned slices", "%"),
+    "utilization_of_server": ("utilization of the server", "%"),
+    "utilization_of_instances": ("mean utilization of instances", "%"),
+    "provisioned_slices": ("provisioned slices", "slices"),
+}
+"""Figures of :func:`serve`, with name and unit in the tables."""
 ORDINARY = 50.0
 """Share of blindly drawn designs from which on an outcome counts as ordinary [%]; the border is ours."""
 
@@ -110,19 +111,24 @@ def draw_jobs(seed: int) -> pl.DataFrame:
     """
     rng = np.random.default_rng([seed, 0])
     groups = [group for group in JOB_GROUPS for _ in range(group[2])]
-    busy_share, run_min, memory_share = (
-        low + (high - low) * rng.random(len(groups)) for low, high in (BUSY_SHARE, RUN_MIN, MEMORY_SHARE)
-    )
+    busy, run, memory, _ = rng.random((4, len(groups)))  # the fourth keeps the jobs of earlier versions
+    memory_gib = np.array([MEMORY_GIB[needed] for needed, _, _ in groups])
     jobs = pl.DataFrame(
         {
             "needed_profile": [needed for needed, _, _ in groups],
             "requested_profile": [requested for _, requested, _ in groups],
-            "busy_share": busy_share,
-            "run_min": run_min,
-            "memory_gib": memory_share * np.array([MEMORY_GIB[needed] for needed, _, _ in groups]),
+            "busy_share": within(BUSY_SHARE, busy),
+            "run_min": within(RUN_MIN, run),
+            "memory_gib": within(MEMORY_SHARE, memory) * memory_gib,
         }
     )
     return jobs[rng.permutation(len(groups))]
+
+
+def within(limits: tuple[float, float], shares: np.ndarray) -> np.ndarray:
+    """Values at shares of a range: its low end at 0, its high end at 1."""
+    low, high = limits
+    return low + (high - low) * shares
 
 
 def rightsized_profiles(jobs: pl.DataFrame, seed: int) -> list[str]:
@@ -140,14 +146,13 @@ def rightsized_profiles(jobs: pl.DataFrame, seed: int) -> list[str]:
     requested = jobs["requested_profile"].to_list()
     held_sms = np.array([SMS[name] for name in requested])
     busy_sms = jobs["busy_share"].to_numpy() * np.array([SMS[name] for name in jobs["needed_profile"]])
-    level = 1 + ACTIVITY_ERROR * rng.standard_normal(count)
+    level = within(LEVEL_SHARE_SEEN, rng.random(count))
+    level *= 1 + ACTIVITY_ERROR * rng.standard_normal(count)
     noise = 1 + MINUTE_NOISE * rng.standard_normal((count, PROFILING_MINUTES))
     activity = ((busy_sms / held_sms * level)[:, None] * noise).clip(0.0, 1.0).mean(axis=1)
-    low, high = PEAK_SHARE_SEEN
     memory_limit = np.array([MEMORY_GIB[name] for name in requested])
-    memory = np.minimum(
-        jobs["memory_gib"].to_numpy() * (low + (high - low) * rng.random(count)), memory_limit
-    )
+    peak = jobs["memory_gib"].to_numpy() * within(PEAK_SHARE_SEEN, rng.random(count))
+    memory = np.minimum(peak, memory_limit)
 
     chosen = []
     for name, sms, gib in zip(requested, activity * held_sms, memory * (1 + MEMORY_HEADROOM), strict=True):
@@ -344,12 +349,13 @@ def serve_seeds(seeds: Iterable[int]) -> pl.DataFrame:
 
 
 def policy_means(rows: pl.DataFrame) -> pl.DataFrame:
-    """Mean of every measure over the seeds, with its 95 % interval: one row a policy and measure."""
+    """Mean of every metric over the seeds, with its 95 % interval: one row a policy and metric."""
     found = []
     for policy in POLICIES:
-        for measure in MEASURES:
-            mean, (low, high) = mean_with_interval(rows.filter(policy=policy)[measure].to_numpy())
-            found.append({"policy": policy, "measure": measure, "mean": mean, "low": low, "high": high})
+        for column, (metric, unit) in METRICS.items():
+            mean, (low, high) = mean_with_interval(rows.filter(policy=policy)[column].to_numpy())
+            names = {"policy": policy, "metric": metric, "unit": unit}
+            found.append(names | {"mean": mean, "low": low, "high": high})
     return pl.DataFrame(found, infer_schema_length=None)
 
 
@@ -361,9 +367,9 @@ def gain_by_step(rows: pl.DataFrame) -> pl.DataFrame:
     L. S. Shapley, A value for n-person games, 1953: with two players, the mean over both orders.
     """
     found = []
-    for measure in MEASURES[:3]:
+    for column, (metric, unit) in list(METRICS.items())[:3]:
         before, sized, planned, after = (
-            rows.filter(policy=policy).sort("seed")[measure].to_numpy()
+            rows.filter(policy=policy).sort("seed")[column].to_numpy()
             for policy in (BEFORE, SIZED_ONLY, PLANNED_ONLY, AFTER)
         )
         steps = {
@@ -373,8 +379,9 @@ def gain_by_step(rows: pl.DataFrame) -> pl.DataFrame:
         }
         for step, (first, last) in steps.items():
             mean, (low, high) = mean_with_interval((first + last) / 2)
-            figures = {"taken_first": first.mean(), "taken_last": last.mean(), "mean": mean}
-            found.append({"measure": measure, "step": step, **figures, "low": low, "high": high})
+            names = {"metric": metric, "unit": unit, "step": step}
+            change = {"taken_first": first.mean(), "taken_last": last.mean(), "mean": mean}
+            found.append(names | change | {"low": low, "high": high})
     return pl.DataFrame(found, infer_schema_length=None)
 
 
@@ -472,10 +479,10 @@ def last_end_min(run_min: np.ndarray, on_profile: np.ndarray, instances: int) ->
 
 
 def design_percentiles(outcomes: pl.DataFrame) -> pl.DataFrame:
-    """Percentiles over the designs, one row a measure."""
+    """Percentiles over the designs, one row a metric."""
     levels = (5, 25, 50, 75, 95)
     rows = [[name, *np.percentile(outcomes[name].to_numpy(), levels).tolist()] for name in outcomes.columns]
-    return pl.DataFrame(rows, schema=["measure", *(f"p{level}" for level in levels)], orient="row")
+    return pl.DataFrame(rows, schema=["metric", *(f"p{level}" for level in levels)], orient="row")
 
 
 def figures(rows: pl.DataFrame, designs: pl.DataFrame) -> pl.DataFrame:
@@ -489,9 +496,9 @@ def figures(rows: pl.DataFrame, designs: pl.DataFrame) -> pl.DataFrame:
         From :func:`design_outcomes`.
     """
     found = []
-    for policy, measure, label, reported, margin in REPORTED:
-        mean, interval = mean_with_interval(rows.filter(policy=policy)[measure].to_numpy())
-        unit = "min" if measure == "completion_min" else "%"
+    for policy, column, label, reported, margin in REPORTED:
+        mean, interval = mean_with_interval(rows.filter(policy=policy)[column].to_numpy())
+        unit = METRICS[column][1]
         claimed = (reported - margin, reported + margin)
         found.append(figure_row(label, unit, mean, claimed=claimed, interval=interval))
 

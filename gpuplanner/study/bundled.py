@@ -1,4 +1,4 @@
-"""Where the shipped sample and notebooks stand: in an installed package, or in a checkout."""
+"""Where the shipped sample, notebooks and results of claims stand: in an installed package, or in a checkout."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def data_folder(data: str) -> Path:
 def notebook_folder() -> Path:
     """Folder of the shipped notebooks."""
     return _first(PACKAGE / "_bundled" / "notebooks", PACKAGE.parent / "notebooks")
+
+
+def claims_folder() -> Path:
+    """Folder of the stored results of ``benchmarks/claims``."""
+    return _first(PACKAGE / "_bundled" / "claims", PACKAGE.parent / "benchmarks" / "claims" / "results")
 
 
 def _first(installed: Path, checkout: Path) -> Path:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpuplanner._optional import late_name
 
 if TYPE_CHECKING:
+    from gpuplanner.views.claims import twenty_jobs
     from gpuplanner.views.forward import ahead, costs
     from gpuplanner.views.planned import layouts
     from gpuplanner.views.sized import size
@@ -27,6 +28,7 @@ _HOME = {
     "layouts": "planned",
     "open_study": "study",
     "size": "sized",
+    "twenty_jobs": "claims",
 }
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "layouts",
     "open_study",
     "size",
+    "twenty_jobs",
 ]
 
 

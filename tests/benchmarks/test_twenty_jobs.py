@@ -108,7 +108,7 @@ def test_the_program_prints_its_tables_and_writes_them(case, tmp_path, capsys):
     written = pl.read_csv(tmp_path / "twenty_jobs.csv")
     assert written["figure"].to_list()[:2] == ["completion before", "utilization before"]
     policies = pl.read_csv(tmp_path / "twenty_jobs_policies.csv")
-    assert policies.height == len(case.POLICIES) * len(case.MEASURES)
-    steps = pl.read_csv(tmp_path / "twenty_jobs_steps.csv").filter(measure="utilization")
+    assert policies.height == len(case.POLICIES) * len(case.METRICS)
+    steps = pl.read_csv(tmp_path / "twenty_jobs_steps.csv").filter(unit="%")
     gain = dict(steps.select("step", "mean").iter_rows())
     assert gain["both"] == pytest.approx(gain["right-sizing"] + gain["repartitioning"], rel=1e-4)

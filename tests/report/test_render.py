@@ -354,6 +354,7 @@ def test_unknown_parameters_are_refused(tmp_path, root):
             {"policies": "static_mig,whole_on_off", "path": "slurm", "months": 6},
             marks=pytest.mark.long,
         ),
+        pytest.param("07_twenty_jobs", {"jobs_2g": 9}, marks=pytest.mark.long),
     ],
 )
 def test_notebooks_run_headless(root, tmp_path, name, parameters):
