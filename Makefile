@@ -7,7 +7,7 @@ export GPUPLANNER_DATA ?= ../shared/data
 # Tests start many processes: each would compile every module that it loads, of the libraries as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-long test-core-alone test-prometheus test-slurm replay-slurm test-mig-parted test-crds lint format sample bench notebook dashboard docs docs-site lock clean
+.PHONY: demo test test-fast test-long test-prometheus test-slurm replay-slurm test-mig-parted test-crds lint format sample bench notebook dashboard docs docs-site lock clean
 
 demo: $(VENV)/.all  ## walk from bundled data to one HTML page
 	$(BIN)/gpuplanner demo -o reports/demo
@@ -30,9 +30,6 @@ test-long: $(VENV)/.dev  ## the tests that make test leaves out, coverage floors
 
 test-fast: $(VENV)/.dev  ## without kernels, browsers and long runs
 	$(BIN)/python -m pytest -q -m "not long and not lint and not slow and not notebook and not browser" tests
-
-test-core-alone: $(VENV)/.dev  ## the core's tests on a package without the lab
-	$(BIN)/python -m tests.core_alone
 
 test-prometheus: $(VENV)/.dev build/prometheus/usr/bin/prometheus  ## live telemetry from a real Prometheus
 	GPUPLANNER_PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q -m prometheus tests/inbox/telemetry tests/study/recurring
@@ -71,7 +68,7 @@ sample: $(VENV)/.all  ## make data/sample again; the same seed gives the same by
 	$(BIN)/python data/make_sample.py -o data/sample
 
 # These measure on the public traces; without the folder they are left out.
-ON_TRACES := $(addprefix benchmarks/,allocation.py packing.py reading.py services.py speed_model.py)
+ON_TRACES := $(addprefix benchmarks/,packing.py reading.py services.py speed_model.py)
 BENCHMARKS = $(filter-out $(if $(wildcard $(GPUPLANNER_DATA)),,$(ON_TRACES)),$(sort $(wildcard benchmarks/*.py)))
 
 bench: $(VENV)/.bench  ## ratios against named peers

@@ -22,13 +22,34 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pulp
 
-from gpuplanner.lab.claims.published.packing import INSTANCES, KINDS, instance_of
 from gpuplanner.packing import PackingProblem, pack, read_packing, verify_packing
 from gpuplanner.packing.bounds import heaviest, thresholds
 from gpuplanner.packing.greedy import fit
 from gpuplanner.packing.grid import as_grid
 
 PLAIN_ITEMS = 100
+KINDS = ("LonLr", "LonSm", "ShLr", "ShSm")
+
+
+def instance_of(folder: str, n_items: int, horizon: int, kind: str, number: int = 1) -> str:
+    """Path of an instance of the sets a1 and a2, such as ``a1/n50_t50_LonSm/cap100_n50_t50_LonSm_1.txt``."""
+    group = f"n{n_items}_t{horizon}_{kind}"
+    return f"{folder}/{group}/cap100_{group}_{number}.txt"
+
+
+# Every size and kind of the a sets; of the others, sizes from the smallest to the largest with the variants in turn.
+INSTANCES = (
+    *(
+        instance_of("a1", n, t, kind)
+        for n, t in ((50, 50), (100, 120), (150, 150), (200, 240))
+        for kind in KINDS
+    ),
+    *(instance_of("a2", n, t, kind) for n, t in ((500, 500), (1000, 1200)) for kind in KINDS),
+    *(f"b1/{n}/I_{k}.txt" for n, k in zip(range(20, 201, 20), itertools.cycle((1, 50, 100)), strict=False)),
+    *("b2/250/I_1.txt", "b2/500/I_50.txt", "b2/750/I_100.txt"),
+    *("d1/100_2_1.txt", "d1/200_4_1.txt", "d1/500_8_1.txt", "d1/1000_24_1.txt"),
+    *("d2/2000_2_1.txt", "d2/5000_8_1.txt", "d2/10000_inf_1.txt"),
+)
 SMALL = tuple(
     instance_of("a1", 50, t, kind, number) for t in (50, 60) for kind in KINDS for number in (1, 2, 3)
 )

@@ -1,8 +1,8 @@
 """How well phases, dips and their pace are found, and what it costs.
 
 Run ``python benchmarks/phases.py``: seeded jobs whose truth is known, those on which the detector was tuned
-(:mod:`gpuplanner.lab.claims.phases.synthetic_jobs`) and those of another generator
-(:mod:`gpuplanner.lab.claims.phases.held_out_jobs`), the verdicts on the claim about late phases under known effects,
+(:mod:`phase_jobs.synthetic_jobs`) and those of another generator
+(:mod:`phase_jobs.held_out_jobs`), the verdicts on the claim about late phases under known effects,
 and CPU seconds by length of job.
 """
 
@@ -15,10 +15,10 @@ from datetime import timedelta
 
 import numpy as np
 import polars as pl
+from phase_jobs.held_out_jobs import GROUPS, make_held_out
+from phase_jobs.score import Score, score_changes, tolerance
+from phase_jobs.synthetic_jobs import make_job
 
-from gpuplanner.lab.claims.phases.held_out_jobs import GROUPS, make_held_out
-from gpuplanner.lab.claims.phases.score import Score, score_changes, tolerance
-from gpuplanner.lab.claims.phases.synthetic_jobs import make_job
 from gpuplanner.phases import VERDICTS, find_phases, find_spikes, judge_claim
 from gpuplanner.phases.pace import find_paces
 

@@ -19,12 +19,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.lab.claims.published.services import SHIPPED
 from gpuplanner.services.demands import read_service_demands
 from gpuplanner.services.profiles import read_service_profiles
 from gpuplanner.services.search import LATENCY_SHARE, plan_services
 from gpuplanner.services.verify import verify_services
 
+SHIPPED = {1: (2, 10), 2: (3, 20), 3: (5, 33), 4: (7, 48)}
+"""GPUs and compute slices by scenario: rows of ``deployment/SLO*/SLO*_ParvaGPU_deploy.csv``."""
 # Latency limits of scenario 2, in the order of the models [ms].
 LIMITS_MS = (6434, 183, 216.5, 168.5, 418.5, 167, 211.5, 212.5, 204.5, 399.5, 396.5)
 MIXES = ((11, 1), (11, 10), (11, 100), (11, 1000), (50, 1), (50, 5), (200, 1), (200, 5))

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from speed_fit import accuracy, fit, held_out, measurements, model_to_json, relative_speeds
+from speed_fit.calibrate import noise_radii
+from speed_fit.fit import fit_law
+from speed_fit.held_out import SPLIT, halves, transferred
+from speed_fit.measurements import JOB
 
 from gpuplanner.files import write_atomically
-from gpuplanner.lab.speed import accuracy, fit, held_out, measurements, model_to_json, relative_speeds
-from gpuplanner.lab.speed.calibrate import noise_radii
-from gpuplanner.lab.speed.fit import fit_law
-from gpuplanner.lab.speed.held_out import SPLIT, halves, transferred
-from gpuplanner.lab.speed.measurements import JOB
 from gpuplanner.sizing.speed.law import MAX_LOG
 from gpuplanner.sizing.speed.store import DEFAULT
 

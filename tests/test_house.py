@@ -23,7 +23,6 @@ TOOLS = (
     "docs/make_reference.py",
     "docs/make_forecast.py",
     "data/make_sample.py",
-    "benchmarks/speed_model.py",
 )
 """What the project itself runs on its own package, beside commands and notebooks."""
 
@@ -83,7 +82,7 @@ def said_at_doors(root: Path, trees: dict[Path, ast.Module]) -> set[str]:
                 said |= words(node) | set(named(node))
             elif isinstance(node, ast.Expr) or named(node) == ["__getattr__"]:  # which Python calls by itself
                 said |= words(node)
-    return said | recipes(root) | {"SOURCE", "CLAIM"}  # readers and claims are found by these names
+    return said | recipes(root) | {"SOURCE"}  # readers are found by this name
 
 
 def reached(root: Path, trees: dict[Path, ast.Module]) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import re
 import signal
@@ -41,23 +41,15 @@ COMMANDS = (
 )
 """Modules of this room that hold commands."""
 
-LAB_HEADING = "Lab"
 HEADINGS = {
-    "Start": ("start", "demo", "notebook"),
-    "Read": ("ingest", "describe"),
-    "Explain": ("explain", "fairness", "phases", "hints"),
-    "Plan": ("size", "forecast", "compare", "plan", "cost"),
-    "Hand over": ("report", "export", "diff", "schedule"),
-    "Check": ("verify", "check"),
-    LAB_HEADING: ("watch", "simulate", "calibrate", "classify", "pack", "catalog"),
+    "Get started": ("start", "demo", "notebook"),
+    "Import data": ("ingest", "describe"),
+    "Understand usage": ("calibrate", "explain", "fairness", "phases", "classify", "hints"),
+    "Plan": ("size", "forecast", "simulate", "compare", "plan", "pack", "cost"),
+    "Deliver": ("report", "export", "diff", "schedule"),
+    "Verify and monitor": ("verify", "check", "watch", "catalog"),
 }
-"""What people come for, and the commands that do it, in the order in which help shows them.
-
-What no heading names is an experiment, as all that the lab registers; a hidden command is named where it is used.
-"""
-
-LAB = "gpuplanner.lab.commands"
-"""Where the lab registers its own; the core does without."""
+"""Commands by heading, in the order in which help lists them; a hidden command is named where it is used."""
 
 ENDED_BY = {
     130: "gpuplanner: interrupted; results written before are intact",
@@ -67,15 +59,13 @@ ENDED_BY = {
 
 
 class _Headed(TyperGroup):
-    """Commands under the headings of what people come for."""
+    """Commands under headings."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer names neither
         """Write a section for each heading; of a help text its first clause."""
         shown = {name: command for name, command in self.commands.items() if not command.hidden}
-        named = {name for names in HEADINGS.values() for name in names}
-        rest = tuple(name for name in shown if name not in named)
         for title, names in HEADINGS.items():
-            listed = [name for name in names + rest * (title == LAB_HEADING) if name in shown]
+            listed = [name for name in names if name in shown]
             with formatter.section(title):
                 formatter.write_dl(
                     [(name, re.split(r"[:;.]\s", f"{shown[name].help} ")[0]) for name in listed]
@@ -219,8 +209,6 @@ def register_commands(asked: str = "") -> None:
     alone = [module for module in COMMANDS if asked and module.rpartition(".")[2] == asked]
     for module in alone or COMMANDS:
         importlib.import_module(f"gpuplanner.cli.{module}")
-    if not alone and importlib.util.find_spec("gpuplanner.lab"):
-        importlib.import_module(LAB)
 
 
 def exit_code(error: GpuPlannerError) -> Exit:

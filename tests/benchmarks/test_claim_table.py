@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import claim_table as table
 import numpy as np
 import polars as pl
 import pytest
@@ -13,11 +14,6 @@ from hypothesis import strategies as st
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "claims" / "results"
 NAMES = ("twenty_jobs", "late_phases", "heterogeneous_gpus")
-
-
-@pytest.fixture(scope="module")
-def table(program):
-    return program("claim_table")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +26,7 @@ def table(program):
         ((None, 3.0), (None, None), "cannot tell"),
     ],
 )
-def test_verdict_of_a_figure(table, claimed, interval, verdict):
+def test_verdict_of_a_figure(claimed, interval, verdict):
     assert table.figure_row("wait", "min", 3.0, claimed=claimed, interval=interval)["verdict"] == verdict
 
 
@@ -44,22 +40,22 @@ def test_verdict_of_a_figure(table, claimed, interval, verdict):
         ([], "cannot tell"),
     ],
 )
-def test_verdict_of_a_claim(table, verdicts, overall):
+def test_verdict_of_a_claim(verdicts, overall):
     assert (
         table.overall_verdict(pl.DataFrame({"verdict": verdicts}, schema={"verdict": pl.String})) == overall
     )
 
 
 @given(st.integers(1, 200).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count))))
-def test_the_interval_of_a_share_holds_it(program, counts):
+def test_the_interval_of_a_share_holds_it(counts):
     hits, count = counts
-    low, high = program("claim_table").share_interval(hits, count)
+    low, high = table.share_interval(hits, count)
     share = hits / count
     assert -1e-12 <= low <= share + 1e-12
     assert share - 1e-12 <= high <= 1 + 1e-12
 
 
-def test_values_of_one_group_count_together(table):
+def test_values_of_one_group_count_together():
     values = np.array([0.0] * 50 + [1.0] * 50)
     apart = table.grouped_interval(values, np.arange(100))
     together = table.grouped_interval(values, values)
@@ -68,7 +64,7 @@ def test_values_of_one_group_count_together(table):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_stored_verdicts_follow_from_stored_figures(table, name):
+def test_stored_verdicts_follow_from_stored_figures(name):
     with (RESULTS / f"{name}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import heterogeneous_gpus as case
 import numpy as np
 import polars as pl
 import pytest
@@ -11,12 +12,7 @@ import pytest
 JOBS = 25
 
 
-@pytest.fixture(scope="module")
-def case(program):
-    return program("heterogeneous_gpus")
-
-
-def test_options_of_a_job_by_hand(case):
+def test_options_of_a_job_by_hand():
     """60 GiB: alone on the 80 GiB model, with tensor parallelism on the 40 GiB model as well."""
     options = [option for option in case.options_of(60.0, 1000.0) if option.gpus <= 2]
     assert [(option.model, option.gpus) for option in options] == [(0, 1), (0, 2), (1, 2), (0, 2)]
@@ -26,7 +22,7 @@ def test_options_of_a_job_by_hand(case):
     )
 
 
-def test_nodes_of_a_job(case):
+def test_nodes_of_a_job():
     assert case.smallest_fitting_node([8, 3, 4], 3) == {1: 3}
     assert case.smallest_fitting_node([2, 3, 4], 6) == {2: 4, 1: 2}
     assert case.first_fitting_node([8, 3, 4], 3) == {0: 3}
@@ -35,7 +31,7 @@ def test_nodes_of_a_job(case):
 
 
 @pytest.mark.parametrize("policy", ["choose_aware", "choose_picked"])
-def test_no_gpu_is_used_twice_and_every_job_ends(case, policy):
+def test_no_gpu_is_used_twice_and_every_job_ends(policy):
     jobs = case.draw_jobs(3, 1.5, jobs=JOBS)
     choose = getattr(case, policy)
 
@@ -49,7 +45,7 @@ def test_no_gpu_is_used_twice_and_every_job_ends(case, policy):
         assert job.end_s - job.submit_s >= min(option.run_s for option in job.options) - 1e-9
 
 
-def test_a_job_alone_runs_as_each_policy_says(case):
+def test_a_job_alone_runs_as_each_policy_says():
     (job,) = case.draw_jobs(0, 0.9, jobs=1)
     case.serve_in_order([job], case.choose_picked)
     assert job.end_s == job.submit_s + job.picked_option.run_s
@@ -60,7 +56,7 @@ def test_a_job_alone_runs_as_each_policy_says(case):
     assert job.end_s == pytest.approx(begins + min(option.run_s for option in job.options))
 
 
-def test_a_job_that_is_moved_keeps_its_work_and_pays_a_restart(case):
+def test_a_job_that_is_moved_keeps_its_work_and_pays_a_restart():
     job = case.Job(0.0, [case.Option(0, 1, 100.0), case.Option(0, 2, 50.0)], case.Option(0, 1, 100.0))
     moving = case.MovingJob(job)
     moving.start(0, 60.0)
@@ -74,7 +70,7 @@ def test_a_job_that_is_moved_keeps_its_work_and_pays_a_restart(case):
     assert moving.values(140.0).tolist() == pytest.approx([0.5 * discount, 1.0])
 
 
-def test_the_integer_program_finds_the_best_of_all_assignments(case, monkeypatch):
+def test_the_integer_program_finds_the_best_of_all_assignments(monkeypatch):
     monkeypatch.setattr(case, "FLEET", (case.GpuModel(1, 4, 80.0, 2.0), case.GpuModel(1, 2, 40.0, 1.0)))
     monkeypatch.setattr(case, "SOLVER_GAP", 0.0)
     for memory in itertools.product((10.0, 60.0), repeat=3):
@@ -99,21 +95,21 @@ def test_the_integer_program_finds_the_best_of_all_assignments(case, monkeypatch
         assert value(case.assigned_options(jobs, 0.0)) == pytest.approx(best)
 
 
-def test_the_program_prints_its_tables_and_writes_them(case, monkeypatch, tmp_path, capsys):
+def test_the_program_prints_its_tables_and_writes_them(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("GPUPLANNER_DATA", raising=False)
     case.main(["--seeds", "1", "--out", str(tmp_path)])
     assert "Verdict: cannot tell" in capsys.readouterr().out  # one seed has no interval
     assert pl.read_csv(tmp_path / "heterogeneous_gpus_mean_s.csv").height == 4
 
 
-def test_the_same_seeds_give_the_same_tables(case):
+def test_the_same_seeds_give_the_same_tables():
     found, again = (case.tables(2, 4, jobs=12) for _ in range(2))
     assert found["heterogeneous_gpus"].height == 8
     assert all(found[name].equals(again[name]) for name in found)
 
 
 @pytest.mark.data
-def test_each_source_is_predicted_without_its_own_runs(case, public_data, tmp_path):
+def test_each_source_is_predicted_without_its_own_runs(public_data, tmp_path):
     measured = pl.read_csv(public_data / case.MEASUREMENTS, infer_schema=False)
     path = tmp_path / "runs.csv"
     source = measured["source"].to_list()[0]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gzip
 
+import claim_table
+import late_phases as case
 import polars as pl
 import pytest
-
-
-@pytest.fixture(scope="module")
-def case(program):
-    return program("late_phases")
 
 
 def megatron_log(step_ms: list[float]) -> str:
@@ -20,12 +17,12 @@ def megatron_log(step_ms: list[float]) -> str:
     )
 
 
-def test_step_times_of_a_log_of_iterations_leave_out_the_warm_up(case):
+def test_step_times_of_a_log_of_iterations_leave_out_the_warm_up():
     steps = case.step_times(megatron_log([9000.0] * 10 + [1500.0, 1600.0]))
     assert steps.rows() == [(11, 1.5), (12, 1.6)]
 
 
-def test_step_times_of_a_log_of_elapsed_time_are_differences(case):
+def test_step_times_of_a_log_of_elapsed_time_are_differences():
     text = "".join(
         f"step:{n}/20 train_loss:3.0 train_time:{1000 + 250 * n}ms step_avg\n" for n in range(9, 15)
     )
@@ -34,7 +31,7 @@ def test_step_times_of_a_log_of_elapsed_time_are_differences(case):
 
 
 @pytest.mark.parametrize(("late_ms", "verdict"), [(800.0, "holds"), (1000.0, "does not hold")])
-def test_a_planted_reduction_is_found_and_none_is_not(case, program, tmp_path, late_ms, verdict):
+def test_a_planted_reduction_is_found_and_none_is_not(tmp_path, late_ms, verdict):
     for number in range(6):
         text = megatron_log([1000.0 + number] * 40 + [late_ms + number] * 20)
         folder = tmp_path / f"source{number % 2}"
@@ -47,13 +44,13 @@ def test_a_planted_reduction_is_found_and_none_is_not(case, program, tmp_path, l
     assert logs["log"].to_list() == [f"run{number}" for number in (0, 2, 4, 1, 3, 5)]
     assert logs["ratio"].to_list() == pytest.approx([late_ms / 1000] * 6, abs=0.01)
     steps = case.judge_claim(logs["ratio"].to_numpy(), effect=case.REDUCTION)
-    row = program("claim_table").figure_row(
+    row = claim_table.figure_row(
         "steps", "late / early", steps.ratio, claimed=(None, 0.9), interval=(steps.low, steps.high)
     )
     assert row["verdict"] == verdict
 
 
-def test_the_program_needs_the_folder_of_the_public_traces(case, monkeypatch, capsys):
+def test_the_program_needs_the_folder_of_the_public_traces(monkeypatch, capsys):
     monkeypatch.delenv("GPUPLANNER_DATA", raising=False)
     with pytest.raises(SystemExit):
         case.main([])
@@ -61,7 +58,7 @@ def test_the_program_needs_the_folder_of_the_public_traces(case, monkeypatch, ca
 
 
 @pytest.mark.data
-def test_measured_runs_equal_the_stored_table(case, public_data, tmp_path, capsys):
+def test_measured_runs_equal_the_stored_table(public_data, tmp_path, capsys):
     case.main(["--data", str(public_data), "--out", str(tmp_path)])
     assert "Verdict: cannot tell" in capsys.readouterr().out
     stored = case.Path(case.__file__).parent / "results"

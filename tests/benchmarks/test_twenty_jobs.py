@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import polars as pl
 import pytest
+import twenty_jobs as case
 
 from gpuplanner.hardware import prove
 
@@ -14,12 +15,7 @@ SEEDS = range(2)
 
 
 @pytest.fixture(scope="module")
-def case(program):
-    return program("twenty_jobs")
-
-
-@pytest.fixture(scope="module")
-def rows(case):
+def rows():
     return case.serve_seeds(SEEDS)
 
 
@@ -32,7 +28,7 @@ def list_scheduling_min(jobs: pl.DataFrame, instances: dict[str, int]) -> float:
     return max(map(max, idle_at.values()))
 
 
-def test_work_is_the_same_under_every_policy_and_as_drawn(case, rows):
+def test_work_is_the_same_under_every_policy_and_as_drawn(rows):
     for seed in SEEDS:
         jobs = case.draw_jobs(seed)
         drawn = sum(
@@ -44,7 +40,7 @@ def test_work_is_the_same_under_every_policy_and_as_drawn(case, rows):
         assert work.to_list() == pytest.approx([drawn] * len(case.POLICIES), rel=1e-12)
 
 
-def test_static_policies_equal_list_scheduling_by_hand(case, rows):
+def test_static_policies_equal_list_scheduling_by_hand(rows):
     for seed in SEEDS:
         jobs = case.draw_jobs(seed)
         by_policy = dict(rows.filter(seed=seed).select("policy", "completion_min").iter_rows())
@@ -54,7 +50,7 @@ def test_static_policies_equal_list_scheduling_by_hand(case, rows):
         assert by_policy["full GPUs, one job each"] == pytest.approx(full, rel=1e-12)
 
 
-def test_right_sized_jobs_need_seven_gpus_and_wait_at_most_for_the_reconfiguration(case):
+def test_right_sized_jobs_need_seven_gpus_and_wait_at_most_for_the_reconfiguration():
     jobs = case.draw_jobs(0)
     needed = jobs["needed_profile"].to_list()
     gpus, profiles = case.arrange(needed, "planned")
@@ -67,14 +63,14 @@ def test_right_sized_jobs_need_seven_gpus_and_wait_at_most_for_the_reconfigurati
     assert case.RECONFIGURE_MIN in starts
 
 
-def test_a_request_without_an_instance_waits_for_the_smallest_that_serves_it(case):
+def test_a_request_without_an_instance_waits_for_the_smallest_that_serves_it():
     instances = Counter({"3g.40gb": 1, "2g.20gb": 1})
     profiles, spares = case.instance_profiles(["1g.10gb", "2g.20gb", "1g.10gb", "1g.10gb"], instances)
     assert profiles == ["3g.40gb", "2g.20gb", "2g.20gb", "2g.20gb"]
     assert spares == Counter()
 
 
-def test_right_sizing_never_requests_more_and_never_too_little_memory(case):
+def test_right_sizing_never_requests_more_and_never_too_little_memory():
     for seed in range(20):
         jobs = case.draw_jobs(seed)
         for profile, requested, memory in zip(
@@ -84,7 +80,7 @@ def test_right_sizing_never_requests_more_and_never_too_little_memory(case):
             assert memory <= case.MEMORY_GIB[profile]
 
 
-def test_the_closed_form_of_a_blind_design_equals_the_simulation(case):
+def test_the_closed_form_of_a_blind_design_equals_the_simulation():
     designs = case.draw_designs(12, seed=1)
     outcomes = case.design_outcomes(designs)
     profiles = np.array(case.BLIND_PROFILES)
@@ -101,7 +97,7 @@ def test_the_closed_form_of_a_blind_design_equals_the_simulation(case):
         assert found["time_ratio"] == pytest.approx(after_min / before_min, rel=1e-12)
 
 
-def test_the_program_prints_its_tables_and_writes_them(case, tmp_path, capsys):
+def test_the_program_prints_its_tables_and_writes_them(tmp_path, capsys):
     case.main(["--seeds", "2", "--first-seed", "5", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     assert "Verdict: holds in part" in printed

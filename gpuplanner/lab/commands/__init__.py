@@ -1,5 +1,1 @@
-"""Commands of the lab; importing this room registers them."""
-
-from gpuplanner.lab.commands import allocate, claims
-
-__all__ = ["allocate", "claims"]
+"""What ``gpuplanner simulate --jobs`` does."""

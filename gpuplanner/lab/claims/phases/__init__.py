@@ -1,1 +1,0 @@
-"""How well phases and dips are found in jobs whose phases are known."""
