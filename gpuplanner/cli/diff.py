@@ -1,18 +1,15 @@
-"""Commands that read what was written: ``diff`` holds a cluster against a plan, ``explain`` opens a figure."""
+"""The command that holds a cluster against a plan: ``diff``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gpuplanner.cli.app import Exit, app, put, say
-from gpuplanner.cli.options import Given, Json, instant
+from gpuplanner.cli.app import Exit, app, put
+from gpuplanner.cli.options import Json, instant
 from gpuplanner.cli.show import show, show_frame
-
-if TYPE_CHECKING:
-    from gpuplanner.study import Study
 
 
 @app.command()
@@ -55,58 +52,3 @@ def diff(
         put(found.words())
     if found.problems:
         raise typer.Exit(Exit.CHECK_FAILED)
-
-
-@app.command()
-def explain(
-    study: Annotated[
-        str,
-        typer.Argument(
-            help="Folder of a report or a study, or what can be evaluated: a scenario, a dataset, 'sample'."
-        ),
-    ],
-    number: Annotated[
-        str | None, typer.Argument(help="Figure to explain; without, all are listed with their values.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Say how a figure of the page comes about: its formula, what stands in it, and the rows behind it."""
-    from gpuplanner.plain import to_plain
-    from gpuplanner.study.explain import FIGURES, explained, told
-
-    found = _opened(study)
-    if number is None:
-        every = [explained(found, name) for name in FIGURES]
-        if as_json:
-            show({one.name: to_plain(one.value) for one in every}, as_json=True)
-            return
-        show({one.name: one.sentence for one in every}, as_json=False)
-        say(f"\ngpuplanner explain {study} {every[0].name} says how the first comes about")
-        return
-    one = explained(found, number)
-    if as_json:
-        facts = {
-            "name": one.name,
-            "label": one.label,
-            "value": one.value,
-            "unit": one.unit,
-            "formula": one.formula,
-        }
-        show(facts | {"inputs": one.inputs, "rows": one.rows.to_dicts(), "source": one.source}, as_json=True)
-        return
-    put(f"{one.sentence}\n\n= {one.formula}\n")
-    if one.inputs:
-        show({name: told(value) for name, value in one.inputs.items()}, as_json=False)
-        put("")
-    if one.rows.height:
-        show_frame(one.rows, as_json=False, title=f"rows, in full in {one.source}")
-
-
-def _opened(text: str) -> Study:
-    """A study that was written, or one that is made now."""
-    from gpuplanner.study import evaluate, open_study
-
-    if (Path(text) / "study.json").is_file():
-        return open_study(text)
-    say(f"evaluating {text} ...")
-    return evaluate(Given({}).scenario(text))

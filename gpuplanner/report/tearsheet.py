@@ -11,6 +11,7 @@ from gpuplanner import plot
 from gpuplanner.report import page
 from gpuplanner.report.cost import month_parts
 from gpuplanner.report.first_screen import Links, first_screen, needs_frame, peaks_figure
+from gpuplanner.report.formulas import formulas, value_text
 from gpuplanner.report.section import Section
 from gpuplanner.report.sent import browser
 from gpuplanner.report.teams import placed
@@ -18,7 +19,6 @@ from gpuplanner.report.teams import teams as shared_by
 from gpuplanner.report.ways import ways
 from gpuplanner.report.words import safe
 from gpuplanner.study import Study
-from gpuplanner.study.explain import FIGURES, explained, told
 from gpuplanner.study.future.cost_review import cost_review
 from gpuplanner.study.tenants.apart import PlacedApart
 from gpuplanner.study.tenants.fairness import Fairness
@@ -34,7 +34,7 @@ FILES = (
 PDF = ("PDF", "report.pdf")
 """What always stands beside the page."""
 CARDS = ("gpus", "saving", "delay", "run-out")
-"""Figures of the cards, by the names that they are explained under."""
+"""Figures of the cards, by the names of their formulas."""
 HOW, MOST_BEHIND = "how-", 25
 _ASSUMED = ("value", "low", "high", "unit", "source", "date")
 _WEEKS = {
@@ -255,10 +255,10 @@ def teams(study: Study) -> Section:
 def numbers(study: Study) -> Section:
     """How each figure comes about: its formula, what stands in it, and the rows behind it."""
     rows = []
-    for name in FIGURES:
-        one = explained(study, name)
+    for one in formulas(study):
         inputs = page.answers(
-            {what: told(value) for what, value in one.inputs.items()}, caption=f"What stands in {one.label}"
+            {what: value_text(value) for what, value in one.inputs.items()},
+            caption=f"What stands in {one.label}",
         )
         found = page.table(
             one.rows, caption=f"Rows behind {one.label}, in full in {one.source}", max_rows=MOST_BEHIND
@@ -269,7 +269,7 @@ def numbers(study: Study) -> Section:
             found if one.rows.height else "",
         ]
         rows.append(
-            f'<details id="{HOW}{name}"><summary>{safe(one.sentence)}</summary>{"".join(parts)}</details>'
+            f'<details id="{HOW}{one.name}"><summary>{safe(one.sentence)}</summary>{"".join(parts)}</details>'
         )
     return page.fold(
         "Formulas",

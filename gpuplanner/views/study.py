@@ -15,6 +15,7 @@ from gpuplanner.report import appendix, page, tearsheet
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import first_screen, fleet_words, needs_frame, teams_table
 from gpuplanner.report.fleet import fleet_picture
+from gpuplanner.report.formulas import value_text
 from gpuplanner.report.pools import decided_fleet
 from gpuplanner.report.section import Section, still
 from gpuplanner.report.teams import placed, teams
@@ -25,7 +26,6 @@ from gpuplanner.study import Study
 from gpuplanner.study.decision.frames import policy_table
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.decision.types import Decision
-from gpuplanner.study.explain import Explained, explained, told
 from gpuplanner.study.fleet_decision import FleetCompared
 from gpuplanner.study.handover.decision_pack import hand_over
 from gpuplanner.study.handover.workbooks import write_study_workbook
@@ -188,11 +188,6 @@ class ShownStudy(Study):
         """What the period cost, for whom, with energy and carbon."""
         return View(tearsheet.costs(self), self.tables["costs"])
 
-    def explain(self, number: str) -> View:
-        """How a figure comes about: formula, inputs and rows."""
-        one = explained(self, number)
-        return View(explanation(one), one.rows)
-
     def but(self, **changes: Any) -> ShownStudy:  # noqa: ANN401 - fields of a scenario
         """The study of the same scenario with other values; what can be reused is."""
         return evaluate(replace(self.scenario, **changes))
@@ -247,7 +242,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> ShownStudy:
     Returns
     -------
     ShownStudy
-        The study: ``decision``, ``ways()``, ``forecast()``, ``fleet()``, ``teams()``, ``money()``, ``explain()``,
+        The study: ``decision``, ``ways()``, ``forecast()``, ``fleet()``, ``teams()``, ``money()``,
         ``but()``, ``export()``, ``to_excel()``, ``save()``.
 
     Raises
@@ -338,27 +333,18 @@ def compare(*studies: Study | Decided | Comparison | Scenario) -> View:
     return View(page.section("Side by side", page.table(frame, caption="Decisions side by side")), frame)
 
 
-def explanation(one: Explained) -> Section:
-    """A figure with its formula, inputs and rows, as page and notebook show it."""
-    inputs = page.answers(
-        {name: told(value) for name, value in one.inputs.items()}, caption="What stands in it"
-    )
-    rows = page.table(one.rows, caption=f"Rows, in full in {one.source}") if one.rows.height else ""
-    parts = [page.paragraph(f"= {one.formula}"), inputs if one.inputs else "", rows]
-    return page.section(one.sentence, *filter(None, parts))
-
-
 def _figures(one: Decision) -> Mapping[str, str]:
     """The figures of a decision in words, for a column."""
     saving = one.saving
-    low, high = (told(value) for value in (saving.low, saving.high))
+    low, high = (value_text(value) for value in (saving.low, saving.high))
     return {
         "what to do": one.action.replace("_", " "),
         "GPUs on at once, at most": f"{one.gpus:,} of {one.fleet_gpus:,}",
-        "saved, GPU-hours a week": told(saving.value) + ("" if saving.low is None else f" ({low} to {high})"),
-        "worth, USD a week": told(one.worth.usd_per_week),
-        "added delay, min": told(one.service.added_minutes),
-        "the fleet is full, as today": told(one.run_out.today.date),
-        "the fleet is full, as recommended": told(one.run_out.recommended.date),
-        "held, of the days not used to set it": told(one.gpus_hold_rate),
+        "saved, GPU-hours a week": value_text(saving.value)
+        + ("" if saving.low is None else f" ({low} to {high})"),
+        "worth, USD a week": value_text(one.worth.usd_per_week),
+        "added delay, min": value_text(one.service.added_minutes),
+        "the fleet is full, as today": value_text(one.run_out.today.date),
+        "the fleet is full, as recommended": value_text(one.run_out.recommended.date),
+        "held, of the days not used to set it": value_text(one.gpus_hold_rate),
     }

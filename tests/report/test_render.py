@@ -21,12 +21,11 @@ from gpuplanner.files import sha256
 from gpuplanner.hardware import parse_layout
 from gpuplanner.inbox import Dataset, write_dataset
 from gpuplanner.report.figures import MISSING, value_of
+from gpuplanner.report.formulas import formulas, value_text
 from gpuplanner.report.render import run_notebook, write_report
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import evaluate, load_trace, open_study
 from gpuplanner.study.decision.record import Comparison
-from gpuplanner.study.explain import explained
-from gpuplanner.study.explain import told as said
 from tests.report.test_first_screen import Figures, form_of
 
 pytestmark = pytest.mark.notebook
@@ -195,8 +194,8 @@ def test_every_question_has_its_answer_where_the_docs_say_within_two_clicks(repo
         elif figure == "plan":
             expected = [f"{study.headline.plan_objective_gpu_hours:,.0f}"]
         else:
-            value = explained(study, figure).value
-            expected = [said(value) if figure != "delay" else "min"]
+            value = next(one.value for one in formulas(study) if one.name == figure)
+            expected = [value_text(value) if figure != "delay" else "min"]
         assert all(" ".join(each.split()) in text for each in expected), (question, expected)
 
 

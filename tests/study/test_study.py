@@ -15,10 +15,10 @@ from gpuplanner.planner import verify
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study, evaluate, load_trace, open_study
 from gpuplanner.study.decision.record import comparison
-from gpuplanner.study.explain import solved
 from gpuplanner.study.future.money import money
 from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, pooled
 from gpuplanner.study.future.plans import planned_calendar
+from gpuplanner.study.handover.workbooks import notes
 from gpuplanner.study.past.history import history
 
 FEBRUARY = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
@@ -65,7 +65,7 @@ def test_study_survives_its_folder(study: Study, tmp_path):
     study.save(tmp_path / "study")
     again = open_study(tmp_path / "study")
     assert again.to_json() == study.to_json()
-    assert solved(again) == solved(study)
+    assert notes(again) == notes(study)
     assert verify(again.plan, again.problem) == []
     with pytest.raises(ScenarioError, match="folder written by a study"):
         open_study(tmp_path)

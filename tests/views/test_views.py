@@ -55,10 +55,6 @@ def test_decisions_side_by_side_have_a_column_each_and_one_alone_is_refused(answ
         compare(answer)
 
 
-def test_a_number_is_explained_as_the_command_does(answer):
-    assert "hours today" in answer.explain("saving")._repr_html_()
-
-
 def test_a_trace_is_looked_into_view_by_view():
     cluster = explore("sample")
     held = cluster.ledger().frame().filter(pl.col("bucket").is_in(["used", "held_idle", "unobserved"]))

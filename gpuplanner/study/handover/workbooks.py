@@ -12,9 +12,9 @@ from gpuplanner.export.focus import FOCUS_TIME
 from gpuplanner.export.workbook import Summary, write_workbook
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.frames import target_in_words
-from gpuplanner.study.explain import solved
 from gpuplanner.study.future.cost_review import CostReview, price_rows
 from gpuplanner.study.study import Study
+from gpuplanner.units import counted, three_figures
 
 SHEETS = {
     "ledger_buckets": ("Ledger", ["gpu_hours"]),
@@ -109,9 +109,21 @@ def notes(study: Study) -> Mapping[str, str]:
         else f"{price.value:.4f} {price.currency} a GPU-hour; {price.source}; {price.date}",
         "Carbon": f"{study.provenance.carbon.source}; {study.provenance.carbon.year}",
         "Scenario": "; ".join(_stated(study.scenario)) or "all as it is by default",
-        **solved(study),
+        **_plan_notes(study),
         "gpuplanner": str(study.provenance.gpuplanner),
     }
+
+
+def _plan_notes(study: Study) -> Mapping[str, str]:
+    """Status, cost and gap of the plan, and the solver's work."""
+    plan = study.plan
+    if plan is None:
+        return {}
+    result = (
+        f"{plan.status}; {counted(len(plan.layouts), 'layout')}; it costs {three_figures(plan.objective or 0.0)} "
+        f"GPU-hours, no plan less than {three_figures(plan.bound or 0.0)} ({plan.gap or 0.0:.2%})"
+    )
+    return {"Plan": result, "Search": study.provenance.search}
 
 
 def _stated(scenario: Scenario) -> Iterator[str]:

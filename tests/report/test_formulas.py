@@ -1,0 +1,44 @@
+"""Every formula of the page gives the figure that page, workbook and JSON have, from the inputs and rows beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuplanner.report.formulas import formulas
+from gpuplanner.report.tearsheet import CARDS, HOW, numbers
+
+OF_STUDY = {
+    "gpus": lambda study: study.decision.gpus,
+    "saving": lambda study: study.decision.saving.value,
+    "delay": lambda study: study.decision.service.added_minutes,
+    "run-out": lambda study: study.decision.run_out.today.date,
+    "shortage": lambda study: study.decision.shortage.jobs,
+    "electricity": lambda study: study.decision.worth.kwh_per_week,
+    "installed": lambda study: study.headline.installed_gpu_hours,
+    "held": lambda study: study.headline.allocated_gpu_hours,
+    "idle": lambda study: study.headline.bucket_gpu_hours["held_idle"],
+    "lost": lambda study: study.tables["ended"].filter("lost")["gpu_hours"].sum(),
+    "cost": lambda study: float(study.headline.cost),
+    "energy": lambda study: study.headline.energy_kwh,
+    "carbon": lambda study: study.headline.carbon_kg,
+}
+"""The same figures, read from where page, workbook and JSON read them."""
+
+
+def test_every_formula_gives_the_figure_of_the_study(study):
+    found = {one.name: one for one in formulas(study)}
+    assert list(found) == list(OF_STUDY)
+    for name, one in found.items():
+        known = OF_STUDY[name](study)
+        if known is None or isinstance(known, str):
+            assert one.value == known, name
+        else:
+            assert one.value == pytest.approx(known, rel=1e-3, abs=1e-5), name
+        assert one.formula
+        assert one.inputs or one.rows.height
+
+
+def test_the_section_has_a_place_for_every_card(study):
+    section = str(numbers(study))
+    assert all(f'<details id="{HOW}{name}">' in section for name in CARDS)
+    assert "= hours today - hours as recommended" in section
