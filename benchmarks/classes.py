@@ -20,7 +20,7 @@ from gpuplanner.inbox import synthetic
 from gpuplanner.inbox.public.job_tables import DLRM
 from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.inbox.synthetic import make_samples
-from gpuplanner.sizing.classes import CLASSES, agreement, classify, confusion
+from gpuplanner.sizing.classes import CLASSES, classify
 
 SETTINGS = {
     "other seed": {},
@@ -52,17 +52,35 @@ def fleet(changes, seed, days=10):
     return jobs, make_samples(watched, seed=seed)
 
 
+def named_by_rules(jobs, samples=None):
+    """Class of each job by rules alone: ``given`` by the source, ``by_rule`` and its ``facts``."""
+    blind = jobs.with_columns(job_class=pl.lit(None, pl.String))
+    found = classify(blind, samples=samples).select("facts", by_rule="job_class")
+    given = jobs["job_class"] if "job_class" in jobs.columns else pl.lit(None, pl.String)
+    return found.with_columns(given=given)
+
+
+def confusion(named):
+    """Jobs by the class that the source gives and the one that rules give, ``unknown`` where none holds."""
+    by_rule = pl.col("by_rule").fill_null("unknown")
+    columns = [(by_rule == name).sum().alias(name) for name in (*CLASSES, "unknown")]
+    return named.group_by("given").agg(columns).sort(pl.col("given").cast(pl.Enum(CLASSES)))
+
+
 def made():
     """Accuracy and confusion on fleets under other settings."""
     print(f"{'setting':<26}{'jobs':>7}{'coverage':>10}{'of decided':>12}{'of all':>8}{'commonest':>11}")
     tables = {}
     for name, changes in SETTINGS.items():
         jobs, samples = fleet(changes, seed=77)
-        found = classify(jobs, samples=samples)
-        told, tables[name] = agreement(found), confusion(found)
+        named = named_by_rules(jobs, samples)
+        tables[name] = confusion(named)
+        decided = named.drop_nulls("by_rule")
+        right = (decided["given"] == decided["by_rule"]).sum()
+        commonest = named["given"].value_counts()["count"].max()
         print(
-            f"{name:<26}{told.jobs:>7}{told.coverage:>10.3f}{told.accuracy_of_decided:>12.3f}"
-            f"{told.accuracy:>8.3f}{told.commonest_share:>11.3f}"
+            f"{name:<26}{named.height:>7}{decided.height / named.height:>10.3f}{right / decided.height:>12.3f}"
+            f"{right / named.height:>8.3f}{commonest / named.height:>11.3f}"
         )
     print(
         f"\nconfused, all settings\n{'given':<14}" + "".join(f"{name:>14}" for name in (*CLASSES, "unknown"))
@@ -76,8 +94,9 @@ def public(folder):
     """Public traces: what their class must be, and what the rules say."""
     print("\npublic traces")
     served = DLRM([folder / "alibaba_gpu_v2025" / "disaggregated_DLRM_trace.csv.gz"]).jobs
-    print(f"DLRM 2025, all inference: rules decide {agreement(classify(served)).judged} of {served.height}")
-    fox = classify(read_slurm([folder / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo").jobs)
+    decided = named_by_rules(served)["by_rule"].count()
+    print(f"DLRM 2025, all inference: rules decide {decided} of {served.height}")
+    fox = named_by_rules(read_slurm([folder / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo").jobs)
     print(
         f"Fox, by names: {dict(fox.drop_nulls('by_rule').group_by('by_rule').len().sort('by_rule').iter_rows())}"
     )
@@ -89,7 +108,7 @@ def public(folder):
     )
     for name, jobs in (("HPC of 2016", hpc), ("chemistry", others)):
         # Names alone, as if nothing were known of GPUs: every class is a false one.
-        found = classify(jobs.with_columns(gpus=pl.lit(None, pl.Float64)))
+        found = named_by_rules(jobs.with_columns(gpus=pl.lit(None, pl.Float64)))
         wrong = found.drop_nulls("by_rule")["facts"].value_counts(sort=True).rows()
         print(
             f"{name}, none of the classes: {sum(count for _, count in wrong)} of {jobs.height} named: {wrong[:5]}"

@@ -44,7 +44,7 @@ COMMANDS = (
 HEADINGS = {
     "Get started": ("start", "demo", "notebook"),
     "Import data": ("ingest", "describe"),
-    "Understand usage": ("calibrate", "fairness", "phases", "classify", "hints"),
+    "Understand usage": ("calibrate", "fairness", "phases", "hints"),
     "Plan": ("size", "forecast", "simulate", "compare", "plan", "pack", "cost"),
     "Deliver": ("report", "export", "diff", "schedule"),
     "Verify and monitor": ("verify", "check", "watch", "catalog"),

@@ -1,15 +1,13 @@
-"""Commands for those who submit jobs: ``classify`` and ``hints``."""
+"""The command for those who submit jobs: ``hints``."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Json, SmallestGroup, Tz
+from gpuplanner.cli.options import Json, SmallestGroup
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
@@ -29,46 +27,6 @@ GROUP = (
 
 PLUGIN = "device-plugin"
 """Form of what shares by MPS or in turn."""
-
-
-@app.command()
-def classify(
-    folder: Folder,
-    rules: Annotated[
-        Path | None, typer.Option("--rules", metavar="FILE", help="Rules to try instead of the shipped ones.")
-    ] = None,
-    tz: Tz = None,
-    as_json: Json = False,
-) -> None:
-    """Name the class of each job by rules, with the evidence; a class that the source gives stands."""
-    from gpuplanner.sizing.classes import agreement, classify, confusion, read_rules, rule_precision
-    from gpuplanner.study.past.history import load_trace
-
-    tried = None if rules is None else read_rules(rules)
-    trace = load_trace(folder)
-    found = classify(trace.jobs, tried, samples=trace.samples, tz=tz or "UTC")
-    fired = found.drop_nulls("rule").group_by("rule", "by_rule").len("decided").sort("rule")
-    tables = {
-        "classes": found.group_by("job_class", "origin")
-        .len("jobs")
-        .sort("job_class", "origin", nulls_last=True),
-        "rules": fired.join(
-            rule_precision(found).drop("by_rule"), on="rule", how="left", maintain_order="left"
-        ),
-        "given against by rule": confusion(found),
-    }
-    if as_json:
-        frames = {name: table.to_dicts() for name, table in tables.items()}
-        show({"agreement": agreement(found), **frames, "jobs": found.to_dicts()}, as_json=True)
-        return
-    show(asdict(agreement(found)), as_json=False)
-    put("")
-    told = found.filter((found["origin"] == "rule").fill_null(False) | found["disagrees"])
-    tables["named by a rule, or given otherwise"] = told.drop(
-        "tenant", "origin", "disagrees", "confidence_low"
-    )
-    for title, table in tables.items():
-        show_frame(table, as_json=False, title=title)
 
 
 @app.command()

@@ -151,6 +151,15 @@ def describe(
     nodes: Annotated[
         bool, typer.Option("--by-node", help="Also say how many GPU-hours were held on each node.")
     ] = False,
+    job_class: Annotated[
+        str | None,
+        typer.Option(
+            "--class",
+            metavar="CLASS",
+            help="List the jobs of a class, which the source or a rule names: pretraining, fine-tuning, evaluation, "
+            "inference, interactive, another of the source, or all.",
+        ),
+    ] = None,
     smallest_group: SmallestGroup = 0,
     as_json: Json = False,
 ) -> None:
@@ -158,11 +167,16 @@ def describe(
     from gpuplanner import study
     from gpuplanner.study.past.quality import data_quality
 
+    if smallest_group and job_class is not None:
+        text = "--class goes without --smallest-group: a job is one person's"
+        raise typer.BadParameter(text)
     if hours is not None:
         _write_hours(folder, hours)
-    told = study.describe(folder, smallest_group=smallest_group, nodes=nodes)
+    told = study.describe(folder, smallest_group=smallest_group, nodes=nodes, job_class=job_class)
     if smallest_group and told.jobs is None:
         say("warning: --smallest-group means nothing without jobs: it was left out")
+    if job_class is not None and told.jobs is None:
+        say("warning: --class means nothing without jobs: it was left out")
     if chart is not None:
         from gpuplanner.report.inbox import quality_page, quality_svg
         from gpuplanner.report.page import write_drawn

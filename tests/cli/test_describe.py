@@ -110,3 +110,37 @@ def test_hours_of_jobs_alone_are_refused(command, tmp_path):
     code, _, err = command("describe", "sample", "--hours", str(tmp_path / "hours.xlsx"))
     assert code == 2
     assert ".csv or .parquet" in err
+
+
+def test_jobs_of_a_class_are_listed_with_what_named_it(command):
+    code, text, _ = command("describe", "sample", "--class", "inference")
+    assert code == 0
+    assert "job_class" in text
+    told = json.loads(command("describe", "sample", "--class", "inference", "--json")[1])
+    by_source = {row["job_class"]: row["jobs"] for row in told["classes"]}
+    assert by_source == {row["job_class"]: row["jobs"] for row in told["jobs by job_class"]}
+    assert len(told["jobs"]) == by_source["inference"]
+    assert {(row["job_class"], row["class_source"]) for row in told["jobs"]} == {("inference", "source")}
+    assert "jobs" not in json.loads(command("describe", "sample", "--json")[1])
+
+
+def test_every_job_has_its_class_where_rules_name_it(command, tmp_path):
+    from gpuplanner.inbox import open_dataset, write_dataset
+    from gpuplanner.study.bundled import sample_folder
+
+    sample = open_dataset(sample_folder())
+    unnamed = sample.with_tables(jobs=sample.jobs.with_columns(job_class=pl.lit(None, pl.String)))
+    write_dataset(unnamed, tmp_path / "unnamed")
+    told = json.loads(command("describe", str(tmp_path / "unnamed"), "--class", "all", "--json")[1])
+    assert len(told["jobs"]) == told["facts"]["jobs"] == sum(row["jobs"] for row in told["classes"])
+    counted = Counter((row["job_class"], row["class_source"]) for row in told["jobs"])
+    assert counted == {(row["job_class"], row["class_source"]): row["jobs"] for row in told["classes"]}
+    assert all((row["rule"] is None) == (row["job_class"] is None) for row in told["jobs"])
+
+
+def test_a_class_that_is_not_there_is_refused(command, telemetry):
+    code, _, err = command("describe", "sample", "--class", "infrence")
+    assert (code, "Did you mean 'inference'" in err) == (3, True)
+    assert command("describe", "sample", "--class", "all", "--smallest-group", "5")[0] == 2
+    code, _, err = command("describe", telemetry, "--class", "all")
+    assert (code, "--class means nothing without jobs" in err) == (0, True)

@@ -1,4 +1,4 @@
-"""``classify`` and ``hints`` as a user types them."""
+"""``hints`` as a user types it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,6 @@ from gpuplanner.inbox import open_dataset, write_dataset
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.schemas import Jobs, check
 from gpuplanner.study.bundled import sample_folder
-
-
-def test_classify_as_text_and_json(command):
-    code, text, _ = command("classify", "sample")
-    assert (code, "given against by rule" in text) == (0, True)
-    told = json.loads(command("classify", "sample", "--json")[1])
-    assert len(told["jobs"]) == told["agreement"]["jobs"] == 11521
-    assert {"rule", "facts", "confidence", "given", "by_rule"} <= set(told["jobs"][0])
-
-
-def test_classify_with_rules_of_the_user(command, tmp_path):
-    rules = tmp_path / "rules.yaml"
-    rules.write_text("rules:\n- {name: all, class: evaluation, when: {gpus: {from: 1}}}\n")
-    told = json.loads(command("classify", "sample", "--rules", str(rules), "--json")[1])
-    assert told["agreement"]["accuracy"] == told["agreement"]["commonest_share"]
-    rules.write_text("rules:\n- {name: all, class: evaluation, when: {gpsu: {from: 1}}}\n")
-    code, _, talk = command("classify", "sample", "--rules", str(rules))
-    assert code == 3
-    assert "rules.yaml line 2" in talk
-    assert "Did you mean 'gpus'?" in talk
 
 
 def test_hints_of_a_tenant_and_a_job(command):

@@ -2,7 +2,6 @@
 
 from gpuplanner.sizing.classes.classify import class_by_shape, classify
 from gpuplanner.sizing.classes.facts import NUMBERS, TEXTS
-from gpuplanner.sizing.classes.measure import agreement, confusion, rule_precision
 from gpuplanner.sizing.classes.rules import CLASSES, Range, Rule, Words, read_rules, shipped_rules
 
 __all__ = [
@@ -12,11 +11,8 @@ __all__ = [
     "Range",
     "Rule",
     "Words",
-    "agreement",
     "class_by_shape",
     "classify",
-    "confusion",
     "read_rules",
-    "rule_precision",
     "shipped_rules",
 ]

@@ -8,22 +8,9 @@ import polars as pl
 
 from gpuplanner.inbox.core.times import known_zone
 from gpuplanner.sizing.classes.facts import NUMBERS, job_facts
-from gpuplanner.sizing.classes.measure import rule_precision
-from gpuplanner.sizing.classes.rules import CLASSES, Rule, shipped_rules
+from gpuplanner.sizing.classes.rules import Rule, shipped_rules
 
-COLUMNS = (
-    "job_id",
-    "attempt",
-    "tenant",
-    "user",
-    "job_class",
-    "origin",
-    "given",
-    "by_rule",
-    "rule",
-    "facts",
-    "disagrees",
-)
+COLUMNS = ("job_id", "attempt", "job_class", "class_source", "rule", "facts")
 HOLDS_GPU = (pl.col("gpus") != 0).fill_null(True)
 """Work without a GPU is of none of the classes; of what is not known, names may yet tell."""
 DIGITS = 4
@@ -39,9 +26,7 @@ def classify(
 ) -> pl.DataFrame:
     """Name the class of each job, with the rule that did so and what it saw.
 
-    A class that the source gives stands, whatever a rule says; the rule is reported beside it. Where some jobs
-    of the table have a class from the source, the confidence in a rule is how often it agreed with them; where
-    none has, there is no confidence, since nothing was measured. A job without a GPU gets no class from a rule.
+    A class that the source gives stands, whatever a rule says. A job without a GPU gets no class from a rule.
 
     Parameters
     ----------
@@ -56,12 +41,10 @@ def classify(
 
     Returns
     -------
-    polars.DataFrame, shape (n_jobs, 14)
-        In the order of `jobs`: ``job_id``, ``attempt``, ``tenant``, ``user``, ``job_class`` (null if not known),
-        ``origin`` (``"source"``, ``"rule"`` or null), ``given`` (by the source), ``by_rule``, ``rule`` (its
-        name), ``facts`` (what the rule looked at), ``disagrees`` (source and rule name two of the classes that
-        rules know), ``confidence`` [0-1, precision of the rule], ``confidence_low`` [lower end of its 95 %
-        interval] and ``confidence_jobs`` (with a class from the source, decided by the rule).
+    polars.DataFrame, shape (n_jobs, 6)
+        In the order of `jobs`: ``job_id``, ``attempt``, ``job_class`` (null if not known), ``class_source``
+        (``"source"``, ``"rule"`` or null), and of a class by a rule ``rule`` (its name) and ``facts`` (what it looked
+        at).
 
     Raises
     ------
@@ -75,8 +58,8 @@ def classify(
     >>> from datetime import UTC, datetime
     >>> jobs = pl.DataFrame({"job_id": ["1", "2"], "attempt": 1, "tenant": "a", "state": "PENDING",
     ...     "submit_time": datetime(2026, 2, 2, tzinfo=UTC), "job_name": ["OOD Jupyter", "train_7b"]})
-    >>> classify(jobs).select("job_class", "rule", "facts", "confidence").rows()
-    [('interactive', 'session by name', 'job_name=OOD Jupyter', None), (None, None, None, None)]
+    >>> classify(jobs).select("job_class", "rule", "facts").rows()
+    [('interactive', 'session by name', 'job_name=OOD Jupyter'), (None, None, None)]
     """
     tried = shipped_rules() if rules is None else tuple(rules)
     seen = job_facts(jobs, samples, tz=tz).rename({"job_class": "given"}).with_row_index("row")
@@ -96,24 +79,17 @@ def classify(
             for number, rule in numbers.items()
         ]
     )
-    table = (
+    by_source, by_rule = pl.col("given").is_not_null(), pl.col("by_rule").is_not_null()
+    evidence = [pl.when(~by_source).then(name).alias(name) for name in ("rule", "facts")]
+    return (
         decided.join(named, on="row", how="left", maintain_order="left")
         .with_columns(
+            *evidence,
             job_class=pl.coalesce("given", "by_rule"),
-            origin=pl.when(pl.col("given").is_not_null())
-            .then(pl.lit("source"))
-            .when(pl.col("by_rule").is_not_null())
-            .then(pl.lit("rule")),
-            disagrees=(pl.col("given").is_in(CLASSES) & (pl.col("given") != pl.col("by_rule"))).fill_null(
-                False
-            ),
+            class_source=pl.when(by_source).then(pl.lit("source")).when(by_rule).then(pl.lit("rule")),
         )
         .select(COLUMNS)
     )
-    measured = rule_precision(table).select(
-        "rule", confidence="precision", confidence_low="precision_low", confidence_jobs="jobs"
-    )
-    return table.join(measured, on="rule", how="left", maintain_order="left")
 
 
 def _shown(fact: str) -> pl.Expr:

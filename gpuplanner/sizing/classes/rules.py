@@ -1,4 +1,4 @@
-"""Rules that name the class of a job: data in a YAML file, shipped with the package or of the user's own."""
+"""Rules that name the class of a job: data in a YAML file that is shipped with the package."""
 
 from __future__ import annotations
 

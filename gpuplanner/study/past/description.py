@@ -7,15 +7,20 @@ from dataclasses import dataclass, fields
 
 import polars as pl
 
-from gpuplanner.inbox import scan_samples
+from gpuplanner.errors import ScenarioError
+from gpuplanner.inbox import Dataset, scan_samples
 from gpuplanner.inbox.bills import summarise, totals, unknown_types
 from gpuplanner.inbox.telemetry import hourly
+from gpuplanner.names import resolve
 from gpuplanner.plain import to_plain
+from gpuplanner.sizing.classes import CLASSES, classify
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.past.accounts import JobFacts, describe_jobs
-from gpuplanner.study.past.history import grouped, long_trace
+from gpuplanner.study.past.history import grouped, load_trace, long_trace
 
 JOB_FACTS = tuple(field.name for field in fields(JobFacts))
+EVERY_CLASS = "all"
+"""Word for jobs of every class, and of none."""
 Tables = dict[str, pl.DataFrame]
 """Tables by title, in the order in which they are shown."""
 
@@ -48,7 +53,9 @@ class Description:
         return {"facts": self.facts, **self.tables}
 
 
-def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False) -> Description:
+def describe(
+    folder: str, *, smallest_group: int = 0, nodes: bool = False, job_class: str | None = None
+) -> Description:
     """Say what a folder holds, without planning anything.
 
     Parameters
@@ -59,6 +66,8 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False) -> De
         Fewest people of a tenant that stands by itself, for output that is shared; 0: all do.
     nodes : bool
         Also say how many GPU-hours were held on each node.
+    job_class : str, optional
+        Also list the jobs of this class; :data:`EVERY_CLASS` for all jobs with their classes.
 
     Returns
     -------
@@ -71,6 +80,8 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False) -> De
     ------
     TraceFormatError
         If the folder is no dataset, or damaged.
+    ScenarioError
+        If no job is of the class.
 
     Examples
     --------
@@ -85,10 +96,27 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False) -> De
         told = describe_jobs(grouped(found, smallest_group), nodes=nodes)
         facts, hours = told.facts, told.hours
         tables |= told.tables
+    if job_class is not None and found.has_jobs:
+        tables |= jobs_of_class(load_trace(folder), job_class)
     for name, table in found.tables.items():
         if name in ABOUT and not table.is_empty():
             tables |= ABOUT[name](table)
     return Description(found.summary(), facts, tables, hours)
+
+
+def jobs_of_class(trace: Dataset, job_class: str) -> Tables:
+    """Jobs of a class with what named it, and how many jobs are of each class; :data:`EVERY_CLASS` lists all."""
+    named = classify(trace.jobs, samples=trace.samples)
+    known = [*CLASSES, *named["job_class"].drop_nulls().unique().sort().to_list(), EVERY_CLASS]
+    chosen = resolve(job_class, list(dict.fromkeys(known)), what="job class", error=ScenarioError)
+    run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
+    jobs = trace.jobs.select("tenant", "gpus", pl.col("state").cast(pl.String), "submit_time", run_h=run_h)
+    listed = pl.concat([named, jobs], how="horizontal")
+    counts = named.group_by("job_class", "class_source").agg(jobs=pl.len())
+    return {
+        "classes": counts.sort("job_class", "class_source", nulls_last=True),
+        "jobs": listed if chosen == EVERY_CLASS else listed.filter(job_class=chosen),
+    }
 
 
 def hours_of_telemetry(folder: str) -> pl.DataFrame:

@@ -104,7 +104,7 @@ def test_user_rules_take_the_place_of_the_shipped(rules_of):
     jobs = jobs_of(
         {"job_name": "FINE-tune7b", "gpus": 2.0}, {"job_name": "finetuned", "gpus": 2.0}, {"gpus": 2.0}
     )
-    assert classify(jobs, rules)["by_rule"].to_list() == ["fine-tuning", None, None]
+    assert classify(jobs, rules)["job_class"].to_list() == ["fine-tuning", None, None]
 
 
 def jobs_of(*rows, **columns):
@@ -133,7 +133,7 @@ def jobs_of(*rows, **columns):
 def test_words_stand_alone_and_case_does_not_count(rules_of, name, word, holds):
     jobs = jobs_of({"job_name": name}).with_columns(pl.col("job_name").cast(pl.String))
     rules = rules_of(one_rule(f"job_name: ['{word}']"))
-    assert classify(jobs, rules)["by_rule"].to_list() == ["evaluation" if holds else None]
+    assert classify(jobs, rules)["job_class"].to_list() == ["evaluation" if holds else None]
 
 
 @settings(max_examples=60, deadline=None)
