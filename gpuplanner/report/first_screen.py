@@ -63,8 +63,8 @@ def first_screen(
     )
     lower = f'<div class="by-team">{_teams(one, period)}</div><div class="monday">{_monday(one, links)}</div>'
     return (
-        f'{_shown_cards(one, how)}{_shortage(one)}<div class="pair pictures">{pictures}</div>'
-        f'<div class="pair lower">{lower}</div>{_announced(projects)}{missing}{_sure(one, doubts)}'
+        f'<div class="decision">{_shown_cards(one, how)}{_shortage(one)}<div class="pair pictures">{pictures}</div>'
+        f'<div class="pair lower">{lower}</div>{_announced(projects)}{missing}{_sure(one, doubts)}</div>'
     )
 
 

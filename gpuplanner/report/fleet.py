@@ -20,6 +20,8 @@ LONGEST_NAME = 8
 MOST_BOXES = 64
 BOXES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """GPUs that one box may stand for."""
+MAX_NODE_COLUMNS, FLEET_COLUMNS = 8, 16
+"""GPUs in a row of a node, and in a row of a fleet whose nodes are not drawn."""
 WHOLE = "whole"
 
 
@@ -79,6 +81,7 @@ def _by_node(kinds: dict[Kind, list[str]], board: GpuModel | None, *, single: bo
     A row is a node, or, of many, all nodes that hold the same.
     """
     short = _told_apart([name for names in kinds.values() for name in names])
+    columns = min(max(sum(count for _, count in kind) for kind in kinds), MAX_NODE_COLUMNS)
     captions: dict[str, list[Kind]] = {}
     for kind in kinds:
         alone = kind[0][0] if len(kind) == 1 else ""
@@ -94,7 +97,14 @@ def _by_node(kinds: dict[Kind, list[str]], board: GpuModel | None, *, single: bo
             for name in kinds[kind] if single else kinds[kind][:1]:
                 label = short[name] if single else f"× {len(kinds[kind]):,}"
                 full = f' title="{safe(name)}"' if label != name else ""
-                yield f'<div class="row"><span{full}>{safe(label)}</span><div>{boxes}</div></div>'
+                yield (
+                    f'<div class="row"><span class="label"{full}>{safe(label)}</span>{_grid(boxes, columns)}</div>'
+                )
+
+
+def _grid(boxes: str, columns: int) -> str:
+    """A grid of GPUs with a number of columns."""
+    return f'<div class="gpus" style="--columns:{columns}">{boxes}</div>'
 
 
 def _told_apart(names: Sequence[str]) -> dict[str, str]:
@@ -125,8 +135,8 @@ def _by_layout(one: Decision, board: GpuModel | None) -> Iterator[str]:
         where = f" on {safe(nodes_words(part.nodes))}" if part.nodes else ""
         total = shown(one, f"layouts.{place}.gpus")
         yield f"<p><b>{total} × {safe(layout_words(part.layout))}</b>{where}</p>"
-        boxes = _gpu(part.layout, board) * max(round(part.gpus / unit), 1)
-        yield f'<div class="row loose"><div>{boxes}</div></div>'
+        boxes = _grid(_gpu(part.layout, board) * max(round(part.gpus / unit), 1), FLEET_COLUMNS)
+        yield f'<div class="row loose">{boxes}</div>'
 
 
 def _resting(one: Decision) -> str:
@@ -134,9 +144,9 @@ def _resting(one: Decision) -> str:
     rest = max(one.fleet_gpus - one.gpus, 0)
     if not rest:
         return ""
-    boxes = '<i class="gpu rests"></i>' * max(round(rest / _box(one)), 1)
+    boxes = _grid('<div class="gpu rests"></div>' * max(round(rest / _box(one)), 1), FLEET_COLUMNS)
     word = "GPUs rest" if rest > 1 else "GPU rests"
-    return f'<p><b>{shown(one, "resting_gpus")} {word}</b></p><div class="row loose"><div>{boxes}</div></div>'
+    return f'<p><b>{shown(one, "resting_gpus")} {word}</b></p><div class="row loose">{boxes}</div>'
 
 
 def _share(gpus: int, nodes: int, place: int) -> int:
@@ -150,7 +160,7 @@ def _box(one: Decision) -> int:
 
 def _gpu(layout: str, board: GpuModel | None) -> str:
     if layout == WHOLE or board is None or not board.memory_slices:
-        return '<i class="gpu whole"></i>'
+        return '<div class="gpu whole"></div>'
     parts, end = [], 0
     for _, profile, start, size in placement_table(board, [layout]).sort("start").rows():
         parts += [("", start - end)] if start > end else []
@@ -158,14 +168,14 @@ def _gpu(layout: str, board: GpuModel | None) -> str:
         end = start + size
     parts += [("", board.memory_slices - end)] if end < board.memory_slices else []
     cells = "".join(_slice(name, size) for name, size in parts)
-    return f'<i class="gpu" title="{safe(layout_words(layout))}">{cells}</i>'
+    return f'<div class="gpu" title="{safe(layout_words(layout))}">{cells}</div>'
 
 
 def _slice(name: str, size: int) -> str:
     if not name:
-        return f'<u style="flex:{size}" class="none"></u>'
+        return f'<div class="slice none" style="flex:{size}"></div>'
     kind = name.split(".")[0]
-    return f'<u style="flex:{size}" class="g{kind[0]}">{safe(kind) if size > 1 else ""}</u>'
+    return f'<div class="slice g{kind[0]}" style="flex:{size}"><span>{safe(kind)}</span></div>'
 
 
 def _board(name: str | None) -> GpuModel | None:

@@ -20,7 +20,7 @@ from gpuplanner import plot
 from gpuplanner._optional import import_optional
 from gpuplanner.export.headings import heading, unit_of
 from gpuplanner.files import write_atomically
-from gpuplanner.report.section import Section
+from gpuplanner.report.section import Section, section_css
 from gpuplanner.report.words import as_json, localised, safe, told, words_on
 from gpuplanner.units import three_figures
 
@@ -239,7 +239,7 @@ def render_page(
         refresh="" if refresh_s is None else f'<meta http-equiv="refresh" content="{refresh_s:.0f}">\n',
         title=safe(title),
         header=_header(title, subtitle, decision, badge, body_html),
-        style=(_HERE / "page.css").read_text("utf-8"),
+        style=section_css() + (_HERE / "page.css").read_text("utf-8"),
         nav=nav,
         body=body_html,
         rests=safe(_named(list(provenance))),

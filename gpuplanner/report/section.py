@@ -16,27 +16,11 @@ FRAGMENT = "application/vnd.gpuplanner.fragment+html"
 
 _SPEC = re.compile(r'<script type="application/json">.*?</script>', re.DOTALL)
 _STILL = re.compile(r"</?noscript>")
-_ROOT = re.compile(r":root \{.*?\}", re.DOTALL)
-_SCREEN = re.compile(r"/\* FIRST SCREEN.*?/\* END OF FIRST SCREEN \*/", re.DOTALL)
 _CHART = re.compile(
     r'<div class="chart"[^>]*><script type="application/json">(.*?)</script>.*?</noscript></div>', re.DOTALL
 )
 _FOLD = re.compile(r"<details><summary><h2>.*?</summary>", re.DOTALL)
 _HEADING = re.compile(r"<h2>.*?</h2>\s*", re.DOTALL)
-_LOOK = """<style>
-.gpuplanner section { border: 0; }
-.gpuplanner figure { margin: .6em 0; }
-.gpuplanner h3 { margin: .8em 0 .2em; }
-.gpuplanner table { margin: .4em 0 .8em; border-collapse: collapse; }
-.gpuplanner caption { text-align: left; font-weight: 600; padding-bottom: .3em; }
-/* Stronger than the rules of JupyterLab. */
-.gpuplanner.gpuplanner table :is(th, td) { text-align: left; vertical-align: top; padding: .25em .6em; }
-.gpuplanner.gpuplanner table .number { text-align: right; }
-.gpuplanner .note { border-left: 4px solid #00558a; background: #f5f7fa; padding: .6em 1em; }
-.gpuplanner summary { cursor: pointer; color: #00558a; }
-.gpuplanner .scroll { overflow-x: auto; }
-.gpuplanner img { max-width: 100%; }
-</style>"""
 
 
 class Section(str):
@@ -46,16 +30,14 @@ class Section(str):
 
     Examples
     --------
-    >>> Section("<p>a</p>")._repr_mimebundle_()["text/html"]
-    '<p>a</p>'
+    >>> '<div class="gpuplanner"><p>a</p></div>' in Section("<p>a</p>")._repr_mimebundle_()["text/html"]
+    True
     """
 
     __slots__ = ()
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        still = _STILL.sub("", _SPEC.sub("", self))
-        look = _look() if 'id="the-decision"' in still else ""
-        return {FRAGMENT: str(self), "text/html": look + still}
+        return {FRAGMENT: str(self), "text/html": still(self)._repr_html_()}
 
 
 @dataclass(frozen=True)
@@ -68,7 +50,7 @@ class Text:
     html: str
 
     def _repr_html_(self) -> str:
-        return f'{_LOOK}<div class="gpuplanner">{self.html}</div>'
+        return f'<style>\n{section_css()}</style><div class="gpuplanner">{self.html}</div>'
 
 
 def still(section: Section) -> Text:
@@ -79,7 +61,7 @@ def still(section: Section) -> Text:
     >>> still(Section("<p>a</p>"))
     Text(html='<p>a</p>')
     """
-    return Text(section._repr_mimebundle_()["text/html"])
+    return Text(_STILL.sub("", _SPEC.sub("", section)))
 
 
 def parts(section: Section) -> list[Text | dict[str, object]]:
@@ -125,10 +107,6 @@ def show(section: Section) -> None:
 
 
 @functools.cache
-def _look() -> str:
-    """The rules of the page for its first screen, which a notebook has not."""
-    css = (Path(__file__).parent / "page.css").read_text("utf-8")
-    root, screen = _ROOT.search(css), _SCREEN.search(css)
-    assert root is not None, "page.css has its colours at the top"
-    assert screen is not None, "page.css marks the rules of the first screen"
-    return f"<style>\n{root[0]}\n{screen[0]}\n.cards dd {{ margin: 0; }}\n.number {{ text-align: right; }}\n</style>"
+def section_css() -> str:
+    """The rules of what a page and a notebook share, all under the class ``gpuplanner``."""
+    return (Path(__file__).parent / "section.css").read_text("utf-8")

@@ -98,8 +98,8 @@ class Decided:
 
         def shown(one: Comparison | FleetCompared) -> str:
             if isinstance(one, Comparison):
-                return still(decided(one)).html
-            return still(decided_fleet(one)).html
+                return still(decided(one))._repr_html_()
+            return still(decided_fleet(one))._repr_html_()
 
         return BoardsPanel(fleet.pools, found, shown)
 

@@ -12,6 +12,9 @@ import urllib.request
 
 import pytest
 
+from tests.browser.layout import check_decision, decision_boxes
+from tests.browser.test_notebook import DECISION, write_decision_notebook
+
 pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 
@@ -39,6 +42,16 @@ def served(tmp_path):
     finally:
         server.terminate()
         server.wait(timeout=20)
+
+
+@pytest.mark.parametrize("width", [1280, 1600])
+def test_decision_keeps_its_layout(served, chromium, tmp_path, quick, width):
+    wait_for(served)
+    write_decision_notebook(tmp_path / "nb", quick)
+    page = chromium.new_page(viewport={"width": width, "height": 1400})
+    page.goto(f"http://127.0.0.1:{served}/voila/render/{DECISION}?token=local", wait_until="commit")
+    check_decision(decision_boxes(page), gpus_per_node=8)
+    page.close()
 
 
 def wait_for(port: int) -> None:

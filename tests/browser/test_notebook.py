@@ -10,17 +10,20 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import fastexcel
 import nbformat
 import pytest
 
 from gpuplanner.inbox import write_dataset
+from gpuplanner.scenario import Scenario
+from tests.browser.layout import check_decision, decision_boxes, same_picture, show_alone
 from tests.study.test_fleet import MIXED, TWO_BOARDS, made
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 WHAT_IF, EXPLORE, COSTS = "03_static_vs_dynamic.ipynb", "01_demand_and_phases.ipynb", "06_cost_review.ipynb"
-BOARDS = "03_two_boards.ipynb"
+BOARDS, DECISION, REPORT = "03_two_boards.ipynb", "decision.ipynb", "monthly_report.ipynb"
 TOKEN = "local"
 MINUTES = 1
 TEAM, PRICE, TERM = 1, 0, 1
@@ -42,10 +45,12 @@ def lab_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def lab(root, lab_folder):
+def lab(root, lab_folder, quick):
     """Address of a notebook in JupyterLab, by name; its settings and workspaces are thrown away."""
     home, folder = lab_folder.parent, lab_folder
-    shutil.copy(root / "notebooks" / EXPLORE, folder)
+    for name in (EXPLORE, REPORT):
+        shutil.copy(root / "notebooks" / name, folder)
+    write_decision_notebook(folder, quick)
     write_dataset(made(MIXED, TWO_BOARDS), home / "two")
     for name, of, data in (
         (WHAT_IF, WHAT_IF, "sample"),
@@ -77,6 +82,15 @@ def lab(root, lab_folder):
         shutil.rmtree(home, ignore_errors=True)
 
 
+def write_decision_notebook(folder: Path, scenario: Scenario) -> None:
+    """A notebook of one cell that displays the decision of a scenario."""
+    (folder / "quick.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
+    source = "import gpuplanner as gp\n\ngp.decide(gp.Scenario.from_yaml('quick.yaml')).decision"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, folder / DECISION)
+
+
 def wait_for(address: str) -> None:
     for _ in range(120):
         try:
@@ -95,7 +109,8 @@ def opened(chromium, lab):
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("request", lambda request: _note(request.url, strangers))
 
-    def run_all(name: str):
+    def run_all(name: str, width: int = 1280, height: int = 1400):
+        page.set_viewport_size({"width": width, "height": height})
         page.goto(lab(name), wait_until="commit")
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=600_000)
         page.wait_for_selector(
@@ -111,6 +126,27 @@ def opened(chromium, lab):
     assert faults == []
     assert strangers == []
     page.close()
+
+
+def test_decision_keeps_its_layout(opened):
+    check_decision(decision_boxes(opened(DECISION)), gpus_per_node=8)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [1280, 1600])
+@pytest.mark.parametrize("name", [DECISION, WHAT_IF, REPORT])
+def test_decision_looks_as_on_a_page_without_jupyterlab(opened, chromium, name, width):
+    page = opened(name, width=width, height=2400)
+    here = decision_boxes(page)
+    check_decision(here, gpus_per_node=8)
+    alone = show_alone(page, chromium)
+    there = decision_boxes(alone)
+    assert len(here["parts"]) == len(there["parts"])
+    for box, other in zip(here["parts"], there["parts"], strict=True):
+        assert box == pytest.approx(other, abs=1)
+    page.add_style_tag(content=".Toastify { display: none; }")
+    assert same_picture(page, alone)
+    alone.close()
 
 
 @pytest.mark.long

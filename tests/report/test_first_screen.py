@@ -180,7 +180,7 @@ def test_a_screen_shows_all_that_it_has_to_say():
         assert words in unescape(re.sub(r"<[^>]*>", "", screen)), words
     assert screen.count('class="gpu whole"') == 8
     assert screen.count('class="gpu rests"') == 4
-    assert screen.count('class="g4"') == screen.count('class="g3"') == 4
+    assert screen.count('class="slice g4"') == screen.count('class="slice g3"') == 4
 
 
 def test_the_badge_warns_of_what_was_left_out_and_of_thin_data():
