@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 Record = TypeVar("Record")
 _SIMPLE: Mapping[Any, type] = {str: str, bool: bool, int: Integral, float: Real}
-"""What a field of each of these types may hold; one of numbers null as well, which is what no number is written as."""
+"""What a field of each of these types may hold; a float may be null, which is how NaN is written."""
 
 
 def to_plain(value: object, decimals: int | None = None) -> Any:  # noqa: ANN401 - anything JSON holds
@@ -50,7 +50,8 @@ def to_plain(value: object, decimals: int | None = None) -> Any:  # noqa: ANN401
 def of_plain(kind: type[Record], value: object) -> Record:
     """The record that :func:`to_plain` wrote, by the types of its fields; keys that it does not have are passed over.
 
-    Raises ``KeyError`` or ``TypeError`` where something is missing, or is a text for a number or the like.
+    A null is NaN where a number has to stand. Raises ``KeyError`` or ``TypeError`` where something is missing, or is a
+    text for a number or the like.
     """
     return _typed(kind, value)  # type: ignore[no-any-return]
 
@@ -83,6 +84,8 @@ def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a type, and what sta
         return tuple(_typed(part, one) for part, one in zip(inside, value, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {key: _typed(inside[1], one) for key, one in _mapping(value).items()}
+    if kind is float and value is None:
+        return math.nan
     if kind in _SIMPLE and not _fits(kind, value):
         text = f"{str(value)[:40]!r} where {kind.__name__} is expected"
         raise TypeError(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,6 +97,23 @@ def three_figures(value: float) -> str:
         text = f"{value:.3g}"
         text = text.replace("e-0", "e-") if "e" in text else text
     return text.replace("-", "\N{MINUS SIGN}")
+
+
+NO_FIGURE = "–"
+"""What stands for a figure that nobody measured, or that does not exist: missing is not zero."""
+
+
+def figure_text(value: float | Decimal | None, form: str = "") -> str:
+    """A number in a format, by default with three figures; a dash where it is missing or not finite.
+
+    Examples
+    --------
+    >>> figure_text(1234.5, ",.0f"), figure_text(0.8381), figure_text(None), figure_text(float("nan"), ",.0f")
+    ('1,234', '0.838', '–', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return NO_FIGURE
+    return format(value, form) if form else three_figures(float(value))
 
 
 def counted(number: int, word: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,7 +18,7 @@ from gpuplanner.errors import GeometryError, MissingDependencyError, OutputError
 from gpuplanner.files import Mark, read_yaml, replaced_directory, to_json, write_atomically
 from gpuplanner.names import nearest, resolve
 from gpuplanner.plain import of_plain, to_plain
-from gpuplanner.units import money, split_exactly
+from gpuplanner.units import NO_FIGURE, figure_text, money, split_exactly
 
 MARK = Mark("mark.txt", "ours")
 
@@ -51,6 +52,13 @@ def test_a_record_is_read_again_and_what_is_no_number_is_null():
     assert plain["many"][0]["share"] is None
     assert to_plain(of_plain(Outer, plain)) == plain
     assert of_plain(Outer, plain | {"beside": 1}).facts == RECORD.facts
+
+
+@pytest.mark.parametrize("share", [float("nan"), float("inf")])
+def test_what_is_no_number_is_one_that_can_be_calculated_with_when_it_is_read_again(share):
+    read = of_plain(Inner, to_plain(Inner(3, share)))
+    assert math.isnan(read.share - 1.0)
+    assert figure_text(read.share, ",.0f") == NO_FIGURE
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gpuplanner.report.words import safe
 from gpuplanner.study.decision.types import Decision, TeamRow
-from gpuplanner.units import day_text
+from gpuplanner.units import NO_FIGURE, day_text
 
 Value = str | int | float | None
 """What a figure may be; None: nobody measured it."""
 Form = Callable[[str | int | float], str]
 
-MISSING = "–"
-"""What stands for a figure that nobody measured: missing is not zero."""
 SHORT_WAIT_MIN = 120.0
 """Minutes from which a wait is said in hours."""
 LAYOUTS_IN_A_SENTENCE = 2
@@ -167,8 +165,8 @@ def shown(one: Decision, name: str, form: Form = count) -> str:
     '<data data-of="saving.value" value="">–</data>'
     """
     value = value_of(one, name)
-    if value is None:
-        return f'<data data-of="{name}" value="">{MISSING}</data>'
+    if value is None or value != value:
+        return f'<data data-of="{name}" value="">{NO_FIGURE}</data>'
     return f'<data data-of="{name}" value="{safe(str(value))}">{safe(form(value))}</data>'
 
 

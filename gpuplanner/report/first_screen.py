@@ -11,7 +11,6 @@ import polars as pl
 from gpuplanner import plot
 from gpuplanner.report import page
 from gpuplanner.report.figures import (
-    MISSING,
     NOBODY,
     OF_ALL,
     TEAMS,
@@ -27,7 +26,7 @@ from gpuplanner.report.figures import (
 from gpuplanner.report.fleet import fleet_picture
 from gpuplanner.report.words import safe
 from gpuplanner.study.decision.types import PEAKS, Decision
-from gpuplanner.units import NOT_IN_SIGHT
+from gpuplanner.units import NO_FIGURE, NOT_IN_SIGHT
 
 LEFT_OUT = 0.01
 """Share of the GPU-hours that may be left out before the badge warns."""
@@ -281,7 +280,7 @@ def _teams(one: Decision, period: str) -> str:
         f'<th scope="col" class="number">{name}</th>' for name in columns
     )
     unknown = any(row.idle_gpu_hours is None for row in one.teams)
-    about = "; ".join(filter(None, (period, f"{MISSING} is not measured" if unknown else "")))
+    about = "; ".join(filter(None, (period, f"{NO_FIGURE} is not measured" if unknown else "")))
     when = f' <span class="about">{safe(about)}</span>' if about else ""
     return (
         f"<h3>By team{when}</h3>"
@@ -294,7 +293,7 @@ def teams_table(one: Decision) -> pl.DataFrame:
     """The table by team as it is shown, in plain words; no row where no team is known."""
     found = [
         (row.team, "" if row.team == NOBODY else count(row.jobs), count(row.held_gpu_hours),
-         "" if row.team == NOBODY else MISSING if row.idle_gpu_hours is None else count(row.idle_gpu_hours))
+         "" if row.team == NOBODY else NO_FIGURE if row.idle_gpu_hours is None else count(row.idle_gpu_hours))
         for row in one.teams
     ]  # fmt: skip
     return pl.DataFrame(

@@ -22,7 +22,7 @@ from gpuplanner.export.headings import heading, unit_of
 from gpuplanner.files import write_atomically
 from gpuplanner.report.section import Section, section_css
 from gpuplanner.report.words import as_json, localised, safe, told, words_on
-from gpuplanner.units import three_figures
+from gpuplanner.units import NO_FIGURE, figure_text
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -31,8 +31,6 @@ MAX_ROWS = 200
 """Rows of a table that reach the page; longer ones stall it. The workbook has them all."""
 LONG = 40
 """Characters from which a column of text is wrapped."""
-MISSING = "–"
-"""What stands for a missing value: missing is not zero."""
 FEWEST_WORDS = 4
 """Words of the glossary from which a page lists them."""
 ENDINGS = (".html", ".svg")
@@ -352,13 +350,11 @@ def _texts(series: pl.Series, spec: str | None) -> list[str]:
 def _text(value: object, spec: str) -> str:
     match value:
         case None:
-            return MISSING
+            return NO_FIGURE
         case bool():
             return "yes" if value else "no"
         case int() | float() | Decimal():
-            if value != value:
-                return MISSING
-            return format(value, spec).replace("-", "−") if spec else three_figures(float(value))
+            return figure_text(value, spec).replace("-", "−")
         case datetime():
             return f"{value:%Y-%m-%d %H:%M}" + (f" {value:%Z}" if value.tzinfo else "")
         case date():

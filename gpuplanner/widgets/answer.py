@@ -13,7 +13,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.frames import frontier_frame, target_in_words
 from gpuplanner.study.decision.policies import SHORT
 from gpuplanner.study.decision.record import Comparison, PolicyRow
-from gpuplanner.units import day_text
+from gpuplanner.units import NO_FIGURE, day_text, figure_text
 from gpuplanner.widgets.background import table_html
 
 LOOK = """<style>
@@ -25,7 +25,6 @@ LOOK = """<style>
 .gpuplanner-answer tbody th { text-align: left; font-weight: normal; }
 .gpuplanner-answer tbody tr:nth-child(odd) { background: rgba(128, 128, 128, .08); }
 </style>"""
-MISSING = "–"
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def answer_html(answer: PanelAnswer, pinned: PanelAnswer, *, stale: bool = False
     if (old := _figures(pinned)) != columns["as it stands"]:
         columns = {"pinned": old, "what if": _figures(answer)}
     names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
-    rows = ([name, *(figures.get(name, MISSING) for figures in columns.values())] for name in names)
+    rows = ([name, *(figures.get(name, NO_FIGURE) for figures in columns.values())] for name in names)
     one, kind = answer.found.decision, "stale" * stale
     steps = "".join(f"<li>{escape(step)}</li>" for step in one.monday)
     to_do = f"<details><summary>On Monday</summary><ol>{steps}</ol></details>" if steps else ""
@@ -96,7 +95,7 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
         "what to do": one.action.replace("_", " "),
         "GPUs on at once, at most": f"{one.gpus:,} of {one.fleet_gpus:,}",
         "saved [GPU h a week]": _between(one.saving.value, one.saving.low, one.saving.high),
-        "worth [USD a week]": _number(one.worth.usd_per_week, ",.0f"),
+        "worth [USD a week]": figure_text(one.worth.usd_per_week, ",.0f"),
         "the fleet is full, as today": _day(one.run_out.today.date),
         "the fleet is full, as recommended": _day(one.run_out.recommended.date),
     }
@@ -105,14 +104,14 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
     cells |= {
         "way": SHORT.get(row.policy, row.policy),
         "holds the limit": "yes" if row.meets_target else row.reason or "no",
-        "GPUs on [GPU h a week]": _number(row.gpu_hours, ",.0f"),
-        "added, the class that pays most [min]": _number(row.added_minutes, ",.1f"),
-        "jobs that pay [%]": _number(None if row.later_share is None else 100 * row.later_share, ",.0f"),
-        "longest [min]": _number(row.longest_min, ",.0f"),
+        "GPUs on [GPU h a week]": figure_text(row.gpu_hours, ",.0f"),
+        "added, the class that pays most [min]": figure_text(row.added_minutes, ",.1f"),
+        "jobs that pay [%]": figure_text(None if row.later_share is None else 100 * row.later_share, ",.0f"),
+        "longest [min]": figure_text(row.longest_min, ",.0f"),
     }
     for part in row.by_class:
         cells[f"{part.size_class}: late, of its limit [min]"] = (
-            f"{_number(part.late_quantile_min, ',.1f')} of {_number(part.limit_min, ',.1f')}"
+            f"{figure_text(part.late_quantile_min, ',.1f')} of {figure_text(part.limit_min, ',.1f')}"
         )
     return cells
 
@@ -120,15 +119,11 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
 def _between(mean: float | None, low: float | None, high: float | None) -> str:
     """A mean with its interval, if there is one."""
     if mean is None:
-        return MISSING
+        return NO_FIGURE
     return f"{mean:,.0f}" + (
         "" if low is None or high is None or low == high else f" ({low:,.0f} to {high:,.0f})"
     )
 
 
 def _day(when: str | None) -> str:
-    return MISSING if when is None else day_text(when)
-
-
-def _number(value: float | None, form: str) -> str:
-    return MISSING if value is None else format(value, form)
+    return NO_FIGURE if when is None else day_text(when)

@@ -13,6 +13,7 @@ import polars as pl
 from gpuplanner._optional import import_optional
 from gpuplanner.planner import Plan, PlanProblem, plan
 from gpuplanner.planner.variants import price_of_limits, with_limit
+from gpuplanner.units import NO_FIGURE
 from gpuplanner.widgets.background import BackgroundPanel, table_html
 
 
@@ -168,7 +169,7 @@ def price_html(prices: pl.DataFrame) -> str:
 
 
 def _number(value: float | None, sign: str) -> str:
-    return "–" if value is None else format(round(value, 1) + 0.0, f"{sign},.1f").replace("-", "−")
+    return NO_FIGURE if value is None else format(round(value, 1) + 0.0, f"{sign},.1f").replace("-", "−")
 
 
 def _name(limit: LimitControl, value: int) -> str:

@@ -11,6 +11,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.tenants.hours import week_hours_of
 from gpuplanner.study.tenants.quotas import SharingRules, StartHours, TeamQuota
 from gpuplanner.study.tenants.tried import SharingTried, rules_at_hand, tried_with
+from gpuplanner.units import figure_text
 from gpuplanner.widgets.background import BackgroundPanel, table_html
 
 AS_SET = "the rules as set"
@@ -142,7 +143,7 @@ def tried_html(found: SharingTried) -> str:
     headings = ["team", *(heading for heading, _ in COLUMNS.values()), "so it"]
     rows = (
         [row["team"]]
-        + ["–" if row[name] is None else f"{row[name]:{form}}" for name, (_, form) in COLUMNS.items()]
+        + [figure_text(row[name], form) for name, (_, form) in COLUMNS.items()]
         + [row["verdict"]]
         for row in found.teams.to_dicts()
     )

@@ -6,13 +6,16 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import polars as pl
 import pytest
 import typer
 
 from gpuplanner.cli.start.asking import Asker
 from gpuplanner.errors import MissingDependencyError
+from gpuplanner.inbox import write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.types import ACTIONS, BASES, CONFIDENCES
+from tests.study.test_fleet import made, nodes
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
 HEADER = "JobID|User|Account|Partition|State|Submit|Start|End|NNodes|NodeList|ReqTRES|AllocTRES"
@@ -285,3 +288,18 @@ def test_projects_are_answered_beside_the_decision(command, tmp_path):
     [answer] = decided(command, *files, "-o", tmp_path / "out", "--projects", file)["projects"]
     assert (answer["name"], answer["gpus"], answer["served"]) == ("x", 4, True)
     assert Scenario.from_yaml(tmp_path / "out" / "scenario.yaml").projects is not None
+
+
+@pytest.mark.parametrize("old", [1, "2g.10gb"])
+def test_an_old_request_that_today_s_nodes_cannot_hold_is_not_compared(command, tmp_path, old):
+    partitioned = nodes(("n1", "A100-40GB", 8)).with_columns(layouts=pl.lit(";".join(["1g.5gb:7"] * 8)))
+    today = made([("A100-40GB", "1g.5gb", hour, 3) for hour in (8, 9) for _ in range(10)], partitioned)
+    before = made([("A100-40GB", old, 5, 2)]).jobs.with_columns(job_id=pl.lit("old")).head(1)
+    folder = write_dataset(today.with_tables(jobs=pl.concat([before, today.jobs])), tmp_path / "data")
+    for _ in range(2):  # what was kept of the first run reads like it
+        code, out, err = command("start", str(folder), "--yes", "--no-page", "-o", str(tmp_path / "out"))
+        assert (code, "nan" in out, "None" in out) == (0, False, False), err
+    decision = decided(command, folder)["decision"]
+    assert all(row["minutes"] is not None for row in decision["service"]["by_class"])
+    assert sum(row["jobs"] for row in decision["service"]["by_class"]) == 60
+    assert any(text.startswith("Not compared: 1 job ") for text in decision["how_sure"])

@@ -35,6 +35,7 @@ from gpuplanner.study.decision.types import (
     TeamRow,
     Worth,
 )
+from gpuplanner.units import NO_FIGURE
 
 FORMS = {
     "saving": figures.count, "left_out_share": figures.per_cent, "gpus_hold_rate": figures.per_cent,
@@ -136,7 +137,7 @@ def checked(one, html):
     for name, value, text in told:
         expected = figures.value_of(one, name)
         assert value == ("" if expected is None else str(expected)), name
-        assert text == (figures.MISSING if expected is None else form_of(name)(expected)), name
+        assert text == (NO_FIGURE if expected is None else form_of(name)(expected)), name
     return {name for name, _, _ in told}
 
 

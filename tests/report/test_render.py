@@ -20,12 +20,13 @@ from gpuplanner.export import verify_file
 from gpuplanner.files import sha256
 from gpuplanner.hardware import parse_layout
 from gpuplanner.inbox import Dataset, write_dataset
-from gpuplanner.report.figures import MISSING, value_of
+from gpuplanner.report.figures import value_of
 from gpuplanner.report.formulas import formulas, value_text
 from gpuplanner.report.render import run_notebook, write_report
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import evaluate, load_trace, open_study
 from gpuplanner.study.decision.record import Comparison
+from gpuplanner.units import NO_FIGURE
 from tests.report.test_first_screen import Figures, form_of
 
 pytestmark = pytest.mark.notebook
@@ -97,7 +98,7 @@ def test_every_figure_of_the_first_screen_has_one_value_at_every_door(report, qu
     for name, value, text in figures["page"]:
         expected = value_of(one, name)
         assert value == ("" if expected is None else str(expected)), name
-        assert text == (MISSING if expected is None else form_of(name)(expected)), name
+        assert text == (NO_FIGURE if expected is None else form_of(name)(expected)), name
     for door in (page, notebook):
         words = " ".join(re.sub(r"<[^>]*>", "", unescape(door)).split())
         for sentence in (one.sentence, *one.monday, *(row.command for row in one.missing)):

@@ -8,7 +8,8 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from gpuplanner.report.page import MISSING, table
+from gpuplanner.report.page import table
+from gpuplanner.units import NO_FIGURE
 
 
 def cell(value: object, name: str = "x", **options: object) -> str:
@@ -26,8 +27,8 @@ def cell(value: object, name: str = "x", **options: object) -> str:
         (12.345, "used_gpu_hours", "12.3"),
         (0.2512, "idle_fraction", "25.1%"),
         (-2.5, "x", "−2.5"),
-        (float("nan"), "x", MISSING),
-        (None, "x", MISSING),
+        (float("nan"), "x", NO_FIGURE),
+        (None, "x", NO_FIGURE),
         (True, "x", "yes"),
         (Decimal("10.10"), "BilledCost", "10.10"),
         (date(2026, 10, 1), "x", "2026-10-01"),

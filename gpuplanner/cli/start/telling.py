@@ -11,7 +11,7 @@ import typer
 
 from gpuplanner.cli.app import put, say
 from gpuplanner.errors import file_name, printable
-from gpuplanner.units import NOT_IN_SIGHT, counted, day_text
+from gpuplanner.units import NOT_IN_SIGHT, counted, day_text, figure_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,8 +94,8 @@ def today_line(found: Comparison) -> None:
     inferred = ", inferred from its jobs" if one.fleet_inferred else ""
     text = f"{one.fleet_gpus:,} {board}{inferred}; service from {one.base}"
     if found.today is not None and found.today.by_class:
-        worst = max(row.late_quantile_min for row in found.today.by_class)
-        text += f"; replayed, {one.service.quantile:.0%} start at most {worst:,.0f} min later than they did"
+        worst = figure_text(max(row.late_quantile_min for row in found.today.by_class), ",.0f")
+        text += f"; replayed, {one.service.quantile:.0%} start at most {worst} min later than they did"
     line("Today", text)
 
 

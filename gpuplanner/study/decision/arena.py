@@ -92,6 +92,8 @@ class Arena:
     - ``larger``: Larger profiles that may serve, where the path has it.
     - ``base``: What service is measured from.
     - ``seed``: Of the draws.
+
+    Jobs that no GPU of today can hold are not judged: ``unservable`` is their number.
     """
 
     asked: Asked
@@ -113,7 +115,9 @@ class Arena:
         self.reference_s = submit if self.base == QUEUE else asked.start_s
         carried = begun & (asked.start_s < 0)
         came = begun & (submit >= 0) & (self.ready_s >= 0) & (self.ready_s < asked.seen_s)
-        self.judged: Mask = came & ~asked.standing
+        servable = servable_requests(asked.granted, asked.fleet, larger=self.larger)
+        self.unservable = int((came & ~asked.standing & ~servable).sum())
+        self.judged: Mask = came & ~asked.standing & servable
         self.standing: Mask = begun & asked.standing
         # Who never started, though there was room at the end, was kept by something else: it is not played.
         self.played: Mask = begun | ~np.isnan(self.back.ready_s)
@@ -266,6 +270,23 @@ class Arena:
         which = which & self.judged
         added = trial.late_s[0, which] - self.today.late_s[0, which]
         return float(np.mean(added > LATER_S)) if which.any() else 0.0
+
+
+def servable_requests(
+    requests: NodeRequests, fleet: NodeFleet, *, larger: Sequence[Sequence[int]] | None
+) -> Mask:
+    """Whether each request can start on an empty fleet, as its GPUs are partitioned: an array of shape (n_requests,).
+
+    `larger` lists for each profile the larger ones that may serve in its place.
+    """
+    kinds = np.column_stack([requests.profile, requests.total, requests.nodes])
+    _, first, kind = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+    begin_s = 2.0 * np.arange(len(first), dtype=np.float64)
+    second = np.ones(len(first), np.float64)
+    # One after another: each finds the fleet empty.
+    alone = replace(requests.take(first), ready_s=begin_s, submit_s=begin_s, run_s=second, limit_s=second)
+    started = played(alone, fleet, larger=larger).start_s
+    return np.asarray(~np.isnan(started)[kind.reshape(-1)])
 
 
 def order_statistic(values: NDArray[np.float64], quantile: float) -> float:

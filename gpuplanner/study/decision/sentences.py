@@ -235,6 +235,9 @@ def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]
         yield f"It also holds where jobs on smaller slices run as slowly as they may, {slower - 1:.0%} longer."
     if found.times > 1.0:
         yield f"It also holds with {found.times - 1:.0%} more jobs."
+    if found.arena.unservable:
+        jobs = counted(found.arena.unservable, "job")
+        yield f"Not compared: {jobs} with a request for GPUs or MIG instances that today's nodes do not have."
     if found.arena.back.oversubscribed:
         jobs = counted(found.arena.back.oversubscribed, "job")
         yield f"{jobs} started where by this record there was no room."

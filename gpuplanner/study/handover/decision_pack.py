@@ -20,6 +20,7 @@ from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.future.drains import drain_of
 from gpuplanner.study.past.history import History, history
+from gpuplanner.units import figure_text
 
 MARK = Mark(MANIFEST, "gpuplanner export 1")
 FOLDER = "export"
@@ -119,8 +120,8 @@ def _touched(decision: Decision) -> Iterator[str]:
     later = [one for one in decision.service.by_class if one.added_minutes >= 0.5]
     for one in later:
         yield (
-            f"Jobs of {one.size_class}: {decision.service.quantile:.0%} of them start at most {one.minutes:,.0f} min "
-            f"late, today {one.today_minutes:,.0f}."
+            f"Jobs of {one.size_class}: {decision.service.quantile:.0%} of them start at most "
+            f"{figure_text(one.minutes, ',.0f')} min late, today {figure_text(one.today_minutes, ',.0f')}."
         )
     if not later:
         yield "Nobody: jobs of every size start as soon as today."
