@@ -230,7 +230,7 @@ def _energy(found: Comparison) -> str:
     names = (
         "policy",
         "off_gpu_hours",
-        "idle_gpu_hours",
+        "saved_kwh",
         "energy_kwh",
         "energy_kwh_low",
         "energy_kwh_high",
@@ -241,8 +241,8 @@ def _energy(found: Comparison) -> str:
         return ""
     return page.table(
         table,
-        caption="Energy of a week at the building's meter, and its carbon: what is off draws nothing, idle is not busy",
-        headings={"policy": "way to run"},
+        caption="Energy of a week at the building's meter, and its carbon: today's, less what GPUs that are off save",
+        headings={"policy": "way to run", "off_gpu_hours": "GPU-hours off", "saved_kwh": "saved [kWh]"},
     )
 
 

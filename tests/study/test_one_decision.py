@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from gpuplanner.scenario import Scenario
 from gpuplanner.study import open_study
 from gpuplanner.study.decision.frames import class_table, frontier_frame, hours_table, policy_table
+from gpuplanner.study.decision.record import compared
 from gpuplanner.study.findings import findings
 from gpuplanner.study.future.money import money
 from gpuplanner.study.handover.workbooks import notes
@@ -39,6 +41,18 @@ def test_what_is_saved_is_what_the_tables_tell_apart(study: Study):
     for row in hours:
         assert row["busy_gpu_hours"] + row["idle_gpu_hours"] == pytest.approx(row["gpu_hours"])
         assert row["gpu_hours"] == rows[row["policy"]]["gpu_hours"]
+
+
+@pytest.mark.parametrize("path", ["slurm", "operator"])  # one powers nodes down, the other cannot
+def test_electricity_is_one_figure(quick: Scenario, path):
+    found = compared(quick.but(path=path))
+    rows = {row["policy"]: row for row in policy_table(found).to_dicts()}
+    today, best, kwh = rows["today"], rows[found.winner], found.decision.worth.kwh_per_week
+    assert (kwh > 0) == (path == "slurm")
+    assert found.decision.saving.value > 0
+    assert (today["saved_kwh"], best["saved_kwh"]) == (0.0, pytest.approx(kwh, abs=1e-5))
+    assert today["energy_kwh"] - best["energy_kwh"] == pytest.approx(kwh, abs=1e-5)
+    assert best["off_gpu_hours"] == (found.decision.saving.value if kwh else 0.0)
 
 
 def test_where_nothing_is_saved_no_figure_says_otherwise(study: Study):

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpuplanner.cost import PowerModel, carbon_factor, gpu_kwh
+from gpuplanner.cost import RangedAmount, carbon_factor
 from gpuplanner.export import FleetRules
 from gpuplanner.files import to_json
 from gpuplanner.plain import of_plain, rounded, to_plain
@@ -23,11 +23,12 @@ from gpuplanner.study.decision.compare import Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide
 from gpuplanner.study.decision.policies import MEANINGS
 from gpuplanner.study.decision.projects import ProjectAnswer, answered
-from gpuplanner.study.decision.types import DECIMALS, HELD_BACK, Decision
-from gpuplanner.study.decision.worth import worth_for
-from gpuplanner.study.future.money import energy_of_week, power_of
+from gpuplanner.study.decision.types import DECIMALS, HELD_BACK, TODAY, Decision
+from gpuplanner.study.decision.worth import electricity_kwh, powered_down_hours, worth_for
+from gpuplanner.study.future.money import energy_of_week, power_of, pue_of
+from gpuplanner.study.past.history import history
 from gpuplanner.study.stages import shelved, stage
-from gpuplanner.units import GRAMS_PER_KILOGRAM, HOURS_PER_WEEK, SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.units import GRAMS_PER_KILOGRAM, SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 FRONTIER_POINTS = 5
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
@@ -54,8 +55,10 @@ class PolicyRow:
     - ``policy``, ``meaning``: Its name, and what it does.
     - ``gpu_hours``, ``gpu_hours_promised``: GPU-hours on, a week, on the days kept back and on those tuned on; None
       where it is out.
-    - ``gpu_kwh``: Energy of the GPUs alone, a week.
-    - ``busy_gpu_hours``: Of these, held by jobs.
+    - ``off_gpu_hours``: GPU-hours a week of the saving in which GPUs draw no power.
+    - ``saved_kwh``: Electricity a week that they save, as the decision counts it.
+    - ``energy_kwh``, ``carbon_kg``: Energy of a week at the building's meter: that of today's fleet less what is saved.
+    - ``busy_gpu_hours``: Of the GPU-hours on, held by jobs.
     - ``most_gpus``: GPUs on at once, at most.
     - ``late_mean_min``, ``added_minutes``, ``later_share``, ``longest_min``: How late jobs start on average; the
       largest difference to today over classes and the mean; the share of jobs that start later than under today's own
@@ -74,9 +77,8 @@ class PolicyRow:
     meaning: str
     gpu_hours: float | None = None
     gpu_hours_promised: float | None = None
-    gpu_kwh: float | None = None
     off_gpu_hours: float | None = None
-    idle_gpu_hours: float | None = None
+    saved_kwh: float | None = None
     energy_kwh: float | None = None
     energy_kwh_low: float | None = None
     energy_kwh_high: float | None = None
@@ -183,7 +185,6 @@ def comparison_of(answer: Answer) -> Comparison:
     decision, found = answer.decision, answer.contest
     if found is None:
         return Comparison(decision, decision.service.quantile, 0.0)
-    law = power_of(found.known.fleet)
     days = int(found.earlier_days.sum())
     zero = found.asked.zero
     split = zero + timedelta(days=days) if found.confidence == HELD_BACK else zero
@@ -191,8 +192,8 @@ def comparison_of(answer: Answer) -> Comparison:
         decision=answer.decision,
         quantile=found.arena.quantile,
         minutes=found.arena.minutes,
-        today=_row(found, found.today, law),
-        policies=tuple(_row(found, one, law) for one in found.judged),
+        today=_row(found, found.today),
+        policies=tuple(_row(found, one) for one in found.judged),
         frontier=tuple(_frontier(found)),
         tuned_from=zero.isoformat(),
         judged_from=split.isoformat(),
@@ -213,9 +214,10 @@ def priced(scenario: Scenario, found: Comparison) -> Comparison:
     decision = found.decision
     if decision.action == "unknown":
         return found
-    today = None if found.today is None else _with_energy(scenario, found.today, decision.fleet_gpus)
-    policies = tuple(_with_energy(scenario, one, decision.fleet_gpus) for one in found.policies)
-    found = dataclasses.replace(found, today=today, policies=policies)
+    if found.today is not None:
+        energy = _todays_energy(scenario, found.today)
+        rows = (_with_energy(scenario, one, found, energy) for one in found.rows)
+        found = dataclasses.replace(found, today=next(rows), policies=tuple(rows))
     freed = decision.fleet_gpus - decision.gpus
     gpus, ahead = decision.fleet_gpus, decision.run_out
     worth = worth_for(scenario, decision.saving, freed=freed, fleet_gpus=gpus, run_out=ahead)
@@ -223,19 +225,32 @@ def priced(scenario: Scenario, found: Comparison) -> Comparison:
     return dataclasses.replace(found, decision=dataclasses.replace(decision, worth=worth))
 
 
-def _with_energy(scenario: Scenario, row: PolicyRow, fleet_gpus: int) -> PolicyRow:
-    """The row with the energy and carbon of its week, by the state of the GPUs."""
-    if row.gpu_hours is None or row.busy_gpu_hours is None:
+def _todays_energy(scenario: Scenario, today: PolicyRow) -> RangedAmount | None:
+    """Energy of a week of today's fleet at the building's meter [kWh]; None without the power of its GPUs."""
+    hours = today.gpu_hours or 0.0
+    busy = min(today.busy_gpu_hours or 0.0, hours)
+    return energy_of_week(scenario, busy_gpu_hours=busy, idle_gpu_hours=hours - busy)
+
+
+def _with_energy(
+    scenario: Scenario, row: PolicyRow, found: Comparison, today: RangedAmount | None
+) -> PolicyRow:
+    """The row with the energy and carbon of its week: today's, as the jobs are the same, less what is saved."""
+    if row.gpu_hours_promised is None or found.today is None or found.today.gpu_hours_promised is None:
         return row
-    busy = min(row.busy_gpu_hours, row.gpu_hours)
-    idle, off = row.gpu_hours - busy, max(fleet_gpus * HOURS_PER_WEEK - row.gpu_hours, 0.0)
-    week = energy_of_week(scenario, busy_gpu_hours=busy, idle_gpu_hours=idle)
-    if week is not None:
-        kg = week.value * carbon_factor(scenario.carbon_region).gco2e_per_kwh / GRAMS_PER_KILOGRAM
+    saved = found.today.gpu_hours_promised - row.gpu_hours_promised
+    if row.policy == found.winner != TODAY and found.decision.saving.value is not None:
+        saved = found.decision.saving.value
+    off = powered_down_hours(scenario, max(saved, 0.0))
+    kwh = electricity_kwh(power_of(history(scenario).fleet), off, pue_of(scenario))
+    row = dataclasses.replace(row, off_gpu_hours=off, saved_kwh=kwh)
+    if today is not None and kwh is not None:
+        value, low, high = (max(side - kwh, 0.0) for side in (today.value, today.low, today.high))
+        kg = value * carbon_factor(scenario.carbon_region).gco2e_per_kwh / GRAMS_PER_KILOGRAM
         row = dataclasses.replace(
-            row, energy_kwh=week.value, energy_kwh_low=week.low, energy_kwh_high=week.high, carbon_kg=kg
+            row, energy_kwh=value, energy_kwh_low=low, energy_kwh_high=high, carbon_kg=kg
         )
-    return rounded(dataclasses.replace(row, off_gpu_hours=off, idle_gpu_hours=idle), DECIMALS)
+    return rounded(row, DECIMALS)
 
 
 @shelved(
@@ -252,7 +267,7 @@ def comparison(scenario: Scenario) -> Comparison:
     return priced(scenario, played(scenario))
 
 
-def _row(found: Contest, one: JudgedWay, law: PowerModel | None) -> PolicyRow:
+def _row(found: Contest, one: JudgedWay) -> PolicyRow:
     arena, trial = found.arena, one.trial
     if trial is None:
         return PolicyRow(one.policy, MEANINGS[one.policy], reason=one.reason)
@@ -272,10 +287,6 @@ def _row(found: Contest, one: JudgedWay, law: PowerModel | None) -> PolicyRow:
         meaning=MEANINGS[one.policy],
         gpu_hours=one.hours_per_week,
         gpu_hours_promised=one.promised_per_week,
-        gpu_kwh=None if law is None else gpu_kwh(
-            law, powered_gpu_hours=one.hours_per_week, resident_gpu_hours=min(busy, one.hours_per_week),
-            active_gpu_hours=min(busy, one.hours_per_week),
-        ),
         busy_gpu_hours=busy,
         most_gpus=arena.most_gpus(trial),
         late_mean_min=float(late[np.isfinite(late)].mean()) / SECONDS_PER_MINUTE if len(late) else 0.0,

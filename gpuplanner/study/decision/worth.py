@@ -71,7 +71,7 @@ def worth_of(
     # What other work runs in is not off.
     off = 0.0 if value_freed_at is not None else off
     pue = parameter("pue").value if pue is None else pue
-    kwh = _kwh(power, off, pue)
+    kwh = electricity_kwh(power, off, pue)
     none = f"No saving is stated: {(saving.reason or 'there is none').rstrip('.')}"
     owned = _electricity(off, power, kwh, pue, usd_per_kwh)
     rented = _rent(hours, price, billing_step_s, rentals_per_week)
@@ -116,15 +116,21 @@ def worth_for(
     """
     known = history(scenario)
     owned_as = scenario.ownership or stated_ownership(known.trace.inventory)
-    able = scenario.abilities(known.fleet.board)
-    off = None if gone or able.switches_nodes or able.returns == RETURNED else 0.0
+    off = saving.value or 0.0 if gone else powered_down_hours(scenario, saving.value or 0.0)
     return worth_of(
         saving, gpus_freed_at_peak=max(freed, 0), fleet_gpus=fleet_gpus, ownership=owned_as,
         power=power_of(known.fleet), usd_per_kwh=per_kwh_of(scenario, known, "USD"),
         price=price_of(scenario, known.fleet), value_freed_at=scenario.value_freed_at,
-        idle_gpu_hours_per_week=off, returnable=scenario.returnable, pue=scenario.pue or None,
+        idle_gpu_hours_per_week=max(off, 0.0), returnable=scenario.returnable, pue=scenario.pue or None,
         next_purchase=None if run_out is None else _purchase(scenario, known, run_out),
     )  # fmt: skip
+
+
+def powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> float:
+    """GPU-hours of a saving in which GPUs draw no power: all where nodes are switched or returned and stay idle."""
+    able = scenario.abilities(history(scenario).fleet.board)
+    stops = able.switches_nodes or able.returns == RETURNED
+    return saved_gpu_hours if stops and scenario.value_freed_at is None else 0.0
 
 
 def _purchase(scenario: Scenario, known: History, run_out: RunOut) -> NextPurchase:
@@ -241,8 +247,11 @@ def _check(freed: int, fleet: int, stated: dict[str, float | None]) -> None:
         raise ScenarioError(message("worth", "figures not below 0", got, "Change them."))
 
 
-def _kwh(power: PowerModel | None, off: float, pue: float) -> float | None:
-    """Energy that GPUs would have drawn idle. Hosts are left out: what they draw idle has no source."""
+def electricity_kwh(power: PowerModel | None, off: float, pue: float) -> float | None:
+    """Energy [kWh] that GPUs would have drawn idle in the hours that they are off.
+
+    Hosts are left out: their idle power has no source.
+    """
     if not off:
         return 0.0
     if power is None:
