@@ -55,6 +55,19 @@ def test_electricity_is_one_figure(quick: Scenario, path):
     assert best["off_gpu_hours"] == (found.decision.saving.value if kwh else 0.0)
 
 
+def test_next_steps_are_all_there_and_the_condition_comes_before_the_change(quick: Scenario):
+    one = compared(quick.but(path="operator", policies="static_mig")).decision
+    partitioned = [part for part in one.layouts if part.layout != "whole"]
+    assert len(partitioned) > 2
+    condition, *changes, drain, again = one.monday
+    assert condition.endswith(f"gpuplanner hints {quick.data}")
+    assert [f"cut {part.gpus} GPU{'s' * (part.gpus > 1)} as {part.layout}" for part in partitioned] == [
+        step.partition(" on ")[0] for step in changes
+    ]
+    assert drain.startswith("drain n")
+    assert again.endswith(f"gpuplanner start {quick.data}")
+
+
 def test_where_nothing_is_saved_no_figure_says_otherwise(study: Study):
     none = replace(study.decision.saving, value=None, low=None, high=None, reason="nothing is set free")
     worth = replace(study.decision.worth, usd_per_week=None)

@@ -132,43 +132,43 @@ def nodes_text(part: LayoutOnNodes) -> str:
 
 
 def _monday(one: Decision, found: Contest, *, quota: bool, jobs: int) -> Iterator[str]:
-    """At most three steps, the one that everything else waits for first."""
-    steps = []
+    """All steps in their order; what has to hold before nodes are repartitioned comes before that."""
+    data = found.scenario.data
     if quota:
-        steps.append(
+        yield (
             f"look at quotas, limits and dependencies: {counted(jobs, 'job')} waited over "
             f"{found.arena.minutes:g} minutes although their GPUs were free"
         )
-    data = found.scenario.data
     if one.action == "buy":
         more = one.gpus - one.fleet_gpus
         there = "it is" if more == 1 else "they are"
-        steps.append(f"order {counted(more, 'GPU')}, or move work elsewhere until {there} there")
-    elif one.action == "give_back":
-        kept = {name for part in one.layouts for name in part.nodes}
-        gone = (
-            [name for name in found.asked.nodes.names if name not in kept] if found.asked.nodes.named else []
+        yield f"order {counted(more, 'GPU')}, or move work elsewhere until {there} there"
+    knobs = _knobs(found, one.policy)
+    if knobs.get("requests") == RIGHTSIZED:
+        yield (
+            "agree with teams that jobs request the profile that they need, as the figures depend on it: "
+            f"gpuplanner hints {data}"
         )
-        if gone:
-            named = nodes_text(LayoutOnNodes("", 0, tuple(gone)))
-            steps.append(f"drain {named} and let {'it' if len(gone) == 1 else 'them'} rest")
-        if REST in WAYS[one.policy].levers:
-            knobs = _knobs(found, one.policy)
-            steps.append(
-                f"let nodes rest after {knobs['idle_minutes']} minutes without work, and keep "
-                f"{knobs.get('idle_nodes_kept', knobs.get('whole_nodes_kept', 0))} idle ones on"
-            )
     if one.action in ("cut", "give_back") and one.policy != STATIC_WHOLE:
         for part in one.layouts:
             what, where = counted(part.gpus, "GPU"), nodes_text(part) or "nodes of one pool"
             if part.layout == CUT_BY_JOBS:
-                steps.append(f"let {found.able.who} cut {what} as jobs ask, on {where}")
+                yield f"let {found.able.who} cut {what} as jobs ask, on {where}"
             elif part.layout != "whole":
-                steps.append(f"cut {what} as {part.layout} on {where}")
-    if _knobs(found, one.policy).get("requests") == "rightsized":
-        steps.append(f"tell teams what their jobs could ask for: gpuplanner hints {data}")
-    steps.append(f"look again in a week: gpuplanner start {data}")
-    yield from steps[:3] if len(steps) <= 3 else [*steps[:2], steps[-1]]
+                yield f"cut {what} as {part.layout} on {where}"
+    if one.action == "give_back":
+        kept = {name for part in one.layouts for name in part.nodes}
+        named = found.asked.nodes.names if found.asked.nodes.named else ()
+        gone = tuple(name for name in named if name not in kept)
+        if gone:
+            them = "it" if len(gone) == 1 else "them"
+            yield f"drain {nodes_text(LayoutOnNodes('', 0, gone))} and let {them} rest"
+        if REST in WAYS[one.policy].levers:
+            yield (
+                f"let nodes rest after {knobs['idle_minutes']} minutes without work, and keep "
+                f"{knobs.get('idle_nodes_kept', knobs.get('whole_nodes_kept', 0))} idle ones on"
+            )
+    yield f"look again in a week: gpuplanner start {data}"
 
 
 def _knobs(found: Contest, policy: str) -> dict[str, float | int | str]:

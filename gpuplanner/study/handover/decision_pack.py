@@ -132,6 +132,7 @@ def _means(rules: FleetRules) -> str:
     if rules.requests == RIGHTSIZED:
         return (
             "It holds if jobs ask for the slice that they need and not for more: `gpuplanner hints DATA` lists what to "
-            "write into which job, from the data that this was decided on; tell owners once the check below passes."
+            "write into which job, from the data that this was decided on; agree on it with owners before anything "
+            "below, and have jobs changed once the check below passes."
         )
     return "Jobs ask for what they ask for today."
