@@ -220,7 +220,8 @@ def _show_tried(found: SharingTried) -> None:
 
 SHOWN_TRIED = (
     "team", "jobs", "wait_before_min", "wait_after_min", "waited_before", "waited_after", "change", "change_low",
-    "change_high", "verdict", "lost_before", "lost_after", "stops_after", "failures_after", "never_after",
+    "change_high", "never_before", "never_after", "verdict", "lost_before", "lost_after", "stops_after",
+    "failures_after",
 )  # fmt: skip
 
 

@@ -44,7 +44,8 @@ _TRIED = {
     "lost_after": "lost after",
     "stops_after": "stops after",
     "failures_after": "failures after",
-    "never_after": "never ran after",
+    "never_before": "never start before",
+    "never_after": "never start after",
 }
 _SAID = {"tenant": "team", "why": "why its jobs waited", "next_step": "next step"}
 
@@ -123,7 +124,9 @@ def _tried(found: SharingTried) -> str:
                 found.teams.select(list(_TRIED)),
                 caption=f"{found.after} instead of {found.before}, GPU-hours a week (intervals {found.blocks})",
                 headings=_TRIED,
-                formats=dict.fromkeys(_TRIED.keys() - {"team", "jobs", "verdict", "never_after"}, ",.1f"),
+                formats=dict.fromkeys(
+                    _TRIED.keys() - {"team", "jobs", "verdict", "never_before", "never_after"}, ",.1f"
+                ),
             ),
             *(page.note(note) for note in found.notes),
         )

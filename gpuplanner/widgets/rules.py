@@ -16,7 +16,8 @@ from gpuplanner.widgets.background import BackgroundPanel, table_html
 
 AS_SET = "the rules as set"
 COLUMNS = {
-    "jobs": ("jobs", ",.0f"), "wait_before_min": ("wait before, min", ",.1f"), "wait_after_min": ("after", ",.1f"),
+    "jobs": ("jobs", ",.0f"), "never_before": ("never start before", ",.0f"), "never_after": ("after", ",.0f"),
+    "wait_before_min": ("wait before, min", ",.1f"), "wait_after_min": ("after", ",.1f"),
     "change": ("GPU h a week waited more", "+,.1f"), "lost_after": ("GPU h a week lost", ",.1f"),
     "stops_after": ("stops a week", ",.1f"),
 }  # fmt: skip

@@ -42,8 +42,11 @@ TAKEN_BACK = SharingRules(QUOTAS, stopping=Stopping(reclaim=True, restart_minute
 APART = SharingRules(tuple(TeamQuota(one.name, 8.0) for one in QUOTAS), source="apart")
 
 
-def flooded(days: int = 6) -> Arena:
-    """Two nodes of 8 GPUs; every morning a team floods the queue, and another wants a GPU every half hour."""
+def flooded(days: int = 6, largest: int = 1) -> Arena:
+    """Two nodes of 8 GPUs; every morning a team floods the queue, and another wants a GPU every half hour.
+
+    The last job of the other team wants as many GPUs as `largest` says, on both nodes.
+    """
     flood = np.repeat(DAY * np.arange(days), 60)
     meek = np.arange(600.0, days * DAY, 1800.0)
     submit = np.concatenate([flood, meek])
@@ -51,7 +54,9 @@ def flooded(days: int = 6) -> Arena:
     order = np.argsort(submit, kind="stable")
     team = np.array(["flood"] * len(flood) + ["meek"] * len(meek))[order]
     ones = np.ones(len(submit), int)
-    requests = NodeRequests(submit[order], submit[order], run[order], run[order], 0 * ones, ones, ones)
+    total, on = ones.copy(), ones.copy()
+    total[-1], on[-1] = largest, 1 + (largest > 8)
+    requests = NodeRequests(submit[order], submit[order], run[order], run[order], 0 * ones, total, on)
     fleet = NodeFleet.whole([8, 8])
     start = play(requests, fleet).start_s
     nodes = TodaysNodes(("a", "b"), (8, 8), (("gpu",) * 8,) * 2, True, False, False)
@@ -140,8 +145,22 @@ def test_a_quota_below_what_a_job_wants_keeps_it_for_ever_and_says_so():
     )
     found, by = rows(LENT, none)
     assert by["flood"]["never_after"] == by["flood"]["jobs"] == 360
-    assert by["flood"]["verdict"] == "waits more"
+    assert by["flood"]["verdict"] == "more jobs never start"
+    assert by["flood"]["wait_after_min"] is None
     assert any("'meeek' (like 'meek')" in note for note in found.notes)
+
+
+def test_one_job_that_never_starts_decides():
+    arena = flooded(largest=16)
+    sides = PlayedRules("lent", LENT), PlayedRules("apart", APART)
+    found = tried_on(arena, *sides)
+    by = {row["team"]: row for row in found.teams.to_dicts()}
+    assert (by["meek"]["never_before"], by["meek"]["never_after"]) == (0, 1)
+    assert by["meek"]["verdict"] == by[EVERYBODY]["verdict"] == "more jobs never start"
+    assert by["meek"]["wait_after_min"] == 0.0, "a wait without an end is no part of the mean"
+    assert "1 (meek) have more jobs that never start" in found.sentence
+    back = tried_on(arena, *reversed(sides)).teams
+    assert back.filter(team="meek")["verdict"].item() == "fewer jobs never start"
 
 
 def test_the_page_and_the_panel_show_what_rules_change(tmp_path):
@@ -150,7 +169,7 @@ def test_the_page_and_the_panel_show_what_rules_change(tmp_path):
     shown = Decided(Scenario(quotas=str(file)), None).sharing()._repr_html_()
     assert "quotas.yaml instead of no quotas" in shown
     assert "What is played explains the waits in the data only in part" in shown
-    assert "never ran after" in shown
+    assert "never start after" in shown
 
 
 def test_where_nobody_waited_long_nothing_is_called_unexplained():

@@ -39,10 +39,12 @@ from gpuplanner.study.tenants.quotas import (
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 EVERYBODY = "(all)"
+_WAITS = ("wait_before_min", "wait_after_min")
 WEEK_S = 7 * SECONDS_PER_DAY
 FEWEST_BLOCKS = 3
 """With fewer whole weeks, days are compared."""
 MORE, LESS, UNCLEAR, SAME = "waits more", "waits less", "no clear change", "as before"
+MORE_NEVER_START, FEWER_NEVER_START = "more jobs never start", "fewer jobs never start"
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,10 @@ class SharingTried:
     """The same jobs under two sets of rules.
 
     - ``before``, ``after``: What is compared.
-    - ``teams``: A row a team, and last one for all: its jobs; their mean wait in minutes; GPU-hours a week that they
-      waited, the change with its interval, and the verdict on that; GPU-hours a week that were held for nothing that
-      lasts, and the change with its interval; stops and failures a week; jobs that never got their GPUs.
+    - ``teams``: A row a team, and last one for all: its jobs; of those that start under both, the mean wait in minutes
+      and the GPU-hours a week that they waited, with the change and its interval; the verdict, on jobs that never
+      start where their number differs, else on that change; GPU-hours a week that were held for nothing that lasts,
+      and the change with its interval; stops and failures a week; jobs that never start.
     - ``blocks``: What intervals are over, in words.
     - ``notes``: What the figures rest on.
     """
@@ -79,11 +82,18 @@ class SharingTried:
         teams = self.teams.filter(pl.col("team") != EVERYBODY)
         everybody = self.teams.row(-1, named=True)
         parts = []
-        for verdict, words in ((MORE, "wait more"), (LESS, "wait less")):
+        for verdict, words in (
+            (MORE_NEVER_START, "have more jobs that never start"),
+            (FEWER_NEVER_START, "have fewer jobs that never start"),
+            (MORE, "wait more"),
+            (LESS, "wait less"),
+        ):
             names = (
                 teams.filter(verdict=verdict).sort(pl.col("change").abs(), descending=True)["team"].to_list()
             )
             said = f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
+            if not names and verdict in (MORE_NEVER_START, FEWER_NEVER_START):
+                continue
             parts.append(f"{len(names)}{said} {words}")
         lost = f"{everybody['lost_after']:,.1f} GPU-hours a week are lost instead of {everybody['lost_before']:,.1f}"
         return (
@@ -244,14 +254,19 @@ def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTr
                 placement="lowest" if arena.queue == "slurm" else "best",
                 larger=arena.larger,
             ),
-            asked.seen_s,
         )
         for one in (before, after)
     ]
     names = sorted(set(jobs["team"]))
     notes = [note for one in (before, after) for note in unmatched(one.rules, names)]
     found = [_row(name, sides, length, count) for name in [*names, EVERYBODY]]
-    return SharingTried(before.name, after.name, pl.DataFrame(found), blocks, tuple(dict.fromkeys(notes)))
+    return SharingTried(
+        before.name,
+        after.name,
+        pl.DataFrame(found, schema_overrides=dict.fromkeys(_WAITS, pl.Float64)),
+        blocks,
+        tuple(dict.fromkeys(notes)),
+    )
 
 
 def parts_of(seen_s: float) -> tuple[float, int, str]:
@@ -336,11 +351,10 @@ def _tiers(rules: SharingRules, team: pl.Series, own: pl.Series) -> NDArray[np.i
     return np.array([place.get(name, len(place)) if place else 0 for name in names], np.int64)
 
 
-def _what_came(jobs: pl.DataFrame, found: SharedOutcome, seen_s: float) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Waits of the judged jobs, and ends of all runs with the GPU-hours that each lost.
+def _what_came(jobs: pl.DataFrame, found: SharedOutcome) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Waits of the judged jobs, null where a job never starts, and ends of all runs with the GPU-hours that each lost.
 
-    A job that never gets its GPUs waits to the end of the observation. What the last run of a job pays for restarts and
-    checkpoints is counted when it ends.
+    What the last run of a job pays for restarts and checkpoints is counted when it ends.
     """
     stopped = found.stopped.with_columns(pl.col("request").cast(pl.Int64))
     rest = found.lost_s - np.bincount(stopped["request"], stopped["lost_s"], jobs.height)
@@ -353,8 +367,8 @@ def _what_came(jobs: pl.DataFrame, found: SharedOutcome, seen_s: float) -> tuple
         failures=pl.col("failed").fill_null(value=False).cast(pl.Float64),
     )  # fmt: skip
     never = np.isnan(found.end_s)
-    wait = np.where(never, np.clip(seen_s - jobs["ready_s"].to_numpy(), 0.0, None), found.queued_s)
-    waits = jobs.with_columns(wait_s=wait, never=never).filter("judged").select(
+    wait = pl.when(~pl.col("never")).then(pl.Series(found.queued_s))
+    waits = jobs.with_columns(never=never).with_columns(wait_s=wait).filter("judged").select(
         "team", "wait_s", "never", at_s="ready_s", waited=pl.col("wait_s") / SECONDS_PER_HOUR * pl.col("gpus")
     )  # fmt: skip
     return waits, ends
@@ -366,18 +380,25 @@ def _row(
     """The row of a team."""
     mine = pl.lit(value=True) if name == EVERYBODY else pl.col("team") == name
     waits, ends = zip(*((one.filter(mine), other.filter(mine)) for one, other in sides), strict=True)
-    both = tuple(zip(("before", "after"), waits, ends, strict=True))
+    never = [int(one["never"].sum()) for one in waits]
+    # A wait that has no end is none: what is compared are the waits of jobs that start under both.
+    ends_both = ~(waits[0]["never"] | waits[1]["never"])
+    started = [one.filter(ends_both) for one in waits]
     row: dict[str, Any] = {"team": name, "jobs": waits[0].height}
-    row |= {f"wait_{side}_min": (one["wait_s"].mean() or 0.0) / SECONDS_PER_MINUTE for side, one, _ in both}
-    row |= change_and_verdict("waited", *(a_week(one, "waited", length, count) for one in waits))
+    row |= {
+        f"wait_{side}_min": one.select(pl.col("wait_s").mean() / SECONDS_PER_MINUTE).item()
+        for side, one in zip(("before", "after"), started, strict=True)
+    }
+    row |= change_and_verdict("waited", *(a_week(one, "waited", length, count) for one in started))
+    if never[0] != never[1]:
+        row["verdict"] = MORE_NEVER_START if never[1] > never[0] else FEWER_NEVER_START
     row |= _changed("lost_", "lost", *(a_week(one, "lost", length, count) for one in ends))
-    for side, one, other in both:
+    for side, other in zip(("before", "after"), ends, strict=True):
         row |= {
             f"{kind}_{side}": float(a_week(other, kind, length, count).mean())
             for kind in ("stops", "failures")
         }
-        row[f"never_{side}"] = int(one["never"].sum())
-    return row
+    return row | {"never_before": never[0], "never_after": never[1]}
 
 
 def a_week(table: pl.DataFrame, column: str, length: float, count: int) -> NDArray[np.float64]:
