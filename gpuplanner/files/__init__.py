@@ -3,7 +3,7 @@
 from gpuplanner.files.folder import held_directory, replaced_directory, spare_room
 from gpuplanner.files.leftovers import kept_aside
 from gpuplanner.files.lock import sole_writer
-from gpuplanner.files.manifest import MANIFEST, Mark
+from gpuplanner.files.manifest import MANIFEST, Mark, is_intact
 from gpuplanner.files.place import require_file
 from gpuplanner.files.single import write_atomically
 from gpuplanner.files.text import read_text, read_yaml, sha256, sha256_of_all, to_json, to_yaml
@@ -12,6 +12,7 @@ __all__ = [
     "MANIFEST",
     "Mark",
     "held_directory",
+    "is_intact",
     "kept_aside",
     "read_text",
     "read_yaml",

@@ -95,6 +95,12 @@ def read_manifest(folder: Path) -> tuple[str, dict[str, Written]] | None:
     return (kind, {**files, MANIFEST: Written(None, None)}) if isinstance(kind, str) else None
 
 
+def is_intact(folder: Path) -> bool:
+    """Whether all files that the manifest of a folder lists are there as they were written."""
+    told = read_manifest(folder)
+    return told is not None and all(each.still_in(folder / name) for name, each in told[1].items())
+
+
 def files_of_ours(folder: Path, mark: Mark) -> dict[str, Written]:
     """Name, with ``/``, → what we wrote under it, in a folder of this kind or an older one; else nothing."""
     marks = (mark, *mark.older)

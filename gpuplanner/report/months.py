@@ -16,7 +16,7 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.errors import GpuPlannerError, MissingDependencyError, ScenarioError, message
-from gpuplanner.files import sha256, sole_writer, to_json, write_atomically
+from gpuplanner.files import MANIFEST, is_intact, sha256, sole_writer, to_json, write_atomically
 from gpuplanner.report.mail import report_mail
 from gpuplanner.report.recurring.chain import (
     DONE,
@@ -204,9 +204,13 @@ class _Month:
         return kept if same or len(kept) == len(known.steps) else []
 
     def _intact(self, step: StepRecord) -> bool:
-        return all(
-            (self.out / name).is_file() and sha256(self.out / name) == of for name, of in step.outputs.items()
-        )
+        """Whether the files of a step, and those that its manifests list, are there as they were written."""
+        places = [self.out / name for name in step.outputs]
+        if not all(place.is_file() for place in places):
+            return False
+        if [sha256(place) for place in places] != list(step.outputs.values()):
+            return False
+        return all(is_intact(place.parent) for place in places if place.name == MANIFEST)
 
     def _tell_standing(self, known: MonthRecord, now: MonthRecord) -> None:
         since = [

@@ -319,6 +319,25 @@ def test_an_output_that_is_gone_is_made_again_alone(half_year, works, tmp_path):
     assert works.done["2026-01", "report"] == 1
 
 
+@pytest.mark.parametrize("gone", ["2026-01/index.html", "teams/2026-01/scorecard.csv"])
+def test_a_month_whose_page_is_gone_is_made_again(half_year, works, tmp_path, gone):
+    run(half_year, SIX[:2], tmp_path)
+    before = files(tmp_path)
+    (tmp_path / gone).unlink()
+    _, told = run(half_year, SIX[:2], tmp_path)
+    assert files(tmp_path) == before
+    assert "2026-01: stands" not in told
+    assert "2026-02: stands" in told
+
+
+def test_a_month_whose_page_somebody_changed_does_not_stand(half_year, works, tmp_path):
+    run(half_year, SIX[:1], tmp_path)
+    (tmp_path / "2026-01/index.html").write_text("changed by hand")
+    with pytest.raises(OutputError, match=r"'index\.html', changed since"):
+        run(half_year, SIX[:1], tmp_path)
+    assert (tmp_path / "2026-01/index.html").read_text() == "changed by hand"
+
+
 def test_two_runs_at_once(half_year, works, tmp_path):
     with sole_writer(tmp_path / "out"):
         held = {}
