@@ -1,1 +1,1 @@
-"""Job lists on whole GPUs under research orders: what ``gpuplanner simulate --jobs`` runs."""
+"""Job lists on whole GPUs under research orders."""
