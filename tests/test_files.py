@@ -254,7 +254,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path: Path):
 
 
 def test_a_link_to_a_file_stays_a_link_and_rights_stay(tmp_path: Path):
-    (tmp_path / "real.txt").write_text("old")
+    write_atomically(tmp_path / "real.txt", lambda path: path.write_text("old"))
     (tmp_path / "real.txt").chmod(0o640)
     (tmp_path / "link.txt").symlink_to("real.txt")
     write_atomically(tmp_path / "link.txt", lambda path: path.write_text("new"))
@@ -472,8 +472,8 @@ def test_only_what_a_run_of_ours_left_is_swept(tmp_path: Path):
     replace(tmp_path / "out", "new")
     write_atomically(tmp_path / "a.txt", lambda path: path.write_text("whole"))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        ".other.gpuplanner-abcdefgh", ".out.gpuplanner-ABCDEFGH", ".out.gpuplanner-abcdefgh", ".out.notes",
-        "a.txt", "out",
+        ".a.txt.gpuplanner", ".other.gpuplanner-abcdefgh", ".out.gpuplanner-ABCDEFGH", ".out.gpuplanner-abcdefgh",
+        ".out.notes", "a.txt", "out",
     ]  # fmt: skip
 
 

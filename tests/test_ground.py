@@ -110,8 +110,7 @@ def test_unknown_name_is_refused_with_the_nearest():
 
 
 def test_failed_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
+    path = write_atomically(tmp_path / "a.txt", lambda place: place.write_text("old"))
 
     def half(temporary: Path) -> None:
         temporary.write_text("ne")
@@ -120,7 +119,7 @@ def test_failed_write_leaves_the_old_file(tmp_path):
     with pytest.raises(RuntimeError):
         write_atomically(path, half)
     assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".a.txt.gpuplanner", "a.txt"]
 
 
 def full_disk(_: Path) -> None:
@@ -128,8 +127,7 @@ def full_disk(_: Path) -> None:
 
 
 def test_full_disk_is_explained_and_changes_nothing(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
+    path = write_atomically(tmp_path / "a.txt", lambda place: place.write_text("old"))
     with pytest.raises(OutputError, match="No space left on device"):
         write_atomically(path, full_disk)
     assert path.read_text() == "old"

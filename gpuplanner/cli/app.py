@@ -113,9 +113,11 @@ class Exit(IntEnum):
 
 def main() -> None:
     """Run the command line and turn errors into one line and an exit code."""
+    from gpuplanner.files import overwriting
+
     register_commands(*sys.argv[1:2])
     warnings.formatwarning = _one_line
-    with ended_by_sigterm():
+    with ended_by_sigterm(), overwriting(False):
         _run()
 
 

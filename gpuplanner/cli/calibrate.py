@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Given, Json, ScenarioPath, drawable, takes
+from gpuplanner.cli.options import Given, Json, Overwrite, ScenarioPath, drawable, takes
 from gpuplanner.cli.show import show, show_frame
 
 
@@ -26,6 +26,7 @@ def calibrate(
             help="Draw simulated beside observed waits: .html, a page of its own, or .svg, a picture.",
         ),
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Serve the jobs again as they came, hold simulated against observed waits, and name what the rest is made of."""

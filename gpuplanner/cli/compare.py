@@ -13,6 +13,7 @@ from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import (
     Given,
     Json,
+    Overwrite,
     Quiet,
     ScenarioPath,
     WorkersAsked,
@@ -56,6 +57,7 @@ def compare(
         ),
     ] = False,
     workers: WorkersAsked = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -276,6 +278,7 @@ def fairness(
             "when they are used up, intervals between checkpoints.",
         ),
     ] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

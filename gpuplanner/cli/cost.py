@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Given, Json, Quiet, ScenarioPath, takes
+from gpuplanner.cli.options import Given, Json, Overwrite, Quiet, ScenarioPath, takes
 from gpuplanner.cli.show import show, show_frame
 from gpuplanner.units import money_text
 
@@ -84,6 +84,7 @@ def cost(
             help="Ledger that 'report --ledger' keeps: also say what was promised, what came, and why they differ.",
         ),
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

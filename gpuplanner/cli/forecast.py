@@ -12,7 +12,16 @@ from zoneinfo import ZoneInfo
 import typer
 
 from gpuplanner.cli.app import app, say
-from gpuplanner.cli.options import Given, Json, Quiet, ScenarioPath, WorkersAsked, takes, workers_of
+from gpuplanner.cli.options import (
+    Given,
+    Json,
+    Overwrite,
+    Quiet,
+    ScenarioPath,
+    WorkersAsked,
+    takes,
+    workers_of,
+)
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
@@ -96,10 +105,16 @@ def forecast(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write every judged fold as Parquet.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Forecast the demand for each profile, with the past error of every model; --backtest: from many origins."""
+    from gpuplanner.files import require_file
+
+    for file in (out, paths):
+        if file is not None:
+            require_file(file, inputs=[scenario])
     asked = given.scenario(scenario)
     instant = _instant(at, asked.tz)
     if back:
@@ -302,9 +317,8 @@ def _instant(text: str | None, zone: str) -> datetime | None:
 def _write(path: Path | None, table: object, quiet: bool) -> None:
     if path is None:
         return
-    from gpuplanner.files import require_file, write_atomically
+    from gpuplanner.files import write_atomically
 
-    require_file(path)
     frame: pl.DataFrame = table()  # type: ignore[operator]
     write_atomically(path, frame.write_parquet)
     if not quiet:

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Json, Out, Quiet, SmallestGroup, Tz, WorkersAsked, drawable, workers_of
+from gpuplanner.cli.options import (
+    Json,
+    Out,
+    Overwrite,
+    Quiet,
+    SmallestGroup,
+    Tz,
+    WorkersAsked,
+    drawable,
+    workers_of,
+)
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
@@ -161,15 +171,19 @@ def describe(
         ),
     ] = None,
     smallest_group: SmallestGroup = 0,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Say what a folder holds: jobs and where their time went, telemetry, bills, nodes, series; and what is wrong."""
     from gpuplanner import study
+    from gpuplanner.files import require_file
     from gpuplanner.study.past.quality import data_quality
 
     if smallest_group and job_class is not None:
         text = "--class goes without --smallest-group: a job is one person's"
         raise typer.BadParameter(text)
+    if chart is not None:
+        require_file(chart)
     if hours is not None:
         _write_hours(folder, hours)
     told = study.describe(folder, smallest_group=smallest_group, nodes=nodes, job_class=job_class)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuplanner.files import allow_overwriting
 from gpuplanner.knobs import knobs_of
 from gpuplanner.scenario import Scenario
 
@@ -46,6 +47,13 @@ Out = Annotated[Path, typer.Option("-o", "--out", help="Folder or file to write.
 Tz = Annotated[str | None, typer.Option("--tz", help="Zone of naive times in the source.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of everything random.")]
 SmallestGroup = Annotated[int, of_row("smallest_group", metavar="N", min=0)]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace files that gpuplanner did not write.", callback=allow_overwriting,
+        expose_value=False,
+    ),
+]  # fmt: skip
 Quiet = Annotated[bool, typer.Option("--quiet", help="No talk on stderr.")]
 WorkersAsked = Annotated[
     str | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuplanner.cli.app import Exit, app, say
-from gpuplanner.cli.options import Json, Quiet
+from gpuplanner.cli.options import Json, Overwrite, Quiet
 from gpuplanner.cli.show import show
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def pack(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write the bin of each item here, as CSV.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Given, Json, Out, Quiet, takes
+from gpuplanner.cli.options import Given, Json, Out, Overwrite, Quiet, takes
 from gpuplanner.cli.problem import plan_exit, plan_figures, plan_file, plan_pools, show_choices
 from gpuplanner.cli.services import (
     Latencies,
@@ -67,6 +67,7 @@ def plan(
             help="Also hold today's fleet against policies at equal service: half a minute the first time.",
         ),
     ] = True,
+    overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
     services: Services = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Given, Json
+from gpuplanner.cli.options import Given, Json, Overwrite
 from gpuplanner.cli.show import show, show_frame
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def size(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="File to write, with --table or --learn.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Size a job before it runs: memory from model and tool, with a bound that says how sure it is, and plans."""
@@ -266,12 +267,12 @@ def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -
     from gpuplanner.sizing.predict import predict_table
     from gpuplanner.sizing.predict.reading.rows import READ
 
+    if out is not None:
+        require_file(out, inputs=[path])
     rows = _read(path)
     for name in rows.columns:
         if name not in READ and (near := [one for one in nearest(name, READ) if one not in rows.columns]):
             say(f"column {name} is not read: is {near[0]} meant?")
-    if out is not None:
-        require_file(out, inputs=[path])
     found = predict_table(rows, model)
     if out is not None:
         write_csv_safe(out, found)

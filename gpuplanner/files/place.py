@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpuplanner.files.faults import cannot_write, explained
+from gpuplanner.files.ours import require_ours, require_outside_datasets
 
 OWN_FOLDER = "a folder of its own"
 
@@ -48,6 +49,7 @@ def require_folder(path: str | Path) -> Path:
     gpuplanner.errors.OutputError: cannot write .: expected a folder of its own; got the current folder. ...
     """
     place = place_of(path)
+    require_outside_datasets(path, place)
     todo = "Name a new folder inside it with -o; nothing was changed."
     for stands, what in ((Path.cwd(), "the current folder"), (Path.home(), "the home folder")):
         stands = stands.resolve()
@@ -62,7 +64,7 @@ def require_folder(path: str | Path) -> Path:
     return place
 
 
-def require_file(path: str | Path, *, inputs: Iterable[str | Path] = ()) -> Path:
+def require_file(path: str | Path, *, inputs: Iterable[str | Path] = (), guarded: bool = True) -> Path:
     """The place of a file that a run may put in place of an older one; to be asked before long work.
 
     Parameters
@@ -71,6 +73,9 @@ def require_file(path: str | Path, *, inputs: Iterable[str | Path] = ()) -> Path
         Where the file shall stand.
     inputs : iterable of str or Path
         Files that the run reads: none of them may be the one that is replaced.
+    guarded : bool
+        Refuse a file that gpuplanner did not write, unless :func:`overwriting` says otherwise. False is for records
+        that are read, and so checked, before they are replaced.
 
     Returns
     -------
@@ -80,7 +85,8 @@ def require_file(path: str | Path, *, inputs: Iterable[str | Path] = ()) -> Path
     Raises
     ------
     OutputError
-        If a folder, a device, a pipe or an input stands there, or no folder can be above it.
+        If a folder, a device, a pipe, an input, or a file of somebody else stands there, the place is inside a
+        dataset, or no folder can be above it.
 
     Examples
     --------
@@ -105,6 +111,9 @@ def require_file(path: str | Path, *, inputs: Iterable[str | Path] = ()) -> Path
         raise cannot_write(path, got, expected="the name of a file", todo=todo)
     if any(Path(each).resolve() == place for each in inputs):
         raise cannot_write(path, "an input of this run", expected="a file of its own", todo=todo)
+    require_outside_datasets(path, place)
+    if guarded:
+        require_ours(path, place)
     return place
 
 

@@ -8,11 +8,16 @@ from pathlib import Path
 
 from gpuplanner.files.faults import explained
 from gpuplanner.files.lock import sole_writer
+from gpuplanner.files.ours import note_written
 from gpuplanner.files.place import new_file, require_file
 
 
 def write_atomically(
-    path: str | Path, write: Callable[[Path], object], *, inputs: Iterable[str | Path] = ()
+    path: str | Path,
+    write: Callable[[Path], object],
+    *,
+    inputs: Iterable[str | Path] = (),
+    guarded: bool = True,
 ) -> Path:
     """Let ``write`` fill a temporary file beside ``path``, then move it into place in one step.
 
@@ -24,6 +29,8 @@ def write_atomically(
         Gets the temporary path and writes the whole file.
     inputs : iterable of str or Path
         Files that the run reads: none of them may be the one that is replaced.
+    guarded : bool
+        As for :func:`require_file`: what gpuplanner did not write stays.
 
     Returns
     -------
@@ -34,7 +41,7 @@ def write_atomically(
     ------
     OutputError
         If the folder cannot be written or the disk is full, another run writes the file, a folder or a device
-        stands there, or an input. What stood at ``path`` is untouched.
+        stands there, an input, or a file of somebody else. What stood at ``path`` is untouched.
 
     Examples
     --------
@@ -44,13 +51,15 @@ def write_atomically(
     'x'
     """
     path = Path(path)
-    place = require_file(path, inputs=inputs)
+    place = require_file(path, inputs=inputs, guarded=guarded)
     with sole_writer(path):
         temporary = new_file(place)
         try:
             with explained(path, within=(temporary, place)):
                 write(temporary)
                 temporary.chmod(place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~umask())
+                if guarded:
+                    note_written(place, temporary)
                 temporary.replace(place)
         finally:
             temporary.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.files import Mark, kept_aside
+from gpuplanner.files import DATASET_FORMAT, Mark, kept_aside
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset, Scan, Stated
 from gpuplanner.inbox.core.kept_files import (
     REMEDY,
@@ -36,7 +36,7 @@ from gpuplanner.inbox.telemetry.metric_ladder import on_one_rung, rungs
 from gpuplanner.intervals import require_zone
 from gpuplanner.schemas import TABLES
 
-FORMAT = "gpuplanner dataset 1"
+FORMAT = DATASET_FORMAT
 """Text in provenance.json by which a dataset is known."""
 _FILES = ("provenance.json", "quality.json", "rejects.parquet", *(f"{name}.parquet" for name in TABLES))
 MARK = Mark(

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -111,7 +112,7 @@ def report_months(
 
 
 def _write_text(place: Path, text: str) -> None:
-    write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"))
+    write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"), guarded=False)
 
 
 def _handed_on(chain: Chain, month: str, out: Path) -> Path | None:
@@ -293,7 +294,7 @@ class _Month:
             path.unlink()
         for path in [] if self.before is None else _beside(self.before):
             name = path.name.replace(self.before.stem, ledger.stem, 1)  # type: ignore[union-attr]
-            write_atomically(ledger.parent / name, lambda place, of=path: shutil.copyfile(of, place))  # type: ignore[misc]
+            write_atomically(ledger.parent / name, partial(shutil.copyfile, path), guarded=False)
         try:
             write_report(self.scenario, folder, inputs=[self.scenario.data], ledger=ledger)
         except BaseException:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import logging
+import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from gpuplanner.errors import (
     first_line,
     message,
 )
-from gpuplanner.files import MANIFEST, Mark, replaced_directory, to_json, write_atomically
+from gpuplanner.files import MANIFEST, Mark, remove_ours, replaced_directory, to_json, write_atomically
 from gpuplanner.names import nearest
 from gpuplanner.planner import plan_to_json
 from gpuplanner.report.cost import savings_record
@@ -114,12 +116,14 @@ def write_report(
         write_study_workbook(folder / "workbook.xlsx", study, more)
         pack_into(scenario, study.comparison, folder)
         _printed(folder)
-    out.with_suffix(".failed.ipynb").unlink(missing_ok=True)
+    remove_ours(out.with_suffix(".failed.ipynb"))
     if ledger is not None and told is not None:
-        write_atomically(ledger, told.write_parquet)
+        write_atomically(ledger, told.write_parquet, guarded=False)
     if ledger is not None and saved is not None:
         text = savings_json(saved)
-        write_atomically(savings_file(ledger), lambda place: place.write_text(text, encoding="utf-8"))
+        write_atomically(
+            savings_file(ledger), lambda place: place.write_text(text, encoding="utf-8"), guarded=False
+        )
     return study
 
 
@@ -291,8 +295,10 @@ def _subtitle(study: Study) -> str:
 def _keep(target: Path, keep: Path | None) -> str:
     if keep is None or not target.exists():
         return ""
-    keep.parent.mkdir(parents=True, exist_ok=True)
-    keep.write_bytes(target.read_bytes())
+    try:
+        write_atomically(keep, partial(shutil.copyfile, target))
+    except OutputError:
+        return ""
     return f" (the notebook with its output is kept as {keep})"
 
 

@@ -60,7 +60,7 @@ def kept_forecast(demand: pl.DataFrame, *, horizon: int, known: RunOff | None = 
     found = made(demand, horizon=horizon)
     with contextlib.suppress(OutputError):
         for frame, place in places.items():
-            write_atomically(place, getattr(found, frame).write_parquet)
+            write_atomically(place, getattr(found, frame).write_parquet, guarded=False)
     return found
 
 

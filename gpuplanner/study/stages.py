@@ -205,7 +205,7 @@ def _place(home: Path, scenario: Scenario, names: list[str]) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"))
+    write_atomically(path, lambda place: place.write_text(text, encoding="utf-8"), guarded=False)
 
 
 def _stamp(data: str) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.files import overwriting
 from gpuplanner.forecast import CANDIDATES, fold_scores, mean_scores
 from gpuplanner.report import cost, forecast
 from gpuplanner.scenario import Scenario
@@ -151,9 +152,10 @@ class MonthCosts:
         rows = pl.DataFrame(levers(found), schema={"lever": pl.String, "gpu_hours": pl.Float64}, orient="row")
         return View(cost.savings(found), rows)
 
-    def to_excel(self, path: str | Path) -> Path:
+    def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write charge lines, prices and what they sum to as a workbook for finance."""
-        return write_cost_workbook(path, self.found, locale=self.scenario.number_locale)
+        with overwriting(overwrite):
+            return write_cost_workbook(path, self.found, locale=self.scenario.number_locale)
 
     def controls(self, workbook: str | Path = "costs.xlsx") -> CostPanel:
         """Controls of month, tenant, prices, owner and terms, with a button that writes the workbook."""

@@ -12,7 +12,7 @@ from typing import Any
 from gpuplanner._optional import import_optional
 from gpuplanner._version import __version__
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import write_atomically
+from gpuplanner.files import require_file, write_atomically
 from gpuplanner.names import resolve
 from gpuplanner.report import page
 from gpuplanner.report.render import cell_text, run_notebook
@@ -32,6 +32,7 @@ def write_notebook_page(
 ) -> Path:
     """Run a notebook, a shipped one by the beginning of its name or one by its path, and write it as a page."""
     source = _found(name)
+    require_file(out, inputs=[source])
     with tempfile.TemporaryDirectory() as folder:
         ran = Path(folder) / source.name
         run_notebook(source, ran, parameters)

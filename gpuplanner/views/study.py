@@ -11,6 +11,7 @@ import polars as pl
 
 from gpuplanner import study as walk
 from gpuplanner.errors import ScenarioError, message
+from gpuplanner.files import overwriting
 from gpuplanner.report import appendix, page, tearsheet
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import first_screen, fleet_words, needs_frame, teams_table
@@ -196,9 +197,10 @@ class ShownStudy(Study):
         """Write what carries the decision out, with a workbook, and give the page that says where to begin."""
         return hand_over(self.scenario, self.comparison, folder)
 
-    def to_excel(self, path: str | Path) -> Path:
+    def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the tables as a workbook whose totals are those of the page."""
-        return write_study_workbook(path, self)
+        with overwriting(overwrite):
+            return write_study_workbook(path, self)
 
 
 def decide(scenario: Scenario) -> Decided:

@@ -10,7 +10,7 @@ from altair.typing import ChartType
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import write_atomically
+from gpuplanner.files import overwriting, write_atomically
 from gpuplanner.files.csv import write_csv_safe
 from gpuplanner.report import page
 from gpuplanner.report.section import Section, charts_of, show, still
@@ -64,30 +64,46 @@ class View:
         found: ChartType = altair.Chart.from_dict(specs[number])
         return found
 
-    def export(self, path: str | Path) -> Path:
+    def export(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write it by the ending of the name: a page (.html), or its rows (.csv, .parquet).
+
+        Parameters
+        ----------
+        path : str or Path
+            File to write.
+        overwrite : bool
+            Replace a file that gpuplanner did not write.
+
+        Returns
+        -------
+        Path
+            ``path``.
 
         Raises
         ------
         ScenarioError
             If the name ends otherwise.
+        OutputError
+            If the file cannot be written, or gpuplanner did not write the one that is there.
         """
         ending = Path(path).suffix
-        if ending == ".html":
-            return self.to_html(path)
-        if ending == ".csv":
-            return write_csv_safe(path, _flat(self.table))
-        if ending == ".parquet":
-            return write_atomically(path, self.table.write_parquet)
+        with overwriting(overwrite):
+            if ending == ".html":
+                return self.to_html(path, overwrite=overwrite)
+            if ending == ".csv":
+                return write_csv_safe(path, _flat(self.table))
+            if ending == ".parquet":
+                return write_atomically(path, self.table.write_parquet)
         text = message(
             "export of a view", "a name that ends in .html, .csv or .parquet", str(path), "Rename it."
         )
         raise ScenarioError(text)
 
-    def to_html(self, path: str | Path, *, title: str = "gpuplanner") -> Path:
+    def to_html(self, path: str | Path, *, title: str = "gpuplanner", overwrite: bool = False) -> Path:
         """Write it as a page of its own, which needs nothing else."""
         html = page.render_page(self.section, title=title, subtitle="", provenance={})
-        return write_atomically(path, lambda new: new.write_text(html, encoding="utf-8"))
+        with overwriting(overwrite):
+            return write_atomically(path, lambda new: new.write_text(html, encoding="utf-8"))
 
 
 def _flat(table: pl.DataFrame) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerError
-from gpuplanner.files import write_atomically
+from gpuplanner.files import overwriting, write_atomically
 from gpuplanner.knobs import Knob, Slider, knobs_of
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.coarse import coarse
@@ -287,10 +287,11 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self._going_back = False
         self.ask_soon()
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the scenario as the controls stand, as YAML; ``whatif(Scenario.from_yaml(path))`` begins there."""
         text = self.scenario.to_yaml()
-        return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
+        with overwriting(overwrite):
+            return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
 
     def _pin(self) -> None:
         if self.newest is not None:
@@ -307,8 +308,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.written.value = written(lambda: hand_over(answer.scenario, answer.found, place))
 
     def _keep(self) -> None:
-        place = self.save(Path("build") / f"what-if-{self.base.name.replace(' ', '-')}.yaml")
-        self.written.value = f"Written: <code>{escape(str(place))}</code>"
+        place = Path("build") / f"what-if-{self.base.name.replace(' ', '-')}.yaml"
+        self.written.value = written(lambda: self.save(place))
 
     def _reset(self) -> None:
         for name, control in self.controls.items():

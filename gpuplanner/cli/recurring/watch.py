@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Given, Json, Quiet, ScenarioPath, takes
+from gpuplanner.cli.options import Given, Json, Overwrite, Quiet, ScenarioPath, takes
 from gpuplanner.cli.show import show, show_frame
 from gpuplanner.units import SECONDS_PER_HOUR
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gpuplanner.scenario import Scenario
     from gpuplanner.study.recurring.watch import FleetLook
     from gpuplanner.study.recurring.watched import Watched
-
-PAGE = "watch.html"
 
 
 @app.command()
@@ -58,6 +56,7 @@ def watch(
             "--replay", metavar="DAYS", min=1, help="Replay the last days instead: what looking had gained."
         ),
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -69,8 +68,9 @@ def watch(
     from gpuplanner.errors import GpuPlannerError
     from gpuplanner.files import sole_writer
     from gpuplanner.plain import to_plain
-    from gpuplanner.study.recurring.watched import state_of
+    from gpuplanner.study.recurring.watched import require_free, state_of
 
+    require_free(out)
     while True:
         with sole_writer(out):
             before, after, found = state_of(out), None, None
@@ -138,12 +138,11 @@ def _looked(asked: Scenario, out: Path, before: Watched, every: int) -> tuple[Wa
 
 def _keep(state: Watched, found: FleetLook | None, out: Path, seconds: float, locale: str) -> None:
     """Page and state on the disk; the state last, so that a killed look is looked at again."""
-    from gpuplanner.files import write_atomically
     from gpuplanner.report.recurring.watch import watch_page
-    from gpuplanner.study.recurring.watched import keep
+    from gpuplanner.study.recurring.watched import PAGE, keep, write_record
 
     page = watch_page(state, refresh_s=min(seconds, 60.0), locale=locale)
-    write_atomically(out / PAGE, lambda place: place.write_text(page, encoding="utf-8"))
+    write_record(out / PAGE, page)
     keep(out, state, found)
 
 

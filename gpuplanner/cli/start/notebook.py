@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from gpuplanner.cli.app import app, put
+from gpuplanner.cli.options import Overwrite
 
 
 @app.command()
@@ -43,6 +44,7 @@ def notebook(
             "-p", "--parameter", metavar="NAME=VALUE", help="With --export: a parameter; may be repeated."
         ),
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Open the notebooks in JupyterLab, serve them without code, or write one as a page."""
     if export is not None:

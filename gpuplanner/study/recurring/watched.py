@@ -11,13 +11,15 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import to_json, write_atomically
+from gpuplanner.files import overwriting, require_file, to_json, write_atomically
 from gpuplanner.plain import of_plain, to_plain
 from gpuplanner.planner import plan_from_json, plan_to_json
 from gpuplanner.study.recurring.nodes_seen import nodes_changed
 from gpuplanner.study.recurring.watch import FleetLook, PastAdvice
 
-STATE, METRICS, PACK, LOOKS = "watch.json", "watch.prom", "pack", "looks"
+STATE, METRICS, PAGE, PACK, LOOKS = "watch.json", "watch.prom", "watch.html", "pack", "looks"
+PLANS = "????-??-??T??????Z.json"
+"""Names of the plans in the folder of looks."""
 FORMAT = "gpuplanner.watch/3"
 KEPT_LOOKS = 400
 """Looks of which the state tells one by one; all of them are in its sums."""
@@ -180,9 +182,23 @@ def keep(out: Path, state: Watched, found: FleetLook | None = None) -> None:
     open_looks = {one.file for one in state.past if one.regret is None}
     if found is not None:
         text = plan_to_json(found.planned.plan, found.planned.problem)
-        write_atomically(folder / state.past[-1].file, lambda place: place.write_text(text, encoding="utf-8"))
-    for name, text in ((METRICS, state.metrics()), (STATE, to_json({"format": FORMAT} | to_plain(state)))):
-        write_atomically(out / name, lambda place, text=text: place.write_text(text, encoding="utf-8"))  # type: ignore[misc]
-    for place in folder.glob("*.json"):
+        place = folder / state.past[-1].file
+        write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"), guarded=False)
+    write_record(out / METRICS, state.metrics())
+    write_record(out / STATE, to_json({"format": FORMAT} | to_plain(state)))
+    for place in folder.glob(PLANS):
         if place.name not in open_looks:
             place.unlink()
+
+
+def require_free(out: Path) -> None:
+    """Refuse a folder without a state in which files of others have the names that ``watch`` writes."""
+    if not (out / STATE).exists():
+        for name in (PAGE, METRICS):
+            require_file(out / name)
+
+
+def write_record(place: Path, text: str) -> None:
+    """Write a file of the folder, whose names were free when it began."""
+    with overwriting():
+        write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"))

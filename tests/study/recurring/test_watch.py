@@ -203,10 +203,10 @@ def test_a_look_killed_before_its_state_is_kept_is_looked_at_again(idle, command
     asked = ("watch", idle, "--once", "-o", str(tmp_path / "killed"), *QUICK)
     write = watched.write_atomically
 
-    def killed(path, make):
+    def killed(path, make, **how):
         if path.name == watched.STATE:
             raise KeyboardInterrupt
-        return write(path, make)
+        return write(path, make, **how)
 
     with monkeypatch.context() as during:
         during.setattr(watched, "write_atomically", killed)
