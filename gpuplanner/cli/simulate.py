@@ -11,6 +11,17 @@ from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import Json, Quiet
 from gpuplanner.cli.show import show, show_frame
 
+LABELS = {
+    "mean_completion_s": "mean completion time (s)",
+    "mean_wait_s": "mean queue wait (s)",
+    "last_end_s": "last end (s)",
+    "makespan_s": "first submission to last end (s)",
+    "utilization": "GPUs allocated (share of GPU-time)",
+    "wait_s": "queue wait (s)",
+    "completion_s": "completion time (s)",
+}
+"""What each figure of the JSON output is called in the text output."""
+
 
 @app.command()
 def simulate(
@@ -19,7 +30,7 @@ def simulate(
         typer.Argument(
             metavar="JOBS.csv",
             help="List of jobs, CSV, plain or gzip: job_id, submit_time and duration in seconds, num_gpus; "
-            "optional team and limit_s.",
+            "optional tenant and limit_s.",
         ),
     ],
     *,
@@ -49,6 +60,7 @@ def simulate(
     if as_json:
         show(summary | {"waits": waits.to_dicts()}, as_json=True)
         return
-    show(summary, as_json=False)
+    show({LABELS[name]: value for name, value in summary.items()}, as_json=False)
     put("")
-    show_frame(waits, as_json=False, title="Seconds over the jobs")
+    labelled = waits.with_columns(waits["measure"].replace_strict(LABELS))
+    show_frame(labelled, as_json=False, title="Seconds over the jobs")

@@ -15,6 +15,7 @@ LATEST_S = 1e12
 """No time in a list may be later or longer, so that sums of such times still resolve milliseconds. [s]"""
 MAX_GPUS = 10_000_000
 COLUMNS = ("job_id", "submit_time", "duration", "num_gpus")
+OPTIONAL_COLUMNS = ("tenant", "limit_s")
 COLUMN_RULES = {
     "submit_time": ("a number from 0 to 1e12", pl.col("submit_time").is_between(0, LATEST_S)),
     "duration": ("a number from 0 to 1e12", pl.col("duration").is_between(0, LATEST_S)),
@@ -40,14 +41,14 @@ def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
     ----------
     path : str or Path
         File with the columns ``job_id``, ``submit_time`` [s], ``duration`` [s] and ``num_gpus``; optional are
-        ``team`` and ``limit_s`` (time limit, which is the duration where it is missing) [s].
+        ``tenant`` and ``limit_s`` (time limit, which is the duration where it is missing) [s].
 
     Returns
     -------
     jobs : polars.DataFrame
-        ``job_id, team, submit_s, run_s, limit_s, gpus``, in order of submission, ties in the order of the file.
+        ``job_id, tenant, submit_s, run_s, limit_s, gpus``, in order of submission, ties in the order of the file.
     remarks : list of str
-        What is unusual but harmless: rows out of order, tied submissions, durations of zero.
+        Columns that are not read; rows out of order, tied submissions, durations of zero.
 
     Raises
     ------
@@ -67,20 +68,20 @@ def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
     ['rows out of order of submission: 1; sorted', "durations of zero: 1: 'a'"]
     """
     cells = _read_cells(path)
-    optional = [name for name in ("limit_s", "team") if name not in cells.columns]
+    optional = [name for name in OPTIONAL_COLUMNS if name not in cells.columns]
     rows = cells.with_columns(pl.lit(None, pl.String).alias(name) for name in optional).with_columns(
         pl.col(name).str.strip_chars().cast(pl.Float64, strict=False) for name in COLUMN_RULES
     )
     _check_rows(rows, cells, path)
     jobs = rows.select(
         "job_id",
-        pl.col("team").fill_null("-"),
+        pl.col("tenant").fill_null("-"),
         submit_s="submit_time",
         run_s="duration",
         limit_s=pl.coalesce("limit_s", "duration"),
         gpus=pl.col("num_gpus").cast(pl.Int64),
     )
-    return jobs.sort("submit_s", maintain_order=True), _remarks(jobs)
+    return jobs.sort("submit_s", maintain_order=True), _remarks(jobs, cells.columns)
 
 
 def simulate_job_list(
@@ -114,7 +115,7 @@ def simulate_job_list(
 
     Examples
     --------
-    >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "team": "t", "submit_s": [0.0, 1.0], "run_s": [60.0, 9.0],
+    >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": "t", "submit_s": [0.0, 1.0], "run_s": [60.0, 9.0],
     ...                      "limit_s": [60.0, 9.0], "gpus": [8, 4]})
     >>> simulate_job_list(jobs, gpus=8, gpus_per_node=8)["start_s"].to_list()
     [0.0, 60.0]
@@ -223,7 +224,7 @@ def _find_starts(jobs: pl.DataFrame, nodes: int, gpus_per_node: int, queue: str)
     fleet = NodeFleet.whole([gpus_per_node] * nodes)
     if queue == "backfill":
         return play(requests, fleet, queue="easy").start_s
-    team = jobs["team"].rank("dense").to_numpy().astype(np.int64) - 1
+    team = jobs["tenant"].rank("dense").to_numpy().astype(np.int64) - 1
     groups = tuple(QuotaGroup() for _ in range(int(team.max()) + 1))
     sharing = Sharing(team, np.zeros(len(team), np.int64), groups, order="fair")
     return play_shared(requests, fleet, sharing, queue="easy").start_s
@@ -258,7 +259,7 @@ def _read_cells(path: str | Path) -> pl.DataFrame:
         raise TraceFormatError(text) from None
 
     missing = [name for name in COLUMNS if name not in cells.columns]
-    repeated = [name for name in (*COLUMNS, "limit_s", "team") if f"{name}_duplicated_0" in cells.columns]
+    repeated = [name for name in (*COLUMNS, *OPTIONAL_COLUMNS) if f"{name}_duplicated_0" in cells.columns]
     got = ""
     if not cells.columns:
         got = "nothing"
@@ -298,12 +299,15 @@ def _require(
         raise TraceFormatError(message(f"{path}: column {name!r}", expected, got, "Fix or drop these rows."))
 
 
-def _remarks(jobs: pl.DataFrame) -> list[str]:
-    """Describe what is unusual but harmless, with counts."""
+def _remarks(jobs: pl.DataFrame, columns: list[str]) -> list[str]:
+    """Describe columns that are not read, and rows that are unusual but harmless, with counts."""
+    unused = [name for name in columns if name not in (*COLUMNS, *OPTIONAL_COLUMNS)]
     unsorted = int((jobs["submit_s"] < jobs["submit_s"].cum_max()).sum())
     tied = jobs.height - jobs["submit_s"].n_unique()
     zero = jobs.filter(pl.col("run_s") == 0)["job_id"].to_list()
     remarks = []
+    if unused:
+        remarks.append(f"columns that are not read: {examples(unused)}")
     if unsorted:
         remarks.append(f"rows out of order of submission: {unsorted}; sorted")
     if tied:

@@ -67,17 +67,19 @@ def test_bad_lists_are_rejected_by_column_and_row(write_list, text, words):
 
 def test_gzip_optional_columns_and_remarks(tmp_path):
     path = tmp_path / "jobs.csv.gz"
-    rows = "job_id,submit_time,duration,num_gpus,team,limit_s\nb,1,5,1,y,\na,0,5,1,x,9\nz,0,0,1,x,\n"
+    rows = "job_id,submit_time,duration,num_gpus,tenant,limit_s,tier\nb,1,5,1,y,,0\na,0,5,1,x,9,1\nz,0,0,1,x,,0\n"
     path.write_bytes(gzip.compress(rows.encode()))
     jobs, remarks = read_job_list(path)
-    assert jobs.select("job_id", "team", "limit_s").rows() == [
+    assert jobs.select("job_id", "tenant", "limit_s").rows() == [
         ("a", "x", 9.0),
         ("z", "x", 0.0),
         ("b", "y", 5.0),
     ]
     assert [remark.partition(":")[0] for remark in remarks] == [
-        "rows out of order of submission", "submissions at the instant of another", "durations of zero",
+        "columns that are not read", "rows out of order of submission", "submissions at the instant of another",
+        "durations of zero",
     ]  # fmt: skip
+    assert remarks[0].endswith("'tier'")
 
 
 @pytest.mark.data
@@ -123,7 +125,7 @@ def test_starts_of_four_jobs_on_eight_gpus_by_hand(write_list, queue, starts):
 
 def test_fair_share_serves_the_team_that_used_least(write_list):
     """Team x ran for an hour; then its second job and y's first wait for the same GPUs, and y goes first."""
-    text = "job_id,submit_time,duration,num_gpus,team\na,0,3600,8,x\nb,1,60,8,x\nc,2,60,8,y\n"
+    text = "job_id,submit_time,duration,num_gpus,tenant\na,0,3600,8,x\nb,1,60,8,x\nc,2,60,8,y\n"
     jobs, _ = read_job_list(write_list(text))
     fair = simulate_job_list(jobs, gpus=8, gpus_per_node=8, queue="fair")
     assert fair["start_s"].to_list() == [0.0, 3660.0, 3600.0]
@@ -147,7 +149,9 @@ def test_the_command_prints_figures_and_a_table_of_waits(command, write_list):
     waits = printed["waits"][0]
     assert (waits["measure"], waits["p50"], waits["max"]) == ("wait_s", 99 / 2, 197)
     assert waits["p95"] == pytest.approx(99 + 0.85 * (197 - 99))
-    assert "Seconds over the jobs" in command("simulate", path, "--gpus", "8")[1]
+    text = command("simulate", path, "--gpus", "8", "--queue", "backfill")[1]
+    assert re.search(r"mean queue wait \(s\) +74\b", text)
+    assert re.search(r"queue wait \(s\) +74 +49\.5 ", text.split("Seconds over the jobs")[1])
 
 
 @pytest.mark.parametrize(
