@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import polars as pl
 import pytest
 
 from gpuplanner.metrics import mean_interval
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
 
@@ -120,3 +122,47 @@ def test_mean_wait_is_that_of_erlang_c(servers, load):
     known = mean_interval(waits, level=0.99)
     assert known.low < expected < known.high
     assert known.high - known.low < 0.2 * expected
+
+
+@pytest.mark.parametrize(
+    ("draw", "second_moment"),
+    [
+        (lambda rng, count: np.ones(count), 1.0),
+        (lambda rng, count: rng.uniform(0.0, 2.0, count), 4 / 3),
+        (lambda rng, count: rng.exponential(1.0, count), 2.0),
+        # Nine short for one long.
+        (
+            lambda rng, count: rng.exponential(np.where(rng.random(count) < 0.9, 0.5, 5.5)),
+            2 * (0.9 * 0.25 + 0.1 * 30.25),
+        ),
+    ],
+    ids=["constant", "uniform", "exponential", "hyperexponential"],
+)
+def test_mean_wait_of_one_server_is_that_of_pollaczek_and_khinchine(draw, second_moment):
+    """M/G/1: load * E[S^2] / (2 E[S] (1 - load))."""
+    jobs, warm_up, load, mean_s, waits = 30_000, 3_000, 0.6, 100.0, []
+    for replication in range(20):
+        rng = np.random.default_rng([2026, 1, replication])
+        submit_s = np.cumsum(rng.exponential(mean_s / load, jobs))
+        start_s = start_jobs_on_equal_nodes(
+            submit_s, mean_s * draw(rng, jobs), np.ones(jobs, np.int64), nodes=1, gpus_per_node=1
+        )
+        waits.append(float((start_s - submit_s)[warm_up:].mean()))
+    expected = mean_s * load * second_moment / (2 * (1 - load))
+    known = mean_interval(waits, level=0.99)
+    assert known.low < expected < known.high
+    assert known.high - known.low < 0.25 * expected
+
+
+def test_a_fleet_whose_layouts_never_change_starts_the_same_jobs_at_the_same_time():
+    """The loop over layouts and the fast path share no code; jobs are parts of a node, or full nodes."""
+    for seed in range(CASES):
+        submit_s, run_s, gpus, nodes, per_node = random_jobs(seed)
+        gpus = np.where(gpus > per_node, gpus // per_node * per_node, gpus)
+        jobs = pl.DataFrame({"submit_s": submit_s, "run_s": run_s, "gpus": gpus}).with_columns(
+            job_id=pl.int_range(pl.len()).cast(pl.String), tenant=pl.lit("t"), profile=pl.lit("gpu")
+        )
+        fleet = Fleet("H100-80GB-SXM5", nodes, per_node)
+        run = simulate(jobs, fleet, Calendar.constant({"gpu": fleet.gpus}), Rules("strict"), policy="fifo")
+        fast = start_jobs_on_equal_nodes(submit_s, run_s, gpus, nodes=nodes, gpus_per_node=per_node)
+        assert run.outcomes["first_start"].to_list() == fast.tolist(), seed

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
+from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
 from gpuplanner.simulate.job_list import read_job_list, simulate_job_list, summarize_run
 
@@ -22,6 +23,13 @@ PUBLISHED_RULES = {
     "fifo, fitting jobs pass": {"passing": True},
     "sjf, fitting jobs pass": {"passing": True, "shortest_first": True},
 }
+
+PUBLISHED_COLUMNS = {
+    "avg_jct_s": "mean_completion_s",
+    "avg_queueing_delay_s": "mean_wait_s",
+    "last_end_s": "last_end_s",
+}
+COMMAND_QUEUES = {"fifo strict": "fifo", "sjf strict": "sjf", "fifo, fitting jobs pass": "pass"}
 
 
 @pytest.fixture
@@ -82,31 +90,66 @@ def test_gzip_optional_columns_and_remarks(tmp_path):
     assert remarks[0].endswith("'tier'")
 
 
+def published_rows(folder):
+    """Rows of the reference values that do not stop running jobs, with their jobs, nodes and GPUs of each node."""
+    rows = pl.read_csv(folder / "sim" / "reference_values.csv", infer_schema=False)
+    for row in rows.filter(pl.col("policy").is_in(list(PUBLISHED_RULES))).iter_rows(named=True):
+        (source,) = (folder / "sim").glob(f"{row['input']}.csv*")
+        gpus = int(row["gpus"])
+        per_node = int(row["gpus_per_node"] or gpus)
+        yield row, read_job_list(source)[0], gpus // per_node, per_node
+
+
+def assert_published(row, jobs, start_s):
+    """The figures of a run have every digit that was published."""
+    outcomes = jobs.with_columns(start_s=start_s).with_columns(end_s=pl.col("start_s") + pl.col("run_s"))
+    summary = summarize_run(outcomes, gpus=int(row["gpus"]))
+    for published, name in PUBLISHED_COLUMNS.items():
+        digits = len(row[published].partition(".")[2])
+        assert f"{summary[name]:.{digits}f}" == row[published], (row, name)
+
+
 @pytest.mark.data
 def test_published_figures_hold_to_every_digit(public_data):
-    rows = pl.read_csv(public_data / "sim" / "reference_values.csv", infer_schema=False)
-    rows = rows.filter(pl.col("policy").is_in(list(PUBLISHED_RULES)))
-    assert rows.height >= 10
-    for row in rows.iter_rows(named=True):
-        (source,) = (public_data / "sim").glob(f"{row['input']}.csv*")
-        jobs, gpus = read_job_list(source)[0], int(row["gpus"])
-        per_node = int(row["gpus_per_node"] or gpus)
+    rows = list(published_rows(public_data))
+    assert len(rows) == 10
+    for row, jobs, nodes, per_node in rows:
         start_s = start_jobs_on_equal_nodes(
             jobs["submit_s"].to_numpy(), jobs["run_s"].to_numpy(), jobs["gpus"].to_numpy(),
-            nodes=gpus // per_node, gpus_per_node=per_node, **PUBLISHED_RULES[row["policy"]],
+            nodes=nodes, gpus_per_node=per_node, **PUBLISHED_RULES[row["policy"]],
         )  # fmt: skip
-        outcomes = jobs.with_columns(start_s=pl.Series(start_s)).with_columns(
-            end_s=pl.col("start_s") + pl.col("run_s")
-        )
-        summary = summarize_run(outcomes, gpus=gpus)
-        names = {
-            "avg_jct_s": "mean_completion_s",
-            "avg_queueing_delay_s": "mean_wait_s",
-            "last_end_s": "last_end_s",
-        }
-        for published, name in names.items():
+        assert_published(row, jobs, pl.Series(start_s))
+
+
+@pytest.mark.data
+@pytest.mark.long
+def test_a_fleet_whose_layouts_never_change_has_the_published_figures_too(public_data):
+    rows = [each for each in published_rows(public_data) if each[0]["policy"] == "fifo strict"]
+    assert len(rows) == 5
+    for row, jobs, nodes, per_node in rows:
+        fleet = Fleet("H100-80GB-SXM5", nodes, per_node)
+        calendar = Calendar.constant({"gpu": fleet.gpus})
+        full = jobs.with_columns(profile=pl.lit("gpu"))
+        run = simulate(full, fleet, calendar, Rules("strict"), policy="fifo")
+        assert_published(row, jobs, run.outcomes["first_start"])
+
+
+@pytest.mark.data
+def test_the_command_prints_the_published_figures(command, public_data):
+    path = str(public_data / "sim" / "philly_2869ce.csv")
+    rows = [
+        (row, nodes, size) for row, _, nodes, size in published_rows(public_data) if "philly" in row["input"]
+    ]
+    assert len(rows) == 3
+    for row, nodes, per_node in rows:
+        fleet = ("--gpus", str(nodes * per_node), "--gpus-per-node", str(per_node))
+        queue = COMMAND_QUEUES[row["policy"]]
+        code, out, err = command("simulate", path, *fleet, "--queue", queue, "--json")
+        assert (code, err) == (0, "")
+        printed = json.loads(out)
+        for published, name in PUBLISHED_COLUMNS.items():
             digits = len(row[published].partition(".")[2])
-            assert f"{summary[name]:.{digits}f}" == row[published], (row, name)
+            assert f"{printed[name]:.{digits}f}" == row[published], (row, name)
 
 
 @pytest.mark.parametrize(

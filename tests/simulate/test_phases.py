@@ -206,3 +206,29 @@ class TestCost:
         rules = Rules("strict", change=ChangeCost.of("A100-80GB"))
         with pytest.raises(ScenarioError, match="expected one for H100-80GB-SXM5; got A100-80GB"):
             simulate(jobs_of(("a", 0, 1, 1, "1g.10gb")), ONE, MIXED, rules, policy="p")
+
+
+def test_a_job_that_never_starts_has_a_spell_that_never_begins():
+    jobs = pl.DataFrame(
+        {
+            "job_id": ["served", "never", "stuck"],
+            "tenant": "t",
+            "submit_s": 0.0,
+            "run_s": 10.0,
+            "gpus": 1,
+            "profile": ["1g.10gb", "gpu", "1g.10gb"],
+        }
+    )
+    phases = pl.DataFrame({"job_id": "stuck", "profile": ["1g.10gb", "3g.40gb"], "run_s": [100.0, 10.0]})
+    calendar = Calendar([0.0, 50.0], ("3g.40gb:1,1g.10gb:3", "1g.10gb:7"), [[1, 0], [0, 1]])
+    run = simulate(
+        jobs, Fleet(BOARD, 1, 1), calendar, Rules("strict", substitute=False, change=ChangeCost.flat(0.0)),
+        policy="p", leave_unservable=True, phases=phases,
+    )  # fmt: skip
+    assert run.spells.select("job_id", "phase", "since_s", "start_s", "end_s", "ended").rows() == [
+        ("served", 0, 0.0, 0.0, 10.0, "finished"),
+        ("never", 0, 0.0, None, None, None),
+        ("stuck", 0, 0.0, 0.0, 100.0, "next phase"),
+        ("stuck", 1, 100.0, None, None, None),
+    ]
+    assert run.outcomes["end"].to_list() == [10.0, None, None]

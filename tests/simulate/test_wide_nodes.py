@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -171,17 +170,33 @@ def test_work_is_conserved_with_boards_of_unequal_speed(seed, way):
     assert held[done] == pytest.approx((run + outcome.lost_s + outcome.slowed_s)[done])
 
 
-def drawn_requests(draw, sizes, count):
-    submit = np.cumsum(draw.integers(0, 6, count)).astype(float)
-    run = draw.integers(1, 60, count).astype(float)
-    gpus = draw.choice(sizes, count)
-    return submit, run, gpus
-
-
-def as_jobs(submit, run, gpus, limit):
-    names = [str(row) for row in range(len(run))]
-    return pl.DataFrame({"job_id": names, "tenant": "t", "submit_s": submit, "run_s": run, "gpus": gpus,
-                         "profile": "gpu", "limit_s": limit})  # fmt: skip
+@pytest.mark.long
+@pytest.mark.parametrize("queue", ["strict", "easy"])
+def test_two_boards_are_two_schedulers_where_jobs_name_their_board(queue):
+    """All jobs at once on a fleet of two boards, and the jobs of each board alone on its node: the same starts."""
+    for seed in range(100):
+        draw = np.random.default_rng(seed)
+        submit = np.cumsum(draw.integers(0, 6, 40)).astype(float)
+        run = draw.integers(1, 60, 40).astype(float)
+        gpus = draw.choice([1, 2, 3, 4, 8], 40)
+        limit, board = run + draw.integers(0, 30, 40), draw.integers(0, 2, 40)
+        sizes = draw.integers(8, 17, 2)
+        fleet = NodeFleet(
+            ("a", "b"),
+            sizes,
+            np.diag(sizes)[:, None, :],
+            [0, 0],
+            [1.0, 1.0],
+            boards=[0, 1],
+            sliced=[False, False],
+        )
+        requests = NodeRequests(submit, submit, run, limit, board, gpus, np.ones(40))
+        together = play(requests, fleet, queue=queue)
+        for number in range(2):
+            mine = board == number
+            own = replace(requests.take(mine), profile=np.zeros(int(mine.sum()), np.int64))
+            alone = play(own, NodeFleet.whole([int(sizes[number])]), queue=queue)
+            assert together.start_s[mine].tolist() == alone.start_s.tolist()
 
 
 def test_who_consolidates_is_slowed_down_less_than_who_spreads():
