@@ -1,8 +1,8 @@
-"""Rate of the simulation engine, in CPU seconds of one process, after compilation.
+"""Rate of the simulator on lists of jobs, in CPU seconds of one process, after compilation.
 
-Run ``python benchmarks/engine.py`` (peers: ``pip install gpuplanner[bench]``). Job lists are made here from the
-recipe of the published ones; results are checked against the published values, and against each peer, while
-timing. Peers that cannot be installed are quoted from their published rates.
+Run ``python benchmarks/engine.py`` (peers: ``pip install gpuplanner[bench]``). Lists are made here from the recipe of
+the published ones; results are checked against the published values, and against each peer, while timing. Simulators
+that cannot be installed are quoted from their published rates.
 """
 
 from __future__ import annotations
@@ -16,49 +16,46 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 from peers import accasim_pool, simpy_pool
 
 from gpuplanner._optional import import_optional
-from gpuplanner.lab.gangs import GangRules, prepare, schedule
-from gpuplanner.lab.gangs.arrays import to_gangs
-from gpuplanner.lab.gangs.schedule import checked_gangs
-from gpuplanner.lab.job_lists import read_job_list
-from gpuplanner.lab.orders import ResearchRules
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
+from gpuplanner.simulate.job_list import simulate_job_list
 
-BOARD = "H100-80GB-SXM5"
-STRICT = GangRules(queue="strict")
-# Mean queueing delay of the published lists [s].
+TENANTS = 8
+# Mean queue wait of the published lists [s].
 PUBLISHED = {
-    ("syn10k", "pool"): 2106.3482,
-    ("syn100k", "pool"): 90.9630,
-    ("syn10k", "nodes"): 65956.9969,
-    ("syn100k", "nodes"): 1939.6810,
+    ("syn10k", "pool", "fifo"): 2106.3482,
+    ("syn100k", "pool", "fifo"): 90.9630,
+    ("syn10k", "nodes", "fifo"): 65956.9969,
+    ("syn100k", "nodes", "fifo"): 1939.6810,
+    ("syn10k", "nodes", "sjf"): 3723.2160,
+    ("syn10k", "pool", "pass"): 695.7123,
 }
 # Jobs per CPU second of simulators that step every second: HeliosArtifact bdaae109 and PAI 2020 7a6c496e.
-QUOTED = {("syn100k", "nodes", "fifo"): ("Helios", 578), ("syn10k", "nodes", "fifo"): ("Helios", 67)}
-QUOTED_PASS = ("PAI 2020", 155)
-HELIOS_SRTF_S = 29.0
+QUOTED = {
+    ("syn10k", "nodes", "fifo"): ("Helios", 67),
+    ("syn100k", "nodes", "fifo"): ("Helios", 578),
+    ("syn10k", "pool", "pass"): ("PAI 2020", 155),
+}
 MILLION = """
 import resource, sys, time
-from gpuplanner.lab.job_lists import read_job_list
-from gpuplanner.lab.gangs import GangRules, prepare, schedule
-from gpuplanner.simulate import Fleet
-rules = GangRules(queue="strict")
-prepare(rules)
+from gpuplanner.simulate.job_list import read_job_list, simulate_job_list
+simulate_job_list(read_job_list(sys.argv[2])[0], gpus=8192, gpus_per_node=8)
 begin = time.process_time()
 jobs, _ = read_job_list(sys.argv[1])
-outcomes = schedule(jobs, Fleet("H100-80GB-SXM5", 1024, 8), rules, policy="fifo")
-print(time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, outcomes.height)
+read = time.process_time()
+outcomes = simulate_job_list(jobs, gpus=8192, gpus_per_node=8)
+end = time.process_time()
+print(read - begin, end - read, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, outcomes.height)
 """
 FIRST_CALL = """
 import time
-from gpuplanner.lab.gangs import GangRules, prepare
-import gpuplanner.lab.gangs.queues
+import numpy as np
+from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
 begin = time.process_time()
-prepare(GangRules(queue="strict"))
+start_jobs_on_equal_nodes(np.zeros(1), np.ones(1), np.ones(1, np.int64), nodes=1, gpus_per_node=1)
 print(time.process_time() - begin)
 """
 
@@ -71,31 +68,11 @@ def synthetic(count, gpus, load=0.9):
         duration, kind = int(10 ** (1 + 4 * rng.random())), rng.random()
         previous = max(int(now), previous + 1)
         rows.append((previous, duration, 1 if kind < 0.7 else 2 if kind < 0.8 else 4 if kind < 0.9 else 8))
-    return pl.DataFrame(rows, schema=["submit_s", "run_s", "gpus"], orient="row").select(
-        pl.int_range(pl.len()).cast(pl.String).alias("job_id"),
-        pl.all(),
-        tenant=pl.lit("t"),
-        profile=pl.lit("gpu"),
+    table = pl.DataFrame(rows, schema=["submit_s", "run_s", "gpus"], orient="row")
+    return table.with_columns(pl.col("submit_s", "run_s").cast(pl.Float64)).with_columns(
+        job_id=pl.int_range(pl.len()).cast(pl.String),
+        tenant=(pl.int_range(pl.len()) % TENANTS).cast(pl.String),
         limit_s=2.0 * pl.col("run_s"),
-    )
-
-
-def sliced(count, gpus):
-    """Jobs on MIG instances over a week, filling about 70 % of the fleet's slices."""
-    rng = np.random.default_rng(42)
-    profile = rng.choice(["1g.10gb", "2g.20gb", "3g.40gb"], count, p=[0.6, 0.2, 0.2])
-    slices = 0.6 * 1 + 0.2 * 2 + 0.2 * 3
-    mean_run_s = 0.7 * gpus * 7 * 604_800 / (count * slices)
-    return pl.DataFrame(
-        {
-            "job_id": np.arange(count).astype(str),
-            "tenant": "t",
-            "submit_s": np.sort(rng.random(count) * 604_800),
-            "run_s": rng.exponential(mean_run_s, count),
-            "gpus": 1,
-            "profile": profile,
-            "sms_needed": 16.0,
-        }
     )
 
 
@@ -109,15 +86,18 @@ def least(work, repeats=3):
     return best, result
 
 
-def loop_seconds(jobs, fleet, rules):
-    """Least CPU seconds of the compiled loop alone."""
-    table, best = checked_gangs(jobs, fleet, rules), math.inf
-    for _ in range(3):
-        gangs = to_gangs(table, fleet, rules)
-        begin = time.process_time()
-        rules.run(gangs)
-        best = min(best, time.process_time() - begin)
-    return best
+def loop_seconds(jobs, nodes, gpus_per_node, **rules):
+    """Least CPU seconds of the compiled loop with its tables, from arrays to start times."""
+    columns = [jobs[name].to_numpy() for name in ("submit_s", "run_s", "gpus")]
+    seconds, _ = least(
+        lambda: start_jobs_on_equal_nodes(*columns, nodes=nodes, gpus_per_node=gpus_per_node, **rules)
+    )
+    return seconds
+
+
+def mean_wait_s(outcomes):
+    """Mean queue wait [s]."""
+    return (outcomes["start_s"] - outcomes["submit_s"]).mean()
 
 
 def python(code, *arguments, **environment):
@@ -128,93 +108,58 @@ def python(code, *arguments, **environment):
 
 
 def against_peers(lists):
-    """First come first served on one pool: loop and whole call against both peers, equal results required."""
-    print(f"{'FIFO, one pool':<20}{'loop':>9}{'schedule()':>12}{'SimPy':>9}{'AccaSim':>9}{'loop is':>10}")
+    """First come, first served on one pool: the loop and the whole call against both peers, equal results required."""
+    print(
+        f"{'FIFO, one pool':<16}{'loop':>9}{'whole':>9}{'SimPy':>9}{'AccaSim':>9}{'SimPy':>8}{'AccaSim':>9}"
+    )
     for name, (jobs, gpus) in lists.items():
-        fleet = Fleet(BOARD, 1, gpus)
-        loop = loop_seconds(jobs, fleet, STRICT)
-        whole, outcomes = least(lambda: schedule(jobs, fleet, STRICT, policy="p"))  # noqa: B023
-        simpy_s, simpy_delay = simpy_pool(jobs, gpus)
-        accasim_s, accasim_delay = accasim_pool(jobs, gpus)
-        for delay in (outcomes["queued_s"].mean(), simpy_delay, accasim_delay):
-            assert f"{delay:.4f}" == f"{PUBLISHED[name, 'pool']:.4f}", delay
-        ratio = min(simpy_s, accasim_s) / loop
-        print(f"{name:<20}{loop:>8.4f}s{whole:>11.3f}s{simpy_s:>8.2f}s{accasim_s:>8.2f}s{ratio:>9.0f}x")
-
-
-def against_quoted(lists):
-    """Nodes and other queues: rates, and ratios to quoted ones."""
-    print(f"\n{'nodes of 8, or pool':<38}{'loop':>9}{'jobs/s':>13}{'quoted':>26}")
-    cases = [(name, "nodes", GangRules(queue="strict")) for name in lists] + [
-        ("syn10k", "pool", GangRules(queue="pass"))
-    ]
-    cases += [("syn100k", "nodes", ResearchRules(queue=queue)) for queue in ("pass", "easy", "conservative")]
-    cases += [
-        ("syn100k", "nodes", ResearchRules(queue="pass", order=order))
-        for order in ("sjf", "fair", "srtf", "las")
-    ]
-    for name, where, rules in cases:
-        jobs, gpus = lists[name]
-        fleet = Fleet(BOARD, gpus // 8, 8) if where == "nodes" else Fleet(BOARD, 1, gpus)
-        prepare(rules)
-        loop = loop_seconds(jobs, fleet, rules)
-        rate, quoted = jobs.height / loop, QUOTED.get((name, where, rules.order))
-        if rules == STRICT:
-            delay = schedule(jobs, fleet, rules, policy="p")["queued_s"].mean()
-            assert f"{delay:.4f}" == f"{PUBLISHED[name, where]:.4f}"
-        elif (name, where) == ("syn10k", "pool"):
-            quoted = QUOTED_PASS
-        else:
-            quoted = None
-        beside = f"{quoted[0]} {quoted[1]}/s: {rate / quoted[1]:,.0f}x" if quoted else ""
+        loop = loop_seconds(jobs, 1, gpus)
+        whole, outcomes = least(lambda: simulate_job_list(jobs, gpus=gpus, gpus_per_node=gpus))  # noqa: B023
+        simpy_s, simpy_wait_s = simpy_pool(jobs, gpus)
+        accasim_s, accasim_wait_s = accasim_pool(jobs, gpus)
+        for wait_s in (mean_wait_s(outcomes), simpy_wait_s, accasim_wait_s):
+            assert f"{wait_s:.4f}" == f"{PUBLISHED[name, 'pool', 'fifo']:.4f}", wait_s
         print(
-            f"{name + ', ' + where + ', ' + rules.order + ' ' + rules.queue:<38}{loop:>8.4f}s{rate:>13,.0f}{beside:>26}"
+            f"{name:<16}{loop:>8.4f}s{whole:>8.4f}s{simpy_s:>8.2f}s{accasim_s:>8.2f}s"
+            f"{simpy_s / loop:>7.0f}x{accasim_s / loop:>8.0f}x"
         )
 
 
-def philly():
-    """SRTF on the published list, if it is there."""
-    path = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data")) / "sim" / "philly_2869ce.csv"
-    if not path.exists():
-        return
-    rules = ResearchRules(queue="pass", order="srtf")
-    jobs, fleet = read_job_list(path)[0], Fleet(BOARD, 16, 8)
-    loop = loop_seconds(jobs, fleet, rules)
-    whole, outcomes = least(lambda: schedule(jobs, fleet, rules, policy="srtf"))
-    assert f"{outcomes['jct_s'].mean():.4f}" == "90635.8286"
-    print(
-        f"\nSRTF on philly_2869ce: loop {loop * 1e3:.2f} ms, {HELIOS_SRTF_S / loop:,.0f}x Helios (29 s quoted);"
-        f" schedule() {whole * 1e3:.1f} ms, {HELIOS_SRTF_S / whole:,.0f}x"
-    )
+def against_quoted(lists):
+    """Every queue rule: rates of the whole call, and ratios to quoted ones."""
+    print(f"\n{'nodes of 8, or one pool':<28}{'whole':>9}{'jobs/s':>12}{'quoted':>28}")
+    cases = [(name, "nodes", queue) for name in lists for queue in ("fifo", "sjf")]
+    cases += [("syn10k", "pool", "pass")]
+    cases += [("syn100k", "nodes", queue) for queue in ("pass", "backfill", "fair")]
+    for name, where, queue in cases:
+        jobs, gpus = lists[name]
+        size = {"gpus": gpus, "gpus_per_node": 8 if where == "nodes" else gpus, "queue": queue}
+        simulate_job_list(jobs.head(10), **size)
+        seconds, outcomes = least(lambda: simulate_job_list(jobs, **size))  # noqa: B023
+        if (name, where, queue) in PUBLISHED:
+            assert f"{mean_wait_s(outcomes):.4f}" == f"{PUBLISHED[name, where, queue]:.4f}"
+        rate, beside = jobs.height / seconds, ""
+        if (name, where, queue) in QUOTED:
+            peer, quoted = QUOTED[name, where, queue]
+            beside = f"{peer} {quoted}/s: {rate / quoted:,.0f}x"
+        print(f"{f'{name}, {where}, {queue}':<28}{seconds:>8.4f}s{rate:>12,.0f}{beside:>28}")
 
 
 def million():
-    """One million jobs at load 1.02 on 1 024 nodes: the loop, and all with load and table of outcomes."""
+    """One million jobs at load 1.02 on 1,024 nodes: the loop by queue rule, and reading and simulating a file."""
     jobs = synthetic(1_000_000, 8192, 1.02)
-    loop = loop_seconds(jobs, Fleet(BOARD, 1024, 8), STRICT)
+    print("\none million jobs, 1,024 nodes of 8, load 1.02")
+    for queue, rules in (("fifo", {}), ("sjf", {"shortest_first": True}), ("pass", {"passing": True})):
+        print(f"loop, {queue:<10}{loop_seconds(jobs, 1024, 8, **rules):>8.2f} s")
+    names = {"submit_s": "submit_time", "run_s": "duration", "gpus": "num_gpus"}
+    table = jobs.select("job_id", *names).rename(names)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "million.csv"
-        names = {"submit_s": "submit_time", "run_s": "duration", "gpus": "num_gpus"}
-        jobs.select("job_id", *names).rename(names).write_csv(path)
-        seconds, gib, rows = python(MILLION, str(path))
+        whole, few = Path(folder) / "million.csv", Path(folder) / "few.csv"
+        table.write_csv(whole)
+        table.head(10).write_csv(few)
+        read, simulated, gib, rows = python(MILLION, str(whole), str(few))
     assert rows == 1_000_000
-    print(f"\none million jobs, 1 024 nodes: loop {loop:.2f} s, all {seconds:.2f} s, peak {gib:.2f} GiB")
-
-
-def instances():
-    """Static and dynamic layouts on 100 000 jobs on MIG instances."""
-    jobs, fleet = sliced(100_000, 512), Fleet(BOARD, 64, 8)
-    layouts = ("1g.10gb:7", "2g.20gb:3,1g.10gb:1", "3g.40gb:2")
-    swing = [[180 + 40 * (slot % 24 > 12), 152, 180 - 40 * (slot % 24 > 12)] for slot in range(168)]
-    calendars = {
-        "static": Calendar(np.zeros(1), layouts, [[200, 152, 160]]),
-        "168 hourly slots": Calendar(np.arange(168) * 3600.0, layouts, swing),
-    }
-    simulate(jobs.head(1), fleet, calendars["static"], Rules(queue="strict"), policy="p")
-    print("\n100 000 jobs on instances of 512 GPUs, whole call")
-    for name, calendar in calendars.items():
-        seconds, _ = least(lambda: simulate(jobs, fleet, calendar, Rules(queue="strict"), policy="p"))  # noqa: B023
-        print(f"{name:<20}{seconds:>8.3f}s")
+    print(f"command, fifo: read {read:.2f} s, simulate {simulated:.2f} s, peak {gib:.2f} GiB")
 
 
 def main():
@@ -223,13 +168,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         fresh, kept = (python(FIRST_CALL, NUMBA_CACHE_DIR=folder)[0] for _ in range(2))
     print(f"first call: {fresh:.1f} CPU s compiled afresh, {kept:.2f} CPU s from the cache on disk\n")
-    prepare(STRICT)
     lists = {"syn10k": (synthetic(10_000, 128), 128), "syn100k": (synthetic(100_000, 1024), 1024)}
+    loop_seconds(lists["syn10k"][0].head(10), 1, 128)  # compiled
     against_peers(lists)
     against_quoted(lists)
-    philly()
     million()
-    instances()
 
 
 if __name__ == "__main__":
