@@ -1,9 +1,9 @@
 """What a run amounts to: waits, utilisation, goodput, fairness and borrowing, with intervals over replications."""
 
-from gpuplanner.metrics.accounts import Scheduled, Simulated, always_on
+from gpuplanner.metrics.accounts import Simulated
 from gpuplanner.metrics.agreement import agreement, wait_quantiles
 from gpuplanner.metrics.borrowing import NOBODY, borrowing, lent_hours
-from gpuplanner.metrics.claims import Claims, claims
+from gpuplanner.metrics.claims import Claims
 from gpuplanner.metrics.finish_time import finish_time_fairness, isolated_outcomes, rho_by_tenant
 from gpuplanner.metrics.intervals import (
     Interval,
@@ -13,7 +13,6 @@ from gpuplanner.metrics.intervals import (
     student_t,
 )
 from gpuplanner.metrics.measure import job_measures, measure
-from gpuplanner.metrics.spells import spells_of
 from gpuplanner.metrics.tenants import (
     entitlements,
     jain_index,
@@ -27,12 +26,9 @@ __all__ = [
     "Claims",
     "Interval",
     "PairedChange",
-    "Scheduled",
     "Simulated",
     "agreement",
-    "always_on",
     "borrowing",
-    "claims",
     "entitlements",
     "finish_time_fairness",
     "isolated_outcomes",
@@ -44,7 +40,6 @@ __all__ = [
     "paired",
     "rho_by_tenant",
     "shares_over_time",
-    "spells_of",
     "student_t",
     "tenant_accounts",
     "tenant_pieces",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Protocol
 
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import OFF, GpuModel, parse_layout
-from gpuplanner.metrics.spells import Served
 from gpuplanner.schemas import WHOLE_GPU
 
 Window = tuple[float, float]
@@ -19,52 +17,20 @@ SERVING = ("on", "draining")
 """States in which the instances of a GPU exist."""
 
 
-class Simulated(Served, Protocol):
+class Simulated(Protocol):
     """A run: what became of the jobs and of the GPUs."""
+
+    @property
+    def outcomes(self) -> pl.DataFrame:
+        """Table ``schemas.Outcomes``."""
+
+    @property
+    def spells(self) -> pl.DataFrame:
+        """Spells of :class:`gpuplanner.simulate.Run`."""
 
     @property
     def states(self) -> pl.DataFrame:
         """``node``, ``gpu``, ``start_s``, ``end_s``, ``layout``, ``state``."""
-
-
-@dataclass(frozen=True, eq=False)
-class Scheduled:
-    """A run as measures read it.
-
-    Parameters
-    ----------
-    outcomes, states, spells : polars.DataFrame
-        As of :class:`gpuplanner.simulate.Run`; no spells where every job held its GPUs from first start to end.
-    """
-
-    outcomes: pl.DataFrame
-    states: pl.DataFrame
-    spells: pl.DataFrame | None = None
-
-
-def always_on(run: Served | pl.DataFrame, gpus: int) -> Scheduled:
-    """A run on whole GPUs that are all on from 0 to the last end, so that it can be measured.
-
-    Parameters
-    ----------
-    run : GangRun or polars.DataFrame
-        With spells; or outcomes alone, of rules that stop nobody.
-    gpus : int
-        GPUs of the fleet.
-
-    Examples
-    --------
-    >>> always_on(pl.DataFrame({"end": [60.0, 90.0]}), 2).states.rows()
-    [(0, 0, 0.0, 90.0, 'gpu', 'on'), (0, 1, 0.0, 90.0, 'gpu', 'on')]
-    """
-    outcomes = run if isinstance(run, pl.DataFrame) else run.outcomes
-    end = outcomes["end"].max() or 0.0
-    numbers = pl.int_range(gpus, dtype=pl.Int32, eager=True)
-    states = pl.select(
-        node=pl.lit(0, pl.Int32), gpu=numbers, start_s=0.0, end_s=pl.lit(end, pl.Float64),
-        layout=pl.lit(WHOLE_GPU), state=pl.lit("on"),
-    )  # fmt: skip
-    return Scheduled(outcomes, states, getattr(run, "spells", None))
 
 
 def covered(run: Simulated, window: Window | None) -> Window:

@@ -7,7 +7,6 @@ import polars as pl
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.metrics.accounts import Simulated, Window, covered, held, provided, within
-from gpuplanner.metrics.spells import spells_of
 from gpuplanner.units import hours_from_seconds
 
 BOUND_S = 10.0
@@ -93,7 +92,7 @@ QUEUEING = [
     pl.col("bounded_slowdown").mean().alias("mean_bounded_slowdown"),
     (pl.col("end").max() - pl.col("submit").min()).alias("makespan_s"),
 ]
-"""Summary of :func:`~gpuplanner.metrics.job_measures`, for a frame or a group; ``distribution`` gives more."""
+"""Summary of :func:`~gpuplanner.metrics.job_measures`."""
 
 
 def measure(
@@ -108,8 +107,7 @@ def measure(
     Parameters
     ----------
     run : Run
-        Anything with the tables ``outcomes`` and ``states`` of :class:`gpuplanner.simulate.Run`, and ``spells``
-        if jobs were stopped or resized, or have phases.
+        Anything with the tables ``outcomes``, ``states`` and ``spells`` of :class:`gpuplanner.simulate.Run`.
     board : GpuModel or str
         The board of the fleet.
     window : tuple of float, optional
@@ -151,23 +149,24 @@ def measure(
     Raises
     ------
     SchemaError
-        If the window is empty or reaches beyond the run, or jobs were stopped and there are no spells.
+        If the window is empty or reaches beyond the run.
 
     Examples
     --------
     >>> from types import SimpleNamespace
-    >>> outcomes = pl.DataFrame({"submit": [0.0], "first_start": [60.0], "end": [1860.0], "gpus": [1],
-    ...     "served_on": ["3g.40gb"], "lost_gpu_s": 0.0})
+    >>> outcomes = pl.DataFrame({"submit": [0.0], "first_start": [60.0], "end": [1860.0]})
+    >>> spells = pl.DataFrame({"start_s": [60.0], "end_s": [1860.0], "lost_s": 0.0, "gpus": [1],
+    ...     "served_on": ["3g.40gb"]})
     >>> states = pl.DataFrame({"node": [0], "gpu": [0], "start_s": [0.0], "end_s": [3600.0],
     ...     "layout": ["3g.40gb:2"], "state": ["on"]})
-    >>> found = measure(SimpleNamespace(outcomes=outcomes, states=states), "H100-80GB-SXM5")
+    >>> found = measure(SimpleNamespace(outcomes=outcomes, states=states, spells=spells), "H100-80GB-SXM5")
     >>> found["utilisation_provisioned"], round(found["busy_gpu_hours"], 4)
     (0.25, 0.2143)
     """
     board = as_board(board)
     span = covered(run, window)
     jobs = job_measures(within(run.outcomes, "submit", window))
-    use = held(spells_of(run), board, span)
+    use = held(run.spells, board, span)
     supply = provided(run.states, board, span)
     off = supply.filter(pl.col("state") == "off")
     changes = supply.filter(pl.col("state") == "reconfiguring")

@@ -29,8 +29,7 @@ def entitlements(
     tenants : iterable of str
         All tenants.
     shares : mapping of str to float, optional
-        Share of each tenant, in any scale; 1 for those not named, as in
-        :class:`gpuplanner.simulate.FairShare`.
+        Share of each tenant, in any scale; 1 for those not named.
 
     Returns
     -------

@@ -33,10 +33,8 @@ def run():
         ("e", "z", 60.0, 70.0, 70.0, "gpu", 1),
     ]
     names = ["job_id", "tenant", "submit", "first_start", "end", "served_on", "gpus"]
-    outcomes = (
-        pl.DataFrame(rows, schema=names, orient="row")
-        .with_columns(pl.col("submit", "first_start", "end") * hour)
-        .with_columns(lost_gpu_s=0.0)
+    outcomes = pl.DataFrame(rows, schema=names, orient="row").with_columns(
+        pl.col("submit", "first_start", "end") * hour
     )
     states = pl.DataFrame(
         [
@@ -50,7 +48,8 @@ def run():
         schema=["node", "gpu", "start_s", "end_s", "layout", "state"],
         orient="row",
     ).with_columns(pl.col("start_s", "end_s") * hour)
-    return SimpleNamespace(outcomes=outcomes, states=states)
+    spells = outcomes.rename({"first_start": "start_s", "end": "end_s"}).with_columns(lost_s=0.0)
+    return SimpleNamespace(outcomes=outcomes, states=states, spells=spells)
 
 
 def test_a_run_worked_by_hand(run):
@@ -107,7 +106,9 @@ def test_nothing_is_said_where_nothing_can_be(run):
     assert found["jobs"] == 0
     assert found["mean_queueing_delay_s"] is found["p95_jct_s"] is found["makespan_s"] is None
     assert found["utilisation_server"] == 0.0
-    off = SimpleNamespace(outcomes=run.outcomes, states=run.states.filter(pl.col("gpu") == 1))
+    off = SimpleNamespace(
+        outcomes=run.outcomes, states=run.states.filter(pl.col("gpu") == 1), spells=run.spells
+    )
     assert measure(off, BOARD, window=(90 * 3600.0, 91 * 3600.0))["utilisation_provisioned"] is None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -291,17 +290,3 @@ def test_states_and_outcomes_have_the_types_that_readers_expect(jobs_of):
     assert check(run.outcomes, Outcomes, where="outcomes").select("policy", "replication").rows() == [
         ("static", 3)
     ]
-
-
-def test_the_recipe_for_a_policy_runs_as_it_stands(root):
-    """By hand: ``wide`` comes first and holds the node; then ``short`` has less to do than ``long``, and both fit."""
-    page = (root / "CONTRIBUTING.md").read_text("utf-8")
-    code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "schedule_by" in code)
-    there: dict[str, object] = {}
-    exec(code, there)  # the page's own lines
-    assert dict(there["MINE"].select("job_id", "first_start").iter_rows()) == {
-        "wide": 0,
-        "long": 100,
-        "short": 100,
-    }
-    assert there["MINE"].equals(there["SAME"])

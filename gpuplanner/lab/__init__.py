@@ -1,1 +1,0 @@
-"""Job lists on whole GPUs under research orders."""

@@ -1,1 +1,0 @@
-"""What ``gpuplanner simulate --jobs`` does."""
