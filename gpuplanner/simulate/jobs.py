@@ -31,10 +31,6 @@ class Workload(dy.Schema):
     """SMs that the job can use; null if its speed does not depend on the instance."""
     limit_s = dy.Float64(nullable=True, min=0.0)
     """Run-time limit, by which backfill foretells ends."""
-    tier = dy.Int32(nullable=True, min=0)
-    """0 is the most urgent."""
-    predicted_gpu_s = dy.Float64(nullable=True, min=0.0)
-    """GPU-seconds foretold when it was submitted; may be far from ``gpus * run_s``."""
     job_class = dy.String(nullable=True)
     """Class in a table of speeds; null if the job goes by ``sms_needed``."""
 
@@ -47,13 +43,6 @@ class Workload(dy.Schema):
     def one_instance_per_job(cls) -> pl.Expr:
         """A job on a MIG instance holds one."""
         return (pl.col("profile") == WHOLE_GPU) | (pl.col("gpus") == 1)
-
-
-def checked(jobs: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Jobs as the run needs them."""
-    table = check(jobs, Workload, where="jobs to simulate")
-    refuse_endless(table, rules)
-    return table
 
 
 def checked_phases(jobs: pl.DataFrame, phases: pl.DataFrame | None, rules: Rules) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from gpuplanner.simulate.build import Terms
 from gpuplanner.simulate.fleet import Fleet
 from gpuplanner.simulate.slices.world import NONE, RECONFIGURING, STATES, World
 
-ENDINGS = ("finished", "preempted", "failed", "resized", "next phase")
+ENDINGS = ("finished", "next phase")
 
 
 class Spells(dy.Schema):
@@ -35,7 +35,7 @@ class Spells(dy.Schema):
     lost_s = dy.Float64(nullable=False)
     """Time of the spell which was for nothing that lasts: overhead, checkpoints, work done again, slow-downs."""
     ended = dy.Enum(ENDINGS, nullable=True)
-    """Why it ended; ``"resized"``: with other GPUs in the same instant."""
+    """Why it ended."""
 
 
 def phase_spells(

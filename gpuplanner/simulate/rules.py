@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import ChangeCost, GpuModel
@@ -24,30 +22,23 @@ class Preemption:
     overhead_s : tuple of (int, float)
         Seconds that a stopped job needs on top [s], by its GPUs: each entry counts up to that many GPUs, the
         last for all above.
-    start_lag_s : float
-        Seconds that every start takes before work begins [s], where the order itself stops running jobs: a policy
-        of one's own, or SRTF, whose reference counts a job down from the second after its start.
     min_run_s : float
         A job that has run for less is not stopped for one of a more urgent tier [s].
 
-    References
-    ----------
-    Overheads and lag: HeliosArtifact, ``framework/QSSF Service``, commit bdaae109c21f.
-
     Examples
     --------
-    >>> [Preemption().overhead_of(gpus) for gpus in (1, 2, 8, 9)]
+    >>> preemption = Preemption(((1, 7.0), (8, 30.0), (16, 60.0)))
+    >>> [preemption.overhead_of(gpus) for gpus in (1, 2, 8, 9)]
     [7.0, 30.0, 30.0, 60.0]
     """
 
-    overhead_s: tuple[tuple[int, float], ...] = ((1, 7.0), (8, 30.0), (16, 60.0))
-    start_lag_s: float = 1.0
+    overhead_s: tuple[tuple[int, float], ...] = ((1, 0.0),)
     min_run_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the values."""
         sizes = [gpus for gpus, _ in self.overhead_s]
-        times = [*(seconds for _, seconds in self.overhead_s), self.start_lag_s, self.min_run_s]
+        times = [*(seconds for _, seconds in self.overhead_s), self.min_run_s]
         if not sizes or sizes != sorted(set(sizes)) or not all(0 <= time < math.inf for time in times):
             _refuse("preemption", "overheads by ascending number of GPUs, and seconds not below 0", self)
 
@@ -139,8 +130,6 @@ class FairShare:
     ----------
     half_life_s : float
         Time in which past use loses half its weight [s]; infinite: nothing is forgotten.
-    shares : mapping of str to float
-        Share of each tenant; 1 for those not named.
 
     References
     ----------
@@ -148,12 +137,11 @@ class FairShare:
     """
 
     half_life_s: float = 7 * 86_400.0
-    shares: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if not self.half_life_s > 0 or not all(0 < share < math.inf for share in self.shares.values()):
-            _refuse("fair share", "half_life_s and finite shares above 0", self)
+        if not self.half_life_s > 0:
+            _refuse("fair share", "half_life_s above 0", self)
 
 
 SCOPES = ("node", "gpu")
@@ -242,8 +230,6 @@ class Rules:
     gpuplanner.errors.ScenarioError: rules: queue 'strikt' is unknown: ... Did you mean 'strict'...
     """
 
-    queues: ClassVar[tuple[str, ...]] = QUEUES
-
     queue: str = "easy"
     substitute: bool = True
     change: ChangeCost | None = None
@@ -251,7 +237,7 @@ class Rules:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        given = resolve(self.queue, self.queues, what="rules: queue", error=ScenarioError)
+        given = resolve(self.queue, QUEUES, what="rules: queue", error=ScenarioError)
         object.__setattr__(self, "queue", given)
 
     def change_on(self, board: GpuModel) -> ChangeCost:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import ScenarioError, message
 from gpuplanner.simulate.build import to_terms, to_world
 from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.jobs import checked_phases, never_fitting, refuse
@@ -123,7 +122,7 @@ def simulate(
     SchemaError
         If the jobs are not as described.
     ScenarioError
-        If a job can never start, a slot wants more GPUs than there are, or the rules are for gangs alone.
+        If a job can never start or a slot wants more GPUs than there are.
     GeometryError
         If a profile or layout is not one of the board.
 
@@ -138,11 +137,6 @@ def simulate(
     >>> run.states.rows()
     [(0, 0, 0.0, 205.0, '1g.10gb:2', 'on')]
     """
-    if type(rules) is not Rules:
-        text = message(
-            "rules of a run over a calendar", "Rules", type(rules).__name__, "Orders and stops are for gangs."
-        )
-        raise ScenarioError(text)
     rows = checked_phases(jobs, phases, rules)
     terms = to_terms(rows, fleet, calendar, rules)
     misfits = never_fitting(rows, terms, fleet, calendar)

@@ -96,7 +96,7 @@ class Sharing:
     fair_share: FairShare = field(default_factory=FairShare)
     tiers_preempt: bool = False
     reclaim: bool = False
-    preemption: Preemption = field(default_factory=lambda: Preemption(overhead_s=((1, 0.0),)))
+    preemption: Preemption = field(default_factory=Preemption)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     failures: Failures | None = None
     hours: Ints | None = None

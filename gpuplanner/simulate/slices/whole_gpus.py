@@ -10,7 +10,7 @@ from gpuplanner.simulate.jit import compiled
 from gpuplanner.simulate.slices.world import NONE
 
 Machine: TypeAlias = Any
-"""A world of GPUs, or records of gangs, with nodes, idle counts and what is chosen and due."""
+"""A world of GPUs: nodes, idle counts, and what is chosen and due."""
 
 
 @compiled
