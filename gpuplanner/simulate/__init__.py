@@ -5,7 +5,6 @@ from gpuplanner.simulate.jobs import Workload
 from gpuplanner.simulate.replications import bootstrap_days
 from gpuplanner.simulate.rules import Checkpoints, Drain, Failures, FairShare, Preemption, Rules
 from gpuplanner.simulate.run import Run, simulate
-from gpuplanner.simulate.speeds import Speeds
 
 __all__ = [
     "Calendar",
@@ -17,7 +16,6 @@ __all__ = [
     "Preemption",
     "Rules",
     "Run",
-    "Speeds",
     "Workload",
     "bootstrap_days",
     "simulate",

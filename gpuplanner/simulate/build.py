@@ -30,7 +30,6 @@ from gpuplanner.simulate.slices.world import (
     World,
     table,
 )
-from gpuplanner.simulate.speeds import Speeds, kinds_of, slowdowns
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,6 @@ def to_world(
     calendar: Calendar,
     rules: Rules,
     until_s: float,
-    speeds: Speeds | None,
 ) -> World:
     """Fill the arrays for checked phases of jobs: the first ones in order of arrival, then all others."""
     board, status, change = fleet.model, table(STATUS, 1), rules.change_on(fleet.model)
@@ -124,11 +122,9 @@ def to_world(
     work.limit = jobs["limit_s"].fill_null(np.inf)
     work.profile = terms.numbers_of(jobs)
     work.sms_needed = needed
-    work.kind = kinds_of(jobs, speeds)
     work.start = work.end = np.nan
     work.gpu = work.served = work.behind = NONE
     work.before, work.then = _links(jobs)
-    of_a_class = np.column_stack([work.kind, work.profile])[work.kind != NONE]
     gpus = table(GPU, fleet.gpus)
     gpus.layout = _first_layouts(terms.targets[0], fleet.gpus)
     parked = np.zeros((0, 0), np.int64)
@@ -166,7 +162,6 @@ def to_world(
         instances=terms.instances,
         substitutes=terms.substitutes,
         change_s=_change_seconds(terms, change),
-        slowdown=slowdowns(speeds, board, terms.profiles, of_a_class, terms.substitutes),
         jobs=work,
         gpus=gpus,
         free=np.zeros((fleet.gpus, len(terms.profiles)), np.int64),

@@ -31,8 +31,6 @@ class Workload(dy.Schema):
     """SMs that the job can use; null if its speed does not depend on the instance."""
     limit_s = dy.Float64(nullable=True, min=0.0)
     """Run-time limit, by which backfill foretells ends."""
-    job_class = dy.String(nullable=True)
-    """Class in a table of speeds; null if the job goes by ``sms_needed``."""
 
     @dy.rule()
     def job_id_occurring_once(cls) -> pl.Expr:

@@ -14,7 +14,6 @@ from gpuplanner.simulate.results import outcomes_of, phase_spells, states_of
 from gpuplanner.simulate.rules import Rules
 from gpuplanner.simulate.slices.planned_changes import CHANGES, changes_of
 from gpuplanner.simulate.slices.world import World
-from gpuplanner.simulate.speeds import Speeds
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,6 @@ def simulate(
     until_s: float = 0.0,
     leave_unservable: bool = False,
     phases: pl.DataFrame | None = None,
-    speeds: Speeds | None = None,
 ) -> Run:
     """Serve jobs in order of arrival with the layouts of a calendar.
 
@@ -71,7 +69,7 @@ def simulate(
     Jobs wait in one queue per profile, first come first served; ties of submission go by the order of the
     jobs. A job on whole GPUs gets the node with the fewest idle GPUs that holds it; one larger than a node
     needs wholly idle nodes and leaves the rest of the last one to others. A job on an instance runs
-    ``max(1, sms_needed / SMs of the instance)`` times as long as ``run_s``, or as its class does by ``speeds``.
+    ``max(1, sms_needed / SMs of the instance)`` times as long as ``run_s``.
 
     When a phase of a job ends, the job stays where it is if the next one asks for the same. Else it gives its
     instance back and waits at the end of the queue of what it needs next; there it takes
@@ -109,8 +107,6 @@ def simulate(
         ``job_id``, ``profile``, ``run_s``, and ``gpus``, ``sms_needed`` and ``limit_s`` as for jobs (they may be
         null or absent): the phases of a job in the order of the rows. What the job itself asks for then does
         not count.
-    speeds : Speeds, optional
-        Speed of classes of jobs (column ``job_class``) on profiles.
 
     Returns
     -------
@@ -143,7 +139,7 @@ def simulate(
     if not leave_unservable:
         refuse(misfits, jobs.height)
     kept = rows.join(misfits, on="job_id", how="anti").sort(pl.col("phase") > 0, "submit_s", "row", "phase")
-    world = to_world(kept, terms, fleet, calendar, rules, until_s, speeds)
+    world = to_world(kept, terms, fleet, calendar, rules, until_s)
     log = _run(world)
     end_s = max(float(world.status[0].now), until_s)
     left_out = rows.filter(phase=0).join(misfits, on="job_id", how="semi")

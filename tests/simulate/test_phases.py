@@ -1,17 +1,16 @@
-"""Jobs in phases, speeds by class, and what changes cost."""
+"""Jobs in phases, and what changes cost."""
 
 from __future__ import annotations
 
 import polars as pl
 import pytest
 
-from gpuplanner.errors import GeometryError, ScenarioError, SchemaError
+from gpuplanner.errors import ScenarioError, SchemaError
 from gpuplanner.hardware import ChangeCost
 from gpuplanner.simulate import (
     Calendar,
     Fleet,
     Rules,
-    Speeds,
     simulate,
 )
 from tests.simulate.unservable import unservable
@@ -117,75 +116,6 @@ class TestPhases:
         chain = phases_of(("a", "gpu", 1)).with_columns(**{key: pl.lit(value) for key, value in bad.items()})
         with pytest.raises(SchemaError, match="phases of jobs"):
             simulate(jobs_of(self.JOBS), ONE, MIXED, RESTART, policy="p", phases=chain)
-
-
-class TestSpeeds:
-    TABLE = pl.DataFrame(
-        {
-            "job_class": ["bert", "bert", "gnn"],
-            "profile": ["1g.10gb", "3g.40gb", "3g.40gb"],
-            "speed": [0.2, 0.5, 0.8],
-            "speed_low": [0.1, 0.4, 0.5],
-            "speed_high": [0.25, 1.0, 1.0],
-        }
-    )
-
-    def run(self, jobs, column="speed", rules=RESTART, calendar=MIXED):
-        return simulate(jobs, ONE, calendar, rules, policy="p", speeds=Speeds(self.TABLE, column))
-
-    @pytest.mark.parametrize(
-        ("column", "ends"), [("speed", [500, 125]), ("speed_low", [1000, 200]), ("speed_high", [400, 100])]
-    )
-    def test_run_times_go_by_the_class(self, jobs_of, column, ends):
-        jobs = jobs_of(("a", 0, 100, 1, "1g.10gb"), ("b", 0, 100, 1, "3g.40gb"), job_class=["bert", "gnn"])
-        assert self.run(jobs, column).outcomes["end"].to_list() == ends
-
-    def test_jobs_without_a_class_go_by_sms(self, jobs_of):
-        jobs = jobs_of(
-            ("a", 0, 100, 1, "1g.10gb"),
-            ("b", 0, 100, 1, "3g.40gb"),
-            job_class=[None, "bert"],
-            sms_needed=[32.0, 132.0],
-        )
-        assert self.run(jobs).outcomes["end"].to_list() == [200, 200]
-
-    def test_whole_gpus_are_the_measure(self, jobs_of):
-        jobs = jobs_of(("a", 0, 100, 1, "gpu"), job_class=["bert"])
-        assert self.run(jobs, calendar=Calendar.constant({"gpu": 1})).outcomes["end"].item() == 100
-
-    def test_the_speed_is_that_of_the_substitute(self, jobs_of):
-        jobs = jobs_of(("a", 0, 100, 1, "1g.10gb"), job_class=["bert"])
-        run = self.run(jobs, rules=Rules("strict"), calendar=Calendar.constant({"3g.40gb:2": 1}))
-        assert run.outcomes["end"].item() == 200
-
-    def test_a_class_without_a_speed_where_it_may_run_is_refused(self, jobs_of):
-        jobs = jobs_of(("a", 0, 100, 1, "1g.10gb"), job_class=["bert"])
-        with pytest.raises(SchemaError, match=r"none for 'bert on 2g\.20gb'"):
-            self.run(jobs, rules=Rules("strict"))
-        assert self.run(jobs).outcomes["end"].item() == 500
-
-    def test_an_unknown_class_is_refused(self, jobs_of):
-        with pytest.raises(SchemaError, match="'bert', 'gnn', or null; got 'dlrm'"):
-            self.run(jobs_of(("a", 0, 100, 1, "1g.10gb"), job_class=["dlrm"]))
-
-    @pytest.mark.parametrize(
-        "bad", [{"speed": 1.1}, {"speed_low": 0.0}, {"speed_low": 0.3}, {"speed_high": 0.1}]
-    )
-    def test_tables_that_contradict_themselves_are_refused(self, bad):
-        with pytest.raises(SchemaError, match="speeds"):
-            Speeds(self.TABLE.with_columns(**{key: pl.lit(value) for key, value in bad.items()}))
-
-    def test_profiles_of_the_table_are_those_of_the_board(self, jobs_of):
-        table = self.TABLE.with_columns(profile=pl.lit("1g.5gb")).head(1)
-        with pytest.raises(GeometryError, match=r"1g\.5gb"):
-            simulate(
-                jobs_of(("a", 0, 1, 1, "1g.10gb"), job_class=["bert"]),
-                ONE,
-                MIXED,
-                RESTART,
-                policy="p",
-                speeds=Speeds(table),
-            )
 
 
 class TestCost:

@@ -189,9 +189,7 @@ def begin_job(w: World, job: int) -> None:
         stays = last.end == s.now and last.gpu == mine.gpu and last.served == mine.served
         mine.lost = 0.0 if stays else w.restart_s
     run_s = mine.run
-    if mine.kind != NONE:
-        run_s *= w.slowdown[mine.kind, mine.served]
-    elif mine.served != WHOLE:
+    if mine.served != WHOLE:
         run_s *= max(1.0, mine.sms_needed / w.profiles[mine.served].sms)
     if mine.evicted:
         mine.lost += w.restart_s

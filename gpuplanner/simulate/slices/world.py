@@ -29,7 +29,6 @@ JOB = {
     "run": float,  # on a whole GPU, or on an instance that is large enough
     "limit": float,
     "sms_needed": float,  # 0 where speed does not depend on the instance
-    "kind": int,  # class of jobs whose speeds are known; NONE: speed goes by SMs
     "start": float,  # NaN until it starts
     "since": float,  # its latest start, where jobs may be evicted
     "end": float,
@@ -126,7 +125,6 @@ class World(NamedTuple):
     instances: Ints  # [layout, profile] instances on one GPU
     substitutes: Ints  # [profile, rank] larger profiles, smallest first, then NONE
     change_s: Floats  # [layout before, layout after] time that an idle GPU takes
-    slowdown: Floats  # [kind, profile] run time on an instance over that on a whole GPU
     jobs: Table  # [job]
     gpus: Table  # [gpu]
     free: Ints  # [gpu, profile] idle instances, on offer or not

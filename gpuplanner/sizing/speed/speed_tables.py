@@ -58,27 +58,3 @@ class SpeedJobs(dy.Schema):
         return no_other | (
             pl.all_horizontal(*rest) & (pl.col("batch") != pl.col("other_batch")).fill_null(False)
         )
-
-
-class SpeedTable(dy.Schema):
-    """How fast a class of jobs runs on a profile, relative to the whole GPU: what a model predicts, or was measured."""
-
-    job_class = dy.String(nullable=False, metadata=meaning("name of the class"))
-    profile = dy.String(nullable=False, metadata=meaning("MIG profile, or the whole GPU"))
-    speed = dy.Float64(nullable=False, min_exclusive=0, max=1, metadata=meaning("relative to the whole GPU"))
-    speed_low = dy.Float64(
-        nullable=False, min_exclusive=0, max=1, metadata=meaning("lower end of its interval")
-    )
-    speed_high = dy.Float64(
-        nullable=False, min_exclusive=0, max=1, metadata=meaning("upper end of its interval")
-    )
-
-    @dy.rule()
-    def interval_around_speed(cls) -> pl.Expr:
-        """speed_low <= speed <= speed_high."""
-        return (pl.col("speed_low") <= pl.col("speed")) & (pl.col("speed") <= pl.col("speed_high"))
-
-    @dy.rule()
-    def class_and_profile_occurring_once(cls) -> pl.Expr:
-        """A class has one speed on a profile."""
-        return pl.struct("job_class", "profile").is_unique()
