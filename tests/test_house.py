@@ -78,7 +78,7 @@ def said_at_doors(root: Path, trees: dict[Path, ast.Module]) -> set[str]:
     said |= set().union(*(words(ast.parse((root / tool).read_text("utf-8"))) for tool in TOOLS))
     for path, tree in trees.items():
         for node in tree.body:
-            if path.is_relative_to(PACKAGE / "cli") or path.is_relative_to(PACKAGE / "lab" / "commands"):
+            if path.is_relative_to(PACKAGE / "cli"):
                 said |= words(node) | set(named(node))
             elif isinstance(node, ast.Expr) or named(node) == ["__getattr__"]:  # which Python calls by itself
                 said |= words(node)
