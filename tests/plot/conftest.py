@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.schemas import BUCKETS, Demand, Forecast, LayoutPlan, Ledger, Samples, conform
+from gpuplanner.schemas import Demand, Forecast, LayoutPlan, Ledger, Samples, conform
 
 START = datetime(2026, 10, 1, tzinfo=UTC)
 HOSTILE = ("<script>alert(1)</script>", "=1+1", 'a"b.c[d]\\e', "ß · 漢字")
@@ -252,11 +252,6 @@ def held() -> pl.DataFrame:
 def ended() -> pl.DataFrame:
     rows = [("a", "COMPLETED", False, 6.0), ("b", "COMPLETED", False, 3.0), ("a", "FAILED", True, 1.0)]
     return pl.DataFrame(rows, schema=["tenant", "state", "lost", "gpu_hours"], orient="row")
-
-
-@pytest.fixture
-def buckets() -> tuple[str, ...]:
-    return BUCKETS
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
-"""Cost against bound: where bars end, where the rule stands, and what is said."""
+"""Cost against bound: where bars end and where the rule stands."""
 
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ET
 
 import polars as pl
 import pytest
@@ -27,15 +26,6 @@ def test_each_bar_is_parted_at_the_bound_and_ends_at_the_cost(bounds):
     assert found["static"] == [(0, 6973.3), (6973.3, 9618.7)]
     assert found["auto"] == [(0, 6973.3), (6973.3, 6985.9)]
     assert "dp" not in found
-
-
-def test_plans_stand_in_the_order_of_their_rows(bounds):
-    assert list(bars(bounds.reverse())) == list(reversed(bars(bounds)))
-
-
-def test_cost_and_gap_are_written_beside_the_bar_and_the_bound_in_the_legend(bounds):
-    said = {text.text for text in ET.fromstring(plot.chart_to_svg(plot.plot_bounds(bounds))).iter()}
-    assert {"9,619, gap 27.5 %", "6,986, gap 0.2 %", "no plan costs less: 6,973", ABOVE} <= said
 
 
 def test_a_plan_at_the_bound_has_nothing_above_it():

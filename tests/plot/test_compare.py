@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from decimal import Decimal
 
 import polars as pl
 import pytest
 
 from gpuplanner import plot
 from gpuplanner.errors import SchemaError
-from gpuplanner.plot import prepare, theme
+from gpuplanner.plot import prepare
 from tests.plot.conftest import HOSTILE
-
-
-def test_policies_differ_by_place_shape_and_colour(policies):
-    spec = plot.chart_spec(plot.plot_policies(policies))
-    first, second = spec["concat"]
-    assert (first["title"]["text"], second["title"]["text"]) == ("queueing delay", "energy")
-    mark = first["layer"][1]["encoding"]
-    assert mark["y"]["sort"] == policies["policy"].unique(maintain_order=True).to_list()
-    assert len(set(mark["shape"]["scale"]["range"])) == 3
-    assert len(set(mark["color"]["scale"]["range"])) == 3
-    assert mark["x"]["title"] == "[h]"
-    assert first["layer"][0]["encoding"]["x2"]["field"] == "high"
 
 
 def layers(spec, mark):
@@ -56,12 +43,6 @@ def test_every_way_has_its_name_at_its_mark_and_no_two_touch(frontier):
     assert all(after - before >= 30 for before, after in itertools.pairwise(places))
     assert all(0 <= place <= spec["height"] for place in places)
     assert all(row["label_x"] > 10.0 for row in rows)
-
-
-def test_what_adds_more_than_an_hour_is_left_to_the_table(frontier):
-    spec = plot.chart_spec(plot.plot_frontier(frontier))
-    drawn = [row for rows in spec["datasets"].values() for row in rows if "added_minutes" in row]
-    assert max(row["added_minutes"] for row in drawn) == 33.0
 
 
 def test_only_the_recommended_way_is_in_colour(frontier):
@@ -103,17 +84,6 @@ def test_use_has_a_line_a_measure_with_its_word_and_no_line_for_what_nobody_meas
     assert plot.use_text(unseen).endswith("how many worked was not measured.")
 
 
-def test_bars_of_days_stand_on_zero_and_a_guessed_fleet_is_no_line_of_capacity(peaks):
-    spec = plot.chart_spec(plot.plot_peaks(peaks, gpus=20, known=False))
-    (bar,) = layers(spec, "bar")
-    assert bar["encoding"]["y2"] == {"datum": 0}
-    assert bar["encoding"]["y"]["scale"]["domain"][0] == 0
-    assert layers(spec, "rule")[0]["mark"]["strokeDash"] == [2, 4]
-    assert "inferred from the jobs" in plot.chart_to_svg(plot.plot_peaks(peaks, gpus=20, known=False))
-    assert "20 installed" in plot.chart_to_svg(plot.plot_peaks(peaks, gpus=20))
-    assert plot.peaks_text(peaks) == "The most in one hour was 14 GPUs, on 2 Oct 2026."
-
-
 def test_costs_add_up_and_stand_by_size(costs):
     spec = plot.chart_spec(plot.plot_costs(costs, unit="EUR", top=2))
     (values,) = spec["datasets"].values()
@@ -122,22 +92,6 @@ def test_costs_add_up_and_stand_by_size(costs):
     assert order == ["=1+1", 'a"b.c[d]\\e', "2 others"]
 
 
-def test_costs_take_decimals_and_the_colours_given():
-    frame = pl.DataFrame({"tenant": ["a"], "cost": [Decimal("1.25")]})
-    spec = plot.chart_spec(plot.plot_costs(frame, unit="USD", colours={"a": "#123456"}))
-    assert spec["layer"][0]["encoding"]["color"]["scale"]["range"] == ["#123456"]
-
-
 def test_a_chart_refuses_more_rows_than_it_can_show():
     with pytest.raises(SchemaError, match=f"at most {prepare.MAX_ROWS} rows"):
         prepare.to_data(pl.DataFrame({"x": range(prepare.MAX_ROWS + 1)}), where="plot_x")
-
-
-def test_titles_of_empty_charts_are_those_of_full_ones(frontier):
-    full, empty = plot.plot_frontier(frontier), plot.plot_frontier(frontier.clear())
-    assert plot.chart_spec(full)["title"] == plot.chart_spec(empty)["title"]
-
-
-def test_saying_keeps_text_as_text():
-    chart = theme.saying("<b>", title="t")
-    assert "&lt;b&gt;" in plot.chart_to_svg(chart)

@@ -15,6 +15,7 @@ import pytest
 
 from gpuplanner import plot
 from gpuplanner.errors import SchemaError
+from tests.plot import test_calibration, test_fairness
 
 CHARTS: dict[str, Callable[[pl.DataFrame], alt.Chart]] = {
     "ledger": plot.plot_ledger,
@@ -57,8 +58,13 @@ NAMES = {
 }
 
 
-@pytest.fixture(params=[*CHARTS, "tenants"])
+WITH_FRAMES = test_calibration.CASES | test_fairness.CASES
+
+
+@pytest.fixture(params=[*CHARTS, *WITH_FRAMES, "tenants"])
 def case(request: pytest.FixtureRequest) -> tuple[Callable[[pl.DataFrame], alt.Chart], pl.DataFrame]:
+    if request.param in WITH_FRAMES:
+        return WITH_FRAMES[request.param]
     if request.param == "tenants":
         return plot.plot_ledger_tenants, request.getfixturevalue("ledger")
     return CHARTS[request.param], request.getfixturevalue(request.param)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import xml.etree.ElementTree as ET
-
 import numpy as np
 import polars as pl
 import pytest
 
 from gpuplanner import plot
-from gpuplanner.errors import SchemaError
 from gpuplanner.plot import prepare
 
 SHARES = pl.DataFrame(
@@ -38,32 +34,9 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES)
-def case(request):
-    return CASES[request.param]
-
-
 def values(chart):
     """Rows of all data sets of a chart."""
     return [row for rows in plot.chart_spec(chart)["datasets"].values() for row in rows]
-
-
-def test_charts_are_drawn_for_wide_and_narrow_pages(case):
-    draw, frame = case
-    text = json.dumps(plot.chart_spec(draw(frame)))
-    assert '"tooltip": [' in text
-    assert '"url"' not in text
-    for width in (1000, 360):
-        svg = plot.chart_to_svg(draw(frame), width=width)
-        assert 0.75 * width < float(ET.fromstring(svg).attrib["width"]) <= 1.12 * width
-        assert "<i>" not in svg
-
-
-def test_nothing_is_said_to_be_nothing_and_missing_columns_are_named(case):
-    draw, frame = case
-    assert ".</text>" in plot.chart_to_svg(draw(frame.clear()))
-    with pytest.raises(SchemaError, match="expected columns '"):
-        draw(pl.DataFrame({"x": [1]}))
 
 
 def test_long_runs_are_averaged_until_they_fit_and_keep_their_gpu_time():
@@ -102,13 +75,3 @@ def test_the_matrix_keeps_the_total_and_names_nobody():
     assert sum(row["gpu_hours"] for row in rows) == BORROWED["gpu_hours"].sum()
     assert {row["borrower"] for row in rows} == {"idle GPUs", "a", "c"}
     assert {row["lender"] for row in rows} == {"unclaimed", "<i>b</i>"}
-
-
-def test_words_name_what_the_charts_show():
-    assert plot.entitlements_text(ACCOUNTS).endswith("<i>b</i> lacks most, 5.0.")
-    assert plot.entitlements_text(ACCOUNTS.head(1)) == "No tenant lacks GPU-hours that are due to it."
-    assert plot.borrowing_text(BORROWED) == (
-        "Tenants borrowed 4.0 GPU-hours that were due to others; most a from <i>b</i>, 3.0. "
-        "1.0 more were due while GPUs were idle."
-    )
-    assert plot.borrowing_text(BORROWED[1:2]) == "No tenant held GPUs that were due to another."

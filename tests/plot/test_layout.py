@@ -56,13 +56,6 @@ def test_slots_that_do_not_change_are_merged(counts):
     ]
 
 
-def test_layouts_left_out_of_a_slot_count_as_zero(counts):
-    sparse = counts.filter(pl.col("gpus") > 0)
-    assert rows(plot.chart_spec(plot.plot_layout_counts(sparse))).equals(
-        rows(plot.chart_spec(plot.plot_layout_counts(counts)))
-    )
-
-
 def test_gpu_hours_are_kept_when_layouts_are_many():
     start = datetime(2026, 10, 1, tzinfo=UTC)
     frame = pl.DataFrame(
@@ -76,13 +69,3 @@ def test_gpu_hours_are_kept_when_layouts_are_many():
     begin, end = (drawn[name].str.to_datetime("%Y-%m-%dT%H:%M:%SZ") for name in ("start", "end"))
     hours = (end - begin).dt.total_hours()
     assert (drawn["gpus"] * hours).sum() == frame["gpus"].sum()
-
-
-def test_the_board_is_drawn_to_scale(placements):
-    spec = plot.chart_spec(plot.plot_board(placements, memory_slices=8))
-    boxes = spec["layer"][0]["encoding"]
-    assert boxes["x"]["scale"]["domain"] == [0, 8]
-    assert boxes["x2"]["field"] == "end"
-    drawn = next(pl.DataFrame(v) for v in spec["datasets"].values() if len(v) == 2)
-    assert drawn["label"].to_list() == ["3g.40gb", "1g"]
-    assert drawn["end"].to_list() == [4, 5]

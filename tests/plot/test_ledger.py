@@ -21,26 +21,6 @@ def test_bars_partition_the_installed_hours(ledger):
     assert set(drawn["installed"]) == {16.0}
 
 
-def test_buckets_stack_in_the_order_of_the_ledger(ledger, buckets):
-    spec = plot.chart_spec(plot.plot_ledger(ledger))
-    bars, line = spec["layer"]
-    domain = bars["encoding"]["color"]["scale"]["domain"]
-    assert domain == [name for name in buckets if name in ("used", "held_idle", "free", "fragmented")]
-    assert bars["encoding"]["order"]["field"] == "order"
-    assert bars["encoding"]["y"]["stack"] == "zero"
-    assert line["encoding"]["y"]["field"] == "installed"
-    assert "replace(datum.label, '_', ' ')" in bars["encoding"]["color"]["legend"]["labelExpr"]
-    assert bars["encoding"]["x"]["scale"]["type"] == "utc"
-
-
-@pytest.mark.parametrize(("days", "word"), [(3, "hour"), (31, "day"), (300, "week"), (1000, "month")])
-def test_bars_are_as_fine_as_can_be_read(days, word):
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    hours = [start + timedelta(hours=hour) for hour in range(0, 24 * days, 6 if days > 3 else 1)]
-    frame = pl.DataFrame({"hour": hours, "bucket": "used", "gpu_hours": 1.0})
-    assert f"per {word}," in plot.chart_spec(plot.plot_ledger(frame))["title"]
-
-
 def test_days_begin_at_local_midnight_and_summer_time_has_its_25_hours():
     start = datetime(2026, 10, 20, 22, tzinfo=UTC)  # midnight in Berlin, summer time ends on the 25th
     hours = [start + timedelta(hours=hour) for hour in range(24 * 8 + 1)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from datetime import date, timedelta
 
 import polars as pl
@@ -31,27 +30,11 @@ def grid(nodes: int, days: int) -> pl.DataFrame:
     )
 
 
-def test_severity_is_told_by_shape_as_well_as_by_colour(findings):
-    encoding = plot.chart_spec(plot.plot_quality(findings))["encoding"]
-    scales = [encoding[channel]["scale"] for channel in ("shape", "color")]
-    assert all(scale["domain"] == ["error", "warning", "info"] for scale in scales)
-    assert all(len(set(scale["range"])) == 3 for scale in scales)
-
-
 def test_gravest_findings_stand_first_and_the_title_counts_the_others(findings):
     spec = plot.chart_spec(plot.plot_quality(findings, top=2))
     assert len(spec["encoding"]["y"]["sort"]) == 2
     assert spec["encoding"]["y"]["sort"][1] == "1,200 × no GPU"
     assert spec["title"].endswith("the 2 gravest of 3")
-
-
-def test_nothing_wrong_is_said(findings):
-    assert "No faults found." in plot.chart_to_svg(plot.plot_quality(findings.clear()))
-    assert plot.quality_text(findings.clear()).startswith("No faults found")
-
-
-def test_text_counts_findings_not_figures(findings):
-    assert plot.quality_text(findings).startswith("1 error, 1 warning, 1 note. Gravest: 3 ×")
 
 
 def test_a_bar_is_as_high_as_the_share_and_what_was_barely_seen_is_not_nothing(coverage):
@@ -61,14 +44,6 @@ def test_a_bar_is_as_high_as_the_share_and_what_was_barely_seen_is_not_nothing(c
     assert heights[0] == pytest.approx(0.42)
     assert 0 < heights[1] < 0.1
     assert heights[2] == 0
-
-
-def test_days_on_which_nothing_was_to_be_expected_stay_blank(coverage):
-    spec = plot.chart_spec(plot.plot_coverage(coverage))
-    assert rows(spec).filter(name="n2").height == 3
-    cells, _, crosses = spec["layer"]
-    assert cells["mark"]["type"] == "rect"
-    assert crosses["mark"]["text"] == "×"
 
 
 def test_a_thousand_nodes_fit_with_the_worst_by_name():
@@ -92,11 +67,6 @@ def test_days_become_weeks_and_months_so_that_cells_can_be_read(days, word):
     assert rows(spec)["start"].n_unique() <= COLUMNS
 
 
-def test_one_day_of_one_node_is_drawn():
-    root = ET.fromstring(plot.chart_to_svg(plot.plot_coverage(grid(1, 1))))
-    assert float(root.attrib["width"]) > 600
-
-
 def test_intake_marks_days_without_jobs_and_counts_rows_without_a_date(intake):
     drawn = rows(plot.chart_spec(plot.plot_intake(intake)))
     jobs = drawn.filter(pl.col("name").str.starts_with("jobs")).sort("start")
@@ -114,28 +84,7 @@ def test_a_date_far_from_the_jobs_does_not_stretch_the_axis(intake):
     assert drawn["start"].min() >= "2026"
 
 
-def test_rows_without_any_date_are_said(intake):
-    svg = plot.chart_to_svg(plot.plot_intake(intake.filter(pl.col("day").is_null())))
-    assert "No row states a date" in svg
-
-
 def test_held_time_adds_up_and_says_what_had_a_process(held):
     drawn = rows(plot.chart_spec(plot.plot_held_activity(held)))
     assert drawn["gpu_hours"].sum() == pytest.approx(20.0)
     assert set(drawn["part"]) == {"used", "idle, with a process", "idle, no process", "not observed"}
-
-
-def test_time_that_was_lost_is_apart_from_what_was_not(ended):
-    drawn = rows(plot.chart_spec(plot.plot_held_states(ended)))
-    assert dict(drawn.select("name", "gpu_hours").iter_rows()) == {"COMPLETED": 9.0, "FAILED": 1.0}
-    assert drawn.filter(name="FAILED")["part"].item() == "may have to be spent again"
-
-
-def test_stacked_charts_make_one_picture(findings, coverage, intake):
-    charts = [plot.plot_quality(findings), plot.plot_intake(intake), plot.plot_coverage(coverage)]
-    svg = plot.charts_to_svg(charts)
-    root = ET.fromstring(svg)
-    alone = [float(ET.fromstring(plot.chart_to_svg(chart)).attrib["height"]) for chart in charts]
-    assert float(root.attrib["height"]) > 0.9 * sum(alone)
-    assert "What is wrong with the data" in svg
-    assert "Observed share of the GPU-time" in svg
