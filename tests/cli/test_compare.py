@@ -95,18 +95,6 @@ def test_projects_are_answered_beside(command, tmp_path):
     assert "did you mean 'gpus'?" in err
 
 
-def test_what_makes_no_sense_is_refused(command):
-    code, _, err = command("compare", "sample", "--policies", "static_wohle")
-    assert code == 3
-    assert "Did you mean 'static_whole'" in err
-    code, _, err = command("compare", "sample", *FEW[:4], "--path", "ansible")
-    assert code == 3
-    assert "path one of" in err
-    code, _, err = command("compare", "sample", *FEW, "--wait-quantile", "2")
-    assert code == 3
-    assert "wait_quantile between 0.5 and 0.999" in err
-
-
 @pytest.mark.long
 def test_a_longer_wait_never_costs_more(command):
     hours = []

@@ -20,14 +20,6 @@ def telemetry(command, tmp_path) -> str:
     return str(tmp_path / "t")
 
 
-def test_telemetry_is_described(command, telemetry):
-    code, text, _ = command("describe", telemetry, "--json")
-    assert code == 0
-    told = json.loads(text)
-    assert told["facts"]["rows_in"] == 30
-    assert told["coverage by node"][0]["covered"] == 1.0
-
-
 @pytest.mark.parametrize("suffix", ["html", "svg"])
 def test_chart_is_written_and_talk_goes_to_stderr(command, telemetry, tmp_path, suffix):
     out = tmp_path / f"quality.{suffix}"
@@ -104,12 +96,6 @@ def test_telemetry_by_hour_is_written(command, telemetry, tmp_path, suffix):
     assert (row["samples"], row["sm_activity"]) == (30, 0.5)
     assert row["energy_kwh"] == pytest.approx(0.2 * 29 / 60)
     assert row["covered"] == pytest.approx(29 / 60)
-
-
-def test_hours_of_jobs_alone_are_refused(command, tmp_path):
-    code, _, err = command("describe", "sample", "--hours", str(tmp_path / "hours.xlsx"))
-    assert code == 2
-    assert ".csv or .parquet" in err
 
 
 def test_jobs_of_a_class_are_listed_with_what_named_it(command):

@@ -65,11 +65,9 @@ def test_objects_to_paste_are_one_stream(command, form, kinds):
     ("arguments", "code", "told"),
     [
         (["--tenant", "nobody"], 3, "tenant 'nobody' is unknown"),
-        (["--job", "nothing"], 3, "job 'nothing'"),
         (["--format", "csv"], 2, "sbatch, pod, dra"),
         (["--board", "l40s"], 0, ""),
         (["--gres-type", "a b"], 2, "--gres-type: letters"),
-        (["--gres-type", "X9=a"], 3, "board 'X9' is unknown"),
         (["--board", "H100-80GB-SXM5=X9"], 3, "board 'X9' is unknown"),
     ],
 )

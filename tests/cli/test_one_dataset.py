@@ -110,38 +110,6 @@ def test_accounting_and_a_node_log_become_one_dataset(public_data: Path, tmp_pat
     assert hinted
 
 
-@pytest.mark.data
-def test_a_range_answer_of_prometheus_says_what_the_log_says(public_data: Path, tmp_path: Path, run: Run):
-    """The same run through Prometheus, every five seconds: used hours as its own points give them."""
-    path = public_data / "dcgm" / "query_range_t2.json.gz"
-    answer = json.loads(gzip.decompress(path.read_bytes()))
-    rows = [
-        (series["metric"]["gpu"], series["metric"]["__name__"], float(at), float(value))
-        for series in answer["data"]["result"]
-        for at, value in series["values"]
-    ]
-    node = answer["data"]["result"][0]["metric"]["Hostname"]
-    table = pl.DataFrame(rows, schema=["gpu", "metric", "at", "value"], orient="row").with_columns(
-        time=pl.from_epoch((pl.col("at") * 1000).cast(pl.Int64), time_unit="ms").dt.replace_time_zone("UTC")
-    )
-    sm, memory = (
-        table.filter(metric=name).select("gpu", "time", pl.col("value").alias(alias))
-        for name, alias in (("DCGM_FI_PROF_SM_ACTIVE", "sm"), ("DCGM_FI_DEV_FB_USED", "gib"))
-    )
-    readings = sm.join(memory, on=["gpu", "time"], how="left").with_columns(gib=pl.col("gib") / 1024)
-    start, end = whole_minutes(readings)
-    mine = tmp_path / "mine"
-    run("ingest", "prometheus", path, "-o", mine)
-    jobs = sacct(tmp_path / "sacct.txt", ("7", "vision", start, end, 8, node))
-    run("ingest", "slurm", jobs, "--tz", "UTC", "--board", "h100=H100-80GB-SXM5", "-o", mine)
-    (vision,) = run("describe", mine)["held GPU-hours by what was seen"]
-    used, busy, idle = expected_hours(readings, start, end)
-    assert (vision["used"], vision["idle_with_process"] + vision["idle_without_process"]) == pytest.approx(
-        (used, busy + idle), abs=1e-9
-    )
-    assert len(run("phases", mine, "--job", "7")["phases"]) >= 2
-
-
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 

@@ -46,12 +46,6 @@ def test_a_plan_that_does_not_hold_is_not_written(command, monkeypatch, tmp_path
     assert "old: 9 of 4 GPUs" in said
 
 
-def test_options_of_scenarios_are_refused(command, fleet):
-    code, _, said = command("plan", str(fleet), "--set", "quantile=0.8")
-    assert code == 2
-    assert "a problem file takes no --set or --board" in said
-
-
 def test_one_pool_and_its_limits(command, tmp_path):
     path = tmp_path / "pool.json"
     path.write_text(json.dumps(POOL | {"whole_gpus_kept": 5}))

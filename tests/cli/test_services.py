@@ -56,15 +56,6 @@ def test_rows_count_from_1_and_the_first_is_the_default(command, files) -> None:
     assert "--row" in err
 
 
-def test_text_shows_segments_and_layouts(command, files) -> None:
-    code, out, _ = command("plan", *files, "--row", "2")
-    assert code == 0
-    lines = out.splitlines()
-    assert lines[0].split() == ["gpus", "2"]
-    assert any(line.split() == ["4g.40gb:1,3g.40gb:1", "1"] for line in lines)
-    assert any(line.startswith("vgg16") and line.split()[-1] == "3" for line in lines)
-
-
 def test_the_file_is_the_same_each_time(command, files, tmp_path) -> None:
     texts = []
     for name in ("one.json", "two.json"):
@@ -101,12 +92,6 @@ def test_the_file_is_verified_alone(command, files, tmp_path) -> None:
     assert "file of a service plan" in err
 
 
-def test_latency_share_is_passed_on(command, files) -> None:
-    code, _, err = command("plan", *files, "--latency-share", "0.2")
-    assert code == Exit.INFEASIBLE
-    assert "bert: a batch may take 20 ms of 100 ms, the least latency measured is 24 ms" in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -121,39 +106,3 @@ def test_either_a_scenario_or_services(command, arguments, words) -> None:
     code, out, err = command(*arguments)
     assert (code, out) == (Exit.USAGE, "")
     assert words in " ".join(err.split())
-
-
-def test_bad_files_end_with_their_place(command, files, tmp_path) -> None:
-    code, _, err = command("plan", *files, "--row", "3")
-    assert code == Exit.BAD_INPUT
-    assert "row 3: expected a row from 1 to 2" in err
-    (tmp_path / "profiles" / "bert.csv").write_text(HEADER + "3,8,1,-1,0.024\n")
-    code, _, err = command("plan", *files)
-    assert code == Exit.BAD_INPUT
-    assert "bert.csv" in err
-    assert "line 2: Throughput: below 0" in err
-
-
-@pytest.mark.data
-@pytest.mark.parametrize(("row", "gpus", "slices"), [(1, 2, 10), (2, 3, 20), (3, 5, 33), (4, 7, 48)])
-def test_published_scenarios(command, public_data, row, gpus, slices) -> None:
-    folder = public_data / "parvagpu"
-    code, out, _ = command(
-        "plan",
-        *("--services", str(folder / "prof_data")),
-        *("--rates", str(folder / "SLO" / "SLO_req_rate.csv")),
-        *("--latencies", str(folder / "SLO" / "SLO_latency.csv")),
-        *("--row", str(row), "--json"),
-    )
-    assert code == 0
-    found = json.loads(out)
-    assert found["proven"]
-    assert found["gpus"] == found["bound"] <= gpus
-    assert found["slices"] <= slices
-
-
-@pytest.mark.parametrize("option", [["--method", "dp"], ["--calendars", "3"]])
-def test_options_of_layouts_over_time_are_refused(command, files, option) -> None:
-    code, _, err = command("plan", *files, *option)
-    assert code == Exit.USAGE
-    assert "mean nothing with --services" in " ".join(err.replace("│", " ").split())
