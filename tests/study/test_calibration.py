@@ -253,11 +253,6 @@ def test_without_observed_waits_the_simulation_stands_alone(scenario_of):
     assert "simulated only" in found.sentence
 
 
-def test_thresholds_are_data():
-    strict = Thresholds(within_10min=0.95)
-    assert judge(figures(), strict) == "right on average only"
-
-
 def test_the_comparison_is_made_of_the_same_jobs_on_the_same_nodes(study):
     """Sizes, GPUs and base of ``calibrate`` are those that ways to run the fleet are judged by."""
     found = calibrate(study.scenario)
@@ -285,19 +280,6 @@ def test_command(scenario_of):
     assert "The simulator reproduces the waits here" in text
 
 
-@pytest.mark.parametrize("ending", [".html", ".svg"])
-def test_chart(tmp_path, ending):
-    register_commands()
-    path = tmp_path / f"waits{ending}"
-    run = CliRunner().invoke(app, ["calibrate", "sample", "--chart", str(path), "--json"])
-    assert run.exit_code == 0, run.output
-    told, drawn = json.loads(run.stdout), path.read_text("utf-8")
-    late = next(row for row in told["quantiles"] if row["level"] == 0.95)
-    assert f"95 %, {late['simulated_s'] / 60:,.1f} and {late['observed_s'] / 60:,.1f} min" in drawn
-    assert BY_PLACE in drawn
-    assert CliRunner().invoke(app, ["calibrate", "sample", "--chart", "waits.pdf"]).exit_code == 2
-
-
 @pytest.mark.data
 def test_openb_waits_are_not_of_a_full_fleet(public_data, tmp_path):
     """A fleet of 6,212 GPUs of which at most 66 are ever held cannot make anybody wait; pods waited all the same."""
@@ -309,15 +291,3 @@ def test_openb_waits_are_not_of_a_full_fleet(public_data, tmp_path):
     assert found.jobs["simulated_s"].max() == found.facts.latency_s <= 1.0
     assert found.verdict == "underestimates"
     assert shares(found)[ELSEWHERE] > 0.98
-
-
-@pytest.mark.data
-def test_fox_is_too_small_to_judge(public_data, tmp_path):
-    write_dataset(
-        read("slurm", [public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo"), tmp_path / "fox"
-    )
-    found = calibrate(Scenario(data=str(tmp_path / "fox")))
-    assert found.verdict == "too few to judge"
-    assert found.outcome == "contradicted", "nobody waits in the simulation, and people waited for days"
-    assert (found.overall.jobs, found.overall.waited) == (65, 12)
-    assert found.facts.inferred

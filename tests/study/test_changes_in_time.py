@@ -7,7 +7,6 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from gpuplanner.errors import ScenarioError
 from gpuplanner.planner import plan_to_json
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import export_plan
@@ -65,16 +64,3 @@ def test_windows_are_slots_in_their_zone(quick):
     assert [problem.slot_times[slot].hour for slot in slots] == [11] * 2
     assert drain_of(scenario, problem.change).limit_s == 3600.0
     assert drain_of(Scenario(change_windows="06:00-06:31"), problem.change).limit_s == 1800.0
-
-
-@pytest.mark.parametrize(
-    ("windows", "told"),
-    [
-        ("06:00-06:01", "windows too short for any drain: 06:00-06:01"),
-        ("06:10-06:50", "windows in which one of the plan's slots of 1 h begins"),
-        ("6-8", "change_windows as HH:MM-HH:MM"),
-    ],
-)
-def test_windows_that_no_change_fits_in_are_refused(quick, windows, told):
-    with pytest.raises(ScenarioError, match=told):
-        plan_problem(quick.but(path=Scenario().path, change_windows=windows), "rightsized")

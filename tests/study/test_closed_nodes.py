@@ -161,15 +161,6 @@ def test_of_a_reserved_node_what_jobs_leave_is_kept_for_its_team_unless_it_is_do
     assert sum(by.values()) == pytest.approx(16 * 6)
 
 
-def test_a_reservation_of_a_team_without_jobs_names_nobody():
-    trace = Dataset(
-        {"jobs": jobs_of((0, 1, 1, "n0")), "out_of_service": events(("n1", 0, 2, None, "reserved", "other"))},
-        pl.DataFrame(), pl.DataFrame(), {"source": "test"},
-    )  # fmt: skip
-    booked = trace_ledger(trace, hours(0), hours(2), nodes_of(8, 8)).filter(bucket="reserved")
-    assert booked.group_by("tenant").agg(pl.col("gpu_hours").sum()).rows() == [("-", 16.0)]
-
-
 RESERVATIONS = """\
 ReservationName=demo StartTime=2026-03-02T10:00:00 EndTime=2026-03-02T12:00:00 Duration=02:00:00
    Nodes=n[1-2] NodeCnt=2 CoreCnt=64 Features=(null) PartitionName=gpu Flags=SPEC_NODES

@@ -49,17 +49,6 @@ def test_more_jobs_keep_what_was_tried_on_for_longer(tried, times, saved):
     assert coarse(tried, KNOWN, KNOWN.but(arrival_scale=times)).decision.saving.value == saved
 
 
-def test_what_was_cheaper_and_not_taken_is_not_taken_now(tried):
-    cheaper = replace(tried, frontier=(*tried.frontier, FrontierPoint("node_pools", 400.0, 3.0)))
-    assert coarse(cheaper, KNOWN, KNOWN.but(wait_minutes=9.5)).decision.saving.value == 400.0
-
-
-def test_a_path_that_cannot_rest_nodes_has_no_pools(tried):
-    found = coarse(tried, KNOWN, KNOWN.but(path="nvml"))
-    assert found.winner == "static_whole"
-    assert found.row("node_pools").reason == "nvml cannot do it"
-
-
 def test_a_fleet_that_is_full_within_the_days_looked_at_is_bought_for(tried):
     weeks = tuple(
         (f"2026-{month:02d}-01", low) for month, low in enumerate((40.0, 50.0, 60.0, 72.5), start=1)

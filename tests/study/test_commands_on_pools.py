@@ -12,7 +12,6 @@ from gpuplanner.cli import main
 from gpuplanner.inbox import write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.past.pools import pools_of
-from gpuplanner.study.tenants.advice import quota_advice
 from gpuplanner.study.tenants.tried import rules_tried
 from tests.study.test_fleet import DAY, made, nodes
 
@@ -62,21 +61,6 @@ def said_by(capsys, monkeypatch, *words):
         main()
     assert left.value.code == 0
     return capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_pictures_and_what_is_ahead_are_of_all_boards(crowded, tmp_path, monkeypatch, capsys):
-    file, page, drawn = (str(tmp_path / name) for name in ("s.yaml", "teams.html", "ways.svg"))
-    (tmp_path / "s.yaml").write_text(crowded.but(policies="whole_on_off").to_yaml())
-    told = json.loads(said_by(capsys, monkeypatch, "fairness", file, "--ahead", "--json", "--chart", page))
-    html = (tmp_path / "teams.html").read_text()
-    for name, own in pools_of(crowded).pools.items():
-        assert told["pools"][name]["ahead"] == json.loads(json.dumps(quota_advice(own).to_dict()))
-        assert f"What teams were due: {name}" in html
-    said_by(capsys, monkeypatch, "compare", file, "--quiet", "--chart", drawn)
-    title = (tmp_path / "ways.svg").read_text().partition("<title>")[2].partition("</title>")[0]
-    assert "A100-40GB: " in title
-    assert "T4: " in title
 
 
 @pytest.mark.long

@@ -140,14 +140,6 @@ def test_telemetry(described):
     assert (node["node"], node["samples"], node["covered"]) == ("n1", 30, 1.0)
 
 
-@pytest.mark.parametrize("kind", FILES)
-def test_what_is_wrong_can_be_drawn_of_each(described, tmp_path, kind):
-    described(kind)
-    found = run("describe", tmp_path / "kept", "--chart", tmp_path / "q.html", "--smallest-group", "5")
-    assert (tmp_path / "q.html").exists()
-    assert ("means nothing" in found.stderr) == (kind != "one instant")
-
-
 PUBLIC = {
     "acme": ("acme", "acme/cdf/gpu_power_kalos.csv", "distributions"),
     "genai": ("genai", "alibaba_genai_v2026/qps.csv.gz", "readings by metric"),

@@ -13,7 +13,7 @@ import pytest
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.planner import PlanProblem, plan, plan_to_json
-from gpuplanner.study.difference import Difference, carried_out, difference
+from gpuplanner.study.difference import carried_out, difference
 
 BOARD = "H100-80GB-SXM5"
 Run = Callable[..., tuple[int, str, str]]
@@ -121,11 +121,6 @@ def test_lists_of_slurm(tmp_path: Path, planned: Path) -> None:
     assert found.notes == ("not in the plan, and left alone: 'n9'",)
     nodes.write_text(f"NodeName=n1 Arch=x86_64\n   Gres=gpu:{kind}:1,gpu:{kind}_1g.20gb:8\n   State=IDLE\n")
     assert carried_out(nodes, planned).ok
-
-
-def test_a_plan_beside_itself_changes_nothing(planned: Path) -> None:
-    found: Difference = difference([planned], planned)
-    assert found.words() == "nothing changes on 1 nodes"
 
 
 def test_a_job_that_runs_longer_than_the_change_waits_is_named(dump: Any, planned: Path) -> None:

@@ -67,17 +67,3 @@ def test_a_record_of_ended_jobs_alone_thins_out(known, booked, study):
     )
     thin = replace(known, trace=known.trace.with_tables(jobs=ended))
     assert "more than a tenth of the demand is missing" in told(thin, booked, study)
-
-
-def test_activity_that_nobody_measured_is_said(known, booked, study):
-    blind = replace(known, jobs=known.jobs.with_columns(sm_activity=pl.lit(None, pl.Float64)))
-    assert "Nobody measured the activity" in told(blind, booked, study)
-
-
-def test_delays_that_are_many_times_todays_are_said(known, booked, study):
-    found = study.comparison
-    assert found.winner != "today"
-    today = replace(found.today, late_mean_min=0.01)
-    rows = tuple(replace(row, late_mean_min=12.0) for row in found.policies)
-    later = replace(study, comparison=replace(found, today=today, policies=rows))
-    assert "12.0 minutes on average instead of 0.0" in told(known, booked, later)

@@ -13,7 +13,6 @@ from gpuplanner.ledger import by_bucket, held_by_activity
 from gpuplanner.study import load_trace
 from gpuplanner.study.past.explore import EVERYBODY, open_inbox
 from gpuplanner.study.past.history import begin_of, end_of
-from gpuplanner.study.past.public_traces import PUBLIC, public_traces
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +43,6 @@ def test_activity_is_that_of_the_ledger(box):
     assert box.of(box.activity, EVERYBODY).equals(alone)
 
 
-def test_near_names_are_offered(box):
-    with pytest.raises(ScenarioError, match="search"):
-        box.of(box.ledger, "search2")
-    with pytest.raises(ScenarioError, match="job-002875"):
-        box.job("job-2875")
-
-
 def test_jobs_are_those_with_telemetry(box):
     assert len(box.jobs_of()) == 44
     assert set(box.jobs_of("search")) == set(box.sampled.filter(tenant="search")["job_id"])
@@ -66,11 +58,6 @@ def test_a_job_is_the_same_alone_as_among_all(box):
     assert view.phases["end"].to_list()[:-1] == view.phases["start"].to_list()[1:]
 
 
-def test_tables_of_the_whole_are_computed_once(box):
-    assert box.ledger is box.ledger
-    assert box.claim is box.claim
-
-
 def test_without_telemetry_there_is_nothing_to_say_of_phases():
     trace = load_trace("sample")
     tables = {"jobs": trace.jobs, "inventory": trace.inventory}
@@ -79,16 +66,6 @@ def test_without_telemetry_there_is_nothing_to_say_of_phases():
     assert (blind.phases, blind.signatures, blind.claim, blind.quality.coverage) == (None,) * 4
     with pytest.raises(ScenarioError, match="Ingest telemetry"):
         blind.job("job-002875")
-
-
-def test_public_traces_are_those_whose_files_are_there(tmp_path, monkeypatch):
-    monkeypatch.delenv("GPUPLANNER_DATA", raising=False)
-    assert public_traces() == []
-    monkeypatch.setenv("GPUPLANNER_DATA", str(tmp_path))
-    assert public_traces() == []
-    (tmp_path / "philly").mkdir()
-    (tmp_path / PUBLIC["philly"].jobs).touch()
-    assert public_traces() == ["philly"]
 
 
 @pytest.mark.data

@@ -129,11 +129,6 @@ def test_nodes_in_service_at_the_end_are_the_fleet():
     assert installed_gpu_hours(dates, begin_of(trace), end_of(trace)) == 24 * (8 * 3 + 8 * 2 + 8 * 2)
 
 
-def test_nodes_of_unlike_sizes_are_all_counted():
-    found = chosen(made(H200S, nodes(("n1", "H200-141GB", 8), ("n2", "H200-141GB", 4))))
-    assert (found.gpus, found.nodes, found.gpus_per_node, found.node_size) == (12, 1, 12, 8)
-
-
 @pytest.mark.parametrize("inventory", [None, nodes(("n1", "H200-141GB", 8), ("n2", "H200-141GB", 4))])
 def test_ledger_plan_simulation_and_calibration_have_the_same_gpus(tmp_path, inventory):
     trace = made(H200S, inventory)
@@ -168,17 +163,6 @@ def test_without_a_board_the_study_has_hours_and_waits_and_no_money(tmp_path):
     own = evaluate(Scenario(**{**scenario.__dict__, "price_usd_per_gpu_hour": 2.0}), cache=False)
     assert float(own.headline.cost) == 2 * 3 * 24 * DAYS
     assert own.headline.energy_kwh is None
-
-
-def test_a_board_without_mig_is_priced_and_planned_whole(tmp_path):
-    write_dataset(made([("V100-16GB-SXM2", 2, 8, 6), ("V100-16GB-SXM2", 0.5, 9, 3)]), tmp_path / "t")
-    study = evaluate(
-        Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2, quantile=0.5), cache=False
-    )
-    assert study.headline.price_per_gpu_hour == 3.06
-    assert study.headline.energy_kwh > 0
-    assert set(study.plan.layouts) == {"gpu"}
-    assert study.tables["rightsizing"]["profile_needed"].unique().to_list() == ["gpu"]
 
 
 def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
@@ -219,12 +203,6 @@ def test_of_so_many_nodes_those_that_are_there_stay_cut_and_further_ones_are_who
     found = chosen(made([("A100-40GB", "1g.5gb", 8, 6)] * 3, cut), nodes=asked, gpus_per_node=size)
     assert (found.gpus, dict(found.layouts)) == (asked * size, layouts)
     assert found.note == "as given in the scenario"
-
-
-def test_instances_without_known_layouts_are_said():
-    found = chosen(made([("A100-40GB", "1g.5gb", 8, 6)] * 3))
-    assert (found.gpus, found.cut_gpus) == (1, 0)
-    assert "do not say how the GPUs are cut" in found.remarks()[0]
 
 
 def test_a_plan_is_for_one_board_and_the_bill_is_for_all_that_is_installed(tmp_path):

@@ -69,12 +69,6 @@ def test_a_long_list_is_looked_at_as_if_no_earlier_jobs_were_there(monkeypatch):
     assert begin_of(month) == begin_of(whole), "a month is looked at from its beginning"
 
 
-def test_readings_of_a_long_list_begin_with_its_jobs(monkeypatch):
-    monkeypatch.setattr(history_room, "MOST_JOBS", 2000)
-    found = study_trace(Scenario(history_days=7))
-    assert found.samples["time"].min() >= begin_of(found)
-
-
 def test_of_very_many_jobs_ways_are_played_on_the_last_days_and_said_so(monkeypatch):
     asked = Scenario(history_days=28)
     whole = history(asked)

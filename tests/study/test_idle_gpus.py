@@ -9,10 +9,9 @@ import pytest
 
 from gpuplanner.catalog import parameter
 from gpuplanner.cost import gpu_hour_price, power_model
-from gpuplanner.errors import ScenarioError
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.idle_gpus import idle_gpus
-from gpuplanner.study.future.plans import plan_problem, plan_view
+from gpuplanner.study.future.plans import plan_view
 from gpuplanner.study.past.history import history
 
 
@@ -48,19 +47,6 @@ def test_what_is_rented_by_the_hour_is_given_back(kinds, released):
 )  # fmt: skip
 def test_paths_that_stop_nodes_and_what_is_stated(asked, price):
     assert idle_gpus(Scenario(**asked), history(Scenario()).fleet).parked_price == price
-
-
-def test_the_problem_says_what_a_parked_gpu_costs_and_why(quick):
-    nvml = quick.but(path=Scenario().path)
-    words = plan_problem(nvml, "rightsized").idle_words
-    assert "parked at 0.00108 of an hour (owned, 70 W idle x PUE 1.56 x 0.122 USD/kWh" in words
-    assert plan_problem(nvml.but(parked_price="released"), "rightsized").prices is None
-
-
-@pytest.mark.parametrize("price", [-0.1, 1.5, "free"])
-def test_other_prices_are_refused(price):
-    with pytest.raises(ScenarioError, match="parked_price between 0 and 1, or 'released'"):
-        Scenario(parked_price=price)
 
 
 @pytest.mark.long

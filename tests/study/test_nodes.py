@@ -8,14 +8,13 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import parse_layout, prove
 from gpuplanner.inbox import Dataset, add, read, write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import Inventory, Jobs, conform
 from gpuplanner.study.past.fleet import installed, planned_fleet
 from gpuplanner.study.past.history import begin_of, end_of, history, load_trace
-from gpuplanner.study.past.nodes import numbered_nodes, todays_nodes
+from gpuplanner.study.past.nodes import todays_nodes
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3
@@ -116,11 +115,6 @@ def test_without_names_there_is_one_smaller_node_for_the_rest(gpus, fields, expe
     assert found.node_names is None
 
 
-def test_a_job_on_one_node_makes_nodes_as_large_as_itself():
-    trace = made((None, 16, 0, 30, {"nodes": 1}), (None, 20, 0, 30, {"nodes": 2}))
-    assert fleet(trace).today.gpus == (16, 16, 4)
-
-
 @pytest.mark.parametrize(
     ("jobs", "expected"),
     [
@@ -175,12 +169,6 @@ def test_nodes_of_the_inventory_are_played_as_they_are_listed():
     assert (found.gpus, found.today.total, found.today.inferred) == (19, 19, False)
     assert found.node_names == ("c", "b", "a"), "one smaller node, and the last"
     assert dict(found.layouts) == {"1g.5gb:7": 2, "gpu": 17}
-
-
-def test_names_that_fit_no_count_of_equal_nodes_stay_out_of_plans():
-    found = fleet(made(("a", 3, 0, 5), inventory=listed(("a", 4, None), ("b", 2, None), ("c", 8, None))))
-    assert found.node_names is None
-    assert found.today.names == ("c", "a", "b")
 
 
 def test_layouts_that_an_inventory_leaves_out_follow_from_the_jobs_on_its_nodes():
@@ -251,10 +239,6 @@ def test_small_jobs_alone_are_played_on_nodes_of_their_own(tmp_path):
     assert not nodes.named
 
 
-def test_numbered_nodes_are_called_as_plans_call_theirs():
-    assert numbered_nodes(88, 8, {"gpu": 88}).names[:2] == ("node00", "node01")
-
-
 def test_fox_is_seen_as_a_list_of_one_moment_on_the_nodes_of_its_jobs(public_data):
     trace = read("slurm", [public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo")
     found = fleet(trace)
@@ -302,18 +286,6 @@ def two_boards(*boards):
     table = pl.DataFrame([{"node": n, "gpu_model": b, "gpus": g} for b, n, g in TWO])
     jobs = [(node, 2, hour, 3, {"gpu_model": board}) for hour, (board, node) in enumerate(boards)]
     return made(*jobs, inventory=table)
-
-
-def test_of_two_boards_the_largest_that_jobs_held_is_planned(tmp_path):
-    trace = two_boards(("T4", "t1"), ("T4", "t1"))
-    write_dataset(trace, tmp_path / "t")
-    known = history(Scenario(data=str(tmp_path / "t")))
-    assert (known.fleet.name, known.fleet.gpus, known.jobs.height) == ("T4", 4, 2)
-    assert "Not planned, but in the ledger: 16 × A100-40GB" in known.fleet.remarks()[0]
-    with pytest.raises(
-        ScenarioError, match=r"board A100-40GB: expected a board that jobs held; got jobs on T4"
-    ):
-        history(Scenario(data=str(tmp_path / "t"), board="A100-40GB"))
 
 
 def test_a_job_of_a_board_that_is_not_installed_empties_nothing():

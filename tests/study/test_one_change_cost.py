@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.catalog import facts, path_facts
 from gpuplanner.errors import ScenarioError
 from gpuplanner.export import change_index, to_change_scripts, to_slurm_files
 from gpuplanner.hardware import ChangeCost, GpuModel, load_gpu_model, whole_board
@@ -113,11 +112,6 @@ def test_every_door_states_the_same_minutes(tmp_path, study, board, path, before
         assert f"{minutes:.4g} min" in words
 
 
-def test_a_plan_counts_the_changes_of_its_scenario(quick, study):
-    assert study.problem.change == quick.change(HOPPER)
-    assert study.problem.change_gpu_hours == pytest.approx(quick.change(HOPPER).plan_gpu_hours(8))
-
-
 @pytest.mark.parametrize("board", [AMPERE, HOPPER])
 def test_what_a_scenario_states_holds_instead_of_the_catalogue(board):
     slower = Scenario(reconfigure_minutes=3.5).change(board)
@@ -146,46 +140,6 @@ def test_what_a_plan_pays_by_hand():
     assert PlanProblem(HOPPER, 8, demand=demand, **pool).change_gpu_hours == 0.25
 
 
-def test_a_plan_file_from_before_names_its_price(tmp_path):
-    problem = problem_of(AMPERE, "operator", "gpu", HALVES)
-    found = plan(problem, gap_target=0)
-    values = json.loads(plan_to_json(found, problem))
-    assert PlanProblem.from_dict(values["problem"]).change == problem.change
-    del values["problem"]["change"]
-    old = PlanProblem.from_dict(values["problem"] | {"change_gpu_hours": 0.25})
-    assert (old.change_gpu_hours, old.change.plan_gpu_hours(1)) == (0.25, 0.25)
-    assert old.change.change("gpu", HALVES).seconds == 600
-
-
-@pytest.mark.parametrize(
-    ("stated", "words"),
-    [
-        ({"path": "ansible"}, "path one of nvml, parted, operator, dra, autoscaler, slurm.*got ansible"),
-        ({"reconfigure_minutes": -1}, "reconfigure_minutes between 0 and 1440"),
-        ({"change_gpu_hours": 1001}, "change_gpu_hours between 0 and 1000"),
-        ({"change_gpu_hours": "dear"}, "change_gpu_hours of type float or NoneType"),
-    ],
-)
-def test_a_scenario_refuses_what_has_no_price(stated, words):
-    with pytest.raises(ScenarioError, match=words):
-        Scenario(**stated)
-
-
-def test_old_scenario_files_read_the_same(tmp_path):
-    path = tmp_path / "old.yaml"
-    path.write_text("board: A100-80GB\nreconfigure_minutes: 1\nchange_gpu_hours: 0.25\n")
-    cost = Scenario.from_yaml(path).change(AMPERE)
-    assert (cost.change("gpu", HALVES).seconds, cost.plan_gpu_hours(8)) == (60, 0.25)
-    assert Scenario.from_dict(Scenario(path="nvml").__dict__).path == "nvml"
-
-
-@pytest.mark.parametrize("name", ["seconds", "change_s", "instance_s", "restart_s", "drain_s", "gpu_hours"])
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
-def test_nothing_costs_less_than_nothing(name, value):
-    with pytest.raises(ScenarioError, match="cost of change"):
-        ChangeCost.of(HOPPER, **{name: value})
-
-
 def test_times_that_do_not_exist_are_refused():
     with pytest.raises(ScenarioError, match="got mode_s"):
         ChangeCost.of(HOPPER, mode_s=1.0)
@@ -200,11 +154,6 @@ def test_times_that_do_not_exist_are_refused():
     ):
         with pytest.raises(ScenarioError, match=words):
             PlanProblem.from_dict(problem.to_dict() | {"change": change})
-
-
-@pytest.mark.parametrize(("path", "made"), [("dra", "nvml"), ("autoscaler", "parted"), ("slurm", "parted")])
-def test_who_changes_a_fleet_pays_what_the_way_costs_by_which_it_cuts(path, made):
-    assert Scenario(path=path).change("H100-80GB-SXM5") == ChangeCost.of("H100-80GB-SXM5", made)
 
 
 def _of_own_rows(**stated: float) -> GpuModel:
@@ -251,17 +200,3 @@ def test_a_drain_is_stated_once_by_scenario_or_board_and_holds_everywhere():
     ):
         text = "".join(script for name, script in scripts.items() if name.startswith("change-"))
         assert 'timeout_s="${TIMEOUT_S:-7200}"' in text
-
-
-def test_a_drain_of_a_path_or_a_board_is_a_row_of_the_catalogue(monkeypatch):
-    rows, boards = facts("path_abilities"), (load_gpu_model(HOPPER), load_gpu_model(AMPERE))
-    own = rows.filter(ability="drain_s").with_columns(
-        boards=pl.lit(HOPPER), value=pl.lit("60"), paths=pl.lit("dra")
-    )
-    monkeypatch.setattr("gpuplanner.catalog.loader.facts", lambda name: pl.concat([rows, own]))
-    path_facts.cache_clear()
-    try:
-        found = [[drain_time(path, board).value for board in boards] for path in ("dra", "slurm")]
-        assert found == [[60.0, 840.0], [840.0, 840.0]]
-    finally:
-        path_facts.cache_clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -16,7 +15,6 @@ from gpuplanner.export.index import change_index
 from gpuplanner.export.kubernetes import to_change_scripts
 from gpuplanner.export.slurm import to_slurm_files
 from gpuplanner.export.states import checked_plan
-from gpuplanner.inbox import read, write_dataset
 from gpuplanner.planner import (
     Plan,
     PlanProblem,
@@ -208,25 +206,3 @@ def test_a_week_of_the_sample_is_counted_alike_everywhere(board: str, price: str
     numbers = counted(*planned_without_a_past(Scenario(board=board, parked_price=price)))
     assert all(len(set(values)) == 1 for values in numbers.values()), numbers
     assert numbers["departures"][0] > 100
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("price", [None, "released"])
-@pytest.mark.parametrize("board", BOARDS)
-def test_a_plan_of_openb_is_counted_alike_everywhere(
-    public_data: Path, tmp_path: Path, board: str, price: str | None
-) -> None:
-    folder = public_data / "alibaba_gpu_v2023"
-    pods, nodes = folder / "openb_pod_list_default.csv.gz", folder / "openb_node_list_gpu_node.csv"
-    write_dataset(read("openb", pods, nodes=nodes), tmp_path / "openb")
-    scenario = Scenario(
-        data=str(tmp_path / "openb"),
-        workload="fractional",
-        board=board,
-        nodes=12,
-        horizon_slots=72,
-        parked_price=price,
-    )
-    numbers = counted(*planned_without_a_past(scenario))
-    assert all(len(set(values)) == 1 for values in numbers.values()), numbers
-    assert numbers["departures"][0] > 0

@@ -35,36 +35,9 @@ def test_all_faults_are_named_at_once(tmp_path):
         evaluate(Scenario(data=str(tmp_path), currency="EUR", carbon_region="gcp:atlantis"))
 
 
-def test_a_price_of_ones_own_may_be_in_any_currency(tmp_path):
-    own = Scenario(data=str(tmp_path / "none"), currency="EUR", price_usd_per_gpu_hour=2.0)
-    with pytest.raises(GpuPlannerError, match="none"):  # the data come next
-        evaluate(own, cache=False)
-
-
 def test_a_place_that_cannot_be_written_is_refused_before_the_walk(tmp_path):
     (tmp_path / "out").write_text("a file")
     computed = history.computed
     with pytest.raises(GpuPlannerError, match="out"):
         write_report(Scenario(seed=987_654), tmp_path / "out")
-    assert history.computed == computed
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        ["--currency", "EUR"],
-        ["--tz", "Mars/Base"],
-        ["--set", "carbon_region=mars"],
-        ["--set", "month=2026-13"],
-    ],
-)
-def test_the_command_says_so_at_once(tmp_path, option):
-    from typer.testing import CliRunner
-
-    from gpuplanner.cli.app import app, register_commands
-
-    register_commands()
-    computed = history.computed
-    run = CliRunner().invoke(app, ["report", "all", *option, "-o", str(tmp_path / "r")])
-    assert isinstance(run.exception, GpuPlannerError), run.output
     assert history.computed == computed

@@ -19,7 +19,6 @@ from gpuplanner.inbox import write_dataset
 from gpuplanner.planner import PlanProblem, plan, verify_fleet
 from gpuplanner.report.pools import fleet_hours, fleet_page, folder_of, planned_of
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.decide import team_rows
 from gpuplanner.study.decision.sentences import unknown_decision
 from gpuplanner.study.decision.types import Saving
 from gpuplanner.study.fleet_decision import decision_table, fleet_decision, fleet_sentence
@@ -145,20 +144,6 @@ def test_a_plan_is_of_what_quotas_admit(two, tmp_path):
     assert "Quotas refuse" in plan(held).explanation
 
 
-def test_what_asks_for_one_board_gets_one_pool(two):
-    asked = two
-    assert [list(pools_of(asked.but(board=name)).pools) for name in ("T4", "A100-40GB")] == [
-        ["T4"], ["A100-40GB"],
-    ]  # fmt: skip
-    assert history(asked.but(pool="T4")).fleet.gpus == history(asked.but(board="T4")).fleet.gpus == 4
-
-
-def test_teams_of_a_pool_hold_hours_of_its_board_alone(two):
-    known = history(two.but(pool="T4"))
-    hours = (known.end - known.begin).total_seconds() / 3600
-    assert sum(row.held_gpu_hours for row in team_rows(two.but(pool="T4"))) == pytest.approx(4 * hours)
-
-
 UNTOLD = [(None, gpus, first, hours) for gpus, first, hours in ((5, 8, 6), (3, 9, 3), (4, 10, 8), (1, 2, 20))]
 
 
@@ -175,17 +160,6 @@ def test_pools_that_any_job_may_use_cost_what_one_pool_of_all_gpus_costs(tmp_pat
     found = fleet_planned(pools_of(asked), "dp").plan
     one = plan(whole, method="dp")
     assert (found.objective, found.bound) == pytest.approx((one.objective, one.bound), abs=1e-7)
-
-
-def test_two_equal_pools_cost_what_one_merged_pool_costs(tmp_path):
-    """The same twelve GPUs under one name of a board or under two."""
-    both = told(tmp_path, made(UNTOLD, nodes(("a", "lab-x", 6), ("b", "lab-y", 6))), "both")
-    single = told(tmp_path, made(UNTOLD, nodes(("a", "lab-x", 6), ("b", "lab-x", 6))), "single")
-    merged = plan(plan_problem(single, "whole"), method="dp")
-    found = fleet_planned(pools_of(both), "dp").plan
-    # Today's fleet is whole, and both are charged for emptying what is not needed.
-    assert found.gap == pytest.approx(0.0, abs=1e-9)
-    assert found.objective == pytest.approx(merged.objective, rel=1e-6)
 
 
 def test_the_sum_is_the_cheapest_of_all_ways_on_two_boards_of_two_gpus(tmp_path):

@@ -9,13 +9,10 @@ import polars as pl
 import pytest
 
 from gpuplanner.inbox import read, write_dataset
-from gpuplanner.inbox.core.findings import JOB_CHECKS, Finding, report
+from gpuplanner.inbox.core.findings import JOB_CHECKS
 from gpuplanner.study import describe
 from gpuplanner.study.past.quality import (
     FIGURES,
-    NONE,
-    OTHER,
-    by_figure,
     data_quality,
     figures_moved,
     intake,
@@ -29,37 +26,6 @@ def no_rejects() -> pl.DataFrame:
 @pytest.mark.parametrize("check", JOB_CHECKS, ids=lambda check: check.check)
 def test_effect_of_every_common_check_names_a_figure(check):
     assert set(figures_moved(check.effect)) <= set(FIGURES)
-
-
-@pytest.mark.parametrize(
-    ("effect", "figures"),
-    [
-        ("left out of every figure", ("GPU-hours", "demand", "queueing delays", "run times", "failures")),
-        ("the start was set to the submission: queueing delays are unknown, and demand is placed too early",
-         ("demand", "queueing delays")),
-        ("it says that some kernel ran, not that the GPU was busy: activity is too high", ("activity",)),
-        ("an outage, a holiday or missing data: forecasts learn it as low demand", ("demand", "forecasts")),
-        ("a few such jobs can dominate means and GPU-hours", ("GPU-hours",)),
-        ("kept, since the source has no job ids: some may be the same job twice", ("GPU-hours", "demand")),
-        ("none: not a job", (NONE,)),
-        ("", (OTHER,)),
-    ],
-)  # fmt: skip
-def test_figures_are_those_that_the_effect_names(effect, figures):
-    assert figures_moved(effect) == figures
-
-
-def test_a_finding_has_a_row_for_each_figure_and_keeps_its_place():
-    found = report(
-        [
-            Finding("a", "info", 9, "run times are lower bounds", ""),
-            Finding("b", "error", 1, "GPU-hours and demand", ""),
-        ]
-    )
-    assert by_figure(found).select("check", "figure").rows() == [
-        ("b", "GPU-hours"), ("b", "demand"), ("a", "run times")
-    ]  # fmt: skip
-    assert by_figure(found.clear()).columns == [*found.columns, "figure"]
 
 
 def test_jobs_are_counted_on_every_day_between_first_and_last():
@@ -76,11 +42,6 @@ def test_rejected_rows_are_counted_by_reason_and_the_date_they_state():
     assert found.rows() == [
         ("rejected: early", date(2026, 3, 2), 2), ("rejected: early", None, 1), ("rejected: no end", None, 1)
     ]  # fmt: skip
-
-
-def test_nothing_at_all_is_an_empty_table():
-    found = intake(pl.DataFrame(schema={"submit_time": pl.Datetime("us", "UTC")}), no_rejects())
-    assert found.shape == (0, 3)
 
 
 def test_intake_counts_every_job_of_the_sample():

@@ -114,12 +114,6 @@ def test_the_fleet_is_the_sum_of_its_tenants_in_series_and_paths():
     assert both["y"].to_numpy() == pytest.approx(both["y_sum"].to_numpy(), abs=1e-9)
 
 
-def test_profiles_can_be_forecast_from_many_origins_too():
-    source = wanted(Scenario(), by="profile")
-    assert {uid.partition("/")[0] for uid in source.ids} == {"all"}
-    assert len(source.ids) > 1
-
-
 def test_what_runs_is_counted_and_what_is_left_of_it_estimated():
     at = datetime(2026, 2, 20, tzinfo=UTC)
     jobs = load_trace("sample").jobs
@@ -200,21 +194,6 @@ def test_announced_jobs_come_on_top_of_every_forecast_and_path():
     assert paths.sum() == pytest.approx(200 * (3 * 8 + 3 * 12))
 
 
-def test_least_trace_makes_forecasts_of_tenants_add_up():
-    source = wanted(Scenario(), at=datetime(2026, 2, 25, tzinfo=UTC))
-    options = {"horizon": 6, "gap": 0, "price": 5.0, "models": FAST, "with_known": False}
-    for sums in ("mint", "top"):
-        table = ahead_of(source, **options, sums=sums)[1]
-        parts = (
-            table.filter(pl.col("unique_id") != source.whole)
-            .group_by("ds")
-            .agg(pl.col("mean").sum())
-            .sort("ds")
-        )
-        whole = table.filter(unique_id=source.whole)["mean"].to_numpy()
-        np.testing.assert_allclose(parts["mean"].to_numpy(), whole, rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
@@ -244,16 +223,6 @@ def test_a_clock_that_jumped_does_not_stretch_the_series():
     assert wrong.start == right.start
     np.testing.assert_array_equal(wrong.values, right.values)
     assert "2 submission(s) lie more than 56 days before the next" in wrong.remarks[0]
-
-
-def test_jobs_that_end_before_they_start_count_nothing():
-    jobs = load_trace("sample").jobs
-    odd = jobs.head(50).with_columns(
-        end_time=pl.col("start_time") - pl.duration(hours=5), job_id=pl.format("x{}", "job_id")
-    )
-    right, wrong = (laid_out(part, trace_end=END) for part in (jobs, pl.concat([jobs, odd])))
-    np.testing.assert_allclose(wrong.values, right.values, atol=1e-9)
-    assert np.isfinite(wrong.known.draws(wrong.ids, wrong.slots, 24, 1)).all()
 
 
 HOURS = [timedelta(hours=hour) for hour in range(24 * 8)]

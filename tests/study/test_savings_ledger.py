@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.inbox import write_dataset
-from gpuplanner.report.cost import savings_record
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import load_trace
 from gpuplanner.study.decision.record import Comparison, PolicyRow
@@ -158,15 +157,3 @@ def test_what_was_said_stands_and_months_come_in_order(two_months, quick, decide
     path.write_text('{"format": "another"}')
     with pytest.raises(ScenarioError, match="gpuplanner savings 1"):
         read_savings(path)
-
-
-def test_the_page_says_what_came_or_why_nothing_can(two_months):
-    first, both, _ = two_months
-    assert "the report of a later month says what came of it" in savings_record(first)
-    text = savings_record(both)
-    assert "2,688 by fewer GPUs held" in text
-    kept = replace(both[0].promise, gpu_hours=0.0, low=None, high=None, levers=())
-    nothing = [replace(one, promise=kept, seen=both[0].seen) for one in both]
-    assert "No month before" in savings_record(tuple(nothing))
-    unseen = replace(first[0], seen=replace(first[0].seen, measured=False))
-    assert "without a node list" in savings_record((unseen,))

@@ -9,14 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuplanner.cli.app import app, register_commands
-from gpuplanner.errors import GpuPlannerError, InfeasiblePlanError, ScenarioError
+from gpuplanner.errors import InfeasiblePlanError, ScenarioError
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.scenario import Scenario
-from gpuplanner.sizing.predict import describe, peak_gib
-from gpuplanner.sizing.predict.throughput import board_facts, flops_per_token
+from gpuplanner.sizing.predict import peak_gib
+from gpuplanner.sizing.predict.throughput import flops_per_token
 from gpuplanner.study.job_slices import share_of
 from gpuplanner.study.past.history import boards_at_hand
-from gpuplanner.study.size import sized, stack
+from gpuplanner.study.size import sized
 from gpuplanner.study.wish import Wish, boards_named, settled
 
 
@@ -33,14 +33,6 @@ def test_plans_fit_meet_the_deadline_and_take_the_fewest_gpus_first(found):
     taken = [plan.gpus * plan.share_of_gpu for plan in plans]
     assert taken == sorted(taken)
     assert all(plan.energy_kwh > 0 and plan.level == "tool unseen" for plan in plans)
-
-
-def test_the_first_three_are_explained(found):
-    for plan in found.plans[:3]:
-        assert plan.why
-        assert plan.next_smaller
-        assert sum(plan.components.values()) == pytest.approx(plan.predicted_gib)
-    assert stack(found.plans)["plan"].n_unique() == 3
 
 
 def test_gpus_tokens_and_hours_hang_together(found):
@@ -133,12 +125,6 @@ def test_services_run_on_slices_and_the_cache_is_narrow_only_where_it_is_asked_f
     assert engines(adapters=20)["gpu"].concurrency < plain["gpu"].concurrency
 
 
-def test_an_encoder_keeps_nothing_and_computes_all_tokens_at_once():
-    plan = sized(Wish("bert-base", "serve", 512, boards={"A100-80GB": 1})).plans[-1]
-    board, model = board_facts("A100-80GB"), describe("bert-base")[0]
-    assert plan.tokens_per_s <= board.flops / (2 * model.params(active=True))
-
-
 def test_experts_are_spread_where_the_tool_can_and_no_tool_is_told_to_do_what_it_cannot():
     wish = Wish("mixtral-8x7b", "train", 4096, "megatron-lm", 1e9, boards={"H100-80GB-SXM5": 64})
     assert any(
@@ -212,21 +198,6 @@ def test_the_command_answers_with_plans_probability_cost_and_energy():
     assert CliRunner().invoke(app, ["size", "--model", "gpt2", "--deadline", "soon"]).exit_code == 2
 
 
-def test_the_screen_says_what_was_asked_for_in_its_own_words():
-    register_commands()
-    words = "size --model llama-3.2-1b --task qlora --tool axolotl --gpus A100-40GB=1"
-    lora = CliRunner().invoke(app, words.split()).stdout
-    assert lora.startswith("qlora (nf4-dq) llama-3.2-1b")
-    assert "# weights of nf4-dq" in lora
-    words = "size --model bert-base --task serve --seq 512 --gpus A30-24GB=1"
-    served = CliRunner().invoke(app, words.split()).stdout
-    slices = served[served.index("slices, also") :]
-    assert "concurrency" in slices
-    assert "micro_batch" not in slices
-    assert "price: none is known of A30-24GB" in served
-    assert sized(Wish("gpt2", "serve", 512)).slice_table().is_empty()  # no boards at hand, no slices
-
-
 def test_what_is_known_of_a_job_narrows_its_speed_on_slices(tmp_path):
     """Telemetry narrows an interval that spanned tenfold and more; a slice that was measured has its own speed."""
     register_commands()
@@ -265,55 +236,6 @@ def test_what_is_known_of_a_job_narrows_its_speed_on_slices(tmp_path):
     # the same micro-batch on 3g and 4g of the same memory: their rates are as their speeds are
     whole = free["4g.40gb"]["tokens_per_s"] / 0.786
     assert run["3g.40gb"]["tokens_per_s"] == pytest.approx(0.6 * whole, rel=0.01)
-
-
-def test_a_speed_table_says_what_it_does_not_read(tmp_path):
-    register_commands()
-    own = tmp_path / "own.csv"
-
-    def asked(rows: str, *more: str) -> object:
-        own.write_text(rows)
-        return CliRunner().invoke(app, ["size", "--speed-table", str(own), *more])
-
-    board = ("--gpus", "A100-40GB")
-    table = asked("job_class,memory_gib\nsmall,4\nlarge,30\n", *board, "--json")
-    rows = json.loads(table.stdout)["speeds"]
-    assert {row["profile"] for row in rows if row["job_class"] == "large"} == {"7g.40gb", "gpu"}
-    assert "known within a factor of" in table.stderr
-    assert asked("job_class\na\n").exit_code == 2
-    for rows, words in (
-        ("job_class,speed\na,0.5\n", "speed"),
-        ("job_class,power_share\na,much\n", "power_share"),
-        ("job_class,power_share\na,3\n", "power_share"),
-        ("job_class,measured_profile,measured_speed\na,9g.90gb,0.5\n", "9g.90gb"),
-        ("job_class,measured_profile\na,1g.5gb\n", "measured speed"),
-    ):
-        with pytest.raises(GpuPlannerError, match=words):
-            raise asked(rows, *board).exception
-    two = asked("job_class\na\nb\n", "--model", "gpt2", "--seq", "512", *board)
-    assert "one row" in str(two.exception)
-
-
-def test_an_engine_says_how_each_slice_would_do():
-    """Each slice has its probability; more memory never makes it larger, and none that fits is likely to run out."""
-    found = sized(Wish("llama-2-7b", "serve", 8192, latency_s=0.05, boards={"H100-80GB-SXM5": 2}))
-    by_room = sorted(found.slices, key=lambda one: one.memory_gib)
-    assert {one.profile for one in by_room if one.fits} == {"3g.40gb", "4g.40gb"}
-    assert [one.p_oom for one in by_room] == sorted((one.p_oom for one in by_room), reverse=True)
-    assert all(one.fits == (one.micro_batch > 0) == (one.p_oom < 0.05) for one in by_room)
-    assert "no smaller slice holds the model" in found.plans[0].next_smaller
-
-
-def test_adapters_of_a_model_without_layers_are_sized():
-    """A diffusion model is known by its parameters alone: ranks have no width to exceed."""
-    assert sized(Wish("stable-diffusion-xl", "lora", 1024, boards={"A100-40GB": 2})).plans
-
-
-def test_a_picture_is_no_short_sequence_and_one_alone_may_go_where_several_do_not():
-    wishes = [Wish("sdxl", "lora", seq, boards={"A10": 1}) for seq in (1, 77, 4096)]
-    assert all(sized(wish).plans[0].gpus == 1 for wish in wishes)
-    short = sized(Wish("llama-2-13b", "lora", 64, boards={"A100-40GB": 1})).plans
-    assert short[0].predicted_gib < 40
 
 
 def test_a_model_is_sized_without_the_readers_of_data():

@@ -40,25 +40,6 @@ def test_what_is_remembered_is_what_would_be_computed(asked):
         assert outer(one) == (branching(one), one.quantile > 0.6 and branching(one))
 
 
-def test_a_field_that_only_one_branch_reads_is_not_forgotten():
-    found = stage(branching)
-    large = Scenario(nodes=2, seed=1)
-    assert found(large) == found(large.but(path="nvml")) == (1,)
-    assert found.computed == 1
-    assert found(Scenario(nodes=1)) == ("operator", 1)
-    assert found(Scenario(nodes=1, path="nvml")) == ("nvml", 1)
-    assert found(Scenario(nodes=1, path="nvml", seed=7)) == ("nvml", 1)
-    assert found.computed == 3
-
-
-def test_what_an_inner_stage_read_counts_for_the_outer_one_though_it_was_remembered():
-    inner = stage(lambda scenario: scenario.seed)
-    outer = stage(lambda scenario: (inner(scenario), scenario.nodes))
-    assert inner(Scenario(seed=3)) == 3
-    assert outer(Scenario(seed=3)) == (3, 0)
-    assert outer(Scenario(seed=4)) == (4, 0)
-
-
 def test_what_an_inner_stage_read_before_it_failed_counts_as_well():
     @stage
     def failing(scenario):
@@ -75,13 +56,6 @@ def test_what_an_inner_stage_read_before_it_failed_counts_as_well():
 
     assert patient(Scenario()) is None
     assert patient(Scenario(nodes=5)) == 5
-
-
-def test_a_value_that_is_replaced_was_not_read():
-    found = stage(lambda scenario: scenario.but(over_request_share=None).over_request_share)
-    assert found(Scenario(over_request_share=0.5)) is None
-    assert found(Scenario(over_request_share=0.7)) is None
-    assert found.computed == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from gpuplanner.demand import impute_run_times
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.workload import past_jobs, replicate, workload
 from gpuplanner.study.past.history import history
@@ -39,13 +38,6 @@ def test_replications_differ_and_repeat(past):
     assert not jobs_of(past, 1).equals(jobs_of(past, 2))
 
 
-def test_ids_are_unique_in_every_view(past):
-    for view in ("whole", "requested", "rightsized"):
-        asked = workload(jobs_of(past), view)
-        assert asked["job_id"].is_unique().all()
-        assert (asked["run_s"] >= 0).all()
-
-
 @pytest.mark.parametrize("factor", [0.5, 1.7])
 def test_scaled_arrivals_keep_the_mix(past, factor):
     plain = jobs_of(past).filter(pl.col("submit_s") >= 0)
@@ -65,12 +57,3 @@ def test_request_for_several_slices_runs_as_single_ones():
     asked = workload(jobs, "requested")
     assert asked["job_id"].to_list() == ["a.1", "a.2", "a.3", "b"]
     assert asked["gpus"].to_list() == [1, 1, 1, 4]
-
-
-def test_imputed_runs_are_never_shorter_than_seen():
-    known = history(SCENARIO)
-    jobs = impute_run_times(known.jobs.drop("run_s", "run_known"), known.plan_start, seed=3)
-    still = jobs.filter(~pl.col("run_known") & (pl.col("state") == "RUNNING"))
-    age_s = (known.plan_start - still["start_time"]).dt.total_seconds()
-    assert still.height > 0
-    assert (still["run_s"] >= age_s).all()

@@ -120,62 +120,6 @@ def test_a_reservation_is_paid_until_its_term_ends():
     assert "no GPU is free all week" in busy.basis
 
 
-def test_where_nobody_says_who_pays_there_is_a_line_for_each_case_and_no_sum():
-    found = worth(None)
-    assert (found.ownership, found.usd_per_week, found.kwh_per_week) == ("unknown", None, None)
-    hours, *lines = found.basis.splitlines()
-    assert hours == "1,000 GPU-hours a week; nobody says who pays for the GPUs."
-    assert [line.split(":")[0] for line in lines] == ["If owned", "If rented", "If reserved"]
-    for line, ownership in zip(lines, ("owned", "rented", "reserved"), strict=True):
-        assert line.partition(": ")[2] == worth(ownership).basis
-
-
-@pytest.mark.parametrize(
-    ("dates", "says"),
-    [
-        (("2027-01-05", "2027-01-05"), "The next purchase stays on 5 Jan 2027."),
-        (
-            ("2027-01-05", "2027-05-05", 8, 2.4e5, "EUR"),
-            "from 5 Jan 2027 to 5 May 2027: 240,000 EUR for 8 GPUs.",
-        ),
-        (("2027-01-05", None), "The next purchase, due on 5 Jan 2027, is no longer in sight."),
-        ((None, "2027-01-05"), "The next purchase comes on 5 Jan 2027; under today's way none is in sight."),
-        ((None, None), None),
-        (None, None),
-    ],
-)
-def test_the_next_purchase(dates, says):
-    basis = worth("owned", next_purchase=dates and NextPurchase(*dates)).basis
-    assert basis.endswith(says) if says else "purchase" not in basis
-
-
-@pytest.mark.parametrize(
-    ("freed", "says"),
-    [(0, "None of the 24 GPUs is free"), (1, "1 of 24 GPUs is free"), (24, "24 of 24 GPUs are free")],
-)
-def test_gpus_at_peak_are_counted_in_words(freed, says):
-    assert worth("owned", gpus_freed_at_peak=freed).basis.startswith(f"{says} for other work at peak.")
-
-
-@pytest.mark.parametrize("ownership", ["owned", "rented"])
-def test_without_a_saving_no_money_is_stated(ownership):
-    found = worth(ownership, saving=Saving(None, reason="Too little history."), value_freed_at=1.0)
-    assert (found.usd_per_week, found.kwh_per_week) == (None, None)
-    assert "No saving is stated: Too little history." in found.basis
-    assert worth(None, saving=Saving(None)).basis.startswith("No saving is stated: there is none.\n")
-
-
-def test_a_policy_that_needs_more_saves_nothing():
-    assert worth("rented", saving=Saving(-100.0)).usd_per_week == 0.0
-    assert worth("owned", saving=Saving(-100.0)).kwh_per_week == 0.0
-
-
-def test_other_currencies_are_not_called_dollars():
-    found = worth("rented", price=Price(2.0, 2.0, 2.0, "EUR", "own price", "as given"))
-    assert found.usd_per_week is None
-    assert found.basis.startswith("2,000 EUR a week")
-
-
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [({"gpus_freed_at_peak": 25}, "25 of 24"), ({"gpus_freed_at_peak": -1}, "-1 of 24"),
@@ -185,11 +129,6 @@ def test_other_currencies_are_not_called_dollars():
 def test_figures_that_cannot_be_are_refused(wrong, says):
     with pytest.raises(ScenarioError, match=says):
         worth("owned", **wrong)
-
-
-def test_an_unknown_owner_word_is_refused():
-    with pytest.raises(ScenarioError, match="ownership"):
-        worth("leased")
 
 
 def test_electricity_costs_what_the_scenario_says_else_what_the_catalogue_has():

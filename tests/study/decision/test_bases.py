@@ -20,7 +20,7 @@ from gpuplanner.study.decision.frames import bases_in_words, levers
 from gpuplanner.study.decision.policies import FEWER, LEVERS, POLICY_NAMES
 from gpuplanner.study.decision.record import Comparison, PolicyRow
 from gpuplanner.study.decision.sentences import unknown_decision
-from gpuplanner.study.decision.types import ASSUMED, OBSERVED, QUEUE, TODAY, Saving
+from gpuplanner.study.decision.types import OBSERVED, QUEUE, TODAY, Saving
 from tests.study.test_calibration import GPUS, cluster, trace_of
 
 JOBS = 1500
@@ -81,11 +81,6 @@ def test_a_size_of_too_few_jobs_leaves_the_lead_to_starts_and_is_named(tmp_path)
     arena, other, why = bases(opened(Scenario(data=str(tmp_path / "data"), **FEW))[2])
     assert (arena.base, other.base) == (OBSERVED, QUEUE)
     assert "5-8 GPUs (too few to judge)" in why
-
-
-def test_where_no_start_was_seen_there_is_one_base(found):
-    assumed = replace(found.other, base=ASSUMED)
-    assert bases(assumed) == (assumed, None, None)
 
 
 def test_both_bases_are_told_with_the_one_that_leads(queued):

@@ -19,11 +19,3 @@ def test_a_dearer_kilowatt_hour_plays_nothing_again(handed_over):
     assert played.computed == before
     assert dearer.decision.saving == first.decision.saving
     assert dearer.decision.worth.usd_per_week > first.decision.worth.usd_per_week > 0
-
-
-def test_the_same_hours_are_worth_their_price_to_who_rents(handed_over):
-    asked = Scenario(
-        data=handed_over(planted.planted("too_large-1").cluster), path="slurm", ownership="rented"
-    )
-    found = comparison(replace(asked, price_usd_per_gpu_hour=2.0)).decision
-    assert abs(found.worth.usd_per_week - 2.0 * found.saving.value) < 1e-6 * found.worth.usd_per_week

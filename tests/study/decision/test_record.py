@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from datetime import date
 
@@ -94,11 +93,6 @@ def test_layouts_are_those_of_the_gpus_that_are_on(study: Study):
     assert set(names) <= nodes, "no node is made up"
     for part in one.layouts:
         assert part.layout in ("whole", CUT_BY_JOBS) or parse_layout(part.layout)
-
-
-def test_a_decision_cannot_be_changed(study: Study):
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        study.decision.action = "buy"
 
 
 def test_the_class_that_pays_most_is_what_is_added(study: Study):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from gpuplanner.errors import ScenarioError
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.decide import decide
 from gpuplanner.study.decision.types import ACTIONS, BASES, CONFIDENCES
@@ -49,11 +46,6 @@ def test_no_job_started(accounted):
     assert found.missing
 
 
-def test_no_job_asked_for_a_gpu(accounted):
-    lines = [line(n, 2, n, 1.0).replace("gres/gpu=1,", "") for n in range(1, 9)]
-    assert decided(accounted, "cpu", lines).action == "unknown"
-
-
 def test_jobs_longer_than_the_trace(accounted):
     lines = [
         line(n, 2, 0.1 * n, 1.0, state="RUNNING").replace("|2026-03-02T", "|2026-03-02T") for n in range(1, 6)
@@ -68,11 +60,6 @@ def test_a_fleet_all_of_one_class(accounted):
     found = decided(accounted, "eights", lines)
     assert [row.size_class for row in found.service.by_class] == ["5-8 GPUs"]
     assert (found.fleet_gpus, found.base) == (8, BASES[0])
-
-
-def test_a_policy_that_nobody_knows_is_refused(accounted):
-    with pytest.raises(ScenarioError, match="policy"):
-        decided(accounted, "policy", [line(1, 2, 9, 2.0)], policies="sleep_more")
 
 
 def test_few_jobs_of_many_sizes_are_said_to_be_thin(accounted):

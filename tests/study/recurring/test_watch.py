@@ -56,15 +56,6 @@ def test_no_pack_below_the_price_of_the_change(idle, command, tmp_path):
     assert not (tmp_path / "watch/pack").exists()
 
 
-def test_a_fleet_that_changed_between_two_looks_is_said(command, tmp_path):
-    folder, out = tmp_path / "trace", tmp_path / "watch"
-    for nodes, days in ((1, 27), (2, 28)):
-        SmallFleet(2, weeks=4, nodes=nodes, load=0.3 / nodes, sizes={1: 1.0}, days=days).write(folder)
-        code, told, _ = command("watch", str(folder), "--once", "-o", str(out), *QUICK)
-        assert code == 0
-        assert ("The fleet changed: n1 came (+8 GPUs): 16 GPUs, 8 before." in told) == (nodes == 2)
-
-
 def test_time_that_goes_back_is_refused_and_the_state_stays(command, tmp_path):
     later, earlier = (SmallFleet(2, weeks=weeks, nodes=1, load=0.3, sizes={1: 1.0}) for weeks in (4, 3))
     folder, out = str(later.write(tmp_path / "trace")), tmp_path / "watch"
