@@ -261,19 +261,6 @@ def test_a_whole_gpu_is_cut_and_made_whole_again(make_node: Make) -> None:
     assert (node.places(1), node.notes()) == (None, [])
 
 
-@pytest.mark.long
-def test_both_are_taken_back(make_node: Make) -> None:
-    node = make_node(NEW, "1g.10gb:7")
-    before = node.places(0)
-    assert node.run("apply").returncode == 0
-    assert len(node.notes()) == 2
-    assert node.run("rollback").returncode == 0
-    assert (node.places(0), node.places(1), node.notes()) == (before, None, [])
-    log = node.log()
-    assert node.run("rollback").returncode == 0
-    assert node.log() == log
-
-
 def test_what_needs_a_reboot_says_so(make_node: Make) -> None:
     node = make_node(OLD, "1g.10gb:7")
     (node.folder / "needs-reboot").touch()

@@ -269,17 +269,6 @@ def test_commands_of_the_site_take_the_place_of_ours(cluster: Cluster) -> None:
     ]
 
 
-def test_a_first_change_by_commands_of_the_site_needs_a_way_back(cluster: Cluster) -> None:
-    script = cluster.folder / f"change-{MORNING}.sh"
-    script.write_text((cluster.folder / "change-20261102T000000Z.sh").read_text())
-    done = cluster.run("apply", CUT="ssh root@jump")
-    assert (done.returncode, "n1: what it has is not in the plan, so CUT could not" in done.stderr) == (
-        1,
-        True,
-    )
-    assert cluster.log() == []
-
-
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
@@ -360,20 +349,6 @@ def test_lines_that_cannot_be_put_anywhere_change_nothing(tmp_path: Path, conf: 
     done = install(tmp_path, conf, "NodeName=n2 Gres=gpu:t_1g.10gb:14\n")
     assert (done.returncode, told in done.stderr) == (1, True), done.stderr
     assert (tmp_path / "mine.conf").read_text() == conf
-
-
-def test_a_script_for_each_time_with_a_cut(
-    plan: pl.DataFrame, make_plan: Callable[..., pl.DataFrame]
-) -> None:
-    files = to_slurm_files(plan, BOARD)
-    assert [name for name in files if name.startswith("change")] == [
-        "change-20261102T000000Z.sh",
-        f"change-{MORNING}.sh",
-    ]
-    assert "readonly nodes=(n1 n2)" in files["change-20261102T000000Z.sh"]
-    assert "readonly nodes=(n2)" in files[f"change-{MORNING}.sh"]
-    types = "gpu:nvidia_h100_80gb_hbm3:1,gpu:nvidia_h100_80gb_hbm3_1g.10gb:7"
-    assert f"gres[n2]={types}" in files[f"change-{MORNING}.sh"]
 
 
 def test_changes_that_are_alike_have_one_script(make_plan: Callable[..., pl.DataFrame]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import GeometryError, TraceFormatError
+from gpuplanner.errors import TraceFormatError
 from gpuplanner.export import FileReport, verify_file
 
 BOARD = "A100-40GB"
@@ -51,11 +51,6 @@ def test_good_and_bad_entries_side_by_side(tmp_path: Path) -> None:
     ]
 
 
-def test_all_devices_and_empty_layout(tmp_path: Path) -> None:
-    report = check(tmp_path, config(entry("all")))
-    assert report == FileReport(ok=True, findings=["config plan-a, devices 0-7: cut, without instances"])
-
-
 def test_devices_that_no_entry_names_are_mentioned(tmp_path: Path) -> None:
     report = check(tmp_path, config(entry("[1, 2]", "{7g.40gb: 1}")), gpus_per_node=4)
     assert report.ok
@@ -72,77 +67,36 @@ def test_driver_names_are_understood_and_mentioned(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         (config(entry(counts="{1g.5gb: 0}")), "count of '1g.5gb' must be a whole number above 0, not 0"),
-        (config(entry(counts="{1g.5gb: -1}")), "not -1"),
-        (config(entry(counts="{1g.5gb: 1.5}")), "not 1.5"),
-        (config(entry(counts="{1g.5gb: '7'}")), "not '7'"),
-        (config(entry(counts="{1g.5gb: true}")), "not True"),
-        (config(entry(counts="{1g.5gb: }")), "not nothing"),
         (config(entry(counts="{1g.5gb: 8}")), "1g.5gb x8: A100-40GB holds at most 7"),
         (config(entry(counts="{1g.10gb+me: 1}")), "MIG profile '1g.10gb+me' is unknown"),
         (config(entry(counts="{1c.3g.20gb: 1}")), "compute instance"),
-        (config(entry(counts="{7: 1}")), "MIG profile '7'"),
-        (config(entry(counts="[1g.5gb]")), "mig-devices must map profiles to counts, not a list of 1"),
         (config(entry("[8]")), "line 4: config plan-a: no device 8 on a node of 8 GPUs"),
-        (config(entry("[-1]")), "no device -1"),
         (config(entry("7")), "devices must be all, or a list such as [0, 1], not 7"),
-        (config(entry("none")), "not 'none'"),
-        (config(entry("[]")), "not a list of 0"),
-        (config(entry("[0, '1', true]")), "devices must be numbers; 2 of 3 are not"),
         (config(entry("[0, 0]")), "line 4: config plan-a, devices 0: named twice, first in line 4"),
         (
             config(entry("[0, 1, 2]") + entry("[1, 2, 3]")),
             "line 7: config plan-a, devices 1-2: named twice, first in line 4",
         ),
         (
-            config(entry("all") + entry("[5]")),
-            "line 7: config plan-a, devices 5: named twice, first in line 4",
-        ),
-        (config(entry(enabled="maybe")), "mig-enabled must be true or false, not 'maybe'"),
-        (
             config(entry(enabled="false", counts="{1g.5gb: 1}")),
             "mig-devices stands beside mig-enabled: false",
         ),
         (config("    - mig-enabled: false\n"), "devices is missing"),
-        (config("    - devices: all\n"), "mig-enabled must be true or false, not nothing"),
-        (
-            config("    - devices: all\n      mig-enabled: true\n"),
-            "mig-devices must map profiles to counts, not nothing",
-        ),
         (
             config(OFF + "      device-filte: x\n"),
             "line 4: config plan-a: unknown key 'device-filte' in line 6; did you mean 'device-filter'?",
         ),
-        (config(OFF + "      zz: 1\n"), "unknown key 'zz' in line 6; an entry has device-filter, devices,"),
         (config("    - all\n"), "entry 1 must have keys such as 'devices', not 'all'"),
-        (config("    - {}\n"), "entry 1 must have keys"),
-        (
-            "version: v1\nmig-configs:\n  plan-a: []\n",
-            "must be a list of at least one entry, not a list of 0",
-        ),
-        (
-            "version: v1\nmig-configs:\n  plan-a: {devices: all}\n",
-            "must be a list of at least one entry, not a mapping of 1",
-        ),
-        ("version: v1\nmig-configs: {}\n", "mig-configs must name at least one config, not a mapping of 0"),
-        ("version: v1\nmig-configs: plan-a\n", "not 'plan-a'"),
         ("version: v2\nmig-configs: {a: " + NOT_CUT + "}\n", "version must be v1, not 'v2'"),
-        ("mig-configs: {a: " + NOT_CUT + "}\n", "version must be v1, not nothing"),
-        (
-            "version: v1\nversoin: v1\nmig-configs: {a: " + NOT_CUT + "}\n",
-            "unknown key 'versoin' in line 2; did you mean 'version'?",
-        ),
         (
             "version: v1\nmig-configs: {a+b: " + NOT_CUT + "}\n",
             "line 2: config 'a+b': the name cannot be a label value",
         ),
         ('version: v1\nmig-configs: {"\\e[31m": ' + NOT_CUT + "}\n", "config '\\x1b[31m'"),
-        ("version: v1\nmig-configs: {3: " + NOT_CUT + "}\n", "config 3: the name cannot be a label value"),
         (
             config(OFF + "      device-filter: 20B0\n"),
             "device-filter must be PCI ids such as '0x233010DE', not '20B0'",
         ),
-        (config(OFF + "      device-filter: []\n"), "device-filter must be PCI ids"),
-        (config(OFF + "      device-filter: ['0x20B010DE', 5]\n"), "device-filter must be PCI ids"),
     ],
 )
 def test_each_fault_is_named(tmp_path: Path, text: str, problem: str) -> None:
@@ -213,13 +167,9 @@ def test_config_map(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("apiVersion: v1", "apiVersion: v2", "apiVersion must be v1"),
         ("  name: mig\n", "", "metadata.name is missing"),
-        ("  namespace: gpu-operator\n", "", "metadata.namespace is missing"),
         ("config.yaml: |", "config.yml: |", "data must hold the text 'config.yaml'"),
-        ("data:\n  config.yaml: |\n", "data: |\n", "data must hold the text"),
         ("      all-disabled: [{devices: all, mig-enabled: false}]\n", "", "'all-disabled' is missing"),
-        ("    version: v1\n    mig", "    - version: v1\n    - mig", "is no mig-parted file"),
     ],
 )
 def test_config_map_faults(tmp_path: Path, old: str, new: str, problem: str) -> None:
@@ -232,14 +182,9 @@ def test_config_map_faults(tmp_path: Path, old: str, new: str, problem: str) -> 
     "text",
     [
         "",
-        "hello",
         "- a\n- b\n",
         "{}",
-        '{"plan": 1}',
-        "a: 1\n",
-        "kind: Secret\n",
         "GresTypes=gpu\n",
-        "# NodeName=n1 Gres=gpu:8\n",
     ],
 )
 def test_files_of_other_kinds_are_refused(tmp_path: Path, text: str) -> None:
@@ -302,19 +247,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         verify_file(path, BOARD)
 
 
-def test_arguments_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(GeometryError, match="board 'Z100' is unknown"):
-        check(tmp_path, config(entry()), board="Z100")
-    with pytest.raises(TraceFormatError, match="gpus_per_node"):
-        check(tmp_path, config(entry()), gpus_per_node=0)
-
-
 def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"\xef\xbb\xbf" + config(entry("all", "{1g.5gb: 7}")).replace("\n", "\r\n").encode())
     assert verify_file(path, BOARD).ok
-
-
-def test_json_is_yaml_too(tmp_path: Path) -> None:
-    text = '{"version": "v1", "mig-configs": {"a": [{"devices": [0], "mig-enabled": false}]}}'
-    assert check(tmp_path, text).ok
