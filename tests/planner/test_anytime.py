@@ -20,8 +20,6 @@ from gpuplanner.planner import (
     verify,
 )
 from gpuplanner.planner.methods import stages
-from gpuplanner.planner.program.bound import instant_bound, lower_bound
-from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb", "gpu")
@@ -57,24 +55,6 @@ def test_auto_is_never_dearer_than_greedy_and_has_a_bound_at_any_work_limit(
             assert 0 < found.bound <= found.objective + 1e-6
             assert "100.00 %" not in found.explanation
             assert verify(found, problem) == []
-
-
-def test_bounds_without_work_are_below_those_with_work_and_above_nothing(problem_of: Any) -> None:
-    rng = np.random.default_rng(4)
-    for _ in range(20):
-        fluid = Fluid.of(some_problem(problem_of, rng))
-        effort = Effort.begin()
-        assert 0 < instant_bound(fluid) <= lower_bound(fluid, (), effort).bound + 1e-9
-
-
-def test_floors_that_came_in_time_count(problem_of: Any) -> None:
-    """Work that ends among the floors: each of those found makes the bound higher than without any."""
-    hours = np.arange(24)
-    problem = problem_of([[1.3 + hours % 5, 0.7 + hours % 3]], ["1g.5gb", "3g.20gb"], gpus=9)
-    bare, some, all_of_them = (
-        plan(problem, method="milp", gap_target=0, work_limit=limit).bound for limit in (1, 3, 9)
-    )
-    assert bare < some < all_of_them
 
 
 def test_a_bound_without_a_plan_ends_with_what_nobody_searched_for(

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import InfeasiblePlanError, ScenarioError
+from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import ChangeCost, GpuModel
 from gpuplanner.planner import Limits, PlanProblem, assign, plan, plan_from_json, plan_to_json, verify
-from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.numbered.assign import changes_when_numbered
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
@@ -151,32 +150,6 @@ def test_of_gpus_cut_alike_the_one_that_was_cut_today_stays(problem_of: Any, fir
     assert cuts == [1, 1]
 
 
-@pytest.mark.parametrize("prices", [None, StatePrices()])
-def test_layouts_of_before_are_no_cuts_of_the_first_day(problem_of: Any, prices: StatePrices | None) -> None:
-    """The one GPU was cut before the plan begins, and is cut anew on its first day: that is one switch, not two."""
-    problem = problem_of(np.zeros((1, 1, 2)), ["1g.5gb"], gpus=1, initial={"3g.20gb:2": 1}, prices=prices)
-    parked = None if prices is None else np.zeros((2, 1), int)
-    switches, _ = changes_when_numbered(problem, ["1g.5gb:7"], np.array([[1], [1]]), parked)
-    assert switches == 1
-
-
-@pytest.mark.parametrize("stays", ["3g.20gb:2", "2g.10gb:3"])
-def test_the_gpu_that_was_not_cut_today_becomes_whole(problem_of: Any, stays: str) -> None:
-    """One of two is cut anew in the first slot; where either could become whole in the next, it is the other one."""
-    before = {"3g.20gb:2": 1, "2g.10gb:3": 1}
-    problem = problem_of(
-        np.zeros((1, 1, 2)),
-        ["gpu"],
-        gpus=2,
-        gpus_per_node=1,
-        initial=before,
-        limits=Limits(switches_per_day=1),
-    )
-    counts = np.array([[1, 1, 0], [0, 0, 1]])
-    switches, _ = changes_when_numbered(problem, [stays, "1g.5gb:7", "gpu"], counts)
-    assert switches == 1
-
-
 def test_without_whole_gpus_cuts_still_stand_together(problem_of: Any) -> None:
     """Three cut GPUs and three that are off, on nodes of three: one node has all the cuts, whatever they become."""
     problem = problem_of(np.zeros((1, 1, 3)), ["1g.5gb"], gpus=6, gpus_per_node=3)
@@ -223,14 +196,3 @@ def test_nodes_keep_the_names_of_the_user(problem_of: Any) -> None:
     for wrong in (["one"], ["same", "same"], ["a", "b", "c"]):
         with pytest.raises(ScenarioError, match="2 different names"):
             replace(problem, nodes=wrong)
-
-
-def test_names_sort_like_numbers(problem_of: Any) -> None:
-    problem = problem_of([[[1.0]]], ["gpu"], gpus=11, gpus_per_node=1)
-    assert assign(plan(problem), problem)["node"].to_list() == [f"node{n:02d}" for n in range(11)]
-
-
-def test_without_a_plan_there_is_nothing_to_assign(problem_of: Any) -> None:
-    problem = problem_of([[[1.0]]], ["gpu"], whole_gpus_kept=2, available=[1])
-    with pytest.raises(InfeasiblePlanError, match="keep at most 1 whole, or have 1 more in service"):
-        assign(plan(problem), problem)

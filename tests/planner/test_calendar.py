@@ -49,17 +49,6 @@ def best_of_all(fluid: Fluid, distinct: int) -> float:
     return least
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_one_vector_is_the_static_plan(problem_of: Any, seed: int) -> None:
-    problem = daily(problem_of, seed)
-    fluid = Fluid.of(problem)
-    counts = calendar_counts(fluid, 1, effort())
-    assert counts is not None
-    assert cost(fluid, counts) == pytest.approx(
-        plan(problem, method="static", gap_target=0).objective, abs=1e-6
-    )
-
-
 @pytest.mark.parametrize("seed", seeds(2, 4))
 def test_more_vectors_never_cost_more(problem_of: Any, seed: int) -> None:
     problem = daily(problem_of, seed, change_gpu_hours=0.4, available=[4] * 10 + [2] * 3 + [4] * 11)
@@ -108,8 +97,3 @@ def test_as_many_vectors_as_slots_are_a_free_plan_at_best(problem_of: Any, least
     counts = calendar_counts(Fluid.of(problem), 5, effort())
     assert counts is not None
     assert cost(Fluid.of(problem), counts) == pytest.approx(least_cost(problem))
-
-
-def test_no_time_gives_none(problem_of: Any) -> None:
-    fluid = Fluid.of(daily(problem_of, 0, slots=6))
-    assert calendar_counts(fluid, 2, Effort(gap_target=0, deadline=0.0)) is None

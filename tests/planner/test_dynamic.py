@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import Limits, PlanProblem, StatePrices, plan
-from gpuplanner.planner.methods.best_path import on_alone
+from gpuplanner.planner import Limits, PlanProblem, plan
 from gpuplanner.planner.methods.dynamic import dynamic_counts
-from gpuplanner.planner.methods.parked_states import cheapest_arrivals, states_by_place
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort
 from tests.seeds import seeds
@@ -108,74 +106,7 @@ def test_a_dear_change_is_bridged(problem_of: Any) -> None:
     assert found[1] == pytest.approx(5 + 2 * 3.0)
 
 
-def test_no_demand_needs_no_gpu(problem_of: Any) -> None:
-    found = dynamic_counts(Fluid.of(problem_of(np.zeros((1, 1, 4)), ["3g.20gb"])), effort())
-    assert found is not None
-    assert found[0].sum() == 0
-    assert found[1] == 0
-
-
 def test_gives_up_beyond_the_limits(problem_of: Any) -> None:
     fluid = Fluid.of(problem_of(np.full((1, 3, 3), 6.0), ["1g.5gb", "2g.10gb", "3g.20gb"], gpus=12))
     assert dynamic_counts(fluid, effort(), max_states=10) is None
     assert dynamic_counts(fluid, Effort(gap_target=0, deadline=0.0)) is None
-
-
-def all_states(fluid: Fluid, max_states: int) -> np.ndarray | None:
-    """Every state that some slot allows, by number of GPUs, or None if there are too many."""
-    level = fluid.pinned[None].astype(np.int64)
-    found = [level]
-    while level.size:
-        more = level[:, None] + np.eye(level.shape[1], dtype=np.int64)
-        level = np.unique(more.reshape(-1, level.shape[1]), axis=0)
-        level = level[np.any([fluid.allowed(slot, level) for slot in range(fluid.problem.n_slots)], axis=0)]
-        found.append(level)
-        if sum(map(len, found)) > max_states:
-            return None
-    return np.concatenate(found)
-
-
-def test_gpus_on_by_themselves_cost_no_more_than_with_parked_ones(problem_of: Any) -> None:
-    rng = np.random.default_rng(8)
-    beside = 0
-    for seed in range(40):
-        parked, wake, dress, instance, mode, drain = rng.choice([0, 0.02, 0.3, 1], size=6).tolist()
-        prices = StatePrices(parked, wake, dress, instance, mode, drain=drain)
-        problem = random_problem(problem_of, seed, prices=prices, on_price=1)
-        fluid = Fluid.of(problem)
-        alone = on_alone(fluid)
-        found = dynamic_counts(alone, effort())
-        states = all_states(alone, 10_000)
-        assert found is not None
-        assert states is not None
-        costs = np.array([alone.slot_costs(t, states) for t in range(problem.n_slots)])
-        for slot, row in enumerate(costs):
-            row[~alone.allowed(slot, states)] = np.inf
-        least = costs[0] + (0 if alone.initial is None else alone.ways.costs(alone.initial[None], states)[0])
-        for row in costs[1:]:
-            least = row + (least[:, None] + alone.ways.costs(states, states)).min(axis=0)
-        assert found[1] == pytest.approx(least.min(), abs=1e-9)
-        exact = dynamic_counts(fluid, effort())
-        if exact is not None:
-            assert found[1] <= exact[1] + 1e-9
-            beside += 1
-    assert beside >= 20
-
-
-@pytest.mark.parametrize("seed", seeds(3, 6))
-def test_a_transform_over_the_tree_is_the_least_over_all_pairs(problem_of: Any, seed: int) -> None:
-    rng = np.random.default_rng([seed, 3])
-    prices = StatePrices(
-        parked_price=0.1, wake=float(rng.choice([0, 0.02])), dress=float(rng.choice([0, 0.3])),
-        instance=float(rng.choice([0, 0.1])), mode=float(rng.choice([0, 0.2])),
-        reboot=float(rng.choice([0, 0.5])), drain=float(rng.choice([0, 0.1])), remaining_h={}, limit_h=None,
-        evicted_h=0.0,
-    )  # fmt: skip
-    names = rng.choice(PROFILES, size=3, replace=False).tolist()
-    fluid = Fluid.of(problem_of(np.full((1, 3, 2), 2.0), names, gpus=4, gpus_per_node=3, prices=prices))
-    places = states_by_place(fluid, 10_000)
-    assert places is not None
-    counts = places.states[places.real, :-1]
-    values = np.where(rng.random(len(counts)) < 0.3, rng.uniform(0, 3, len(counts)), np.inf)
-    least = (values[:, None] + fluid.ways.costs(counts, counts)).min(axis=0)
-    assert cheapest_arrivals(places, values) == pytest.approx(least, abs=1e-9)

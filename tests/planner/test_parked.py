@@ -247,15 +247,6 @@ def test_what_makes_no_sense_is_refused(problem_of: Any, fields: Any, expected: 
         problem_of([[[1]]], ["7g.40gb"], **fields)
 
 
-@pytest.mark.parametrize(
-    "values", [{"drain": -1}, {"limit_h": math.nan}, {"remaining_h": {"gpu": []}}, {"no": 1}]
-)
-def test_prices_that_make_no_sense_are_refused(problem_of: Any, values: Any) -> None:
-    problem = problem_of([[[1]]], ["7g.40gb"]).to_dict() | {"prices": values}
-    with pytest.raises(ScenarioError, match="prices of states"):
-        PlanProblem.from_dict(problem)
-
-
 def test_what_a_plan_says_of_departures_and_parked_gpus_is_checked(problem_of: Any) -> None:
     prices = StatePrices(dress=0.3, drain=0.1)
     problem = problem_of([[[1, 0, 1]]], ["7g.40gb"], prices=prices)

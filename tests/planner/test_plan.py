@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import GeometryError, InfeasiblePlanError, ScenarioError
+from gpuplanner.errors import InfeasiblePlanError
 from gpuplanner.planner import PlanProblem, plan, plan_from_json, plan_to_json, verify
 from gpuplanner.planner.methods import one_model, stages
 from gpuplanner.planner.methods.best_path import cheapest_path
@@ -95,14 +94,6 @@ def test_rounds_reach_the_gap_and_say_so(day: PlanProblem) -> None:
     assert verify(found, day) == []
 
 
-def test_demand_ten_thousand_times_larger_takes_no_more_columns(problem_of: Any) -> None:
-    demand = np.array([[[3.2, 1.4], [2.0, 0.3]]])
-    small = Fluid.of(problem_of(demand, ["1g.5gb", "3g.20gb"]))
-    large = Fluid.of(problem_of(demand * 1e4, ["1g.5gb", "3g.20gb"], gpus=30_000))
-    assert small.layouts == large.layouts
-    assert max(len(steps.cost) for steps in large.steps) <= 4
-
-
 def test_windows_only_ever_improve_and_stop_at_the_gap(day: PlanProblem) -> None:
     fluid = Fluid.of(replace(day, demand=day.demand[:, :, :36]))
     effort = Effort.begin(gap_target=0.02)
@@ -115,13 +106,6 @@ def test_windows_only_ever_improve_and_stop_at_the_gap(day: PlanProblem) -> None
     assert len(costs) > 3
     path = fluid.cost(cheapest_path(fluid, [alone.states]))
     assert bound <= path <= costs[0]
-
-
-def test_windows_end_when_the_time_is_up(day: PlanProblem) -> None:
-    fluid = Fluid.of(day)
-    counts = np.zeros((day.n_slots, len(fluid.layouts)), dtype=np.int64)
-    late = Effort(gap_target=0.0, deadline=0.0)
-    assert list(one_model.improved(fluid, counts, [], 0.0, late)) == []
 
 
 def test_a_limit_that_is_too_short_leaves_the_greedy_plan_and_is_said_to_be(day: PlanProblem) -> None:
@@ -176,11 +160,6 @@ def test_a_bound_that_fails_leaves_an_honest_gap(monkeypatch: pytest.MonkeyPatch
     assert verify(found, day) == []
 
 
-def test_unknown_methods_are_refused(day: PlanProblem) -> None:
-    with pytest.raises(ScenarioError, match="one of auto, milp, dp, greedy, calendar, static"):
-        plan(day, method="guess")
-
-
 def test_words_name_who_goes_short_when_and_the_way_out(problem_of: Any) -> None:
     problem = problem_of(
         [[[1.0, 3.0]], [[0.5, 1.0]]],
@@ -197,18 +176,6 @@ def test_words_name_who_goes_short_when_and_the_way_out(problem_of: Any) -> None
     assert "research lacks 1.0 GPU-hours of whole GPUs" in words
     assert "4 GPUs would serve all that is worth its price" in words
     assert "put off the maintenance of 1 GPU; add 2 GPUs" in words
-
-
-def test_words_say_when_whole_gpus_are_in_the_way(problem_of: Any) -> None:
-    problem = problem_of([[[14.0]]], ["1g.5gb"], gpus=2, whole_gpus_kept=1)
-    assert "let 1 of the GPUs kept whole be cut" in plan(problem).explanation
-
-
-def test_words_say_when_demand_is_not_worth_a_gpu(problem_of: Any) -> None:
-    words = plan(problem_of([[[0.05]]], ["gpu"])).explanation
-    assert "No GPU is worth being on" in words
-    assert "their price does not cover a GPU" in words
-    assert "No GPU is needed" in plan(problem_of([[[0.0]]], ["gpu"])).explanation
 
 
 def test_infeasible_plans_say_why_and_what_to_do(problem_of: Any) -> None:
@@ -233,46 +200,6 @@ def test_plan_and_problem_survive_a_file(problem_of: Any) -> None:
         assert plan_to_json(read, again) == text
         assert (read.method, read.stopped_by, read.explanation, read.seconds) == ("", "", "", None)
         assert verify(read, again) == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda d: d.update(format="other"),
-        lambda d: d.pop("plan"),
-        lambda d: d.update(problem=[]),
-        lambda d: d["plan"].pop("status"),
-        lambda d: d["plan"].update(colour="blue"),
-        lambda d: d["plan"].update(changes="many"),
-        lambda d: d["plan"].update(objective="low"),
-        lambda d: d["plan"].update(counts=[[0.5]]),
-        lambda d: d["plan"].update(counts=[["x"]]),
-        lambda d: d["plan"].update(counts=[[1, 2, 3]]),
-        lambda d: d["plan"].update(unmet=[[1], [1, 2]]),
-        lambda d: d["plan"].update(layouts=[7]),
-        lambda d: d["problem"].update(gpus=-1),
-    ],
-)
-def test_broken_files_are_refused(problem_of: Any, change: Any) -> None:
-    problem = problem_of([[[1.0]]], ["gpu"])
-    values = json.loads(plan_to_json(plan(problem), problem))
-    change(values)
-    with pytest.raises((ScenarioError, GeometryError)):
-        plan_from_json(json.dumps(values))
-
-
-def test_text_that_is_no_json_is_refused() -> None:
-    with pytest.raises(ScenarioError, match="one whole JSON document"):
-        plan_from_json("{")
-
-
-def test_values_print_short(day: PlanProblem) -> None:
-    assert repr(day) == (
-        "<PlanProblem: 12 x A100-40GB, 72 slots of 1 h from 2026-11-02 00:00, 2 tenants, 4 profiles>"
-    )
-    assert repr(plan(day, method="milp", gap_target=0.1)).startswith(
-        "<Plan (milp): feasible. No plan can be cheaper by more"
-    )
 
 
 def test_the_room_loads_no_solver() -> None:

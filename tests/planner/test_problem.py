@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.catalog import facts
-from gpuplanner.errors import GeometryError, ScenarioError
+from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.planner import PlanProblem, plan, plan_from_json, plan_to_json
 
@@ -22,55 +22,23 @@ ONE = [[[1.0, 2.0]]]
     ("changes", "words"),
     [
         ({"gpus": 0}, "gpus must be a whole number from 1 to 1000000, not 0"),
-        ({"gpus": 2.5}, "gpus must be a whole number"),
-        ({"gpus_per_node": True}, "gpus_per_node must be a whole number"),
-        ({"whole_gpus_kept": -1}, "whole_gpus_kept must be a whole number from 0"),
-        ({"on_price": -1.0}, "on_price must be a number of at least 0"),
         ({"on_price": float("nan")}, "on_price must be a number"),
-        ({"change_gpu_hours": float("inf")}, "change_gpu_hours must be a number"),
-        ({"slot_hours": 0}, "slot_hours must be from a second to a year"),
         ({"slot_start": datetime(2026, 1, 1)}, "slot_start must be a datetime with time zone"),
-        ({"slot_start": "2026-01-01"}, "slot_start must be a datetime with time zone"),
-        ({"tenants": ["a", "b"]}, r"not \(1, 1, 2\)"),
         ({"profiles": ["1g.5gb", "1g.5gb"]}, "profiles must differ"),
-        ({"demand": [[1.0, 2.0]]}, "demand must have the shape"),
-        ({"demand": [[[]]]}, "at least 1"),
         ({"demand": [[["x"]]]}, "numbers in three dimensions"),
-        ({"demand": [[[1.0], [1.0, 2.0]]]}, "numbers in three dimensions"),
         (
             {"demand": [[[1.0, float("nan")]]]},
             "demand is not finite 1 times, first for tenant0, 1g.5gb, slot 1",
         ),
         ({"demand": [[[-1.0, -2.0]]]}, "demand is below 0 2 times"),
-        ({"tiers": ["gold"]}, "unknown: 'gold'"),
-        ({"tiers": []}, "tiers must have one entry for each of 1 tenants, not 0"),
         ({"unmet_price": [1.0, 2.0]}, "unmet_price must have one entry"),
-        ({"unmet_price": -3.0}, "unmet_price must be numbers of at least 0"),
         ({"available": [1]}, "available must have one entry for each of 2 slots, not 1"),
-        ({"available": [1, 9]}, "available must be whole numbers from 0 to 3, not 9"),
-        ({"initial": {"gpu": 4}}, "initial must name at most 3 GPUs"),
-        ({"initial": {"off": 1}}, "initial must name at most 3 GPUs that are on"),
-        ({"initial": {"gpu": -1}}, "initial must count GPUs"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_words(
     problem_of: Any, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ScenarioError, match=words):
-        problem_of(**{"demand": ONE, "profiles": ["1g.5gb"], **changes})
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"board": "H1000"},
-        {"profiles": ["1g.10gb+gfx"]},
-        {"initial": {"4g.20gb:2": 1}},
-        {"initial": {"four slices": 1}},
-    ],
-)
-def test_what_the_board_lacks_is_refused(problem_of: Any, changes: dict[str, Any]) -> None:
-    with pytest.raises(GeometryError):
         problem_of(**{"demand": ONE, "profiles": ["1g.5gb"], **changes})
 
 
@@ -86,12 +54,6 @@ def test_a_lower_tier_may_not_be_dearer_than_a_higher_one(problem_of: Any) -> No
     with pytest.raises(ScenarioError, match="best_effort must not be above that of a higher tier"):
         problem_of(demand, ["gpu"], tiers=tiers, unmet_price=[9, 8, 7])
     assert problem_of(demand, ["gpu"], tiers=tiers, unmet_price=[9, 7, 7]).unmet_price == (9, 7, 7)
-
-
-def test_names_of_other_drivers_are_understood(problem_of: Any) -> None:
-    problem = problem_of(ONE, ["3g.39gb"], board="A100-80GB", initial={"3g.39gb:2": 1})
-    assert problem.profiles == ("3g.40gb",)
-    assert problem.initial == {"3g.40gb:2": 1}
 
 
 def test_demand_cannot_be_changed_behind_the_back_of_the_problem(problem_of: Any) -> None:
@@ -152,22 +114,3 @@ def test_a_board_of_the_user_travels_with_the_problem(problem_of: Any) -> None:
     read, again = plan_from_json(plan_to_json(found, problem))
     assert again.board == problem.board
     assert plan_to_json(read, again) == plan_to_json(found, problem)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda d: d.pop("gpus"),
-        lambda d: d.update(colour="blue"),
-        lambda d: d.update(slot_start="yesterday"),
-        lambda d: d.update(slot_start=7),
-        lambda d: d.update(tenants=3),
-        lambda d: d.update(unmet_price=[None]),
-        lambda d: d.update(board={}),
-    ],
-)
-def test_broken_problem_files_are_refused(problem_of: Any, change: Any) -> None:
-    values = problem_of(ONE, ["gpu"]).to_dict()
-    change(values)
-    with pytest.raises(ScenarioError):
-        PlanProblem.from_dict(values)

@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.hardware import parse_layout
 from gpuplanner.planner import plan
 from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.planner.program.realised_cost import counts_in, realised_cost
+from gpuplanner.planner.program.realised_cost import realised_cost
 from tests.seeds import seeds
 
 from .conftest import best_service
@@ -75,8 +75,3 @@ def test_layouts_that_the_true_demand_would_not_use_are_priced(problem_of: Any) 
     problem = problem_of(np.ones((1, 1, 2)), ["3g.20gb"])
     assert "7g.40gb:1" not in Fluid.of(problem).layouts
     assert realised_cost(problem, ["7g.40gb:1"], np.array([[1], [1]])) == pytest.approx(2.0)
-
-
-def test_columns_go_where_the_layouts_are(problem_of: Any) -> None:
-    fluid = Fluid.of(problem_of(np.ones((1, 2, 1)), ["3g.20gb", "gpu"]))
-    assert counts_in(fluid, ["gpu"], np.array([[3]])).tolist() == [[0, 3]]

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.planner import Limits, PlanProblem, Quota, plan
+from gpuplanner.planner import Limits, PlanProblem
 from gpuplanner.planner.variants import AS_IT_STANDS, compare_plans, price_of_limits, with_limit
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
@@ -44,17 +43,6 @@ def test_methods_are_measured_by_one_bound_worked_by_hand(steps: PlanProblem) ->
     assert found["distinct"].to_list() == [1, 2, 3, 3]
     assert found["gpu_hours_on"].to_list() == [12, 8, 7, 7]
     assert found["unmet_gpu_hours"].to_list() == [0, 0, 0, 0]
-
-
-def test_static_plans_alone_prove_nothing_of_others(steps: PlanProblem) -> None:
-    found = compare_plans(steps, ["static"], gap_target=0)
-    assert found.select("objective", "bound", "gap").rows() == [(12.0, None, None)]
-
-
-def test_known_plans_are_not_made_again(steps: PlanProblem) -> None:
-    free = plan(steps, gap_target=0.3, work_limit=1)
-    found = compare_plans(steps, ["auto"], known={"auto": free})
-    assert found["objective"].item() == free.objective
 
 
 def test_no_plan_is_a_row_without_numbers(problem_of: Any) -> None:
@@ -124,20 +112,3 @@ def test_other_sizes_keep_names_service_and_cut_gpus(problem_of: Any) -> None:
     assert (smaller.nodes, smaller.available, smaller.initial) == (("a",), (2, 0), {"3g.20gb:2": 2, "gpu": 0})
     assert (larger.nodes, larger.available, larger.initial) == (None, (5, 2), problem.initial)
     assert with_limit(problem).to_dict() == problem.to_dict()
-
-
-def test_other_demand_is_refused(problem_of: Any) -> None:
-    problem = problem_of([[[1, 2]]], ["3g.20gb"])
-    quotas = Limits(quotas={"tenant0": Quota(0.5)})
-    for name, other in {
-        "demand within quotas": problem_of([[[1, 2]]], ["3g.20gb"], limits=quotas),
-        "change_gpu_hours": problem_of([[[1, 2]]], ["3g.20gb"], change_gpu_hours=9.0),
-        "slot_hours": problem_of([[[1, 2]]], ["3g.20gb"], slot_hours=2.0),
-    }.items():
-        with pytest.raises(ScenarioError, match=f"'other': expected .* got another {name}"):
-            price_of_limits(problem, {"other": other})
-
-
-def test_limits_that_make_no_sense_are_refused(steps: PlanProblem) -> None:
-    with pytest.raises(ScenarioError, match="whole_nodes_kept must be at most 1"):
-        with_limit(steps, whole_nodes_kept=2)

@@ -93,22 +93,11 @@ def test_a_forecast_of_things_that_never_come_is_paid_for(problem_of: Any) -> No
     assert done.regret == pytest.approx(3)
 
 
-def test_a_stretch_begins_where_it_should(problem_of: Any) -> None:
-    problem = wavy(problem_of, 0, available=list(range(1, 4)) * 4)
-    part = stretch(problem, range(4, 7), problem.demand[:, :, 4:7], {"7g.40gb:1": 1})
-    assert part.slot_times == problem.slot_times[4:8]
-    assert part.gpus_in_service.tolist() == problem.gpus_in_service[4:7].tolist()
-    assert part.initial == {"7g.40gb:1": 1}
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"commit": 0}, "commit 0"),
-        ({"commit": 3, "horizon": 2}, "horizon 2"),
-        ({"horizon": 2.5}, "horizon is 2.5"),
         ({"forecast": lambda slot: np.ones((1, 1, 9))}, "forecast at slot 0"),
-        ({"forecast": lambda slot: np.ones((1, 2, 3))}, "at least 4"),
         ({"forecast": lambda slot: np.full((1, 2, 9), np.nan)}, "not finite"),
     ],
 )

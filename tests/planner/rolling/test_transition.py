@@ -182,19 +182,11 @@ def unmatched(board: GpuModel, requests: Counter[str], there: Counter[str]) -> i
     return sum(n - matching.serve(index, n) for index, n in enumerate(requests.values()))
 
 
-def test_nothing_to_do_is_an_empty_table() -> None:
-    steps = transition(table({("n", 0): ("gpu", "gpu")}), at=NOON, board=HOPPER)
-    assert steps.is_empty()
-    assert steps.columns[:4] == ["step", "node", "gpu", "action"]
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
         ({"at": NOON - timedelta(days=1)}, SchemaError, "slot boundary"),
         ({"at": NOON.replace(tzinfo=None)}, ScenarioError, "without zone"),
-        ({"at_once": 0}, ScenarioError, "at_once 0"),
-        ({"drain_s": float("nan")}, ScenarioError, "drain_s nan"),
         ({"change": ChangeCost.of(AMPERE)}, ScenarioError, "one for H100-80GB-SXM5; got A100-80GB"),
         ({"board": "A30"}, GeometryError, "7g.80gb"),
     ],
