@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from gpuplanner.catalog import board_names
-from gpuplanner.errors import GeometryError, SchemaError
+from gpuplanner.errors import GeometryError
 from gpuplanner.inbox.public.supercloud import read_supercloud
 from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.ledger.activity import USED_FROM
 from gpuplanner.sizing import (
     REQUEST,
     asked_and_used,
@@ -29,7 +28,6 @@ from gpuplanner.sizing import (
 )
 from gpuplanner.sizing.advice.leave_one_out import most_beyond
 from gpuplanner.sizing.advice.time_limits import MARGIN, _limit, limit_risks
-from gpuplanner.sizing.past_use import ACTIVE_FROM
 from gpuplanner.study.past.history import load_trace
 
 BOARD = "H100-80GB-SXM5"
@@ -224,10 +222,6 @@ def test_number_of_gpus_that_worked(make_jobs, make_samples):
     assert group(jobs, pl.concat(devices[::4]))["instances_hint"] is None
 
 
-def test_active_is_what_the_ledger_calls_used():
-    assert ACTIVE_FROM == USED_FROM
-
-
 def test_groups_are_equal_requests(make_jobs):
     requests = ((1.0, None), (1.0, "3g.40gb"), (2.0, None))
     rows = [
@@ -261,13 +255,6 @@ def test_sizes_in_order_hold_more_and_more(board):
     for small, large in pairwise(parts):
         assert small.sms <= large.sms
         assert small.memory_gib <= large.memory_gib
-
-
-def test_bad_parameters(make_jobs):
-    history = asked_and_used(runs(make_jobs, [5.0]), BOARDS)
-    for options in ({"minimum_evidence": 1}, {"highest_risk": 1.5}):
-        with pytest.raises(SchemaError, match="minimum_evidence"):
-            hints(history, **options)
 
 
 @settings(max_examples=25, deadline=None)

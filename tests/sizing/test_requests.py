@@ -67,11 +67,6 @@ def test_unknown_profiles_fall_back_to_gpus_and_are_counted(make_jobs):
     assert unknown_profiles(jobs, "H100-80GB-SXM5").rows() == [("1g.5gb", 2), ("nonsense", 1)]
 
 
-def test_other_columns_are_kept(make_jobs):
-    jobs = make_jobs({}).with_columns(run_s=60.0)
-    assert resolve_requests(jobs, "A100-80GB").columns == [*jobs.columns, "profile"]
-
-
 def test_a_board_whose_sms_no_source_states_has_no_slices_to_map_to(make_jobs):
     assert slices("B300") == ()
     assert resolved(make_jobs({"gpus": 0.1}, {"profile_requested": "1g.34gb"}), "B300") == [

@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 
 from gpuplanner.inbox import synthetic
-from gpuplanner.inbox.public.job_tables import ACME
 from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.sizing.classes import CLASSES, classify, shipped_rules
 from gpuplanner.sizing.classes.facts import job_facts
@@ -81,12 +80,6 @@ def test_rules_name_the_jobs_that_the_source_does_not(trace):
     assert found["job_class"].gather_every(2).equals(trace.jobs["job_class"].gather_every(2))
 
 
-def test_order_of_jobs_does_not_matter(trace):
-    jobs = trace.jobs.head(500)
-    turned = classify(jobs.reverse(), samples=trace.samples).reverse()
-    assert turned.equals(classify(jobs, samples=trace.samples), null_equal=True)
-
-
 def test_facts_by_hand():
     jobs = pl.DataFrame(
         {
@@ -142,12 +135,6 @@ def test_fox_has_nothing_to_decide_by_but_names(public_data: Path):
     assert by["inference"] == transcribing == 43
     assert named.filter(job_class="interactive")["facts"].str.contains("OOD|interactive|tunnel").all()
     assert set(by) <= {"inference", "interactive", "evaluation", None}
-
-
-@pytest.mark.data
-def test_acme_names_its_own_classes_and_keeps_them(public_data: Path):
-    jobs = ACME([public_data / "acme" / "trace_kalos.head5.csv"]).jobs
-    assert classify(jobs)["job_class"].to_list() == ["other"] * 5
 
 
 def test_rules_before_the_run_do_not_look_at_its_outcome(trace):

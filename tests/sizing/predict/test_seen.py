@@ -8,7 +8,7 @@ import pytest
 from gpuplanner.errors import SchemaError
 from gpuplanner.sizing.predict import TrainingJob, describe
 from gpuplanner.sizing.predict.observed import fits, smallest_that_fits, with_kind
-from gpuplanner.sizing.predict.pooled import LINKS, pooled_serving, pooled_trace, pooled_training
+from gpuplanner.sizing.predict.pooled import LINKS, pooled_serving, pooled_training
 from gpuplanner.sizing.predict.serving import cache_bytes_per_token, serve
 from gpuplanner.sizing.predict.throughput import board_facts, tokens_per_s
 from gpuplanner.study.past.seen_peaks import seen_and_predicted
@@ -63,12 +63,6 @@ def test_a_run_on_one_smaller_slice_overrules_the_bound(miso):
     settings, share, false_fits = agreement(fits(tried.with_columns(ran=pl.Series(ran)), BOARD), truth)
     assert (settings, false_fits) == (80, 0)
     assert share >= 0.95
-
-
-def test_many_jobs_that_meet_by_chance_are_no_steps():
-    gib = [round(2 + 0.01 * (n * 37 % 900), 2) for n in range(2000)]
-    seen = pl.DataFrame({"program": "many", "job": [str(n) for n in range(2000)], "peak_gib": gib})
-    assert with_kind(seen)["peak_is"].unique().to_list() == ["peak"]
 
 
 def test_a_plain_peak_gets_headroom_and_a_missing_column_is_named():
@@ -136,10 +130,3 @@ def test_what_moves_is_freed_and_slower_links_cost_more():
     losses = table.filter(moved="optimiser")["slowdown"].to_list()
     assert losses == sorted(losses)
     assert pooled_serving(describe("llama-3.1-8b")[0], "H100-80GB-SXM5", 8192, 32)["moved_gib"][0] == 32
-
-
-def test_a_trace_counts_jobs_that_are_over_the_next_smaller_slice():
-    jobs = pl.DataFrame(
-        {"board": ["A100-80GB"] * 2, "profile": ["2g.20gb", "1g.10gb"], "memory_peak_gib": [10.0, 5.0]}
-    )
-    assert pooled_trace(jobs)["jobs"].to_list() == [1, 1, 1]

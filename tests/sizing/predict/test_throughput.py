@@ -1,10 +1,7 @@
 """Speed of training against runs that were measured, and against what cannot be otherwise."""
 
-from dataclasses import replace
-
 import pytest
 
-from gpuplanner.sizing.predict.describe import preset
 from gpuplanner.sizing.predict.reading.rows import question
 from gpuplanner.sizing.predict.throughput import board_facts, flops_per_token, tokens_per_s
 
@@ -42,13 +39,6 @@ def test_fp32_is_no_faster_than_its_peak():
     job = question({"model": "llama-3.2-1b", "method": "full", "precision": "32-true", "seq_len": 2048}).job
     for board in map(board_facts, ("A100-80GB", "H100-80GB-SXM5", "H200", "MI300X", "V100-16GB-SXM2")):
         assert tokens_per_s(job, board)[2] * flops_per_token(job) <= board.fp32_flops <= board.flops
-
-
-def test_a_head_multiplies_also_where_it_shares_its_parameters():
-    model = preset("llama-3.2-1b")
-    tied, apart = (replace(question({"model": "llama-3.2-1b", "method": "full", "seq_len": 512}).job,
-                           model=replace(model, tied=tied)) for tied in (True, False))  # fmt: skip
-    assert flops_per_token(tied) == flops_per_token(apart)
 
 
 def test_kernels_that_are_compiled_are_faster_and_larger_batches_too():
