@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from random import Random
-from statistics import fmean
 
 import pytest
 
@@ -14,9 +13,8 @@ from gpuplanner.inbox.slurm.sacct import read_slurm
 from tests.clusters import planted, truth
 from tests.clusters.cluster import Cluster
 from tests.clusters.cut_clusters import kubernetes_cut, slurm_cut
-from tests.clusters.growth import KINDS, months, series
 from tests.clusters.model import UNCUT, WHOLE, Job, Node, play
-from tests.clusters.search import LATE_S, classes, fewest_gpus, instances_needed, kept, tried
+from tests.clusters.search import LATE_S, fewest_gpus, kept, tried
 
 QUICK = ["too_large-1", "too_large-2", "short-1", "short-2", "tight-1", "quota_bound-3", "growing-3"]
 
@@ -157,20 +155,6 @@ def test_backfill_does_not_hold_up_the_first_that_waits():
     assert play(jobs, nodes, until=99).start == [0, None, None, 3]
 
 
-def test_a_job_larger_than_the_fleet_never_starts_and_holds_up_nobody():
-    jobs = [Job(1, 0, 10, 10, each=8), Job(2, 1, 10, 10)]
-    assert play(jobs, [Node("a", (UNCUT,) * 4)]).start == [None, 1]
-
-
-def test_same_seed_same_bytes():
-    assert slurm_cut(1).files() == slurm_cut(1).files()
-    assert kubernetes_cut(1).files() == kubernetes_cut(1).files()
-    assert slurm_cut(1).files() != slurm_cut(2).files()
-    made = planted.planted("tight-1").cluster
-    planted.planted.cache_clear()
-    assert planted.planted("tight-1").cluster.files() == made.files()
-
-
 @pytest.mark.parametrize("name", ["too_large-1", "quota_bound-1", "tight-1"])
 def test_more_nodes_are_never_worse(name):
     cluster = planted.planted(name).cluster
@@ -182,22 +166,6 @@ def test_more_nodes_are_never_worse(name):
     late = [trial.late_s for trial in trials]
     assert late == sorted(late, reverse=True)
     assert late[-1] == 0
-
-
-def test_more_instances_are_never_worse():
-    cluster = slurm_cut(1)
-    trials = instances_needed(cluster.jobs, "2g.10gb", cluster.judged, cluster.to_the_end.eligible)
-    late = [trial.late_s for trial in trials]
-    assert late == sorted(late, reverse=True)
-    assert not trials[0].holds
-    assert trials[-1].holds
-
-
-def test_classes_join_as_stated():
-    sizes = [1] * 30 + [4] * 5 + [8] * 25 + [16] * 3
-    jobs = [Job(place, 0, 1, 1, each=size) for place, size in enumerate(sizes)]
-    jobs += [Job(100 + place, 0, 1, 1, "1g.5gb") for place in range(4)]
-    assert classes(jobs) == {"1g.5gb": "1g.5gb", "1": "1", "2-4": "more", "5-8": "more", "more": "more"}
 
 
 def test_fewest_gpus_mixes_profiles_only_where_that_is_legal():
@@ -257,11 +225,6 @@ def test_the_truth_of_the_others_is_beyond_doubt(name):
     beyond_doubt(name)
 
 
-def test_there_are_three_of_each_family():
-    assert len(planted.names()) == 18
-    assert {name.rpartition("-")[0] for name in planted.names()} == set(planted.FAMILIES)
-
-
 def test_what_a_reader_sees_of_readiness():
     """The second waits for three at once until a long job ends; the fourth is held by its quota beside an idle GPU."""
     node = Node("a", (UNCUT,) * 3)
@@ -275,32 +238,3 @@ def test_what_a_reader_sees_of_readiness():
     assert cluster.played.start == [0, 1000, 20, 520]
     assert cluster.ready_as_seen() == [0, 10, 20, 520]
     assert cluster.waits()["held_by_quota"] == 0  # it waited 490 s
-
-
-def test_the_cut_clusters_wait_for_several_reasons():
-    for cluster in [slurm_cut(seed) for seed in (1, 2, 3)]:
-        waits = cluster.waits()
-        assert waits["short_by_count"] > 0.02
-        assert waits["held_by_quota"] > 0.02
-        assert any(job.after is not None for job in cluster.jobs)
-        assert any(over is not None for over in cluster.played.cancelled)
-    for cluster in [kubernetes_cut(seed) for seed in (1, 2, 3)]:
-        assert cluster.waits()["waited"] > 0.02
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_weekly_series_do_what_they_are_called(kind):
-    runs = [series(kind, seed, 104) for seed in range(60)]
-    growth = fmean(fmean(run[91:]) / fmean(run[:13]) for run in runs)
-    expected = {"flat": (0.97, 1.03), "grows50": (1.95, 2.12), "step": (1.3, 1.5), "walk": (0.9, 1.15)}[kind]
-    assert expected[0] < growth < expected[1]
-
-
-def test_months_change_from_week_to_week():
-    cluster = months(1, 12)
-    assert months(1, 12).jobs == cluster.jobs
-    weeks = [0.0] * 12
-    for job in cluster.jobs:
-        weeks[min(11, job.submit // 604800)] += job.devices * job.run / 3600
-    assert max(weeks) > 1.2 * min(weeks) > 0
-    assert cluster.gpus <= 24

@@ -181,19 +181,6 @@ def test_a_steady_need_far_below_never_runs_out(weeks):
     assert chance_by_week([8] * weeks, 40)[-1] < 0.02
 
 
-def test_a_full_steady_fleet_is_not_too_small():
-    # Eight of eight each week: what is whole is rounded, or its noise of nothing would pass it at once.
-    assert chance_by_week([8] * 26, 8, 4)[-1] < 0.1
-    assert chance_by_week([8] * 26, 7.9, 4)[0] > 0.95
-
-
-def test_weeks_without_reading_and_weeks_without_need_are_borne():
-    gaps = [np.nan, np.nan, 40, 44, np.nan, 41, 43, 39, 42, np.nan]
-    assert fit_growth(gaps).weeks == 6
-    assert 0 <= chance_by_week(gaps, 60)[-1] < 0.5
-    assert not fit_growth([0, 3, 0, 5, 4, 0]).logs.any()
-
-
 def test_dates_follow_the_chances():
     needs = 60 * 1.012 ** np.arange(40) + np.resize([0.0, 3.5, -2.5], 40)
     found = run_out(needs, 128, MONDAY)
@@ -213,24 +200,7 @@ def test_growth_that_is_assumed_stands_for_that_of_the_record():
     assert law.growing(1.0).growth_per_year == pytest.approx(1.0)
 
 
-def test_no_date_has_a_reason():
-    assert (
-        run_out([9] * 30, 9, MONDAY, inferred=True).reason
-        == "the fleet is taken to be the most that was ever held"
-    )
-    assert run_out([9], 20, MONDAY).reason == "1 week of need is known, 4 are needed"
-    assert run_out([0] * 9, 20, MONDAY).reason == "nothing was needed in any week"
-    late = run_out([9, 10, 9, 10, 9, 11], 40, MONDAY, weeks_ahead=8)
-    assert (late.date, len(late.by_week)) == (None, 8)
-    assert late.reason.startswith("not within 8 weeks: ")
-
-
 @pytest.mark.parametrize("needs", [[1, 2, 3], [0] * 6, [4, 5, -1, 6], [np.nan] * 9])
 def test_what_cannot_be_fitted_is_refused(needs):
     with pytest.raises(SchemaError, match="4 known weeks or more"):
         fit_growth(needs)
-
-
-def test_a_capacity_of_nothing_is_refused():
-    with pytest.raises(SchemaError, match="capacity: expected above 0"):
-        chance_by_week([5, 6, 5, 6], 0)

@@ -160,16 +160,6 @@ def test_paths_of_a_fleet_are_the_sums_of_its_tenants_and_draws_do_not_depend_on
     assert paths.shape == (4, PATHS, 24)
 
 
-def test_hard_histories_give_finite_paths():
-    year = jobs_of(np.array([0.0]), 0.0, 1e6, now_h=24 * 365)
-    quiet = jobs_of(np.arange(0, 100, 1.0), 0.0, 2.0, now_h=400)
-    first = jobs_of(np.array([0.2]), 0.0, 9.0, now_h=1)
-    for jobs, origin in ((year, 24 * 365), (quiet, 400), (first, 1)):
-        paths = run_off(jobs, start=MONDAY).draws(["a"], origin, 48, seed=1)
-        assert np.isfinite(paths).all()
-        assert paths.min() >= 0
-
-
 @given(st.lists(st.tuples(st.floats(-5, 15), st.floats(-1, 12), st.integers(1, 8)), min_size=1, max_size=20))
 @settings(deadline=None)
 def test_occupancy_is_the_integral_of_what_is_held(spans):

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.demand import demand_series, excluded
-from gpuplanner.errors import SchemaError
 from gpuplanner.schemas import Demand, check
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
@@ -121,15 +120,6 @@ def test_of_jobs_that_ended_nobody_knows_when_nothing_is_counted():
         assert demand_series(jobs, end=MONDAY + timedelta(hours=3), clock=clock)["y"].max() == 1.0
 
 
-def test_job_that_began_on_the_last_edge_gets_a_slot():
-    assert values(demand_series(make_jobs([("a", "gpu", 1, 0, 60, None)]))) == {"a/gpu": [1]}
-
-
-@pytest.mark.parametrize("rows", [[], [("a", None, 0, 0, 0, 60)], [("a", "gpu", 1, 0, None, None)]])
-def test_nothing_held_is_an_empty_table(rows):
-    assert demand_series(make_jobs(rows)).equals(pl.DataFrame(schema=demand_series(make_jobs([])).schema))
-
-
 def test_unknown_requests_are_left_out_and_counted():
     jobs = make_jobs([("a", "gpu", 1, 0, 0, 60), ("a", None, None, 0, 0, 60), ("a", None, 0, 0, 0, 60)])
     assert values(demand_series(jobs)) == {"a/gpu": [1]}
@@ -146,20 +136,6 @@ def test_every_job_is_in_the_series_or_excluded(count):
     assert left_out == {"request unknown": 2 if count else 1, "no GPU": 0 if count else 2}
     counted = sum(demand_series(jobs)["y"]) if count else 0
     assert counted == (jobs.height - sum(left_out.values())) * count
-
-
-def test_faults_are_named():
-    jobs = make_jobs([("a", "gpu", 1, 0, 0, 60)])
-    with pytest.raises(SchemaError, match="resolve_requests"):
-        demand_series(jobs.drop("instances"))
-    with pytest.raises(SchemaError, match="submit_time"):
-        demand_series(jobs.drop("submit_time"))
-    with pytest.raises(SchemaError, match="clock"):
-        demand_series(jobs, clock="asked")
-    with pytest.raises(SchemaError, match="time zone"):
-        demand_series(jobs, start=MONDAY.replace(tzinfo=None))
-    with pytest.raises(SchemaError, match="edge of a slot"):
-        demand_series(jobs, start=MONDAY, end=minute(90))
 
 
 JOBS = st.lists(

@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import polars as pl
-import pytest
 
 from gpuplanner.demand import pool, weekly
-from gpuplanner.errors import SchemaError
 from gpuplanner.schemas import Demand, check
 
 SATURDAY = datetime(2026, 1, 31, tzinfo=UTC)
@@ -64,15 +62,3 @@ def test_weeks_begin_on_monday_and_show_how_much_of_them_was_seen():
             "quantile": 10.0,
         },
     ]
-
-
-def test_quantiles_of_none_and_all_are_the_least_and_the_most():
-    demand = make_demand({"a/gpu": [9.0, 9.0, 9.0, 9.0, 3.0, 7.0, 5.0]})
-    for quantile, value in ((0, 3.0), (1, 7.0)):
-        assert weekly(demand, quantile=quantile)["quantile"].to_list() == [9.0, value]
-
-
-@pytest.mark.parametrize("quantile", [-0.01, 1.01, 95, float("nan")])
-def test_quantile_outside_zero_to_one_is_refused(quantile):
-    with pytest.raises(SchemaError, match="quantile"):
-        weekly(make_demand({"a/gpu": [1.0]}), quantile=quantile)

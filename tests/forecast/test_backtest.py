@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.errors import SchemaError
 from gpuplanner.forecast import backtest
 
 
@@ -22,11 +21,6 @@ def test_origins(make_demand, slots, horizon, windows, expected, step):
     test = backtest(make_demand({"a/gpu": np.full(slots, 2.0)}), horizon=horizon, windows=windows)
     assert test.origins == expected
     assert test.step == step
-
-
-def test_step_can_be_given(make_demand):
-    test = backtest(make_demand({"a/gpu": np.full(200, 2.0)}), horizon=24, windows=3, step=10)
-    assert test.origins == (156, 166, 176)
 
 
 def test_forecasts_do_not_change_with_what_comes_later(make_demand, daily_wave):
@@ -48,24 +42,6 @@ def test_a_series_that_begins_late_is_judged_only_since_then(make_demand):
     assert test.origins == (48, 72, 96)
     assert np.isnan(test.predicted["Naive"][1, 0]).all()
     assert not np.isnan(test.predicted["Naive"][1, 2]).any()
-
-
-def test_frame_lists_every_forecast(make_demand):
-    test = backtest(make_demand({"a/gpu": np.full(60, 2.0), "b/gpu": np.full(60, 3.0)}), horizon=6, windows=2)
-    frame = test.to_frame()
-    assert frame.columns == ["unique_id", "model", "cutoff", "ds", "y", "mean"]
-    assert frame.height == 2 * len(test.origins) * 6
-    assert (frame["y"] == frame["mean"]).all()
-    assert (frame["ds"] >= frame["cutoff"]).all()
-    assert str(frame["ds"].dtype) == "Datetime(time_unit='us', time_zone='UTC')"
-
-
-@pytest.mark.parametrize(
-    "options", [{"horizon": 0}, {"horizon": 99}, {"horizon": 1, "windows": 0}, {"horizon": 1, "step": 0}]
-)
-def test_what_cannot_be_tested_is_refused(make_demand, options):
-    with pytest.raises(SchemaError, match="horizon"):
-        backtest(make_demand({"a/gpu": np.arange(100.0)}), **options)
 
 
 @pytest.mark.long

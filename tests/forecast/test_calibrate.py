@@ -57,12 +57,6 @@ def test_errors_of_another_time_are_forgotten(make_demand):
     assert 0.87 < covered[:, -8:].mean() < 0.97
 
 
-def test_a_constant_that_is_forecast_as_one_has_no_width(make_demand, daily_wave):
-    judged = judged_of(make_demand, [np.full(2400, 8.0), *(daily_wave(number, 2400) for number in range(3))])
-    assert (judged.quantiles["Naive"][0] == 8.0).all()
-    assert (judged.means["Naive"][0] == 8.0).all()
-
-
 def test_the_mean_of_a_forecast_follows_its_quantiles(make_demand):
     """A day that begins at nine, forecast at eight: the last value is nothing, and what comes is not."""
     hour = np.arange(1200) % 24

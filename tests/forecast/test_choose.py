@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from gpuplanner.forecast import (
-    CANDIDATES,
-    affordable,
     backtest,
     best_fixed,
     fold_scores,
@@ -15,8 +13,7 @@ from gpuplanner.forecast import (
     mean_scores,
     score,
 )
-from gpuplanner.forecast.candidates import PARTS, with_parts
-from gpuplanner.forecast.judge import PRIOR, records, weigh
+from gpuplanner.forecast.judge import records
 from gpuplanner.forecast.models import MODELS
 
 NAMES = ("Naive", "WeeklyMean", "AutoETS")
@@ -54,32 +51,12 @@ def test_series_that_are_mostly_zero_make_no_common_record():
     assert record(lost, full=False)[1, 0] > record(lost)[1, 0]
 
 
-def test_weights_are_shares_and_a_little_worse_is_a_little_lighter():
-    told = weigh(
-        np.log([[1.0, 1.0], [0.99, 3.0], [0.98, 0.2]]), np.array([[True, True]] * 2 + [[True, False]])
-    )
-    np.testing.assert_allclose(told.sum(axis=0), 1.0)
-    assert told[2, 0] > told[1, 0] > told[0, 0] > 0
-    assert told[:, 1].tolist() == [1.0, 0.0, 0.0]  # what is not usable weighs nothing, however good
-
-
 def test_what_no_origin_has_tried_weighs_nothing(make_demand, daily_wave):
     demand = make_demand({"a/gpu": daily_wave(1, 300)})
     judged = judge(backtest(demand, horizon=48, windows=2, step=48, models=("SeasonalNaive", "HourOfDay")))
     assert judged.weights[0, 0, 0] == 1.0  # nothing is known before the first origin: the last value is said
     assert (judged.weights[1:, 0, 1:].sum(axis=0) > 0.5).all()
     np.testing.assert_array_equal(judged.said[0, 0, :, 3], judged.quantiles["Naive"][0, 0, :, 3])
-
-
-def test_every_candidate_has_a_prior_and_comes_with_its_parts():
-    assert set(PRIOR) == set(CANDIDATES)
-    for budget in (0.0, 0.01, 0.1, 0.3, 0.6, 1.0, 9.0):
-        for folds in (10, 20, 60):
-            kept, left = affordable(budget, folds)
-            assert set(kept) | set(left) == set(CANDIDATES)
-            assert with_parts(kept) == kept
-    assert {"RunOff", "RunOffReverting"} < set(affordable(1.0, 60)[0])
-    assert set(PARTS["RunOffReverting"]) < set(with_parts(["RunOffReverting"]))
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +84,6 @@ def test_a_wave_is_better_forecast_by_its_season(scores):
     wave = dict(scores.filter(unique_id="wave/gpu").select("model", "mase").iter_rows())
     assert wave["AutoETS"] < wave["SeasonalNaive"] < wave["Naive"]
     assert wave["SeasonalNaive"] == pytest.approx(1.0, abs=0.15)
-
-
-def test_a_constant_has_no_scale_but_no_error_either(scores):
-    flat = scores.filter(unique_id="flat/gpu").row(0, named=True)
-    assert flat["mase"] is None
-    assert (flat["mae"], flat["pinball"], flat["coverage_90"], flat["windows"]) == (0, 0, 1, 5)
 
 
 def test_what_was_said_stands_beside_the_candidate_that_was_best_throughout(waves):

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.errors import SchemaError
 from gpuplanner.forecast.grid import as_grid
 
 
@@ -37,19 +36,6 @@ def test_gaps_carry_the_last_value_on_and_are_counted(make_demand):
 def test_season_is_a_day_or_for_days_a_week(make_demand, slot, season, week):
     grid = as_grid(make_demand({"a/gpu": [1, 2, 3]}, slot))
     assert (grid.season, grid.week) == (season, week)
-
-
-def test_faults_are_named(make_demand):
-    demand = make_demand({"a/gpu": [1, 2, 3]})
-    with pytest.raises(SchemaError, match="stand twice"):
-        as_grid(pl.concat([demand, demand.head(1)]))
-    with pytest.raises(SchemaError, match="at least two slots"):
-        as_grid(demand.head(1))
-    uneven = demand.with_columns(
-        ds=pl.col("ds") + pl.duration(minutes=20 * (pl.col("y") == 3).cast(pl.Int64))
-    )
-    with pytest.raises(SchemaError, match="off the grid"):
-        as_grid(uneven)
 
 
 def test_a_coarser_series_beside_a_finer_one_is_filled_and_counted(make_demand):

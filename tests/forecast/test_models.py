@@ -37,11 +37,6 @@ def test_rules(history, rule):
     assert rule in RULES
 
 
-def test_quarter_hours_are_too_fine_for_smoothing():
-    assert rule_of(np.arange(400.0), season=96, week=672) == "fine"
-    assert "AutoETS" not in usable_models("fine", length=9999, season=96, week=672)
-
-
 @pytest.mark.parametrize(
     ("rule", "length", "season", "week", "expected"),
     [
@@ -63,21 +58,6 @@ def test_models_of_a_series(rule, length, season, week, expected):
     assert usable_models(rule, length=length, season=season, week=week) == expected
 
 
-def test_weekly_mean_averages_the_same_hour_of_up_to_four_weeks():
-    rng = np.random.default_rng(7)
-    weeks = rng.uniform(1, 9, (6, 168))
-    found = predict(weeks.ravel(), "WeeklyMean", 200, **HOURLY)
-    mean = weeks[-4:].mean(axis=0)
-    np.testing.assert_allclose(found, np.concatenate([mean, mean[:32]]))
-
-
-def test_naive_models_repeat_the_past(daily_wave):
-    history = daily_wave(1, 400)
-    assert (predict(history, "Naive", 30, **HOURLY) == history[-1]).all()
-    np.testing.assert_array_equal(predict(history, "SeasonalNaive", 48, **HOURLY), np.tile(history[-24:], 2))
-    np.testing.assert_array_equal(predict(history, "WeeklyNaive", 168, **HOURLY), history[-168:])
-
-
 def test_departures_return_to_the_mean_day_as_they_did_before():
     rng = np.random.default_rng(3)
     day = 40 + 20 * np.sin(np.arange(24) * 2 * np.pi / 24)
@@ -96,15 +76,6 @@ def test_after_a_few_days_a_departure_is_taken_to_stay():
     assert (predict(history, "Reverting", 24, **HOURLY)[[0, -1]] > [8.0, 6.0]).all()
 
 
-def test_median_lies_between_its_members(daily_wave):
-    history = daily_wave(2, 672)
-    week_mean = history[-168:].reshape(7, 24).mean(axis=0)
-    median = predict(history, "Median", 24, **HOURLY)
-    between = (median >= np.minimum(history[-1], week_mean)) & (median <= np.maximum(history[-1], week_mean))
-    # Where the third member lies outside the other two, the middle one is one of them: still between.
-    assert between.all()
-
-
 def test_exponential_smoothing_finds_the_day(daily_wave):
     history = daily_wave(3, 672)
     truth = 10 * (1 + 0.6 * np.sin(np.arange(672, 696) * 2 * np.pi / 24))
@@ -116,12 +87,6 @@ def test_last_value_stands_in_for_a_model_that_fails(monkeypatch, daily_wave, an
     monkeypatch.setattr(models, "_answer", lambda part, history, horizon: answer)
     history = daily_wave(4, 400)
     assert (predict(history, "AutoETS", 2, **HOURLY) == history[-1]).all()
-
-
-def test_forecasts_are_not_negative(daily_wave):
-    falling = np.maximum(np.linspace(20, 0, 400) + daily_wave(5, 400, level=0.5), 0)
-    for model in MODELS:
-        assert predict(falling, model, 168, **HOURLY).min() >= 0
 
 
 @settings(deadline=None, max_examples=15)

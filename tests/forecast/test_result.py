@@ -34,13 +34,6 @@ def test_table_holds_every_series_and_slot(result):
     assert str(ds.dtype) == "Datetime(time_unit='us', time_zone='UTC')"
 
 
-def test_rules_are_reported(result):
-    rules = dict(result.choice.select("unique_id", "rule").iter_rows())
-    assert rules["flat/gpu"] == rules["zero/gpu"] == "constant"
-    assert rules["spike/gpu"] == "intermittent"
-    assert {rules[f"t{number}/gpu"] for number in range(5)} == {"full"}
-
-
 def test_chosen_model_beats_naive_on_waves_and_its_error_is_told(result):
     waves = result.choice.filter(rule="full")
     assert (waves["mase"] < 0.6 * waves["naive_mase"]).all()
@@ -51,11 +44,6 @@ def test_measured_coverage_is_near_what_is_promised(result):
     waves = result.scores.filter(pl.col("rule") == "full", pl.col("model") == "Reverting")
     for name, level in (("coverage_50", 0.5), ("coverage_80", 0.8), ("coverage_90", 0.9)):
         assert waves[name].mean() == pytest.approx(level, abs=0.1)
-
-
-def test_constants_stay_what_they_are(result):
-    flat = result.forecast.filter(pl.col("unique_id").is_in(["flat/gpu", "zero/gpu"]))
-    assert flat.select("mean", "q05", "q95").unique(maintain_order=True).rows() == [(3, 3, 3), (0, 0, 0)]
 
 
 def test_same_demand_same_forecast_in_any_order(make_demand, daily_wave):
@@ -71,15 +59,6 @@ def test_short_histories_get_a_forecast(make_demand, slots):
     result = forecast_demand(make_demand({"a/gpu": np.arange(slots) % 5}), horizon=2)
     assert result.forecast.height == 2
     assert result.choice["rule"].item() == ("short" if slots < 48 else "full")
-
-
-def test_a_series_too_young_for_any_backtest_repeats_its_last_value(make_demand, daily_wave):
-    young = make_demand({"b/gpu": daily_wave(2, 200)}).tail(10)
-    demand = pl.concat([make_demand({"a/gpu": daily_wave(1, 200)}), young])
-    result = forecast_demand(demand, horizon=24, windows=2)
-    row = result.choice.row(1, named=True)
-    assert (row["model"], row["windows"], row["mase"]) == ("Naive", 0, None)
-    assert (result.forecast.filter(unique_id="b/gpu")["q50"] == young["y"][-1]).all()
 
 
 def test_no_forecast_without_a_past_error(make_demand):

@@ -108,13 +108,6 @@ def test_wrong_places_on_a_gpu(places, said):
     assert any(said in fault for fault in verify_packing(wrong, problem))
 
 
-def test_instances_beside_a_gpu_that_is_not_cut():
-    problem = MigPackingProblem([0, 1], [3, 2], ["gpu", "1g.10gb"], "H100-80GB-SXM5")
-    wrong = Packing(1, 1, np.array([0, 0]), np.array([0, 0]), "proof", 0.0)
-    assert any("not cut" in fault for fault in verify_packing(wrong, problem))
-    assert verify_packing(replace(wrong, bins=2, assignment=np.array([0, 1])), problem) == []
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [

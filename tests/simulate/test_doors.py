@@ -28,10 +28,6 @@ class TestNouns:
         with pytest.raises(ScenarioError, match="at least one node and one GPU"):
             Fleet(BOARD, nodes, gpus)
 
-    def test_a_fleet_has_a_known_board(self):
-        with pytest.raises(GeometryError, match="H1000"):
-            Fleet("H1000", 1, 8)
-
     @pytest.mark.parametrize(
         ("starts", "layouts", "counts", "words"),
         [
@@ -50,16 +46,6 @@ class TestNouns:
         with pytest.raises(ScenarioError, match=words):
             Calendar(starts, layouts, counts)
 
-    def test_a_calendar_keeps_its_own_copy(self):
-        import numpy as np
-
-        counts = np.array([[8]])
-        calendar = Calendar([0.0], ("gpu",), counts)
-        counts[0, 0] = 99
-        assert calendar.counts.tolist() == [[8]]
-        with pytest.raises(ValueError, match="read-only"):
-            calendar.counts[0, 0] = 1
-
     @pytest.mark.parametrize("values", [{"queue": "lifo"}, {"queue": "pass"}])
     def test_rules_are_known_ones(self, values):
         with pytest.raises(ScenarioError, match="rules"):
@@ -71,13 +57,6 @@ class TestInput:
         calendar = Calendar([0, 60], ("gpu",), [[8], [9]])
         with pytest.raises(ScenarioError, match=r"slot 1: expected at most the 8 GPUs of the fleet; got 9"):
             simulate(jobs_of(("a", 0, 1, 1, "gpu")), FLEET, calendar, STRICT, policy="p")
-
-    @pytest.mark.parametrize("layout", ["7g.80gb:2", "4g.40gb:1,3g.40gb:1,1g.10gb:1", "1g.10gb:8"])
-    def test_a_layout_must_fit_on_the_board(self, jobs_of, layout):
-        with pytest.raises(GeometryError, match=layout):
-            simulate(
-                jobs_of(("a", 0, 1, 1, "gpu")), FLEET, Calendar.constant({layout: 1}), STRICT, policy="p"
-            )
 
     def test_a_profile_must_be_one_of_the_board(self, jobs_of):
         with pytest.raises(GeometryError, match=r"1g\.5gb"):
@@ -110,13 +89,6 @@ class TestInput:
         calendar = Calendar.constant({"1g.10gb:7": 1})
         run = simulate(jobs[1:], FLEET, calendar, Rules(), policy="p")
         assert run.outcomes["end"].to_list() == [1.0]
-
-    def test_no_jobs_are_a_run_of_no_length(self, jobs_of):
-        jobs = jobs_of(("a", 0, 1, 1, "gpu")).clear()
-        run = simulate(jobs, FLEET, WHOLE, STRICT, policy="p", until_s=10)
-        assert run.outcomes.height == 0
-        assert run.states["end_s"].to_list() == [10.0] * 8
-        assert simulate(jobs, FLEET, WHOLE, STRICT, policy="p").states.height == 0
 
 
 class TestUnservable:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import ChangeCost
 from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
 
@@ -132,14 +130,6 @@ def test_few_nodes_change_where_the_calendar_names_no_gpus(jobs_of):
     rules = Rules("strict", change=COST, drain=Drain())
     run = simulate(jobs_of(("a", 0, 99, 1, "gpu")), Fleet(BOARD, 2, 4), calendar, rules, policy="p")
     assert run.changes.select("node", "gpus").rows() == [(0, 4)]
-
-
-@pytest.mark.parametrize(
-    "values", [{"scope": "rack"}, {"ahead_s": -1.0}, {"limit_s": -1.0}, {"checkpoint_s": -1.0}]
-)
-def test_bad_values_are_refused(values):
-    with pytest.raises(ScenarioError, match="drain"):
-        Drain(**values)
 
 
 @st.composite

@@ -94,22 +94,6 @@ def test_every_day_of_a_kind_is_drawn_equally_often(history):
             assert abs(counts[day] - expected) < 5 * spread
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"days": 0},
-        {"seed": -1},
-        {"replication": -1},
-        {"warmup_days": -1},
-        {"start_weekday": 0},
-        {"start_weekday": 8},
-    ],
-)
-def test_numbers_out_of_range_are_refused(history, wrong):
-    with pytest.raises(ScenarioError, match=next(iter(wrong))):
-        bootstrap_days(history, **({"days": 7, "seed": 1, "replication": 0} | wrong))
-
-
 def test_a_history_without_a_weekend_cannot_make_one(history):
     week = history.filter(pl.col("submit_time") < MONDAY + timedelta(days=5))
     assert bootstrap_days(week, days=5, seed=1, replication=0).height > 0
