@@ -11,7 +11,6 @@ import pytest
 import typer
 
 from gpuplanner.cli.start.asking import Asker
-from gpuplanner.errors import MissingDependencyError
 from gpuplanner.inbox import write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.types import ACTIONS, BASES, CONFIDENCES
@@ -163,14 +162,6 @@ def test_three_questions_at_most_and_a_wrong_answer_is_asked_again(command, tmp_
     assert [text.split()[0] for text in asked] == ["Zone", "Zone", "Board", "Owned?"]
 
 
-def test_quiet_prints_two_sentences(command, tmp_path):
-    files = [str(accounting(tmp_path)), str(node_list(tmp_path))]
-    code, out, err = command("start", *files, "-o", str(tmp_path / "out"), "--quiet", "--no-page")
-    assert (code, err) == (0, "")
-    assert len(out.splitlines()) == 2
-    assert out.startswith("Keep 4 of your 16")
-
-
 def test_the_largest_of_two_boards_is_planned_and_said(command, tmp_path):
     boards = ("a100", "a100", "a100", "v100")
     files = [str(accounting(tmp_path)), str(node_list(tmp_path, boards))]
@@ -203,12 +194,6 @@ def test_unknown_names_the_command_that_helps(command, tmp_path, header, row, re
     assert one["action"] == "unknown"
     assert reason in one["sentence"]
     assert one["missing"][0]["command"].startswith("sacct --parsable2")
-
-
-def test_pods_without_gpus_are_unknown_too(command, tmp_path):
-    one = decided(command, pods(tmp_path, gpus="cpu"), "-o", tmp_path / "out")["decision"]
-    assert (one["action"], one["path"]) == ("unknown", "operator")
-    assert "kubectl get pods" in one["missing"][0]["command"]
 
 
 def test_a_path_that_the_source_cannot_have_is_refused_with_the_cause(command, tmp_path):
@@ -256,38 +241,12 @@ def test_files_that_cannot_be_used_are_refused_in_four_parts(command, tmp_path):
         assert err.rstrip().endswith(".")
 
 
-def test_a_page_that_cannot_be_made_leaves_the_decision(command, tmp_path, monkeypatch):
-    from gpuplanner.cli.start import folder
-
-    def broken(*_):
-        text = "page: expected a library; got none. Install it."
-        raise MissingDependencyError(text)
-
-    monkeypatch.setattr(folder, "page_into", broken)
-    files = [str(accounting(tmp_path)), str(node_list(tmp_path))]
-    code, out, _ = command("start", *files, "-o", str(tmp_path / "out"), "--json")
-    assert code == 0
-    found = json.loads(out)
-    assert (found["page"], found["decision"]["gpus"]) == (None, 4)
-    assert "Install it" in found["page_reason"]
-    assert (tmp_path / "out" / "scenario.yaml").is_file()
-
-
 def test_a_folder_that_was_begun_is_one_that_a_report_may_fill():
     from gpuplanner.cli.start.folder import BEGUN
     from gpuplanner.report.render import MARK
 
     assert BEGUN.text == MARK.text
     assert set(BEGUN.names) <= set(MARK.names)
-
-
-def test_projects_are_answered_beside_the_decision(command, tmp_path):
-    file = tmp_path / "projects.yaml"
-    file.write_text("projects:\n- {name: x, team: vision, gpus: 4, from: 2026-06, to: 2026-07}\n")
-    files = [accounting(tmp_path), node_list(tmp_path)]
-    [answer] = decided(command, *files, "-o", tmp_path / "out", "--projects", file)["projects"]
-    assert (answer["name"], answer["gpus"], answer["served"]) == ("x", 4, True)
-    assert Scenario.from_yaml(tmp_path / "out" / "scenario.yaml").projects is not None
 
 
 @pytest.mark.parametrize("old", [1, "2g.10gb"])

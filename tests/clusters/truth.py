@@ -198,21 +198,3 @@ def truth(name: str) -> Truth:
     """What is right for it: the search of its family."""
     one = planted(name)
     return replace(_SOLVED[one.family](one.cluster), waits=one.cluster.waits())
-
-
-def line(name: str) -> str:
-    """One line of the table: what it is, what is right, and by how much the next smaller fleet fails."""
-    cluster, found = planted(name).cluster, truth(name)
-    waits = found.waits
-    holds = f"{found.holds.gpus}: {found.holds.late_s / 60:.0f} min" if found.holds else "-"
-    fails = (
-        f"{found.fails.gpus}: {found.fails.late_s / 60:.0f} min ({found.fails.worst})" if found.fails else "-"
-    )
-    parts = (
-        f"{name:14s} {cluster.source:10s} {cluster.gpus:2d} GPUs {len(cluster.jobs):5d} jobs",
-        f"{found.actions[0]:9s} {found.right_gpus:2d} (+{found.more_gpus})",
-        f"holds {holds:12s} fails {fails:22s}",
-        f"waited {waits['waited']:4.0%} short {waits['short_by_count']:4.0%} quota {waits['held_by_quota']:4.0%}",
-        " ".join(f"{key}={value:g}" for key, value in found.figures.items()),
-    )
-    return " | ".join(parts)

@@ -21,7 +21,7 @@ from gpuplanner.report.page import render_page, section
 from gpuplanner.report.ways import decided, ways
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import load_trace
-from gpuplanner.study.decision.record import Comparison, PolicyRow, comparison
+from gpuplanner.study.decision.record import Comparison, comparison
 from gpuplanner.study.decision.sentences import unknown_decision
 from gpuplanner.study.decision.types import (
     ClassService,
@@ -184,26 +184,6 @@ def test_a_screen_shows_all_that_it_has_to_say():
     assert screen.count('class="slice g4"') == screen.count('class="slice g3"') == 4
 
 
-def test_the_badge_warns_of_what_was_left_out_and_of_thin_data():
-    one = planted().decision
-    text, warns = badge(one)
-    assert warns
-    assert "31%" in text
-    assert badge(dataclasses.replace(one, left_out_share=0.004))[1] is False
-    assert badge(dataclasses.replace(one, left_out_share=0.004, confidence="peaks only")) == (
-        "Thin data: peaks only",
-        True,
-    )
-
-
-def test_missing_is_a_dash_and_nothing_is_a_zero():
-    one = planted().decision
-    table = first_screen(one).split('<table class="teams">')[1]
-    assert '<data data-of="teams.0.idle_gpu_hours" value="">–</data>' in table
-    free = dataclasses.replace(one, teams=(TeamRow("a", 55.0, 0.0, 3),))
-    assert '<data data-of="teams.0.idle_gpu_hours" value="0.0">0</data>' in first_screen(free)
-
-
 def test_there_is_a_screen_where_nothing_can_be_decided():
     one = unknown_decision(Scenario(), "no job states when it ran")
     page = render_page(section("The decision", first_screen(one)), title="T", subtitle="S", provenance={},
@@ -212,16 +192,6 @@ def test_there_is_a_screen_where_nothing_can_be_decided():
     assert "gpuplanner ingest auto JOBS -o sample" in page
     assert page.count("not known") == 2
     assert "No way could be played." in ways(Comparison(one, 0.95, 0.0))
-
-
-def test_a_buyer_is_told_how_many():
-    one = dataclasses.replace(
-        planted().decision, action="buy", gpus=24, layouts=(LayoutOnNodes("whole", 24),)
-    )
-    names = checked(one, first_screen(one))
-    assert "more_gpus" in names
-    assert figures.value_of(one, "more_gpus") == 8
-    assert "rest" not in re.sub(r"<[^>]*>", "", fleet_picture(one))
 
 
 def test_json_and_page_have_the_same_values(found):
@@ -235,14 +205,6 @@ def test_json_and_page_have_the_same_values(found):
         for part in name.split("."):
             place = place[int(part)] if isinstance(place, list) else place[part]
         assert value == ("" if place is None else str(place)), name
-
-
-def test_sentence_names_no_more_than_two_layouts():
-    parts = tuple(LayoutOnNodes(name, 4) for name in ("whole", "3g.40gb:2", "7g.80gb:1"))
-    listed = "4 whole, 4 as 3g.40gb:2, 4 as 7g.80gb:1"
-    one = dataclasses.replace(planted().decision, layouts=parts, sentence=f"Keep 12 GPUs on: {listed}; rest.")
-    assert figures.headline(one) == "Keep 12 GPUs on: 4 whole, 8 cut into slices; rest."
-    assert figures.headline(planted().decision) == "Keep 12 of your 16 GPUs on."
 
 
 def test_hostile_names_stay_text():
@@ -261,36 +223,6 @@ def test_fleets_of_any_size_are_drawn_within_reason(gpus):
     )
     drawn = fleet_picture(one).count('class="gpu')
     assert 1 <= drawn <= 64
-
-
-def test_a_node_of_both_kinds_counts_as_cut_only_what_is_cut():
-    parts = (
-        LayoutOnNodes("whole", 12, ("n1", "n2"), by_node=(8, 4)), LayoutOnNodes("7g.80gb:1", 4, ("n2",), by_node=(4,)),
-    )  # fmt: skip
-    drawn = fleet_picture(dataclasses.replace(planted().decision, layouts=parts))
-    assert "<b>8 × whole</b> on n1" in drawn
-    assert "<b>4 of 8 cut into slices</b> on n2" in drawn
-
-
-def test_ways_say_why_they_are_out(found):
-    html = ways(found)
-    for row in found.rows:
-        if row.reason is not None:
-            assert row.reason in unescape(html)
-    assert "<details>" in html
-
-
-def test_the_line_of_the_fold_says_whether_a_way_does_with_less():
-    today, fixed = (
-        PolicyRow(name, "", gpu_hours=hours) for name, hours in (("today", 168.0), ("static_whole", 84.0))
-    )
-    for winner, words in (
-        ("today", "2 ways; none serves as today with less than its 168 GPU-hours a week"),
-        ("static_whole", "2 ways; fewer nodes, always on: 84 GPU-hours a week, as today 168"),
-        ("static_mig", "2 ways, as today 168 GPU-hours a week; what is decided serves better"),
-    ):
-        one = dataclasses.replace(planted().decision, policy=winner)
-        assert words in str(ways(Comparison(one, 0.95, 10.0, today, (fixed,))))
 
 
 def test_a_notebook_shows_the_screen_with_its_looks(found):

@@ -62,18 +62,6 @@ def test_ledger_names_the_shares_that_its_tables_hold(box):
     assert "GPU-hours by month (Europe/Berlin), research" in html
 
 
-def test_demand_says_what_is_drawn_of_it_and_adds_like_to_like(box):
-    html = inbox.demand(box)
-    assert f"The last {inbox.HISTORY_DAYS} days" in html
-    assert "Most wanted: whole GPUs by" in html
-    assert "a slice counts as its share of a GPU" in html
-
-
-def test_claim_shows_the_verdict_of_the_test(box):
-    first = box.claim.row(0, named=True)
-    assert f"Verdict: {first['verdict']}, from {first['jobs']} jobs" in inbox.claim(box)
-
-
 def test_phases_of_a_job_name_signature_and_slice(box):
     name = box.sampled.filter(pl.col("gpus") == 1)["job_id"][0]
     view, html = box.job(name), inbox.phases(box, name)
@@ -87,11 +75,6 @@ def test_phases_of_a_job_name_signature_and_slice(box):
     ].sum()
     assert f"It cost {view.phases['cost'].sum():,.2f} USD" in html
     assert f"{quiet:,.2f} of it in phases without activity" in html
-
-
-def test_provenance_says_source_board_zone_and_version(box):
-    html = inbox.provenance(box)
-    assert all(word in html for word in ("synthetic", "H100-80GB-SXM5", "Europe/Berlin", "gpuplanner "))
 
 
 def test_live_parts_are_the_section_without_its_heading(box):

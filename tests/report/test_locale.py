@@ -12,11 +12,7 @@ import pytest
 from gpuplanner import plot
 from gpuplanner.export.workbook import write_workbook
 from gpuplanner.report import page
-from gpuplanner.report.recurring.watch import watch_page
-from gpuplanner.report.scorecards import write_scorecards
 from gpuplanner.report.words import localised
-from gpuplanner.study.decision.types import TeamRow
-from gpuplanner.study.recurring.watched import Watched
 from gpuplanner.units import LOCALES, in_locale
 
 PEAKS = pl.DataFrame({"day": [date(2026, 3, day) for day in (1, 2)], "gpus": [1012.0, 1344.5]})
@@ -76,21 +72,3 @@ def test_a_workbook_has_the_same_cells_and_other_days(tmp_path):
     assert cells[0] == cells[1]
     assert "yyyy-mm-dd" in styles[0]
     assert "dd.mm.yyyy" in styles[1]
-
-
-def test_cards_watches_and_drawn_pages_are_written_alike(tmp_path):
-    teams = [TeamRow("2.5", 10752.0, 1344.5, 1200), TeamRow("b", 1.0, 0.5, 1)]
-    write_scorecards(teams, tmp_path / "cards", "2026-03", None, locale="de")
-    [card] = (tmp_path / "cards" / "cards").glob("*-2-5.txt")
-    first, held, idle, _ = card.read_text("utf-8").splitlines()
-    assert (first, held) == ("2.5, 2026-03", "1.200 jobs held 10.752 GPU-hours.")
-    assert "12,5%" in idle
-    assert pl.read_csv(tmp_path / "cards" / "scorecard.csv")["held_gpu_hours"].to_list() == [10752.0, 1.0]
-
-    watched = watch_page(Watched(at="2026-02-02T00:00:00Z", looks=1200, sentence="1.5 packs"), locale="de")
-    assert ">1.200<" in watched
-    assert "1,5 packs" in watched
-
-    for name in ("a.svg", "a.html"):
-        page.write_drawn(tmp_path / name, page=body, picture=lambda: "<svg>1,344.5</svg>", locale="de")
-        assert "1.344,5" in (tmp_path / name).read_text("utf-8")

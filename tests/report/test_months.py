@@ -22,11 +22,9 @@ import yaml
 from gpuplanner.errors import GpuPlannerError, MissingDependencyError, OutputError, ScenarioError
 from gpuplanner.files import MANIFEST, Mark, replaced_directory, sole_writer, write_atomically
 from gpuplanner.inbox import open_dataset, write_dataset
-from gpuplanner.planner import plan_from_json, plan_to_json
 from gpuplanner.report import months as room
-from gpuplanner.report.months import months_between, report_months
+from gpuplanner.report.months import report_months
 from gpuplanner.report.recurring.chain import read_chain
-from gpuplanner.report.scorecards import scorecard
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision import decide
 from gpuplanner.study.decision.sentences import unknown_decision
@@ -304,12 +302,6 @@ def test_a_month_of_no_jobs_in_the_middle_hands_on_what_was_before(half_year, wo
     assert ledger["unique_id"].to_list() == SIX[:3]
 
 
-def test_a_month_to_make_anew_is_one_of_the_range(half_year, works, tmp_path):
-    with pytest.raises(ScenarioError, match=r"some of 2026-01\.\.2026-02; got 2026-20"):
-        run(half_year, SIX[:2], tmp_path, again=["2026-02", "2026-20"])
-    assert not works.done
-
-
 def test_an_output_that_is_gone_is_made_again_alone(half_year, works, tmp_path):
     run(half_year, SIX[:2], tmp_path)
     before = files(tmp_path)
@@ -433,13 +425,6 @@ def test_the_overview_leads_to_what_is_there_and_says_which_nodes_came(half_year
     assert "4. The fleet changed: <b>n9 came" in mail.get_body(("plain",)).get_content()
 
 
-def test_a_folder_with_a_page_of_its_own_is_not_made_a_chain(half_year, works, tmp_path):
-    (tmp_path / "index.html").write_text("mine")
-    with pytest.raises(ScenarioError, match="a folder of months"):
-        run(half_year, SIX[:1], tmp_path)
-    assert files(tmp_path) == {"index.html": b"mine"}
-
-
 def test_jobs_of_a_team_are_those_of_the_month_that_its_hours_are_of(half_year):
     asked = Scenario(data=str(half_year), month="2026-03")
     (begin, end), jobs = asked.month_span(), open_dataset(half_year).jobs
@@ -448,25 +433,6 @@ def test_jobs_of_a_team_are_those_of_the_month_that_its_hours_are_of(half_year):
     )
     counted = {row.team: row.jobs for row in decide.team_rows(asked) if row.jobs}
     assert counted == dict(there.group_by("tenant").len().iter_rows())
-
-
-def test_facts_of_a_plan_are_the_same_when_it_was_kept(study):
-    kept, _ = plan_from_json(plan_to_json(study.plan, study.problem))
-    for name in room.PLAN_FACTS:
-        assert getattr(kept, name) == getattr(study.plan, name)
-
-
-def test_ranks_are_of_those_that_were_measured():
-    teams = [TeamRow("b", 10.0, 5.0, 1), TeamRow("a", 10.0, 1.0, 1), TeamRow("z", 99.0, None, 1)]
-    assert scorecard(teams).select("team", "rank").rows() == [("a", 1), ("b", 2), ("z", None)]
-
-
-def test_open_ends_are_those_of_the_data(half_year):
-    scenario = Scenario(data=str(half_year))
-    assert months_between("..", scenario) == SIX[:6]
-    assert months_between("2026-05..", scenario)[0] == "2026-05"
-    with pytest.raises(ScenarioError, match="not behind the last"):
-        months_between("2026-05..2026-04", scenario)
 
 
 def test_a_schedule_asks_for_every_whole_month(half_year, works, command, tmp_path, monkeypatch):

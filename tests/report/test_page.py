@@ -139,26 +139,6 @@ def test_a_chart_has_a_message_a_picture_and_its_numbers():
     assert HOSTILE in {row["tenant"] for rows in spec["datasets"].values() for row in rows}
 
 
-def test_a_fold_is_closed_and_has_its_heading_and_one_line():
-    html = page.fold("Where <time> went", page.note("n"), about="hour by hour")
-    assert '<section id="where-time-went" class="fold"><details><summary>' in html
-    assert "<h2>Where &lt;time&gt; went</h2> <span>hour by hour</span></summary>" in html
-    assert "open" not in html
-
-
-def test_a_decision_is_the_heading_and_the_badge_leads_to_the_data():
-    body = page.section("The decision", page.note("n"))
-    plain = page.render_page(
-        body, title="T", subtitle="S", provenance={}, decision="Keep <all>.", badge=("31%", True)
-    )
-    assert "<h1>Keep &lt;all&gt;.</h1>" in plain
-    assert '<a class="badge warns">31%</a>' in plain
-    linked = page.render_page(
-        body + page.fold("Data"), title="T", subtitle="S", provenance={}, decision="D", badge=("0%", False)
-    )
-    assert '<a class="badge" href="#data">0%</a>' in linked
-
-
 def test_a_page_without_charts_has_no_script():
     html = page.render_page(page.note("n"), title="T", subtitle="S", provenance={})
     assert "<script" not in html
