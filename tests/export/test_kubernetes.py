@@ -263,14 +263,6 @@ def test_failure_of_the_manager_leaves_the_node_cordoned_and_can_be_rolled_back(
 
 
 @needs_bash
-def test_success_of_an_earlier_change_is_not_taken_for_this_one(cluster: Cluster) -> None:
-    cluster.write(outcome="pending")
-    done = cluster.run("apply")
-    assert done.returncode == 1
-    assert "after 0 s the MIG manager reports 'pending'" in done.stderr
-
-
-@needs_bash
 def test_success_without_the_resources_is_no_success(cluster: Cluster) -> None:
     (cluster.folder / "n2" / f"offers.{CUT}").write_text("nvidia.com/gpu=1\nnvidia.com/mig-1g.10gb=6\n")
     done = cluster.run("apply")

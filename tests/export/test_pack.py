@@ -111,25 +111,6 @@ def test_a_node_at_work_is_waited_for_and_nothing_is_ended(path: str, tmp_path: 
     assert cluster.state["nodes"]["n3"]["pods"] == ["a/job"]
 
 
-@needs_bash
-def test_a_label_that_our_config_map_lacks_stops_everything(tmp_path: Path) -> None:
-    """Another node is cut by a configuration of the site: our ConfigMap would take it away."""
-    rules = fixed("operator")
-    pack = packed(rules)
-    folder = written(pack, tmp_path / "export")
-    cluster = Stub(tmp_path / "cluster", rules.before)
-    state = cluster.state
-    state["nodes"]["n1"]["labels"]["nvidia.com/mig.config"] = "our-own"
-    cluster.write(state)
-    done = cluster.run(fenced(pack.files[PAGE], "Do"), folder)
-    assert done.returncode == 1
-    assert "lacks: our-own. Nothing was changed." in done.stderr
-    assert (
-        cluster.state["objects"]["clusterpolicies.nvidia.com/cluster-policy"]["spec"]["mig"]["strategy"]
-        == "single"
-    )
-
-
 @pytest.mark.parametrize("name", ["GPU_01", "DGX1"])
 def test_a_name_that_kubernetes_cannot_have_is_left_out_there_and_works_on_slurm(name: str) -> None:
     nodes = ("n1", "n2", name, "n4")
@@ -142,16 +123,6 @@ def test_a_name_that_kubernetes_cannot_have_is_left_out_there_and_works_on_slurm
     first, *_ = left.files[PAGE].splitlines()
     assert first.startswith("# These are not the files of the decision: left out of operator")
     assert name in first
-
-
-def test_the_page_says_first_whether_it_is_the_decision() -> None:
-    assert packed(fixed("slurm")).files[PAGE].startswith("# Keep 6 of your 8 and give 2 back.\n")
-    other = to_pack(
-        fixed("slurm"), replace(TOLD, not_winner="another way was asked for"), ChangeCost.of(BOARD), Drain()
-    )
-    assert other.files[PAGE].startswith(
-        "# These are not the files of the decision: another way was asked for\n"
-    )
 
 
 def test_files_grow_with_changes_and_never_with_nodes() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from gpuplanner.export import FleetRules, PoolRule, verify_file
 from gpuplanner.export.pack import PAGE, Pack, PageWords, to_pack
-from gpuplanner.hardware import ChangeCost, list_layouts, load_gpu_model
+from gpuplanner.hardware import ChangeCost, list_layouts
 from gpuplanner.paths import MADE_BY
 from gpuplanner.simulate import Drain
 
@@ -68,25 +67,3 @@ def test_random_decisions_in_every_format(part: int, tmp_path: Path) -> None:
                 report = verify_file(place, rules.board, gpus_per_node=len(rules.pools[0].layouts))
                 assert report.ok, (rules, report.problems)
         assert all(f"`{step.file}`" in pack.files[PAGE] for step in pack.steps)
-
-
-@pytest.mark.long
-def test_a_planted_error_is_found(tmp_path: Path) -> None:
-    """One instance more than fits, in the file of each of fifty decisions."""
-    rng, found = np.random.default_rng(29), 0
-    while found < 50:
-        rules = drawn(rng)
-        board = load_gpu_model(rules.board)
-        for name, text in packed(rules).files.items():
-            if not name.endswith("mig-parted.yaml") or "mig-devices" not in text:
-                continue
-            values = yaml.safe_load(text)
-            entry = next(
-                one for entries in values["mig-configs"].values() for one in entries if one.get("mig-devices")
-            )
-            profile = max(entry["mig-devices"], key=lambda one: board.profile(one).memory_slices)
-            entry["mig-devices"][profile] += board.profile(profile).max_instances
-            place = tmp_path / "planted.yaml"
-            place.write_text(yaml.safe_dump(values))
-            assert not verify_file(place, rules.board, gpus_per_node=len(rules.pools[0].layouts)).ok
-            found += 1

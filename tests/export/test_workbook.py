@@ -13,8 +13,8 @@ import fastexcel
 import polars as pl
 import pytest
 
-from gpuplanner.errors import GpuPlannerWarning, OutputError
-from gpuplanner.export.workbook import MAX_ROWS, MAX_TEXT, write_workbook
+from gpuplanner.errors import OutputError
+from gpuplanner.export.workbook import MAX_ROWS, write_workbook
 
 HOSTILE = [
     '=HYPERLINK("http://example.org")',
@@ -154,15 +154,6 @@ def test_too_many_rows_are_refused_before_anything_is_written(tmp_path):
     with pytest.raises(OutputError, match="CSV or Parquet"):
         write_workbook(tmp_path / "x.xlsx", {"s": frame}, title="t", notes={})
     assert not list(tmp_path.iterdir())
-
-
-def test_a_text_longer_than_a_cell_is_cut_with_a_warning(tmp_path):
-    frame = pl.DataFrame({"x": ["a" * (MAX_TEXT + 1)]})
-    with pytest.warns(GpuPlannerWarning, match="longer texts were cut"):
-        path = write_workbook(tmp_path / "x.xlsx", {"s": frame}, title="t", notes={})
-    (cell,) = fastexcel.read_excel(path).load_sheet(1).to_polars()["x"]
-    assert len(cell) == MAX_TEXT
-    assert cell.endswith("…")
 
 
 def test_control_characters_do_not_break_the_file(tmp_path):

@@ -126,16 +126,3 @@ def test_bad_input(capsys, monkeypatch, tmp_path, file, arguments, code, said):
     ended, out, err = run(capsys, monkeypatch, *arguments)
     assert (ended, out) == (code, "")
     assert said in err
-
-
-def test_missing_library_is_named(capsys, monkeypatch, file):
-    import gpuplanner._optional as optional
-
-    def missing(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(optional.importlib, "import_module", missing)
-    from gpuplanner.jit import entry
-
-    with pytest.raises(ImportError, match=r"gpuplanner\[simulate\]"):
-        entry(lambda: None)

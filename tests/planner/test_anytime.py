@@ -20,7 +20,6 @@ from gpuplanner.planner import (
     verify,
 )
 from gpuplanner.planner.methods import stages
-from gpuplanner.solving.effort import Effort
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb", "gpu")
 
@@ -55,18 +54,6 @@ def test_auto_is_never_dearer_than_greedy_and_has_a_bound_at_any_work_limit(
             assert 0 < found.bound <= found.objective + 1e-6
             assert "100.00 %" not in found.explanation
             assert verify(found, problem) == []
-
-
-def test_a_bound_without_a_plan_ends_with_what_nobody_searched_for(
-    problem_of: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A slow machine may find a bound and no plan before half of the time is over."""
-    monkeypatch.setitem(stages.METHOD_STAGES, "milp", lambda *_: iter([stages.State(bound=1.0)]))
-    monkeypatch.setattr(Effort, "past_half", lambda _: True)
-    problem = problem_of([[[2.0, 4.0]]], ["3g.20gb"], limits=Limits(switches_per_day=1))
-    found = plan(problem, method="milp")
-    assert found.status == "feasible"
-    assert verify(found, problem) == []
 
 
 PRICES = StatePrices(parked_price=0.1, dress=0.1, drain=0.2, instance=0.01, mode=0.1, reboot=0.2)

@@ -182,24 +182,6 @@ def test_where_nothing_may_be_cut_things_stay_as_they_are(problem_of: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "limits", "words"),
-    [
-        ({}, {"whole_nodes_kept": 6}, "let 2 of the GPUs kept whole be cut"),
-        ({}, {"gpus_on_per_rack": 0}, "give the racks power for 2 GPUs more"),
-        ({"available": [12, 1]}, {}, "put off the maintenance of 1 GPU"),
-    ],
-)
-def test_a_limit_that_leaves_demand_unmet_is_named(
-    problem_of: Any, changes: dict[str, Any], limits: dict[str, Any], words: str
-) -> None:
-    demand = np.array([[[0.0, 0.0], [4.0, 4.0], [0.0, 0.0]]])
-    problem = replace(limited(problem_of, demand, **limits), **changes)
-    found = plan(problem, gap_target=0)
-    assert found.unmet_gpu_hours > 0
-    assert words in found.explanation
-
-
-@pytest.mark.parametrize(
     ("limits", "words"),
     [
         ({"pinned": {"off": 1}}, "pinned must count GPUs that are on"),

@@ -13,7 +13,6 @@ import polars as pl
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import as_board, format_layout, pareto_counts, parse_layout
 from gpuplanner.planner import Limits, PlanProblem, assign, plan, verify
 from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
@@ -228,23 +227,6 @@ def test_prices_stand_in_the_plan_file_and_plans_without_them_are_read(problem_o
     assert PlanProblem.from_dict(before).prices is None
     assert "released; one that comes back is cut anew for 0.05" in PlanProblem.from_dict(before).idle_words
     assert "parked at 0 of an hour; emptied by run times of 7g.40gb, else for 0.1" in same.idle_words
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"prices": StatePrices(parked_price=2.0)}, "a parked GPU must cost no more than one that is on"),
-        ({"parked": {"7g.40gb:1": 1}}, "parked needs prices of states"),
-        ({"prices": StatePrices(remaining_h={"9g": [1.0]})}, "remaining_h must be of profiles of A100-40GB"),
-        (
-            {"prices": StatePrices(), "initial": {"gpu": 3}, "limits": Limits(gpus_on_per_rack=1)},
-            "initial and parked must name at most 2 GPUs together, 2 of them cut",
-        ),
-    ],
-)
-def test_what_makes_no_sense_is_refused(problem_of: Any, fields: Any, expected: str) -> None:
-    with pytest.raises(ScenarioError, match=expected):
-        problem_of([[[1]]], ["7g.40gb"], **fields)
 
 
 def test_what_a_plan_says_of_departures_and_parked_gpus_is_checked(problem_of: Any) -> None:

@@ -73,10 +73,3 @@ def test_up_sets_and_augmenting_paths_decide_every_matching(
     matching = Matching(able, {i: instances.count(i) for i in there})
     by_paths = all(matching.serve(n, requests.count(r)) == requests.count(r) for n, r in enumerate(asked))
     assert by_sets == by_paths == possible
-
-
-@pytest.mark.parametrize("name", board_names())
-def test_rows_stay_few_on_every_board(name: str) -> None:
-    board = load_gpu_model(name)
-    names = (*(profile.name for profile in board.profiles), "gpu")
-    assert len(up_sets(board, names, names)) <= 60

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-import polars as pl
-import pytest
-
 from gpuplanner import plot
-from gpuplanner.errors import SchemaError
-from gpuplanner.plot import prepare
 from tests.plot.conftest import HOSTILE
 
 
@@ -62,36 +57,9 @@ def test_a_need_has_its_ring_on_the_capacity_where_it_is_more_likely_than_not_to
     assert "as recommended enough until 15 Oct 2026" in text
 
 
-def test_ways_that_need_alike_are_one_line(full):
-    one = full.filter(way="today")
-    both = pl.concat([one, one.with_columns(way=pl.lit("recommended"))])
-    spec = plot.chart_spec(plot.plot_need(both, gpus=16))
-    assert [len(rows_of(spec, line)) for line in layers(spec, "line")] == [one.height]
-    assert "either way no longer enough by 8 Oct 2026" in plot.need_text(both, gpus=16)
-
-
-def test_use_has_a_line_a_measure_with_its_word_and_no_line_for_what_nobody_measured(use):
-    spec = plot.chart_spec(plot.plot_use(use, gpus=20))
-    words = [row["word"] for part in layers(spec, "text") for row in rows_of(spec, part)]
-    assert sorted(words) == ["20 installed", "asked for", "at work", "held"]
-    assert "7 were at work" in plot.use_text(use)
-    unseen = use.with_columns(active_gpus=pl.lit(None, pl.Float64))
-    spec = plot.chart_spec(plot.plot_use(unseen, gpus=20, known=False))
-    assert sorted(row["word"] for part in layers(spec, "text") for row in rows_of(spec, part)) == [
-        "asked for",
-        "held",
-    ]
-    assert plot.use_text(unseen).endswith("how many worked was not measured.")
-
-
 def test_costs_add_up_and_stand_by_size(costs):
     spec = plot.chart_spec(plot.plot_costs(costs, unit="EUR", top=2))
     (values,) = spec["datasets"].values()
     assert sum(row["amount"] for row in values) == 100.0
     order = spec["layer"][0]["encoding"]["y"]["sort"]
     assert order == ["=1+1", 'a"b.c[d]\\e', "2 others"]
-
-
-def test_a_chart_refuses_more_rows_than_it_can_show():
-    with pytest.raises(SchemaError, match=f"at most {prepare.MAX_ROWS} rows"):
-        prepare.to_data(pl.DataFrame({"x": range(prepare.MAX_ROWS + 1)}), where="plot_x")

@@ -6,7 +6,6 @@ import polars as pl
 import pytest
 
 from gpuplanner import plot
-from gpuplanner.errors import SchemaError
 
 
 def rows(spec: dict) -> pl.DataFrame:
@@ -34,8 +33,3 @@ def test_forecast_of_a_panel_is_the_sum_of_its_series(demand, forecast):
     assert set(drawn["low"]) == {21.0}
     assert set(drawn["high"]) == {39.0}
     assert drawn["ds"].min() == "2026-10-21T00:00:00Z"
-
-
-def test_two_models_for_one_series_are_refused(demand, forecast):
-    with pytest.raises(SchemaError, match="one model per series"):
-        plot.plot_demand(demand, pl.concat([forecast, forecast]))

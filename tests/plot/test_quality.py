@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner import plot
-from gpuplanner.plot.quality import COLUMNS, FULL, NOTHING, PARTLY
+from gpuplanner.plot.quality import FULL, NOTHING, PARTLY
 
 
 def rows(spec: dict) -> pl.DataFrame:
@@ -58,15 +58,6 @@ def test_a_thousand_nodes_fit_with_the_worst_by_name():
     assert "Least observed: node-0007, 0%." in plot.coverage_text(grid(1000, 31))
 
 
-@pytest.mark.parametrize(
-    ("days", "word"), [(1, "day"), (62, "day"), (63, "week"), (400, "week"), (1500, "month")]
-)
-def test_days_become_weeks_and_months_so_that_cells_can_be_read(days, word):
-    spec = plot.chart_spec(plot.plot_coverage(grid(2, days)))
-    assert spec["title"].endswith(f"by node and {word}")
-    assert rows(spec)["start"].n_unique() <= COLUMNS
-
-
 def test_intake_marks_days_without_jobs_and_counts_rows_without_a_date(intake):
     drawn = rows(plot.chart_spec(plot.plot_intake(intake)))
     jobs = drawn.filter(pl.col("name").str.starts_with("jobs")).sort("start")
@@ -82,9 +73,3 @@ def test_a_date_far_from_the_jobs_does_not_stretch_the_axis(intake):
     odd = pl.DataFrame({"what": ["rejected: old"], "day": [date(1970, 1, 1)], "rows": [5]})
     drawn = rows(plot.chart_spec(plot.plot_intake(pl.concat([intake, odd], how="vertical_relaxed"))))
     assert drawn["start"].min() >= "2026"
-
-
-def test_held_time_adds_up_and_says_what_had_a_process(held):
-    drawn = rows(plot.chart_spec(plot.plot_held_activity(held)))
-    assert drawn["gpu_hours"].sum() == pytest.approx(20.0)
-    assert set(drawn["part"]) == {"used", "idle, with a process", "idle, no process", "not observed"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import altair as alt
 import bs4
 import nbconvert
@@ -60,22 +58,6 @@ def test_exported_notebooks_say_what_every_chart_shows(renderer, policies, caplo
     told = [picture["alt"] for picture in bs4.BeautifulSoup(page, "html.parser").select("img")]
     assert told == ['Policies compared: mean and interval. Dynamic waits 4 h, "static" 9 h.', "A <b> of mine"]
     assert "Alternative text is missing" not in caplog.text
-
-
-def test_names_of_policies_stand_whole_on_a_narrow_page():
-    names = [
-        "today: whole GPUs, all on",
-        "static",
-        "same layout, right-sized",
-        "planned calendar, right-sized",
-    ]
-    rows = pl.DataFrame(
-        {"policy": names, "metric": "wait", "unit": "h", "mean": 1.0, "low": 0.5, "high": 2.0}
-    )
-    svg = plot.chart_to_svg(plot.plot_policies(rows), width=400)
-    assert "…" not in svg
-    lines = {"today: whole GPUs,", "all on", "static", "same layout,", "planned calendar,", "right-sized"}
-    assert lines <= set(re.findall(r">([^<]+)</t", svg))
 
 
 def test_a_chart_cannot_fetch_data():

@@ -203,6 +203,7 @@ def test_nothing_overflows_the_page(opened):
 
 
 @pytest.mark.browser
+@pytest.mark.long
 def test_charts_follow_the_width_of_the_window(opened):
     tab, complaints = opened
     tab.set_viewport_size({"width": 700, "height": 900})
@@ -210,26 +211,6 @@ def test_charts_follow_the_width_of_the_window(opened):
     assert tab.locator(".chart svg").count() == 3
     assert tab.evaluate("document.documentElement.scrollWidth") == 700
     assert complaints == []
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("how", ["click", "link"])
-def test_charts_in_a_fold_are_drawn_when_it_is_opened(browser, tmp_path, how):
-    path = tmp_path / "folded.html"
-    shown = page.figure(plot.plot_costs(costs(), unit="USD"), title="Cost", alt="Cost.")
-    body = page.section("First", page.note("n")) + page.fold("Costs", shown, about="by team")
-    path.write_text(page.render_page(body, title="T", subtitle="S", provenance={}), encoding="utf-8")
-    tab = browser.new_page(viewport={"width": 1280, "height": 900})
-    tab.goto(path.as_uri())
-    assert not tab.locator(".chart").is_visible()
-    if how == "click":
-        tab.locator("summary").first.click()
-    else:
-        tab.goto(f"{path.as_uri()}#costs")
-    wait_until(tab, "document.querySelectorAll('.chart[data-width]').length === 1")
-    assert tab.locator(".chart svg").is_visible()
-    assert tab.locator(".chart svg").bounding_box()["width"] > 800
-    tab.close()
 
 
 @pytest.mark.browser
@@ -257,6 +238,7 @@ def test_without_scripts_pictures_take_the_place_of_charts(browser, html, tmp_pa
 
 
 @pytest.mark.browser
+@pytest.mark.long
 @pytest.mark.parametrize("width", [1200, 640, 333])
 def test_page_and_python_lay_charts_out_alike(opened, width):
     tab, _ = opened

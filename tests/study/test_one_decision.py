@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import open_study
-from gpuplanner.study.decision.frames import class_table, frontier_frame, hours_table, policy_table
+from gpuplanner.study.decision.frames import hours_table, policy_table
 from gpuplanner.study.decision.record import compared
 from gpuplanner.study.findings import findings
 from gpuplanner.study.future.money import money
@@ -77,24 +77,6 @@ def test_where_nothing_is_saved_no_figure_says_otherwise(study: Study):
     assert [found[name] for name in found if name.startswith("saved_")] == [None] * 3
     assert found.keys() == study.headline.to_dict().keys()
     assert findings(study.headline, study.tables, kept)[2] == kept.sentence
-
-
-def test_tables_have_their_columns_with_nothing_to_show_as_well(study: Study, tmp_path):
-    found = study.comparison
-    bare = replace(found, today=None, policies=(), frontier=())
-    for table in (policy_table, class_table, hours_table, frontier_frame):
-        assert table(bare).is_empty()
-        assert table(bare).schema == table(found).schema
-    # A way that is out has no hours, and no point in the picture; its reason stays.
-    out = replace(
-        found.policies[0], gpu_hours=None, added_minutes=None, by_class=(), reason="no setting holds"
-    )
-    gone = replace(found, policies=(out, *found.policies[1:]), frontier=())
-    assert out.policy not in frontier_frame(gone)["policy"]
-    assert policy_table(gone).filter(policy=out.policy)["reason"].to_list() == ["no setting holds"]
-    frame = frontier_frame(found, pinned=found)
-    assert frame.filter(kind="today").select("policy", "added_minutes").rows() == [("today", 0.0)]
-    assert frame.filter(kind="pinned").height == frame.filter(kind="tuned").height + 1
 
 
 def test_a_study_from_its_folder_has_the_same_decision(study: Study, tmp_path):

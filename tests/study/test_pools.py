@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 from urllib.parse import quote
 
@@ -20,8 +19,6 @@ from gpuplanner.planner import PlanProblem, plan, verify_fleet
 from gpuplanner.report.pools import fleet_hours, fleet_page, folder_of, planned_of
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.sentences import unknown_decision
-from gpuplanner.study.decision.types import Saving
-from gpuplanner.study.fleet_decision import decision_table, fleet_decision, fleet_sentence
 from gpuplanner.study.future.fleet_plans import filled_in_turn, fleet_planned
 from gpuplanner.study.future.outlook import OUTLOOKS, fleet_forecast
 from gpuplanner.study.future.plans import plan_problem, plan_view, planned_for
@@ -198,27 +195,6 @@ def test_clusters_are_pools_by_their_names(tmp_path):
         clusters_of([west, west.but(name="again")])
     with pytest.raises(ScenarioError, match=r"differ in their name; got 'west'"):
         clusters_of([west, east.but(name="west")])
-
-
-def test_savings_of_pools_add_up_and_what_is_not_known_stays_so(mixed):
-    one = unknown_decision(mixed, "nothing")
-    saves = replace(one, action="give_back", fleet_gpus=8, gpus=6, saving=Saving(336.0, 300.0, 350.0))
-    keeps = replace(one, action="keep", fleet_gpus=4, gpus=4, saving=Saving(None))
-    found = fleet_decision({"a": saves, "b": keeps})
-    assert (found.fleet_gpus, found.gpus, found.saving, found.low, found.high) == (
-        12,
-        10,
-        336.0,
-        300.0,
-        350.0,
-    )
-    assert fleet_decision({"b": keeps}).saving is None
-    text = fleet_sentence({"a": saves, "b": keeps})
-    assert text == (
-        "Of 12 GPUs in 2 pools, 10 are needed at once: 336 GPU-hours a week are saved (range 300 to 350). "
-        "a: give GPUs back; b: keep."
-    )
-    assert decision_table({"a": saves})["saved_gpu_hours"].to_list() == [336.0]
 
 
 def test_plan_of_several_boards_needs_no_board_and_its_file_holds(two, tmp_path, monkeypatch, capsys):

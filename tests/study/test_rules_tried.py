@@ -29,9 +29,7 @@ from gpuplanner.study.tenants.tried import (
     mtbf_hours,
     sharing_of,
     tried_on,
-    waits_seen,
 )
-from gpuplanner.views.study import Decided
 from tests.study.test_fairness import ZERO
 from tests.study.test_fleet import MIXED, TWO_BOARDS, made
 
@@ -161,29 +159,6 @@ def test_one_job_that_never_starts_decides():
     assert "1 (meek) have more jobs that never start" in found.sentence
     back = tried_on(arena, *reversed(sides)).teams
     assert back.filter(team="meek")["verdict"].item() == "fewer jobs never start"
-
-
-def test_the_page_and_the_panel_show_what_rules_change(tmp_path):
-    file = tmp_path / "quotas.yaml"
-    file.write_text("teams:\n- {name: vision, gpus: 8}\n", "utf-8")
-    shown = Decided(Scenario(quotas=str(file)), None).sharing()._repr_html_()
-    assert "quotas.yaml instead of no quotas" in shown
-    assert "What is played explains the waits in the data only in part" in shown
-    assert "never start after" in shown
-
-
-def test_where_nobody_waited_long_nothing_is_called_unexplained():
-    arena = flooded()
-    assert waits_seen(arena)
-    at_once = replace(arena.asked, start_s=arena.asked.granted.submit_s + 599.0)
-    assert not waits_seen(replace(arena, asked=at_once))
-
-
-def test_less_than_a_day_says_nothing():
-    arena = flooded(1)
-    short = replace(arena, asked=replace(arena.asked, end=ZERO + timedelta(hours=5)))
-    with pytest.raises(ScenarioError, match=r"a day of jobs at least; got 5\.0 hours"):
-        tried_on(short, PlayedRules("lent", LENT), PlayedRules("apart", APART))
 
 
 def test_failures_are_as_often_as_the_data_show(tmp_path):

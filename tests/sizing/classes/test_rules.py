@@ -54,7 +54,7 @@ def test_bad_file_is_told_line_value_and_nearest_key(rules_of, text, told):
     assert all(part in str(fault.value) for part in told), str(fault.value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

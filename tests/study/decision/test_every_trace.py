@@ -75,7 +75,8 @@ def test_calibrate_and_compare_agree_on_the_sample():
     agree(Scenario(path="operator"))
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_calibrate_and_compare_agree_on_cut_clusters(seed, handed_over):
     agree(Scenario(data=handed_over(cut_clusters.slurm_cut(seed)), path="operator"))
     agree(Scenario(data=handed_over(cut_clusters.kubernetes_cut(seed)), path="operator"))

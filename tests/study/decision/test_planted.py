@@ -11,7 +11,7 @@ from gpuplanner.study.decision.decide import decide
 from tests.clusters import planted, truth
 from tests.clusters.cluster import Cluster
 
-QUICK = ("too_large-1", "short-1", "tight-1", "quota_bound-1")
+QUICK = ("too_large-1", "short-1")
 FRESH = ("b", "c")
 """Draws on which nothing was set."""
 OTHERS = tuple(name for name in planted.names() if name not in QUICK)
@@ -63,6 +63,7 @@ def test_of_clusters_drawn_anew_nearly_all_are_answered_right(draw, handed_over)
     assert len(wrong) <= 2, wrong
 
 
+@pytest.mark.long
 def test_nobody_keeps_a_starved_cluster(handed_over):
     # Half as many GPUs again would be needed, and today's own fleet is as late as the record.
     assert answered("short-3", handed_over).action == "buy"
