@@ -59,26 +59,14 @@ def load_strict(text: str, *, where: str, error: type[GpuPlannerError] = TraceFo
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as cause:
-        raise _refused(cause, "one YAML document", where, error) from cause
+        raise _refused(cause, where, error) from cause
 
 
-def load_all_strict(text: str, *, where: str, error: type[GpuPlannerError] = TraceFormatError) -> list[Any]:
-    r"""Load the YAML documents of a stream, each as :func:`load_strict` does.
-
-    Examples
-    --------
-    >>> load_all_strict("a: 1\n---\nb: 2\n", where="x.yaml")
-    [{'a': 1}, {'b': 2}]
-    """
-    try:
-        return list(yaml.load_all(text, Loader=_Loader))
-    except (yaml.YAMLError, RecursionError, ValueError) as cause:
-        raise _refused(cause, "YAML documents", where, error) from cause
-
-
-def _refused(cause: Exception, what: str, where: str, error: type[GpuPlannerError]) -> GpuPlannerError:
+def _refused(cause: Exception, where: str, error: type[GpuPlannerError]) -> GpuPlannerError:
     """What is said of a text that is none: with its line, where the reader knows one."""
     mark = getattr(cause, "problem_mark", None)
     fault = getattr(cause, "problem", None) or " ".join(str(cause).split())
     at = f" line {mark.line + 1}" if mark else ""
-    return error(message(f"{where}{at}", f"{what} of plain data", str(fault)[:200], "Mend the file there."))
+    return error(
+        message(f"{where}{at}", "one YAML document of plain data", str(fault)[:200], "Fix the file there.")
+    )

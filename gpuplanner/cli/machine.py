@@ -143,7 +143,8 @@ def verify(
 ) -> None:
     """Check a plan, an exported file or a pack again, without a solver: counts, limits, numbered GPUs, geometry.
 
-    Exits with 1 if something is wrong. A plan's bound is the planner's word: it may not exceed the cost.
+    Files of a pack that state no layouts are compared with the hash in its manifest. A plan's bound is the planner's
+    word: it may not exceed the cost. Exits with 1 if something is wrong.
     """
     from gpuplanner.planner import read_problems
     from gpuplanner.study import verify_any

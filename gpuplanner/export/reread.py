@@ -1,4 +1,4 @@
-"""Read back a file for operators, strictly, and prove every layout in it."""
+"""Check the layouts in files that operators edit by hand: mig-parted, its ConfigMap, and lines for Slurm."""
 
 from __future__ import annotations
 
@@ -9,32 +9,21 @@ from pathlib import Path
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.export.kubernetes import DATA_KEY
 from gpuplanner.export.mig_parted import ALL_DISABLED
-from gpuplanner.export.reread_changes import (
-    check_index,
-    check_index_text,
-    check_names,
-    check_script,
-    check_timer,
-)
-from gpuplanner.export.reread_objects import VALUES, check_groups, check_objects
 from gpuplanner.export.reread_parted import check_parted
 from gpuplanner.export.reread_slurm import check_gres_conf, check_slurm
 from gpuplanner.files import read_text
 from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.strict_yaml import LinedMapping, load_all_strict, load_strict
+from gpuplanner.strict_yaml import LinedMapping, load_strict
 
 MAX_BYTES = 4_000_000
-UNDERSTOOD = (
-    "a mig-parted file (version: v1, mig-configs), a ConfigMap that holds one under data, lines of slurm.conf "
-    "(NodeName=... Gres=...) or gres.conf, a script of a change or its timer, the index of changes, or what else a "
-    "pack has for controllers (objects of Kubernetes, node groups, values of charts)"
+FILE_KINDS = (
+    "a mig-parted file (version: v1, mig-configs), a ConfigMap that holds one under data, or lines of slurm.conf "
+    "(NodeName=... Gres=...) or gres.conf"
 )
 
 _GRES_LINE = re.compile(
     r"^[ \t]*(?:NodeName[ \t]*=\S+[ \t]+)?(?:AutoDetect|Name)[ \t]*=", re.IGNORECASE | re.MULTILINE
 )
-_TIMER = re.compile(r"^(?:\[Unit\]|kind: CronJob)$", re.MULTILINE)
-_OBJECTS = re.compile(r"^apiVersion:", re.MULTILINE)
 _NODE_LINE = re.compile(r"^[ \t]*NodeName[ \t]*=", re.IGNORECASE | re.MULTILINE)
 _MAX_GPUS_PER_NODE = 64
 
@@ -64,8 +53,7 @@ def verify_file(path: str | Path, board: GpuModel | str, *, gpus_per_node: int =
     Parameters
     ----------
     path : str or Path
-        A mig-parted file, a ConfigMap with one inside, lines of slurm.conf or gres.conf, a script of a change, or the
-        index of changes.
+        A mig-parted file, a ConfigMap with one inside, or lines of slurm.conf or gres.conf.
     board : GpuModel or str
         Board of the nodes.
     gpus_per_node : int
@@ -85,51 +73,37 @@ def verify_file(path: str | Path, board: GpuModel | str, *, gpus_per_node: int =
     """
     board = as_board(board)
     if not 1 <= gpus_per_node <= _MAX_GPUS_PER_NODE:
-        text = message("gpus_per_node", f"1 to {_MAX_GPUS_PER_NODE}", repr(gpus_per_node), "Mend the number.")
+        text = message("gpus_per_node", f"1 to {_MAX_GPUS_PER_NODE}", repr(gpus_per_node), "Fix the number.")
         raise TraceFormatError(text)
     text = read_text(path, limit_bytes=MAX_BYTES, error=TraceFormatError)
     return _verify_text(text, board, gpus_per_node, where=str(path))
 
 
-def _verify_text(text: str, board: GpuModel, gpus_per_node: int, *, where: str) -> FileReport:
+def states_layouts(text: str) -> bool:
+    """Whether a text looks like a file that :func:`verify_file` checks.
+
+    >>> states_layouts("NodeName=n1 Gres=gpu:8"), states_layouts("kind: Deployment")
+    (True, False)
+    """
     if text.startswith("#!"):
-        problems, findings = check_script(text, board, gpus_per_node)
-    elif Path(where).suffix == ".txt":
-        problems, findings = check_names(text)
-    elif text.startswith("change,planned,"):
-        problems, findings = check_index(text, board, gpus_per_node)
-    elif text.startswith("# Changes of layout"):
-        problems, findings = check_index_text(text, Path(where), board)
-    elif _TIMER.search(text):
-        problems, findings = check_timer(text)
-    elif _GRES_LINE.search(text):
+        return False
+    return "mig-configs" in text or bool(_GRES_LINE.search(text) or _NODE_LINE.search(text))
+
+
+def _verify_text(text: str, board: GpuModel, gpus_per_node: int, *, where: str) -> FileReport:
+    if _GRES_LINE.search(text):
         problems, findings = check_gres_conf(text, board, gpus_per_node)
     elif _NODE_LINE.search(text):
         problems, findings = check_slurm(text, board, gpus_per_node)
-    elif Path(where).suffix == ".json":
-        problems, findings = check_groups(text, board, gpus_per_node)
     else:
-        documents = (
-            load_all_strict(text, where=where) if _OBJECTS.search(text) else [load_strict(text, where=where)]
-        )
-        documents = [one for one in documents if one is not None]
-        document = documents[0] if len(documents) == 1 else None
+        document = load_strict(text, where=where)
         if isinstance(document, LinedMapping) and document.get("kind") == "ConfigMap":
             problems, findings = _check_config_map(document, board, gpus_per_node, where=where)
         elif isinstance(document, LinedMapping) and "mig-configs" in document:
             problems, findings = check_parted(document, board, gpus_per_node)
-        elif documents and all(isinstance(one, LinedMapping) and "apiVersion" in one for one in documents):
-            problems, findings = check_objects(documents, board, gpus_per_node)
-        elif isinstance(document, LinedMapping) and any(key in document for key in VALUES):
-            problems, findings = [], ["values of a chart: no layout stands in them"]
         else:
-            text_out = message(
-                where,
-                UNDERSTOOD,
-                "something else",
-                "Check the path; plans and traces have commands of their own.",
-            )
-            raise TraceFormatError(text_out)
+            hint = "Check the path; plans and traces have commands of their own."
+            raise TraceFormatError(message(where, FILE_KINDS, "something else", hint))
     return FileReport(ok=not problems, problems=problems, findings=findings)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuplanner.export import FleetRules, PoolRule
+from gpuplanner.export import FleetRules, PoolRule, states_layouts, verify_file
 from gpuplanner.export.fleet_rules import BY_JOBS
 from gpuplanner.export.pack import PAGE, Pack, PageWords, to_pack
 from gpuplanner.hardware import ChangeCost
@@ -337,3 +337,40 @@ def test_a_path_on_which_nobody_cuts_for_jobs_gets_no_files_that_say_so() -> Non
     assert pack.files[PAGE].startswith(
         "# These are not the files of the decision: nothing that is shipped cuts GPUs when"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("operator", {"operator/configmap.yaml"}),
+        ("parted", {"parted/mig-parted.yaml"}),
+        ("slurm", {"slurm/gres.conf", "slurm/mig-parted.yaml", "slurm/slurm-20261102T000000Z.conf"}),
+    ],
+)
+def test_layouts_of_written_files_are_checked(path: str, expected: set[str], tmp_path: Path) -> None:
+    pack = packed(fixed(path))
+    folder = written(pack, tmp_path)
+    checked = {name for name, text in pack.files.items() if name != PAGE and states_layouts(text)}
+    assert checked == expected
+    for name in checked:
+        report = verify_file(folder / name, BOARD, gpus_per_node=2)
+        assert report.ok, report.problems
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("slurm/controller-gres.conf", "[0-", "[0-9"),
+        ("slurm/pools.conf", "_1g.10gb:11", "_1g.10gb:15"),
+    ],
+)
+def test_edited_lines_for_slurm_that_do_not_fit_are_found(
+    file: str, old: str, new: str, tmp_path: Path
+) -> None:
+    text = packed(pools("slurm")).files[file]
+    place = tmp_path / "edited.conf"
+    for lines, fits in ((text, True), (text.replace(old, new, 1), False)):
+        place.write_text(lines)
+        report = verify_file(place, BOARD, gpus_per_node=2)
+        assert report.ok == fits
+    assert "do not fit" in report.problems[0]

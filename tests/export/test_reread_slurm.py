@@ -138,3 +138,24 @@ def test_lines_of_a_board_without_mig_are_proven_as_well(tmp_path: Path) -> None
     for gpus, held in ((4, True), (9, False)):
         path.write_text(f"{lines}{gpus}\n")
         assert verify_any(path, None).ok is held
+
+
+GRES = "Name=gpu Type=nvidia_h100_80gb_hbm3_1g.10gb MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap{},/dev/x\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("".join(GRES.format(number) for number in range(7)), "1g.10gb x7 fit on 1 of 2 GPUs"),
+        ("".join(GRES.format(number) for number in range(15)), "1g.10gb x15 do not fit on 2 GPUs"),
+        ("Name=gpu Type=h100 File=/dev/nvidia[0-1]\n", "gpu x2 fit on 2 of 2 GPUs"),
+        ("NodeName=n1 Name=gpu Type=h100 File=/dev/nvidia[0-1,7]\n", "n1: gpu x3 do not fit on 2 GPUs"),
+        ("Name=gpu Typ=h100 File=/dev/nvidia0\n", "typ is none of name, type"),
+        ("Name=gpu Type=h100_3g.20gb File=/dev/nvidia0\n", "MIG profile '3g.20gb' is unknown"),
+        ("AutoDetect=off\nName=gpu Count=2\n", "gpu x2 fit on 2 of 2 GPUs"),
+    ],
+)
+def test_devices_that_are_listed_must_fit(tmp_path: Path, text: str, told: str) -> None:
+    report = check(tmp_path, text, gpus_per_node=2)
+    assert any(told in one for one in [*report.problems, *report.findings]), report
+    assert report.ok == ("fit on" in told and "do not" not in told)

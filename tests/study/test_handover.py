@@ -1,4 +1,4 @@
-"""Files for operators are asked for by name, and none is handed over that ``verify`` cannot read."""
+"""Files for operators are asked for by name, and none with layouts that do not fit is handed over."""
 
 from __future__ import annotations
 
@@ -49,13 +49,28 @@ def test_a_pack_is_verified_as_a_folder_and_names_its_board(kept, tmp_path):
     assert found.ok
     assert found.findings[0].endswith("files as they were written, for H100-80GB-SXM5")
     assert verify_any(tmp_path / "out" / "parted" / "mig-parted.yaml", None).ok
-    changed = tmp_path / "out" / "operator" / "configmap.yaml"
-    changed.write_text(changed.read_text() + "# by hand")
-    assert verify_any(tmp_path / "out", None).problems == [
-        "operator/configmap.yaml: gone, or changed since it was written"
-    ]
     with pytest.raises(ScenarioError, match=r"a pack, which has a manifest\.json"):
         verify_any(kept.parent, None)
+
+
+def test_files_of_a_pack_that_were_edited_are_named(kept, tmp_path):
+    export_plan(kept, tmp_path / "out")
+    config, timer, script = (
+        tmp_path / "out" / "operator" / name for name in ("configmap.yaml", "timer.yaml", "timer.sh")
+    )
+    assert verify_any(timer, None).findings == ["unchanged since written"]
+    for path in (config, timer):
+        path.write_text(path.read_text() + "# by hand")
+    script.unlink()
+    assert verify_any(tmp_path / "out", None).problems == [
+        "operator/configmap.yaml: edited by hand since written; verify this file by itself",
+        "operator/timer.sh: missing",
+        "operator/timer.yaml: edited by hand: no check available for this file",
+    ]
+    assert verify_any(config, None).ok
+    assert verify_any(timer, None).problems == ["edited by hand: no check available for this file"]
+    config.write_text(config.read_text().replace('"1g.10gb": 7', '"1g.10gb": 8'))
+    assert "holds at most 7" in verify_any(config, None).problems[0]
 
 
 def test_a_format_that_is_not_known_is_refused_with_the_nearest(kept, tmp_path):
@@ -64,9 +79,10 @@ def test_a_format_that_is_not_known_is_refused_with_the_nearest(kept, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_verify_does_not_know_is_not_handed_over(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(calendar, "to_slurm_files", lambda *_, **__: {"slurm-0.csv": "gpu,layout\n0,gpu\n"})
-    with pytest.raises(OutputError, match=r"slurm-0\.csv cannot be read back"):
+def test_layouts_that_do_not_hold_are_not_handed_over(kept, tmp_path, monkeypatch):
+    lines = {"slurm-0.conf": "NodeName=n1 Gres=gpu:9\n"}
+    monkeypatch.setattr(calendar, "to_slurm_files", lambda *_, **__: lines)
+    with pytest.raises(OutputError, match=r"slurm-0\.conf: .*do not fit on 2 GPUs"):
         export_plan(kept, tmp_path / "out", formats="slurm")
     assert not (tmp_path / "out").exists()
 

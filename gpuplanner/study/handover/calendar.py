@@ -1,4 +1,4 @@
-"""The files of a calendar of layouts, with the timer that starts them; each is proved before it is put in place."""
+"""The files of a calendar of layouts, with the timer that starts them; layouts are checked as they are written."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from gpuplanner.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, message
 from gpuplanner.export import (
     change_index,
+    states_layouts,
     to_change_scripts,
     to_config_map,
     to_index_text,
@@ -85,7 +86,7 @@ def export_plan(
     pack = calendar_pack(plan, problem, formats=formats, at=at, gres_type=gres_type, scenario=scenario)
     with replaced_directory(out, mark=MARK, inputs=[path]) as folder:
         write_pack(pack, folder)
-        _prove(folder, problem)
+        _check_layouts(folder, problem)
     return [Path(out) / name for name in sorted(pack.files)]
 
 
@@ -187,7 +188,7 @@ def hand_over_plan(planned: Planned, out: str | Path, *, scenario: Scenario | No
     }
     with replaced_directory(out, mark=MARK) as folder:
         write_pack(pack, folder)
-        _prove(folder, problem)
+        _check_layouts(folder, problem)
         write_workbook(
             folder / "workbook.xlsx", tables, title=f"Layouts of {problem.board.name}", notes=notes
         )
@@ -212,9 +213,12 @@ def _add_scripts(pack: Pack, path: str, scripts: Mapping[str, str], drain: Drain
     pack.steps.append(Step.script(f"{path}/timer.sh", f"starts them at their times; reads {what}"))
 
 
-def _prove(folder: Path, problem: PlanProblem) -> None:
+def _check_layouts(folder: Path, problem: PlanProblem) -> None:
+    """Check every file that states layouts; raise where one does not hold."""
     for path in sorted(folder.rglob("*")):
         if path.is_dir() or path.name == PAGE or MADE_ELSEWHERE in path.relative_to(folder).parts:
+            continue
+        if not states_layouts(path.read_text(encoding="utf-8")):
             continue
         try:
             report = verify_file(path, problem.board, gpus_per_node=problem.gpus_per_node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -10,10 +11,10 @@ from pathlib import Path
 
 from gpuplanner.catalog import board_names, whole_board_names
 from gpuplanner.errors import ScenarioError, examples, message
-from gpuplanner.export import FileReport, verify_file
+from gpuplanner.export import FileReport, states_layouts, verify_file
 from gpuplanner.export.pack import PAGE
 from gpuplanner.files import MANIFEST, read_text
-from gpuplanner.files.manifest import read_manifest
+from gpuplanner.files.manifest import Written, read_manifest
 from gpuplanner.hardware import any_board, as_board
 from gpuplanner.planner import (
     Plan,
@@ -29,9 +30,11 @@ from gpuplanner.services import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
 
 MADE_ELSEWHERE = "other"
-"""Folder of a pack with what exporters of other packages make: only they can read it back."""
-FOR_PEOPLE = (".xlsx",)
-"""Endings of files of a pack that hold nothing to apply, as its page does."""
+"""Folder of a pack with what exporters of other packages make: only its hash is checked."""
+UNCHANGED = "unchanged since written"
+EDITED = "edited by hand: no check available for this file"
+EDITED_CHECKED = "edited by hand since written; verify this file by itself"
+_PLAN_FORMAT = re.compile(r'"format":\s*"gpuplanner\.(?:plan|fleet-plan|services)/')
 
 
 def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
@@ -64,10 +67,13 @@ def verify_any(
 ) -> FileReport:
     """Check a plan, an exported file or a whole pack again, with code that shares nothing with what made it.
 
+    Plans are checked in full; of mig-parted files, ConfigMaps and Slurm lines, which people edit, the layouts; of all
+    other files of a pack, whether they are as they were written, by the hash in its manifest.
+
     Parameters
     ----------
     path : str or Path
-        plan.json, a plan of services, a mig-parted file, a ConfigMap, or Slurm lines; or the folder of a pack.
+        plan.json, a plan of services, a mig-parted file, a ConfigMap, or Slurm lines; a pack or any file of one.
     board : str or None
         Board of the nodes; a plan names its own, which must then be the same. None: the one that the file names, else
         the page of its pack.
@@ -89,6 +95,9 @@ def verify_any(
     """
     if Path(path).is_dir():
         return _pack_report(Path(path), board, gpus_per_node)
+    listed = _listed_report(Path(path))
+    if listed is not None:
+        return listed
     if not _is_plan(path):
         board = board or _board_named(Path(path))
         if board is None:
@@ -113,10 +122,10 @@ def verify_any(
 
 
 def _pack_report(folder: Path, board: str | None, gpus_per_node: int) -> FileReport:
-    """All files of a pack: whether they are as they were written, and what each says, proved again."""
-    manifests = ((home, read_manifest(home)) for home in (folder, folder.parent))
-    home, told = next((one for one in manifests if one[1] is not None), (folder, None))
-    if told is None:
+    """Check all files of a pack: whether they are as they were written, and the layouts of those that people edit."""
+    folder = _absolute(folder)
+    listed = _listed_files(folder)
+    if not listed:
         text = message(
             str(folder),
             "a pack, which has a manifest.json",
@@ -124,21 +133,61 @@ def _pack_report(folder: Path, board: str | None, gpus_per_node: int) -> FileRep
             "Name the folder of an export.",
         )
         raise ScenarioError(text)
-    files = {home / name: one for name, one in told[1].items() if name != MANIFEST}
-    mine = {path: one for path, one in sorted(files.items()) if path.is_relative_to(folder)}
+    files = {path: written for path, written in sorted(listed.items()) if path.is_relative_to(folder)}
     report = FileReport(ok=True)
-    for path, written in mine.items():
+    for path, written in files.items():
         name = path.relative_to(folder)
+        if not path.is_file():
+            report.problems.append(f"{name}: missing")
+            continue
+        checked = MADE_ELSEWHERE not in name.parts and _has_own_check(path)
         if not written.still_in(path):
-            report.problems.append(f"{name}: gone, or changed since it was written")
-        elif MADE_ELSEWHERE not in name.parts and path.suffix not in FOR_PEOPLE and path.name != PAGE:
-            one = verify_any(path, board, gpus_per_node=gpus_per_node)
-            report.problems.extend(f"{name}: {fault}" for fault in one.problems)
-            report.findings.extend(f"{name}: {line}" for line in one.findings)
+            report.problems.append(f"{name}: {EDITED_CHECKED if checked else EDITED}")
+        elif checked:
+            found = verify_any(path, board, gpus_per_node=gpus_per_node)
+            report.problems.extend(f"{name}: {fault}" for fault in found.problems)
+            report.findings.extend(f"{name}: {line}" for line in found.findings)
+        else:
+            report.findings.append(f"{name}: {UNCHANGED}")
     if not report.problems:
         board = board or _board_named(folder / PAGE)
-        report.findings.insert(0, f"{len(mine)} files as they were written, for {board}")
+        report.findings.insert(0, f"{len(files)} files as they were written, for {board}")
     return replace(report, ok=not report.problems)
+
+
+def _listed_report(path: Path) -> FileReport | None:
+    """Report on a file of a pack whose content has no check; None for all others."""
+    written = None if _has_own_check(path) else _listed_files(path.parent).get(_absolute(path))
+    if written is None:
+        return None
+    if written.still_in(path):
+        return FileReport(ok=True, findings=[UNCHANGED])
+    return FileReport(ok=False, problems=[EDITED])
+
+
+def _listed_files(folder: Path) -> dict[Path, Written]:
+    """Files that the manifest of a folder lists, else that of one of the two folders above it."""
+    folder = _absolute(folder)
+    for home in (folder, *folder.parents[:2]):
+        manifest = read_manifest(home)
+        if manifest is not None:
+            return {home / name: written for name, written in manifest[1].items() if name != MANIFEST}
+    return {}
+
+
+def _has_own_check(path: Path) -> bool:
+    """Whether a file is a plan, or states layouts in a form that :func:`verify_file` checks."""
+    if path.suffix == ".md":  # a page may quote lines of any kind
+        return False
+    try:
+        text = read_text(path, error=ScenarioError, what="file", limit_bytes=LARGEST_FILE)
+    except ScenarioError:
+        return False
+    return states_layouts(text) or (path.suffix == ".json" and _PLAN_FORMAT.search(text) is not None)
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they are named
 
 
 def _board_named(path: Path) -> str | None:
