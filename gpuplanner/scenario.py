@@ -65,10 +65,6 @@ def windows_of(text: str) -> list[tuple[int, int]] | None:
     return found
 
 
-MODEL = "model"
-"""Slow-downs of gangs that follow from what networks carry."""
-
-
 def slowdowns_of(text: str) -> tuple[float, float] | None:
     """How many times as long jobs take on nodes of one rack and on others; None if the text is something else.
 
@@ -262,22 +258,13 @@ class Scenario:
     )  # fmt: skip
     gang_slowdowns: str | None = knob(
         "service", None,
-        "How many times as long jobs on several nodes take within one rack, and beyond, ``1.1,1.3`` as measured, or "
-        "``model``: of a training job by what networks carry. ``compare`` plays placements with it.",
+        "How many times as long jobs on several nodes take within one rack, and beyond, stated or measured: "
+        "``1.1,1.3``. ``compare`` simulates placements with it.",
         KnobRule(
-            "'model', or two numbers from 1 up with a comma between, the second not below the first",
-            lambda value, _: value == MODEL or slowdowns_of(value) is not None,
+            "two numbers from 1 up with a comma between, the second not below the first",
+            lambda value, _: slowdowns_of(value) is not None,
         ),
         none="placements are not compared",
-    )  # fmt: skip
-    nodes_per_rack: int | None = knob(
-        "service", None, "Nodes of a rack, in the order of their names.", at_least(1), none="racks of the node list",
-    )  # fmt: skip
-    rack_watts: float | None = knob(
-        "service", None,
-        "Power that GPUs in use may draw in a rack, each as much as its board at most: ``compare`` plays the same "
-        "weeks with it and without.",
-        between(1, 1e7), unit="W", none="no limit",
     )  # fmt: skip
     reconfigure_minutes: float | None = knob(
         "plan", None, "Time for which a GPU is out of service for a change of layout, see :meth:`change`.",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @app.command()
 @takes(
     "wait_minutes", "wait_quantile", "policies", "path", "projects", "quotas", "quotas_to_try", "gpu_mtbf_hours",
-    "gang_slowdowns", "nodes_per_rack", "rack_watts",
+    "gang_slowdowns",
     "board", "seed",
 )  # fmt: skip
 def compare(
@@ -64,8 +64,8 @@ def compare(
     """Compare ways to run the fleet: each is tuned to today's service on earlier days, and judged on later ones.
 
     With quotas, quotas to try or failures, also say which team waits more or less under them on the same weeks; with
-    slow-downs of gangs or power of racks, what it makes of it where jobs are placed.
-    Of several GPU models, each by itself, quotas and racks as well.
+    slow-downs of jobs on several nodes, the GPU-hours that these lose by placement.
+    Of several GPU models, each by itself, quotas as well.
     """
     from gpuplanner.files import require_file
     from gpuplanner.study.decision.compare import tuned_apart
@@ -97,7 +97,10 @@ def compare(
         told = {
             name: one.to_dict()
             | {"levers": dict(levers(one))}
-            | {what: part.to_dict() for what, part in more[name].items()}
+            | {
+                what: part.to_dicts() if what == "placements" else part.to_dict()
+                for what, part in more[name].items()
+            }
             for name, one in each.items()
         }
         fleet = FleetCompared(each).to_dict() | {"pools": told}
@@ -107,24 +110,24 @@ def compare(
 
 
 def _also_asked(asked: Scenario) -> dict[str, Any]:
-    """What rules of sharing, failures, distance and power do on the same weeks, where a scenario states them."""
-    from gpuplanner.study.tenants.apart import is_placed, placed_apart
+    """Effects of sharing rules, failures and distance on the same weeks, where a scenario states them."""
+    from gpuplanner.study.tenants.node_distance import placement_table
     from gpuplanner.study.tenants.tried import is_asked, rules_tried
 
     found: dict[str, Any] = {"sharing": rules_tried(asked)} if is_asked(asked) else {}
-    return found | ({"placed": placed_apart(asked)} if is_placed(asked) else {})
+    if asked.gang_slowdowns is not None:
+        found["placements"] = placement_table(asked)
+    return found
 
 
 def _show_also_asked(found: Mapping[str, Any]) -> None:
     if "sharing" in found:
         _show_tried(found["sharing"])
-    if "placed" in found:
+    if "placements" in found:
         put("")
-        placed = found["placed"]
-        title = f"Ways to place the same jobs, GPU-hours a week; intervals {placed.blocks}"
-        show_frame(placed.ways, as_json=False, title=title)
-        for text in (placed.sentence, *placed.notes):
-            put(text)
+        show_frame(
+            found["placements"], as_json=False, title="Jobs on several nodes by placement; losses a week"
+        )
 
 
 def compare_pools(fleet: FleetPools, *, quiet: bool) -> dict[str, Comparison]:

@@ -12,7 +12,6 @@ from gpuplanner._version import __version__
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
 from gpuplanner.study.tenants.advice import QuotaAdvice
-from gpuplanner.study.tenants.apart import PlacedApart
 from gpuplanner.study.tenants.fairness import Fairness
 from gpuplanner.study.tenants.tried import SharingTried
 
@@ -46,6 +45,15 @@ _TRIED = {
     "failures_after": "failures after",
     "never_before": "never start before",
     "never_after": "never start after",
+}
+_PLACEMENTS = {
+    "placement": "placement",
+    "jobs": "jobs",
+    "multi_node_jobs": "on several nodes",
+    "slowdown": "slow-down of these",
+    "lost_gpu_hours": "lost GPU-hours",
+    "mean_wait_minutes": "mean wait, min",
+    "never_started": "never started",
 }
 _SAID = {"tenant": "team", "why": "why its jobs waited", "next_step": "next step"}
 
@@ -107,14 +115,6 @@ def teams(
     )
 
 
-_PLACED = {
-    "way": "placed", "jobs": "jobs", "gangs": "on several nodes", "times": "they run so many times as long",
-    "times_worst": "at worst", "longer": "longer a week, GPU h", "longer_worst": "at worst, GPU h",
-    "wait_min": "wait, min", "never": "never start", "change": "from submission to end, GPU h a week more",
-    "verdict": "so they",
-}  # fmt: skip
-
-
 def _tried(found: SharingTried) -> str:
     """The same weeks under two sets of rules."""
     return "".join(
@@ -133,21 +133,24 @@ def _tried(found: SharingTried) -> str:
     )
 
 
-def placed(found: PlacedApart | None) -> Section:
-    """The same jobs placed as they come, close together and apart, and under the power of racks."""
-    if found is None:
+def placements(table: pl.DataFrame | None) -> Section:
+    """The GPU-hours that jobs on several nodes lose to distance, by placement."""
+    if table is None:
         return Section("")
     return page.fold(
-        "Distance and power",
-        page.paragraph(found.sentence),
+        "Distance of nodes",
         page.table(
-            found.ways.select(list(_PLACED)), caption=f"Ways to place the same jobs (intervals {found.blocks})",
-            headings=_PLACED, formats=dict.fromkeys(("wait_min", "longer", "longer_worst", "change"), ",.1f")
-            | dict.fromkeys(("times", "times_worst"), ",.2f"),
+            table,
+            caption="Jobs on several nodes by placement (GPU-hours a week)",
+            headings=_PLACEMENTS,
+            formats={"slowdown": ",.2f", "lost_gpu_hours": ",.1f", "mean_wait_minutes": ",.1f"},
         ),
-        *(page.note(note) for note in found.notes),
-        about="what it costs that nodes are apart, and racks short of power",
-    )  # fmt: skip
+        page.note(
+            "Racks and NVLink domains are those of the inventory; a node without one is a rack of its own. Run times "
+            "in the data count as those of nodes next to each other."
+        ),
+        about="GPU-hours lost to slow-down by tier: one node, one rack, and beyond",
+    )
 
 
 def _accounts(found: Fairness) -> pl.DataFrame:

@@ -14,13 +14,12 @@ from gpuplanner.report.first_screen import Links, first_screen, needs_frame, pea
 from gpuplanner.report.formulas import formulas, value_text
 from gpuplanner.report.section import Section
 from gpuplanner.report.sent import browser
-from gpuplanner.report.teams import placed
+from gpuplanner.report.teams import placements
 from gpuplanner.report.teams import teams as shared_by
 from gpuplanner.report.ways import ways
 from gpuplanner.report.words import safe
 from gpuplanner.study import Study
 from gpuplanner.study.future.cost_review import cost_review
-from gpuplanner.study.tenants.apart import PlacedApart
 from gpuplanner.study.tenants.fairness import Fairness
 from gpuplanner.study.tenants.tried import SharingTried
 from gpuplanner.units import counted
@@ -247,7 +246,7 @@ def teams(study: Study) -> Section:
         return Section("")
     parts = [
         shared_by(found, tried=SharingTried.of_tables(study.tables)),
-        placed(PlacedApart.of_tables(study.tables)),
+        placements(study.tables.get("placements")),
     ]
     return Section("\n".join(filter(None, parts)))
 

@@ -27,8 +27,8 @@ from gpuplanner.study.past.accounts import ledger, rightsizing_table, use, weeks
 from gpuplanner.study.past.history import History, history
 from gpuplanner.study.provenance import provenance_of
 from gpuplanner.study.study import Study, open_study
-from gpuplanner.study.tenants.apart import is_placed, placed_apart
 from gpuplanner.study.tenants.fairness import fairness
+from gpuplanner.study.tenants.node_distance import placement_table
 from gpuplanner.study.tenants.tried import is_asked, rules_tried
 from gpuplanner.units import HOURS_PER_WEEK
 
@@ -79,8 +79,8 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     ahead = None
     if reason is None and is_asked(scenario):
         tables |= rules_tried(scenario).to_tables()
-    if reason is None and is_placed(scenario):
-        tables |= placed_apart(scenario).to_tables()
+    if reason is None and scenario.gang_slowdowns is not None:
+        tables["placements"] = placement_table(scenario)
     if reason is None and planned is not None:
         tables |= _planned_tables(scenario, planned)
         ahead, cautions = tomorrow(scenario), _mismatch(scenario, found)

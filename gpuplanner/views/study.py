@@ -19,10 +19,10 @@ from gpuplanner.report.fleet import fleet_picture
 from gpuplanner.report.formulas import value_text
 from gpuplanner.report.pools import decided_fleet
 from gpuplanner.report.section import Section, still
-from gpuplanner.report.teams import placed, teams
+from gpuplanner.report.teams import placements, teams
 from gpuplanner.report.ways import decided, ways
 from gpuplanner.report.words import safe
-from gpuplanner.scenario import MODEL, Scenario
+from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study
 from gpuplanner.study.decision.frames import policy_table
 from gpuplanner.study.decision.record import Comparison, compared
@@ -32,8 +32,8 @@ from gpuplanner.study.handover.decision_pack import hand_over
 from gpuplanner.study.handover.workbooks import write_study_workbook
 from gpuplanner.study.past.pools import pools_of
 from gpuplanner.study.tenants.advice import quota_advice
-from gpuplanner.study.tenants.apart import placed_apart
 from gpuplanner.study.tenants.fairness import fairness
+from gpuplanner.study.tenants.node_distance import placement_table
 from gpuplanner.study.tenants.tried import is_asked, rules_tried
 from gpuplanner.views.view import View
 from gpuplanner.widgets import (
@@ -119,10 +119,10 @@ class Decided:
         """Controls of quotas, fair share and preemption, played on the same weeks."""
         return SharingPanel(self.scenario)
 
-    def placed(self, slowdowns: str = MODEL, **power: float) -> View:
-        """The same jobs placed close together and apart; ``rack_watts`` and ``nodes_per_rack`` as of a scenario."""
-        found = placed_apart(self.scenario.but(gang_slowdowns=slowdowns, **power))
-        return View(placed(found), found.ways)
+    def placements(self, slowdowns: str) -> View:
+        """GPU-hours that jobs on several nodes lose, by placement; slow-downs within a rack and beyond: ``1.1,1.3``."""
+        table = placement_table(self.scenario.but(gang_slowdowns=slowdowns))
+        return View(placements(table), table)
 
     def whatif(self) -> WhatIf:
         """Controls that begin at this answer."""

@@ -1,4 +1,4 @@
-"""Pools of several boards, networks and power of racks in the shared loop: against the slow program, and what must be.
+"""Pools of several boards and networks in the shared loop: against the slow program, and what must be.
 
 The same loop plays fleets of one board; that it still does so as before is held beside the other slow programs.
 """
@@ -30,12 +30,6 @@ WAYS = {
 }
 
 
-def network_of(net):
-    racks = {} if net["racks"] is None else {name: net[name] for name in ("racks", "rack_watts", "watts")}
-    nodes = np.array(net["domains"], np.int64)
-    return nodes, net["slowdowns"], racks
-
-
 @cache
 def played(seed, way):
     """A case, its rules, and what the engine makes of it."""
@@ -43,11 +37,11 @@ def played(seed, way):
     fleet, switching = case["fleet"], case["switching"]
     columns = ["ready", "submit", "run", "limit", "profile", "total", "nodes", "work"]
     requests = NodeRequests(*([row[column] for row in case["requests"]] for column in columns))
-    domains, slowdowns, racks = network_of(fleet["network"])
+    domains = np.array(fleet["network"]["domains"], np.int64).reshape(-1, len(fleet["gpus"]))
     nodes = NodeFleet(
         tuple(map(str, range(len(case["weights"])))), fleet["gpus"], fleet["capacity"], fleet["first"],
         case["weights"], boards=fleet["boards"], sliced=fleet["sliced"], slower=fleet["slower"],
-        network=NodeNetwork(domains.reshape(-1, len(fleet["gpus"])), slowdowns, **racks),
+        network=NodeNetwork(domains, fleet["network"]["slowdowns"]),
     )  # fmt: skip
     options = {"queue": case["queue"], "placement": case["placement"], "larger": case["larger"],
                "switching": None if switching is None else Switching(**switching)}  # fmt: skip
@@ -107,34 +101,18 @@ def held_spells(case, rules, outcome):
     ]  # fmt: skip
 
 
-def racks_filled(case, rules, outcome):
-    """How often a rack draws all that it may, where no node ever holds more than it has, and no rack draws more."""
-    bound, fleet, spells = 0, case["fleet"], held_spells(case, rules, outcome)
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(WAYS)))
+def test_nothing_holds_more_than_nodes_have(seed, way):
+    case, rules, outcome = played(seed, way)
+    spells = held_spells(case, rules, outcome)
     for now in {begun for *_, begun, _ in spells}:
-        held, drawn = {}, {}
+        held = {}
         for profile, node, amount, begun, until in spells:
             if begun <= now < until:
                 held[node, profile] = held.get((node, profile), 0) + amount
-                if (racks := fleet["network"]["racks"]) is not None:
-                    watts = amount * fleet["network"]["watts"][profile]
-                    drawn[racks[node]] = drawn.get(racks[node], 0) + watts
         for (node, profile), amount in held.items():
-            assert amount <= max(pool[profile] for pool in fleet["capacity"][node])
-        for rack, watts in drawn.items():
-            assert watts <= fleet["network"]["rack_watts"][rack]
-            bound += watts == fleet["network"]["rack_watts"][rack]
-    return bound
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(WAYS)))
-def test_nothing_holds_more_than_nodes_have_and_racks_may_draw(seed, way):
-    racks_filled(*played(seed, way))
-
-
-def test_racks_do_draw_all_that_they_may():
-    """The property above is not one of racks with room to spare."""
-    assert sum(racks_filled(*case[1:]) for case in some()) > 10
+            assert amount <= max(pool[profile] for pool in case["fleet"]["capacity"][node])
 
 
 def test_every_request_is_served_by_what_may_serve_it_and_takes_as_long_as_that_says():
@@ -209,24 +187,10 @@ def test_who_consolidates_is_slowed_down_less_than_who_spreads():
     assert far.factor.tolist() == [1.0, 1.5, 1.5]
 
 
-def test_a_rack_that_may_draw_power_for_two_gpus_runs_two():
-    asked = NodeRequests([0, 1, 2], [0, 1, 2], [10] * 3, [10] * 3, [0] * 3, [1] * 3, [1] * 3)
-    network = NodeNetwork(np.zeros((0, 2), int), [[1.0, 1.0]], racks=[0, 0], rack_watts=[1500], watts=[700])
-    fleet = replace(NodeFleet.whole([4, 4]), network=network)
-    assert play(asked, fleet).start_s.tolist() == [0.0, 1.0, 10.0]
-
-
 def test_a_network_whose_parts_do_not_fit_is_refused():
     for parts in (
         {"domains": [[0, 0]], "slowdowns": [[1.0, 1.2]]},
         {"domains": [[0, 0]], "slowdowns": [[1.0, 1.5, 1.2]]},
-        {
-            "domains": [[0, 0]],
-            "slowdowns": [[1.0, 1.0, 1.0]],
-            "racks": [0, 1],
-            "rack_watts": [9],
-            "watts": [1],
-        },
     ):
         with pytest.raises(
             ScenarioError, match="network of nodes: expected a domain of each tier for every node"

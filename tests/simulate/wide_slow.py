@@ -47,30 +47,9 @@ class Wide:
         apart = self.fleet["network"]["slowdowns"][request["work"]]
         return self.fleet["slower"][request["work"]][profile] * apart[self.tier(list(numbers))]
 
-    # Power.
-
-    def watts_left(self, node, chosen, profile):
-        """What its rack may yet draw beside all that runs there, and what is chosen for the same request."""
-        net = self.fleet["network"]
-        if net["racks"] is None:
-            return math.inf
-        rack = net["racks"][node["number"]]
-        draws = [(profile, chosen)] + [(run["profile_served"], run["amounts"]) for run in self.running]
-        used = sum(
-            net["watts"][what] * amount
-            for what, amounts in draws
-            for number, amount in amounts.items()
-            if net["racks"][number] == rack
-        )
-        return net["rack_watts"][rack] - used
-
     def has_hope(self, request):
-        net, numbers = self.fleet["network"], range(len(self.fleet["gpus"]))
         for profile in self.profiles_for(request):
             best = [max(pool[profile] for pool in node) for node in self.fleet["capacity"]]
-            if net["racks"] is not None:
-                watts = net["watts"][profile] or 1
-                best = [min(best[n], net["rack_watts"][net["racks"][n]] // watts) for n in numbers]
             per, rest = request["places"][0], request["places"][-1]
             full, last = sum(most >= per for most in best), sum(most >= rest for most in best)
             if full >= request["nodes"] - 1 and last >= request["nodes"]:
@@ -130,7 +109,6 @@ class WideGame(Wide, Game):
     def begin_pass(self):
         self.blocked: set[int] = set()
         self.heads: dict[int, Any] = {}
-        self.kept: dict[int, float] = {}  # rack: from when on a head has its power for itself
 
     def is_behind(self, request):
         if self.is_sliced(request["profile"]):
@@ -139,17 +117,11 @@ class WideGame(Wide, Game):
 
     def choose_wide(self, request, profile, shadow, over):
         """With an instant at which it is over at the latest: beside what is kept for heads."""
-        net = self.fleet["network"]
 
         def can_give(node, need, chosen):
             number = node["number"]
             if node["state"] != ON or self.free(node, profile) < need:
                 return False
-            if net["racks"] is not None:
-                if self.watts_left(node, chosen, profile) < need * net["watts"][profile]:
-                    return False
-                if over is not None and over > self.kept.get(net["racks"][number], math.inf):
-                    return False
             if shadow is None or number not in shadow["extra"]:
                 return True
             return shadow["extra"][number] >= (need if profile == shadow["wants"] else 0)
@@ -187,10 +159,6 @@ class WideGame(Wide, Game):
             shadow = self.shadow_with(request, wants)
             if shadow["time"] < math.inf:
                 self.heads[line] = shadow
-                racks = self.fleet["network"]["racks"]
-                for number in shadow["extra"] if racks is not None else ():
-                    rack = racks[number]
-                    self.kept[rack] = min(self.kept.get(rack, math.inf), shadow["time"])
                 return
         if lines:
             self.heads[lines[0][0]] = {"time": math.inf, "extra": {}, "wants": lines[0][1]}
@@ -227,12 +195,8 @@ class WideSlurm(Wide, SlurmGame):
 
         def chosen_until(over):
             def can_give(node, need, chosen):
-                if not self.can_give(node, profile, need) or over > self.reserved.get(
-                    node["number"], math.inf
-                ):
-                    return False
-                watts = self.fleet["network"]["watts"][profile]
-                return self.watts_left(node, chosen, profile) >= need * watts
+                until = self.reserved.get(node["number"], math.inf)
+                return self.can_give(node, profile, need) and over <= until
 
             return self.together(request, profile, can_give, order)
 
@@ -301,7 +265,7 @@ def wide_case(seed: int, *, queue: str | None = None, rules: bool = False) -> tu
     fleet = {
         "gpus": gpus, "capacity": capacity, "first": first, "flexible": None, "boards": of_board, "sliced": sliced,
         "slower": [[rng.choice([1.0, 1.0, 0.5, 1.5, 2.0]) for _ in range(wide)] for _ in range(works)],
-        "network": _network(rng, nodes, wide, works, gpus),
+        "network": _network(rng, nodes, works),
     }  # fmt: skip
     span = rng.choice([0, 20, 50])
     requests = [_asks(rng, fleet, larger, span, works) for _ in range(rng.randint(2, 40))]
@@ -321,7 +285,7 @@ def wide_case(seed: int, *, queue: str | None = None, rules: bool = False) -> tu
     if not rules:
         return case, None
     if named == "slurm":  # who is stopped is weighed node by node
-        fleet["network"] = _network(random.Random(0), nodes, wide, works, gpus, plain=True)
+        fleet["network"] = _network(random.Random(0), nodes, works, plain=True)
     stated = random_rules(
         seed, case | {"weights": (1.0,)}, stops=True, failures=rng.random() < 0.5, quotas=True
     )
@@ -343,20 +307,15 @@ def _holds(of_board, sliced, real, home, gpus, pool, pools, profile):
     return 2 * gpus * (pool == 1) if sliced[profile] else gpus * (pool == 0)
 
 
-def _network(rng, nodes, wide, works, gpus, plain=False):
+def _network(rng, nodes, works, plain=False):
     per_rack, tiers = rng.choice([1, 2, 3]), 0 if plain else rng.choice([0, 1, 2])
     domains = [[node // per_rack ** (tier + 1) for node in range(nodes)] for tier in range(tiers)]
-    powered = not plain and rng.random() < 0.4
-    racks = [node // per_rack for node in range(nodes)]
     slowdowns = [
         sorted(rng.choice([1.0, 1.0, 1.25, 1.5, 2.0]) for _ in range(tiers + 2)) for _ in range(works)
     ]
     return {
         "domains": domains,
         "slowdowns": [[1.0] * (tiers + 2) for _ in range(works)] if plain else slowdowns,
-        "racks": racks if powered else None,
-        "rack_watts": [rng.choice([2, 6, 10, 20]) for _ in range(max(racks) + 1)],
-        "watts": [rng.choice([0, 1, 1, 2]) for _ in range(wide)],
     }
 
 

@@ -1,4 +1,4 @@
-"""Which nodes a request gets: for all queues and placements, over the network and under what racks may draw."""
+"""Which nodes a request gets: for all queues and placements, over the network."""
 
 from __future__ import annotations
 
@@ -45,15 +45,12 @@ def choose_together(w: NodeWorld, request: int, profile: int, late: bool, until:
             w.spare[place] += w.free[node, profile]
         w.full[place] += usable(w, node, profile, w.per[request], late, until)
         w.last[place] += usable(w, node, profile, w.rest[request], late, until)
-    while True:
-        best = NONE
-        for place in range(len(w.spare)):
-            enough = w.full[place] >= w.nodes[request] - 1 and w.last[place] >= w.nodes[request]
-            if enough and (best == NONE or w.spare[place] < w.spare[best]):
-                best = place
-        if best == NONE or gather(w, request, profile, late, until, tier, best):
-            return bool(best != NONE)
-        w.last[best] = NONE  # its racks may not draw so much
+    best = NONE
+    for place in range(len(w.spare)):
+        enough = w.full[place] >= w.nodes[request] - 1 and w.last[place] >= w.nodes[request]
+        if enough and (best == NONE or w.spare[place] < w.spare[best]):
+            best = place
+    return bool(best != NONE and gather(w, request, profile, late, until, tier, best))
 
 
 @called
@@ -85,10 +82,7 @@ def gather(w: NodeWorld, request: int, profile: int, late: bool, until: float, t
             break
         w.taken[best] = s.stamp
         w.chosen[found], w.given[found] = best, need
-        draw(w, best, profile, need)
         found += 1
-    for rank in range(found):
-        draw(w, w.chosen[rank], profile, -w.given[rank])
     return bool(found == count)
 
 
@@ -102,16 +96,7 @@ def usable(w: NodeWorld, node: int, profile: int, need: int, late: bool, until: 
             return False
     elif w.free[node, profile] < need:
         return False
-    if len(w.drawn) and w.drawn[w.rack[node]] + need * w.watts[profile] > w.may_draw[w.rack[node]]:
-        return False
     return not (late and w.in_shadow[node] and not spares(w, node, profile, need))
-
-
-@compiled
-def draw(w: NodeWorld, node: int, profile: int, amount: int) -> None:
-    """Let a rack draw power for so many instances more."""
-    if len(w.drawn):
-        w.drawn[w.rack[node]] += amount * w.watts[profile]
 
 
 @called

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import called, compiled, entry
-from gpuplanner.simulate.nodes.choosing import choose, draw, factor_there, tier_of
+from gpuplanner.simulate.nodes.choosing import choose, factor_there, tier_of
 from gpuplanner.simulate.nodes.coming import come_up, grow, note, offer, shrink, wake
 from gpuplanner.simulate.nodes.cutting import clear, is_flexible, settle
 from gpuplanner.simulate.nodes.node_world import COMING, DEPTH, NONE, ON, NodeWorld
@@ -118,7 +118,6 @@ def end(w: NodeWorld, request: int) -> None:
             w.free[node, profile] += w.amount[held]
         w.moves[node] += 1
         w.used[node] -= w.weight[profile] * w.amount[held]
-        draw(w, node, profile, -w.amount[held])
         w.busy[node] -= 1
         if w.busy[node] == 0:
             w.used[node], w.since[node] = 0.0, w.status[0].now
@@ -182,7 +181,7 @@ def begin_pass(w: NodeWorld) -> None:
     w.shut[:] = 0
     w.blocked[:] = 0
     w.dead[:] = 0
-    if w.slurm or len(w.drawn):
+    if w.slurm:
         w.reserved[:] = np.inf
 
 
@@ -248,10 +247,8 @@ def try_start(w: NodeWorld, request: int) -> bool:
         behind = has_head(w, serving)
         over = over_at(w, request, serving, w.tier[kind, rank])
         late = behind and over > w.shadow[w.line[serving]]
-        waits |= behind or len(w.drawn) > 0
-        if (not behind and not len(w.drawn)) or (
-            (not behind or s.behind < DEPTH) and is_beside(w, request, serving, rank, late, over)
-        ):
+        waits |= behind
+        if not behind or (s.behind < DEPTH and is_beside(w, request, serving, rank, late, over)):
             begin(w, request, serving, w.nodes[request], late)
             return True
     s.behind += waits
@@ -313,8 +310,7 @@ def has_room(w: NodeWorld, request: int, serving: int, rank: int) -> bool:
         found = choose(w, request, serving, False, -np.inf)
         w.tight[kind, rank] = np.inf if found else -np.inf
         w.tier[kind, rank] = tier_of(w, w.nodes[request]) if found else 0
-        # What racks may draw is shared by all that is chosen: with fewer nodes there may be more room.
-        w.tried[kind, rank] = NONE if len(w.drawn) else s.changes
+        w.tried[kind, rank] = s.changes
     return bool(w.tight[kind, rank] > -np.inf)
 
 
@@ -326,8 +322,7 @@ def is_beside(w: NodeWorld, request: int, serving: int, rank: int, late: bool, o
         return False
     if choose(w, request, serving, late, over):
         return True
-    if not len(w.drawn):
-        w.tight[kind, rank] = over
+    w.tight[kind, rank] = over
     return False
 
 
@@ -385,7 +380,6 @@ def begin(w: NodeWorld, request: int, profile: int, count: int, late: bool) -> N
             made = max(made, w.come[node] - s.now)
         w.moves[node] += 1
         w.used[node] += w.weight[profile] * w.given[rank]
-        draw(w, node, profile, w.given[rank])
         w.busy[node] += 1
         w.before[held], w.next_of[held] = NONE, w.first_of[node]
         if w.first_of[node] != NONE:

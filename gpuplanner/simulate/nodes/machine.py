@@ -129,7 +129,7 @@ class NodeFleet:
     slower : array of float, shape (n_works, n_profiles), optional
         How many times as long each kind of work takes with a profile as on what it asked for; None: as long.
     network : NodeNetwork, optional
-        How far nodes are apart, and what racks may draw; None: it makes no difference, and there is no limit.
+        How far nodes are apart, and what that costs; None: distance makes no difference.
 
     Raises
     ------

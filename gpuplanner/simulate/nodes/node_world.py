@@ -92,10 +92,6 @@ class NodeWorld(NamedTuple):
     slower: Floats  # [work, profile] how many times as long it takes with it
     apart: Floats  # [work, tier] and on nodes so far apart: one node, one domain of each tier, or of none
     domain: Ints  # [tier, node] narrow tiers first
-    rack: Ints  # [node]
-    may_draw: Ints  # [rack] power, in watts; no racks: no limit
-    drawn: Ints  # [rack]
-    watts: Ints  # [profile] of an instance in use
     gpus: Ints  # [node]
     capacity: Ints  # [node, pool, profile]
     pool: Ints  # [node]

@@ -183,9 +183,6 @@ def _playable(
 ) -> tuple[NodeRequests, Ints]:
     """Requests that could start on an empty fleet, or have their nodes, in the order of the queue, and their rows."""
     most = fleet.capacity.max(axis=1)
-    if fleet.network is not None and fleet.network.racks is not None:
-        may = fleet.network.rack_watts[fleet.network.racks]
-        most = np.minimum(most, may[:, None] // np.maximum(fleet.network.watts, 1))
     served_by = serving_table(most.shape[1], larger)
     kinds, kind = kinds_of(requests)
     able = np.zeros(len(kinds), bool)
@@ -229,7 +226,6 @@ def _world(
     net = fleet.network or NodeNetwork(np.zeros((0, nodes), np.int64), np.ones((1, 2)))
     works = max(len(slower), len(net.slowdowns), int(kept.work.max(initial=0)) + 1)
     parts, places_of = 2 * int(fleet.parts.max()) + 2, int(net.domains.max(initial=-1)) + 1
-    racks = 0 if net.racks is None else len(net.rack_watts)
     status = table(STATUS, 1)
     status[0].last_add, status[0].timer = -np.inf, np.inf
 
@@ -253,8 +249,7 @@ def _world(
         pin=np.array([node for one in pins for node in one], np.int64),
         larger=serving,
         line=fleet.lines, part=fleet.parts, slower=_of_works(slower, works), apart=_of_works(net.slowdowns, works),
-        domain=np.ascontiguousarray(net.domains), rack=ints(nodes) if net.racks is None else net.racks,
-        may_draw=net.rack_watts[:racks], drawn=ints(racks), watts=net.watts if racks else ints(wide),
+        domain=np.ascontiguousarray(net.domains),
         full=ints(places_of), last=ints(places_of), spare=ints(places_of),
         head=ints(parts, fill=NONE), wants=ints(parts), shadow=floats(parts), shut=ints(parts), factor=np.ones(count),
         weight=fleet.weights, gpus=fleet.gpus, capacity=np.ascontiguousarray(fleet.capacity),

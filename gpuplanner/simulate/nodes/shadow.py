@@ -32,7 +32,6 @@ def lead(w: NodeWorld, request: int) -> None:
         find_nodes(w, request, wants, mine)
         if w.shadow[mine] < np.inf:
             w.head[mine] = request
-            hold_power(w, mine)
             return
     if first != NONE:
         w.head[first] = request
@@ -40,10 +39,7 @@ def lead(w: NodeWorld, request: int) -> None:
 
 @called
 def find_nodes(w: NodeWorld, head: int, wants: int, mine: int) -> None:
-    """Find when the head of a line can start by the limits of what runs, where, and what there is to spare then.
-
-    What racks may draw is not looked at: the head may start later than that, and nobody who draws there passes it.
-    """
+    """Find when the head of a line can start by the limits of what runs, where, and what there is to spare then."""
     s, per, count = w.status[0], w.per[head], w.nodes[head]
     s.changes += 1
     w.wants[mine] = wants
@@ -78,17 +74,6 @@ def find_nodes(w: NodeWorld, head: int, wants: int, mine: int) -> None:
         if w.in_shadow[node] == mine + 1:
             # A node that is cut anew for the head has to be empty by then: below 0, nothing may stay on it.
             w.extra[node] = max(free_by(w, node, w.shadow[mine], wants) - per, NONE)
-
-
-@called
-def hold_power(w: NodeWorld, mine: int) -> None:
-    """Keep what the racks of the head may draw: from when it can start nobody else draws there."""
-    if len(w.drawn):
-        for there in range(len(w.gpus)):
-            if w.in_shadow[there] == mine + 1:
-                for node in range(len(w.gpus)):
-                    if w.rack[node] == w.rack[there]:
-                        w.reserved[node] = min(w.reserved[node], w.shadow[mine])
 
 
 @compiled

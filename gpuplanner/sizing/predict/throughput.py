@@ -122,29 +122,6 @@ def tokens_per_s(job: TrainingJob, board: Board) -> tuple[float, float, float]:
     return low, value, high
 
 
-def slower_beyond_a_node(board: Board) -> tuple[float, float, float]:
-    """How many times as long a gang takes whose parts reach each other over the network: at best, expected, at worst.
-
-    Of data parallel training of 7 billion parameters on 16 GPUs, its parameters sharded, against one fabric for all;
-    by what a network carries for a GPU (parameter ``network_gb_s``: expected, and its ends).
-
-    Examples
-    --------
-    >>> [round(times, 2) for times in slower_beyond_a_node(board_facts("H100-80GB-SXM5"))]
-    [1.0, 1.0, 1.86]
-    """
-    from gpuplanner.sizing.predict.describe import preset
-
-    job = TrainingJob(preset("llama-2-7b"), 2048, 4, 4, dp=16, sharding="fsdp")
-    known = parameter("network_gb_s")
-    together = _step_s(job, board, "value", board.fabric)
-    best, expected, worst = (
-        _step_s(job, board, "value", min(rate * 1e9, board.fabric)) / together
-        for rate in (known.high, known.value, known.low)
-    )
-    return best, expected, worst
-
-
 @functools.cache
 def _figure(name: str, end: str) -> float:
     """A parameter where it makes for the least (`low`), the expected (`value`) or the highest speed (`high`)."""
