@@ -66,17 +66,6 @@ def cost(
             "with what data, stands in the file.",
         ),
     ] = None,
-    shift: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=HOURS",
-            help="Also say what is saved where jobs of a tier, class or tenant may begin so many hours later, by the "
-            "grid hour by hour of --set carbon_file=FILE.csv. May be repeated.",
-        ),
-    ] = None,
-    shift_by: Annotated[
-        str, typer.Option(metavar="carbon|price", help="With --shift: what is to be least.")
-    ] = "carbon",
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -127,12 +116,6 @@ def cost(
 
         bought = purchase(asked, months, risk=risk)
     renewed = None if refresh is None else _renewed(asked, months, refresh)
-    waits = dict(_named_number("--shift", one, "NAME=HOURS, as best_effort=12") for one in shift or ())
-    later = None
-    if waits:
-        from gpuplanner.study.future.shift import shift_plan
-
-        later = shift_plan(asked, waits, by=shift_by)
     if focus is not None:
         if found.total is None:
             raise ScenarioError(message("--focus", "a price of the GPUs", found.missing[0], "Give a price."))
@@ -144,7 +127,6 @@ def cost(
         more: dict[str, object] = {} if bought is None else {"portfolio": bought.to_dict()}
         more |= {} if renewed is None else {"refresh": renewed}
         more |= {} if sent is None else {"burst": sent}
-        more |= {} if later is None else {"shift": later}
         more |= {name.lower(): table for name, table in saved.items()}
         show(found.to_dict() | more, as_json=True)
         return
@@ -160,7 +142,6 @@ def cost(
     for part, tables in (
         (bought, {"begin": "What is begun when", "costs": "Cost by way to pay"}), (renewed, {}),
         (sent, {"jobs": "Jobs that go out", "stays": "Jobs of these hours that stay"}),
-        (later, {"jobs": "Jobs that begin later"}),
     ):  # fmt: skip
         if part is not None:
             put(f"\n{part.sentence}")

@@ -21,7 +21,7 @@ JOB = (
 )  # fmt: skip
 GROUP = (
     "user", "job_class", "profile", "instances", "jobs", "memory_asked_gib", "memory_peak_gib", "profile_hint",
-    "instances_hint", "risk_out_of_memory", "size_risk_at_most", "time_limit_s", "limit_hint_s", "risk_time_out",
+    "instances_hint", "size_risk", "size_risk_at_most", "time_limit_s", "limit_hint_s", "risk_time_out",
     "saved_gpu_hours", "freed_limit_gpu_hours", "size_reason", "limit_reason",
 )  # fmt: skip
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuplanner.cli.app import app, put, say
+from gpuplanner.cli.app import app, say
 from gpuplanner.cli.options import Board, Json, Quiet
 from gpuplanner.cli.show import show, show_frame
 
@@ -28,49 +27,18 @@ def phases(
     effect: Annotated[
         float, typer.Option(min=0.001, max=0.999, help="Smallest reduction of late demand that counts.")
     ] = 0.10,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--template", metavar="CLASS", help="Print the template of a job class (YAML), to be edited."
-        ),
-    ] = None,
-    apply: Annotated[
-        Path | None,
-        typer.Option(
-            "--apply", metavar="FILE", help="Read a template, and show the phases of a job of --run-hours."
-        ),
-    ] = None,
-    run_hours: Annotated[
-        float | None, typer.Option("--run-hours", min=1e-6, help="With --apply: run time of the job [h].")
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", min=1, help="With --apply: GPUs of the job, else the template's.")
-    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Show phases, dips, bottlenecks and slice fit of jobs with telemetry, by class or of one job."""
-    from gpuplanner.phases import measure_template, phases_of_jobs, spikes_of_jobs, template_to_yaml
+    from gpuplanner.phases import phases_of_jobs
     from gpuplanner.study import load_trace
     from gpuplanner.study.past.explore import Inbox
 
-    if sum(option is not None for option in (job, template, apply)) > 1:
-        text = "--job, --template and --apply ask for different things: give one of them"
-        raise typer.BadParameter(text)
-    if (apply is None) != (run_hours is None) or (apply is None and gpus is not None):
-        text = "--apply and --run-hours go together, and --gpus with them"
-        raise typer.BadParameter(text)
     trace = load_trace(data)
     fleet = Inbox(trace, board).fleet
-    if apply is not None and run_hours is not None:
-        fleet.require_mig("phases")
-        _applied(apply, run_hours, gpus, fleet.board, as_json=as_json)
-        return
     samples = _of_jobs(trace.samples, trace.jobs, job)
     found = phases_of_jobs(samples, trace.jobs)
-    if template is not None:
-        put(template_to_yaml(measure_template(found, template, spikes=spikes_of_jobs(samples))))
-        return
     fleet.require_mig("phases")
     known = fleet.board
     if job is not None:
@@ -79,19 +47,6 @@ def phases(
         _all_jobs(samples, found, trace.jobs, known, effect, as_json=as_json)
         if not quiet and not as_json:
             say("--job ID shows one job with its dips and the evidence; --json gives every column")
-
-
-def _applied(file: Path, run_hours: float, gpus: int | None, board: GpuModel, *, as_json: bool) -> None:
-    """The phases that a job of some length has by a template."""
-    import polars as pl
-
-    from gpuplanner.phases import apply_template, read_template
-
-    template = read_template(file)
-    job = {"job_id": template.job_class, "run_s": run_hours * 3600.0, "gpus": gpus}
-    rows = apply_template(template, pl.DataFrame([job], schema_overrides={"gpus": pl.Int64}), board)
-    title = f"{template.job_class}, {run_hours:g} h on {board.name}"
-    show_frame(rows.drop("job_id"), as_json=as_json, title=title)
 
 
 def _of_jobs(samples: pl.DataFrame | None, jobs: pl.DataFrame, job: str | None) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Carbon of the grid hour by hour, and its price if it is known, from a file; gaps are refused, not filled."""
+"""Carbon intensity of the grid by hour, from a file; gaps are rejected, not filled."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import polars as pl
 from gpuplanner.errors import ScenarioError, first_line, message
 
 BOUNDS = {
-    "location_g_per_kwh": (0.0, 5000.0), "market_g_per_kwh": (0.0, 5000.0), "pue": (1.0, 5.0),
-    "usd_per_kwh": (-1000.0, 1000.0),
+    "location_g_per_kwh": (0.0, 5000.0), "market_g_per_kwh": (0.0, 5000.0), "pue": (1.0, 5.0)
 }  # fmt: skip
-LOCATION, MARKET, PUE, PRICE = BOUNDS
+LOCATION, MARKET, PUE = BOUNDS
 
 
 def read_grid(path: str | Path, hours: pl.Series) -> pl.DataFrame:
-    r"""``hour, location_g, market_g, pue, usd_per_kwh`` for each of some hours; null what the file has no column of.
+    r"""``hour, location_g, market_g, pue`` for each of some hours; null what the file has no column of.
 
     The file is CSV: ``time`` (ISO 8601 with its offset, the start of an hour), ``location_g_per_kwh``, and, if known,
-    ``market_g_per_kwh``, ``pue`` and ``usd_per_kwh``; by the price work is shifted, bills have the one of the contract.
+    ``market_g_per_kwh`` and ``pue``.
 
     Examples
     --------
@@ -30,7 +29,7 @@ def read_grid(path: str | Path, hours: pl.Series) -> pl.DataFrame:
     ...     file = Path(folder) / "grid.csv"
     ...     _ = file.write_text("time,location_g_per_kwh\n2026-02-01T13:00:00+01:00,250\n")
     ...     read_grid(file, pl.Series([noon])).row(0)[1:]
-    (250.0, None, None, None)
+    (250.0, None, None)
     """
     name = Path(path).name
     try:
@@ -61,6 +60,6 @@ def read_grid(path: str | Path, hours: pl.Series) -> pl.DataFrame:
         raise ScenarioError(message(name, f"{found.height} hours", got, "Add them: no gap is filled."))
     rest = {
         name: pl.col(one) if one in there else pl.lit(None, pl.Float64)
-        for name, one in (("market_g", MARKET), ("pue", PUE), (PRICE, PRICE))
+        for name, one in (("market_g", MARKET), ("pue", PUE))
     }
     return found.select("hour", location_g=LOCATION, **rest)

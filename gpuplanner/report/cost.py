@@ -15,7 +15,6 @@ from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.future.burst import BurstPlan
 from gpuplanner.study.future.cost_review import CostReview, price_rows
 from gpuplanner.study.future.purchase import Purchase, Refresh
-from gpuplanner.study.future.shift import Shift
 from gpuplanner.study.savings_ledger import SavingsMonth, outcomes, savings_table, standing_table
 from gpuplanner.units import money_text
 
@@ -92,21 +91,15 @@ def commitments(found: Purchase, renewed: Refresh | None = None) -> Section:
     )
 
 
-def moved(sent: BurstPlan | None, later: Shift | None) -> Section:
-    """Jobs that leave for rented GPUs, and jobs that wait for cleaner or cheaper hours."""
-    parts = []
-    for one, caption in (
-        (sent, "Jobs that go out, the dearest"),
-        (later, "Jobs that begin later, the longest"),
-    ):
-        if one is not None:
-            most = one.jobs.sort(one.jobs.columns[-1], descending=True, maintain_order=True).head(MOST_JOBS)
-            notes = (page.note(text) for text in one.notes)
-            parts += [page.paragraph(one.sentence), *notes, page.table(most, caption=caption)]
-    nothing = (
-        "No rules are given: name a file of jobs that may leave, or who may wait, and for how many hours."
-    )
-    return page.section("Work that leaves or waits", *(parts or [page.paragraph(nothing)]))
+def burst_jobs(burst: BurstPlan | None) -> Section:
+    """Jobs to send to rented GPUs, the dearest first."""
+    title = "Jobs for rented GPUs"
+    if burst is None:
+        return page.section(title, page.paragraph("No rules are given: name a file of jobs that may leave."))
+    notes = (page.note(text) for text in burst.notes)
+    dearest = burst.jobs.sort(burst.jobs.columns[-1], descending=True, maintain_order=True).head(MOST_JOBS)
+    table = page.table(dearest, caption="Jobs to send to rented GPUs, the dearest")
+    return page.section(title, page.paragraph(burst.sentence), *notes, table)
 
 
 def savings(found: Comparison) -> Section:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +20,6 @@ from gpuplanner.study.future.gpus_wanted import Wanted
 from gpuplanner.study.future.purchase import purchase
 from gpuplanner.study.future.purchase import refresh as renew
 from gpuplanner.study.future.rolling import rolling, wanted
-from gpuplanner.study.future.shift import shift_plan
 from gpuplanner.study.handover.workbooks import write_cost_workbook
 from gpuplanner.views.view import View
 from gpuplanner.widgets import AheadPanel, AheadQuestion, CostPanel
@@ -139,12 +137,10 @@ class MonthCosts:
         newer = None if refresh is None else renew(self.scenario, months, *refresh)
         return View(cost.commitments(found, newer), found.costs)
 
-    def moved(self, *, burst: str = "", waits: Mapping[str, float] | None = None, by: str = "carbon") -> View:
-        """Jobs to send to rented GPUs by a file of rules, and jobs of a tier, class or tenant that may wait so long."""
-        sent = burst_plan(self.scenario, read_burst(burst)) if burst else None
-        later = shift_plan(self.scenario, waits, by=by) if waits else None
-        one = later or sent
-        return View(cost.moved(sent, later), pl.DataFrame() if one is None else one.jobs)
+    def burst(self, rules: str = "") -> View:
+        """Jobs to send to rented GPUs, by a file of rules."""
+        plan = burst_plan(self.scenario, read_burst(rules)) if rules else None
+        return View(cost.burst_jobs(plan), pl.DataFrame() if plan is None else plan.jobs)
 
     def savings(self) -> View:
         """What the decision saves, lever by lever."""
@@ -173,7 +169,7 @@ def costs(scenario: Scenario) -> MonthCosts:
     Returns
     -------
     MonthCosts
-        ``month()``, ``prices()``, ``commitments()``, ``moved()``, ``savings()``, ``controls()``, ``to_excel()``.
+        ``month()``, ``prices()``, ``commitments()``, ``burst()``, ``savings()``, ``controls()``, ``to_excel()``.
 
     Raises
     ------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.sizing.advice.leave_one_out import CONFIDENCE_PERCENT, count_risks, most_beyond, profile_risks
+from gpuplanner.sizing.advice.size_risk import CONFIDENCE_PERCENT, size_risks
 from gpuplanner.sizing.advice.time_limits import COVERED_PERCENT, MARGIN, limit_risks, runs_needed
 from gpuplanner.sizing.past_use import REQUEST
 
@@ -20,12 +20,10 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
       that are not, in whole minutes; none from fewer than 19 runs. A run that was stopped by its limit needs more
       than it had, how much more is not known.
 
-    The risk of a profile or a number is measured by leaving one out: each full run is held against the hint that the
-    other runs of its group give. That of a limit is measured on later runs: each is held against the limit that the
-    runs which had ended before it gave. Both are rates of the past, over as many runs as stated; where one is above
-    `highest_risk`, the hint is held back. A rate of 0 over few runs proves little: beside it stands the largest
-    share of later runs that may need more than the hint, see
-    :func:`~gpuplanner.sizing.advice.leave_one_out.most_beyond`.
+    The risk of a profile or a number of GPUs is the share of full runs that would have failed with what all others
+    of the group needed, see :func:`~gpuplanner.sizing.advice.size_risk.size_risks`. That of a limit is measured on
+    later runs: each is compared with the limit that the runs which had ended before it gave. Both are rates of the
+    past, over as many runs as stated; where one is above `highest_risk`, no hint is given.
     GPU-hours saved take run times as they were: the profile has the SMs that were used.
 
     Slurm's OUT_OF_MEMORY speaks of host memory and says nothing here; a job that ran out of GPU memory fails, and
@@ -46,10 +44,9 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
         One row per group, most GPU-hours saved first: the columns ``REQUEST``, ``board``, ``profile``,
         ``instances``, ``nodes`` (most), ``jobs``; ``memory_asked_gib``, ``memory_peak_gib`` (highest),
         ``sm_activity`` (median), ``run_s`` (median), ``run_p95_s`` (covers 95 %), ``time_limit_s`` (median asked),
-        ``wait_s`` (median); ``profile_hint``, ``size_runs``, ``risk_out_of_memory``, ``risk_too_small`` (would
-        have needed a larger profile: out of memory, or slower), ``instances_hint``, ``active_runs``,
-        ``risk_too_few``, ``size_risk_at_most`` (of later runs that need more than the most of those counted, with
-        95 % confidence; null without such runs), ``size_reason``; ``limit_hint_s``, ``limit_runs``,
+        ``wait_s`` (median); ``profile_hint``, ``instances_hint``, ``size_runs`` (full runs counted), ``size_risk``
+        (share of these that the others' need would not have held), ``size_risk_at_most`` (share of later runs that
+        may need more, with 95 % confidence; null without such runs), ``size_reason``; ``limit_hint_s``, ``limit_runs``,
         ``later_runs``, ``risk_time_out`` (null without later runs), ``limit_reason``;
         ``gpu_hours`` (asked for, over the time held), ``saved_gpu_hours`` (of these), ``at_risk_gpu_hours`` (of
         the runs that would not have fitted, at the size of the hint), ``freed_limit_gpu_hours`` (that limits asked
@@ -72,7 +69,7 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     >>> row = hints(asked_and_used(jobs)).row(0, named=True)
     >>> row["profile_hint"], row["limit_hint_s"], round(row["saved_gpu_hours"], 2)
     ('1g.10gb', 6300.0, 17.14)
-    >>> row["size_runs"], row["risk_out_of_memory"], round(row["size_risk_at_most"], 2)
+    >>> row["size_runs"], row["size_risk"], round(row["size_risk_at_most"], 2)
     (20, 0.0, 0.14)
     """
     if minimum_evidence < 2 or not 0 <= highest_risk <= 1:
@@ -86,7 +83,7 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     groups = history.select(REQUEST).unique(maintain_order=True).with_row_index("group")
     jobs = history.join(groups, on=REQUEST, how="left", nulls_equal=True, maintain_order="left")
     table = groups
-    for part in (_asked(jobs), profile_risks(jobs), count_risks(jobs), limit_risks(jobs)):
+    for part in (_asked(jobs), size_risks(jobs), limit_risks(jobs)):
         table = table.join(part, on="group", how="left", maintain_order="left")
     table = table.join(_freed(table, jobs), on="group", how="left", maintain_order="left")
     return (
@@ -111,12 +108,9 @@ COLUMNS = (
     "time_limit_s",
     "wait_s",
     "profile_hint",
-    "size_runs",
-    "risk_out_of_memory",
-    "risk_too_small",
     "instances_hint",
-    "active_runs",
-    "risk_too_few",
+    "size_runs",
+    "size_risk",
     "size_risk_at_most",
     "size_reason",
     "limit_hint_s",
@@ -147,29 +141,28 @@ def _asked(jobs: pl.DataFrame) -> pl.DataFrame:
 
 def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataFrame:
     """Hints where there is enough evidence and little risk, and a reason in any case."""
-    table = table.with_columns(pl.col("size_runs", "active_runs", "limit_runs", "later_runs").fill_null(0))
+    table = table.with_columns(pl.col("size_runs", "limit_runs", "later_runs").fill_null(0))
     one = pl.col("instances") == 1
     failures = {
         name: (pl.col(risk) * pl.col(runs)).round().cast(pl.Int64)
         for name, risk, runs in (
-            ("size", "risk_out_of_memory", "size_runs"),
-            ("count", "risk_too_few", "active_runs"),
+            ("size", "size_risk", "size_runs"),
             ("limit", "risk_time_out", "later_runs"),
         )
     }
     size_refused = (
-        pl.when(~one & (pl.col("active_runs") < minimum))
+        pl.when(~one & (pl.col("size_runs") < minimum))
         .then(
             pl.format(
-                "{} with samples of all GPUs, {} needed", _some("active_runs", "full run"), pl.lit(minimum)
+                "{} with samples of all GPUs, {} needed", _some("size_runs", "full run"), pl.lit(minimum)
             )
         )
-        .when(~one & (pl.col("risk_too_few") > highest_risk))
+        .when(~one & (pl.col("size_risk") > highest_risk))
         .then(
             pl.format(
                 "held back: in {} of {} runs more GPUs worked than in the others",
-                failures["count"],
-                "active_runs",
+                failures["size"],
+                "size_runs",
             )
         )
         .when(one & pl.col("gpu_model").is_null() & pl.col("board").is_null())
@@ -182,7 +175,7 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
         .then(
             pl.format("{} with measured memory, {} needed", _some("size_runs", "full run"), pl.lit(minimum))
         )
-        .when(one & (pl.col("risk_out_of_memory") > highest_risk))
+        .when(one & (pl.col("size_risk") > highest_risk))
         .then(
             pl.format(
                 "held back: {} of {} runs would not have fitted where the others did",
@@ -233,13 +226,12 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
     reached = (
         pl.when(one)
         .then(pl.format("held {} full runs with headroom", "size_runs"))
-        .otherwise(pl.format("at most {} worked in {} full runs", _some("active", "GPU"), "active_runs"))
+        .otherwise(pl.format("at most {} worked in {} full runs", _some("active", "GPU"), "size_runs"))
     )
-    at_most = most_beyond(pl.when(one).then("size_runs").otherwise("active_runs"))
     proven = pl.format(
         "{}; at most {} % of later runs need more ({} % confidence)",
         reached,
-        (100 * at_most).ceil().cast(pl.Int64),
+        (100 * pl.col("size_risk_at_most")).ceil().cast(pl.Int64),
         pl.lit(CONFIDENCE_PERCENT),
     )
     unchanged = pl.col("rank") == pl.col("rank_asked")
@@ -252,7 +244,6 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
         ),
         limit_hint_s=pl.when(limit_refused.is_null()).then("limit"),
         run_p95_s=pl.when(pl.col("run_p95_s").is_finite()).then("run_p95_s"),
-        size_risk_at_most=at_most,
         size_reason=pl.coalesce(size_refused, proven),
         limit_reason=pl.coalesce(limit_refused, covers),
     )
@@ -275,12 +266,11 @@ def _gains(table: pl.DataFrame) -> pl.DataFrame:
     )
     hinted = pl.col("profile_hint").is_not_null()
     held = pl.when(one).then(pl.col("share_hint")).otherwise(pl.col("share_asked") * pl.col("instances_hint"))
-    failed = pl.when(one).then("out_of_memory_hours").otherwise("too_few_hours")
     stopped = pl.col("risk_time_out") * pl.col("limit_runs") * pl.col("limit_hint_s") / 3600
     limited = pl.col("limit_hint_s").is_not_null()
     return table.with_columns(
         saved_gpu_hours=pl.when(hinted).then(pl.col("gpu_hours") * (1 - size)),
-        at_risk_gpu_hours=pl.when(hinted).then(failed * held),
+        at_risk_gpu_hours=pl.when(hinted).then(pl.col("size_risk_hours") * held),
         freed_limit_gpu_hours=pl.when(limited).then("freed"),
         time_out_gpu_hours=pl.when(limited).then(stopped * pl.col("share_asked") * pl.col("instances")),
     )

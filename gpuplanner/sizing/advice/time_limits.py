@@ -9,7 +9,7 @@ import math
 import numpy as np
 import polars as pl
 
-from gpuplanner.sizing.advice.leave_one_out import FULL_STATES
+from gpuplanner.sizing.advice.size_risk import FULL_STATES
 
 COVERED_PERCENT = 95
 """Share of later runs that a time limit is to cover."""
