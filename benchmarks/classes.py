@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +17,12 @@ from unittest import mock
 
 import polars as pl
 
-from gpuplanner.inbox import synthetic
 from gpuplanner.inbox.public.job_tables import DLRM
 from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.inbox.synthetic import make_samples
 from gpuplanner.sizing.classes import CLASSES, classify
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+import sample_generator
 
 SETTINGS = {
     "other seed": {},
@@ -38,18 +40,18 @@ def fleet(changes, seed, days=10):
     """Jobs that start at once, of classes changed as said, and samples of every fortieth longer one."""
     kinds = tuple(
         replace(kind, **{name: value(kind) for name, value in changes.items()})
-        for kind in synthetic.JOB_CLASSES
+        for kind in sample_generator.JOB_CLASSES
     )
-    with mock.patch.object(synthetic, "JOB_CLASSES", kinds):
-        requests = synthetic.make_requests(start=START, days=days, seed=seed)
+    with mock.patch.object(sample_generator, "JOB_CLASSES", kinds):
+        requests = sample_generator.make_requests(start=START, days=days, seed=seed)
     jobs = requests.with_columns(
         start_time=pl.col("submit_time"),
         end_time=pl.col("submit_time") + pl.duration(seconds=pl.col("run_s")),
-        gpu_model=pl.lit(synthetic.BOARD),
+        gpu_model=pl.lit(sample_generator.BOARD),
     )
     long = jobs.filter(pl.col("sm_activity").is_not_null() & pl.col("run_s").is_between(2400, 172_800))
     watched = long.gather_every(40).with_columns(node=pl.lit("n1"), gpu=pl.int_range(pl.len()) % 8)
-    return jobs, make_samples(watched, seed=seed)
+    return jobs, sample_generator.make_samples(watched, seed=seed)
 
 
 def named_by_rules(jobs, samples=None):

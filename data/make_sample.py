@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
+from sample_generator import BOARD, as_jobs, make_requests, make_samples
 
 from gpuplanner._version import __version__
 from gpuplanner.inbox import Dataset, gpu_hours, write_dataset
 from gpuplanner.inbox.core.findings import JOB_CHECKS, gap_findings, report, run_checks
-from gpuplanner.inbox.synthetic import BOARD, as_jobs, make_requests, make_samples
 from gpuplanner.schemas import WHOLE_GPU, Inventory, check
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 

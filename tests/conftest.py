@@ -22,6 +22,7 @@ from gpuplanner.solving.effort import Budget
 from gpuplanner.study import Study, evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "data"))  # the generator of the sample is no part of the package
 CHROMIUM_FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run",

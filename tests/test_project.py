@@ -119,7 +119,8 @@ def test_make_bench_installs_what_the_benchmarks_import(root):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             imported |= {name.partition(".")[0] for name in names}
-    ours = {"gpuplanner", *(path.stem for path in (root / "benchmarks").iterdir())}
+    folders = (root / "benchmarks", root / "data")
+    ours = {"gpuplanner", *(path.stem for folder in folders for path in folder.iterdir())}
     peers = imported - ours - set(sys.stdlib_module_names)
     extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     # pandas comes with statsforecast.

@@ -13,10 +13,6 @@ import polars as pl
 from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.names import resolve
 
-SYNTHETIC = (
-    *("jobs_per_day", "run_median_s", "run_sigma", "duty_low", "duty_high"),
-    *("peak_hour", "day_swing", "weekend_factor", "failure_rate"),
-)
 FACT_TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "mig_profiles": {
         "memory_gib_total": pl.Float64,
@@ -67,7 +63,6 @@ FACT_TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "telemetry_metrics": {},
     "slurm_states": {"number": pl.Int64},
     "currencies": {"minor_units": pl.Int32},
-    "synthetic_jobs": dict.fromkeys(SYNTHETIC, pl.Float64),
 }
 """Name of each fact table and the numeric columns in it; every other column is text."""
 
@@ -113,7 +108,7 @@ def facts(name: str) -> pl.DataFrame:
         ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"``,
         ``"parameters"``, ``"model_presets"``, ``"training_tools"``, ``"training_methods"``,
         ``"training_words"``, ``"path_abilities"``, ``"partition_modes"``, ``"telemetry_metrics"``,
-        ``"slurm_states"``, ``"currencies"`` or ``"synthetic_jobs"``.
+        ``"slurm_states"`` or ``"currencies"``.
 
     Returns
     -------

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import sample_generator
 
-from gpuplanner.inbox import synthetic
 from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.sizing.classes import CLASSES, classify, shipped_rules
 from gpuplanner.sizing.classes.facts import job_facts
@@ -159,14 +159,14 @@ def test_rules_hold_on_fleets_that_they_were_not_made_on(change, monkeypatch):
     """Other seeds and settings than the sample's; benchmarks/classes.py prints these and more, with confusion."""
     kinds = tuple(
         replace(kind, **{name: value(kind) for name, value in change.items()})
-        for kind in synthetic.JOB_CLASSES
+        for kind in sample_generator.JOB_CLASSES
     )
-    monkeypatch.setattr(synthetic, "JOB_CLASSES", kinds)
-    requests = synthetic.make_requests(start=NINE, days=7, seed=910)
+    monkeypatch.setattr(sample_generator, "JOB_CLASSES", kinds)
+    requests = sample_generator.make_requests(start=NINE, days=7, seed=910)
     ran = requests.with_columns(
         start_time=pl.col("submit_time"),
         end_time=pl.col("submit_time") + pl.duration(seconds=pl.col("run_s")),
-        gpu_model=pl.lit(synthetic.BOARD),
+        gpu_model=pl.lit(sample_generator.BOARD),
     )
     coverage, right = accuracy(by_rules(ran))
     assert right >= 0.88

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import polars as pl
 import pytest
+from sample_generator import BOARD, SLICES, as_jobs, make_requests, make_samples
 
 from gpuplanner.catalog import parameter
 from gpuplanner.hardware import load_gpu_model
-from gpuplanner.inbox.synthetic import BOARD, SLICES, as_jobs, make_requests, make_samples
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
 

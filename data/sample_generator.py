@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ WHOLE = len(SLICES)
 STEPS_TOO_MANY = ((0, 1, 2, WHOLE), (0.40, 0.30, 0.20, 0.10))
 """By how many sizes a request exceeds the need, and how often."""
 BOARD = "H100-80GB-SXM5"
+JOB_CLASS_FILE = Path(__file__).with_name("synthetic_jobs.csv")
 DAY_S = 86_400.0
 MEASURED_SHARE = 0.85
 """Share of jobs for which the accounting system kept activity and peak memory."""
@@ -79,7 +81,7 @@ def _job_class(row: dict[str, Any]) -> JobClass:
     return JobClass(**(known | shares), duty=(row["duty_low"], row["duty_high"]))
 
 
-JOB_CLASSES = tuple(_job_class(row) for row in facts("synthetic_jobs").iter_rows(named=True))
+JOB_CLASSES = tuple(_job_class(row) for row in pl.read_csv(JOB_CLASS_FILE).iter_rows(named=True))
 
 
 def make_requests(*, start: datetime, days: int, seed: int, scale: float = 1.0) -> pl.DataFrame:
