@@ -14,25 +14,22 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from memory_fit.evaluate import Evaluation, accuracy_of, evaluate, scored
+from memory_fit.fitting import few_rows, fit_model
 
 from gpuplanner.sizing.predict import (
     TrainingJob,
-    evaluate,
-    fit_model,
     measured_runs,
     peak_model_text,
     predict_table,
-    scored,
 )
 from gpuplanner.sizing.predict.calibrate import (
     Floats,
     Runs,
-    few_rows,
     fit_knobs,
     predicted_gib,
     source_names,
 )
-from gpuplanner.sizing.predict.evaluate import Evaluation, accuracy_of
 from gpuplanner.sizing.predict.methods import methods
 from gpuplanner.sizing.predict.peak import COMPONENTS
 from gpuplanner.sizing.predict.reading.rows import question

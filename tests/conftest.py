@@ -22,7 +22,8 @@ from gpuplanner.solving.effort import Budget
 from gpuplanner.study import Study, evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "data"))  # the generator of the sample is no part of the package
+# The generator of the sample, and programs that fit and score models, are no part of the package.
+sys.path += [str(ROOT / "data"), str(ROOT / "benchmarks")]
 CHROMIUM_FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run",

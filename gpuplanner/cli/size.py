@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gpuplanner.sizing.predict import PeakModel
     from gpuplanner.study.wish import Wish
 
-EACH_SOURCE = "source"
 PLAN = (
     "rank", "board", "profile", "gpus", "tp", "pp", "dp", "ep", "sharding", "recompute", "micro_batch", "concurrency",
     "predicted_gib", "upper_gib", "board_gib", "p_oom", "tokens_per_s", "hours", "price", "energy_kwh",
@@ -71,16 +70,6 @@ def size(
     ] = None,
     risk: Annotated[float, typer.Option(help="Largest probability to run out of memory.")] = 0.05,
     table: Rows = None,
-    evaluate: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="ROWS.csv", help="Score predictions of measured runs, each source left out in turn."
-        ),
-    ] = None,
-    leave: Annotated[
-        str | None,
-        typer.Option(help="With --evaluate: leave out and score this source alone; 'source': each in turn."),
-    ] = None,
     seen: Annotated[
         str | None,
         typer.Option(
@@ -115,15 +104,12 @@ def size(
 ) -> None:
     """Size a job before it runs: memory from model and tool, with a bound that says how sure it is, and plans."""
     doors = (
-        ("--model", model), ("--table", table), ("--evaluate", evaluate), ("--seen", seen), ("--learn", learn),
+        ("--model", model), ("--table", table), ("--seen", seen), ("--learn", learn),
         ("--speed-table", None if model else speed_table),
     )  # fmt: skip
     asked = [name for name, value in doors if value]
     if len(asked) != 1:
         text = f"one of {', '.join(name for name, _ in doors)}; got {' and '.join(asked) or 'none'}"
-        raise typer.BadParameter(text)
-    if leave is not None and evaluate is None:
-        text = "--leave goes with --evaluate"
         raise typer.BadParameter(text)
     if model is not None:
         from gpuplanner.study.wish import Wish
@@ -153,8 +139,6 @@ def size(
         _seen(seen, _counts(gpus), as_json=as_json)
     elif learn is not None:
         _learn(learn, out, _model(model_file), as_json=as_json)
-    elif evaluate is not None:
-        _evaluate(evaluate, leave, as_json=as_json)
     elif speed_table is not None:
         _speeds(speed_table, _counts(gpus), as_json=as_json)
 
@@ -318,22 +302,6 @@ def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> 
     }
     say(f"written: {out}")
     show({"tools": told} if as_json else told, as_json=as_json)
-
-
-def _evaluate(path: Path, leave: str | None, *, as_json: bool) -> None:
-    from gpuplanner.plain import to_plain
-    from gpuplanner.sizing.predict import evaluate
-
-    found = evaluate(_read(path), None if leave == EACH_SOURCE else leave)
-    if as_json:
-        show(found.to_dict(), as_json=True)
-        return
-    for name in ("sources", "methods", "sizes", "levels", "strangers", "undecided"):
-        if not (table := getattr(found, name)).is_empty():
-            show_frame(table, as_json=False, title=name)
-    for name in ("overall", "decided", "generic", "out_of_memory", "not_predicted"):
-        put(name)
-        show(to_plain(getattr(found, name)) or {}, as_json=False)
 
 
 def _model(path: Path | None) -> PeakModel:

@@ -5,9 +5,8 @@ Nothing here reads a measurement but what fits knobs and scores: a prediction kn
 
 from gpuplanner.sizing.predict.architecture import Architecture
 from gpuplanner.sizing.predict.describe import describe
-from gpuplanner.sizing.predict.evaluate import evaluate, scored
-from gpuplanner.sizing.predict.fitting import fit_model, learned
 from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.learning import learned
 from gpuplanner.sizing.predict.model import PeakModel, peak_model_text, read_peak_model, shipped_model
 from gpuplanner.sizing.predict.peak import explained, peak_gib
 from gpuplanner.sizing.predict.table import measured_runs, predict_table, unread_rows
@@ -17,16 +16,13 @@ __all__ = [
     "PeakModel",
     "TrainingJob",
     "describe",
-    "evaluate",
     "explained",
-    "fit_model",
     "learned",
     "measured_runs",
     "peak_gib",
     "peak_model_text",
     "predict_table",
     "read_peak_model",
-    "scored",
     "shipped_model",
     "unread_rows",
 ]

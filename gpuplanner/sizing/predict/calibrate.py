@@ -118,21 +118,6 @@ def predicted_gib(parts: Floats, knobs: Floats) -> Floats:
     return np.asarray(parts @ np.exp(knobs), dtype=np.float64)
 
 
-def few_rows(
-    runs: Runs, centre: Floats, *, draws: int, seed: int, few: int = FEW, known: bool = True
-) -> list[tuple[Floats, Runs, Floats]]:
-    """Knobs after some random rows of a source, with the rest of its rows and the residuals of those learned from."""
-    random = np.random.default_rng(seed)
-    drawn = []
-    for _ in range(draws):
-        chosen = np.zeros(len(runs), dtype=np.bool_)
-        chosen[random.choice(len(runs), min(few, len(runs) - 1), replace=False)] = True
-        own = runs.take(chosen)
-        knobs = learn_tool(own, centre, known=known)
-        drawn.append((knobs, runs.take(~chosen), np.log(own.measured / predicted_gib(own.parts, knobs))))
-    return drawn
-
-
 def learn_tool(runs: Runs, centre: Floats, *, known: bool = True) -> Floats:
     """A tool's own knobs about everybody's: one row shifts them together, more move them apart."""
     return fit_knobs(runs, centre, TOOL_PRIOR, BETWEEN[known], SHRINK)

@@ -11,15 +11,16 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.plain import to_plain
-from gpuplanner.sizing.predict.calibrate import Floats, Runs, few_rows, predicted_gib, source_names
-from gpuplanner.sizing.predict.fitting import fit_model, own_radius
+from gpuplanner.sizing.predict.calibrate import Floats, Runs, predicted_gib, source_names
 from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.learning import own_radius
 from gpuplanner.sizing.predict.model import PeakModel, shipped_model
 from gpuplanner.sizing.predict.overheads import GIB
 from gpuplanner.sizing.predict.peak import COMPONENTS
 from gpuplanner.sizing.predict.reading.rows import question
 from gpuplanner.sizing.predict.table import SEEN, UNSEEN, measured_runs, predict, undecided
 from gpuplanner.sizing.predict.tools import ANY, tool_called
+from memory_fit.fitting import few_rows, fit_model
 
 BYTES_RULE = 18.0
 """Bytes a parameter of full mixed training, as fine-tuning tools print them: hiyouga/LLaMA-Factory README.md."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +13,17 @@ from gpuplanner.sizing.predict.calibrate import (
     NORMAL,
     Floats,
     Runs,
-    few_rows,
     fit_knobs,
     learn_tool,
     predicted_gib,
     quantile,
     source_names,
 )
-from gpuplanner.sizing.predict.model import Extent, PeakModel
-from gpuplanner.sizing.predict.peak import COMPONENTS
-from gpuplanner.sizing.predict.tools import ANY, tool_called
+from gpuplanner.sizing.predict.learning import STUDENT, extent_of, named_knobs
+from gpuplanner.sizing.predict.model import PeakModel
 
 LEVEL = 0.95
 """Share of runs that stay below a bound."""
-_STUDENT = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
-"""One-sided 95 % points of Student's t by the number of sources; further ones are nearly normal."""
 _SMALLEST = 0.03
 _DRAWS = 20
 _FAR = 0.4
@@ -60,7 +55,7 @@ def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", 
     for name in names:
         own = runs.take(runs.of(name))
         if len(own) >= FEW:
-            tools[name] = _named(learn_tool(own, everybody))
+            tools[name] = named_knobs(learn_tool(own, everybody))
             radii[name] = max(NORMAL * NOISE, quantile(_crossed(own, everybody), LEVEL))
         if len(own) > 3 * FEW:
             others = runs.take(~runs.of(name))
@@ -71,42 +66,27 @@ def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", 
                 )
     architecture, beyond = _far(runs, everybody)
     return PeakModel(
-        _named(everybody), tools, radii, _unseen(runs, runs), 0.8 if generic is None else _unseen(runs, generic),
+        named_knobs(everybody), tools, radii, _unseen(runs, runs), 0.8 if generic is None else _unseen(runs, generic),
         max(few[True], default=0.15), {name: int(runs.of(name).sum()) for name in names}, {}, provenance,
         max(few[False], default=0.4), architecture, beyond, tuple(sorted(set(runs.models))),
-        {"": _extent(runs), **{name: _extent(runs.take(runs.of(name))) for name in tools}},
+        {"": extent_of(runs), **{name: extent_of(runs.take(runs.of(name))) for name in tools}},
         {name: tuple(sorted(set(runs.take(runs.of(name)).kinds))) for name in tools},
     )  # fmt: skip
 
 
-def learned(model: PeakModel, runs: Runs) -> PeakModel:
-    """The model with one's own runs: even one row of a tool moves its knobs and tightens its bound, not everybody's."""
-    tools, radii, rows, extents = dict(model.tools), dict(model.radii), dict(model.rows), dict(model.extents)
-    kinds = dict(model.kinds)
-    for name in source_names(runs):
-        own = runs.take(runs.of(name))
-        known = tool_called(name) != ANY
-        knobs = learn_tool(own, model.logs(name), known=known)
-        residuals = np.log(own.measured / predicted_gib(own.parts, knobs))
-        before = model.radii.get(name) or model.few_radius(len(own), known=known)
-        tools[name], rows[name] = _named(knobs), rows.get(name, 0) + len(own)
-        radii[name] = round(own_radius(residuals, before), 4)
-        extents[name] = _joined(_extent(own), extents.get(name, ()))
-        kinds[name] = tuple(sorted({*kinds.get(name, ()), *own.kinds}))
-    models = tuple(sorted({*model.models, *runs.models}))
-    return replace(model, tools=tools, radii=radii, rows=rows, extents=extents, models=models, kinds=kinds)
-
-
-def own_radius(residuals: Floats, few: float) -> float:
-    """Radius after few rows: that of other tools after as few, and what one's own rows exceed, by their number.
-
-    Not below what the noise of a measured peak gives a next value after a mean of so many, by Student's t.
-    """
-    count = len(residuals)
-    spread = NORMAL * float(np.sqrt(np.mean(residuals**2))) if count else 0.0
-    weight = count / (count + 20.0)
-    floor = NOISE * _STUDENT.get(count, 1.8) * math.sqrt(1 + 1 / max(count, 1))
-    return max(floor, math.sqrt((1 - weight) * few**2 + weight * spread**2))
+def few_rows(
+    runs: Runs, centre: Floats, *, draws: int, seed: int, few: int = FEW, known: bool = True
+) -> list[tuple[Floats, Runs, Floats]]:
+    """Knobs after some random rows of a source, with the rest of its rows and the residuals of those learned from."""
+    random = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(draws):
+        chosen = np.zeros(len(runs), dtype=np.bool_)
+        chosen[random.choice(len(runs), min(few, len(runs) - 1), replace=False)] = True
+        own = runs.take(chosen)
+        knobs = learn_tool(own, centre, known=known)
+        drawn.append((knobs, runs.take(~chosen), np.log(own.measured / predicted_gib(own.parts, knobs))))
+    return drawn
 
 
 def _unseen(runs: Runs, read: Runs) -> float:
@@ -122,7 +102,7 @@ def _unseen(runs: Runs, read: Runs) -> float:
         mine = runs.of(name)
         above.append(_above(read.take(mine), fit_knobs(runs.take(~mine))))
     spread = float(np.std(above, ddof=1)) * math.sqrt(1 + 1 / len(above))
-    return max(max(above), float(np.mean(above)) + _STUDENT.get(len(above), 1.86) * spread)
+    return max(max(above), float(np.mean(above)) + STUDENT.get(len(above), 1.86) * spread)
 
 
 def _above(runs: Runs, knobs: Floats) -> float:
@@ -177,22 +157,7 @@ def _left_out(runs: Runs, out: NDArray[np.bool_], centre: Floats) -> Floats:
     return np.asarray(np.log(part.measured / predicted), dtype=np.float64)
 
 
-def _extent(runs: Runs) -> Extent:
-    ends = zip(runs.extent.min(axis=0), runs.extent.max(axis=0), strict=True)
-    return tuple((round(float(low), 3), round(float(high), 3)) for low, high in ends)
-
-
-def _joined(one: Extent, other: Extent) -> Extent:
-    if not other:
-        return one
-    return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(one, other, strict=True))
-
-
 def _few_radius(runs: Runs, centre: Floats, seed: int, *, known: bool) -> float:
     rest = few_rows(runs, centre, draws=_DRAWS, seed=seed, known=known)
     above = [np.log(r.measured / np.maximum(predicted_gib(r.parts, knobs), r.worst)) for knobs, r, _ in rest]
     return max(_SMALLEST, quantile(np.concatenate(above), LEVEL))
-
-
-def _named(logs: Floats) -> dict[str, float]:
-    return {name: round(float(np.exp(value)), 4) for name, value in zip(COMPONENTS, logs, strict=True)}
