@@ -84,17 +84,18 @@ def fleet_folder(tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_tuning_on_two_processes_is_the_local_one(fleet_folder, tmp_path, monkeypatch):
-    from gpuplanner.study import plays
+    from gpuplanner.simulate import nodes
+    from gpuplanner.study import cache
     from gpuplanner.study.decision import record
 
     asked, played = Scenario(data=str(fleet_folder)), []
     local = compared(asked).to_dict()
-    monkeypatch.setattr(plays, "_kept", plays.Kept())
+    monkeypatch.setattr(cache, "_memory", cache.SimulationMemory())
     monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path / "other"))
     record.played.forget()
     tuned_apart(asked, 2)
-    counted = plays.play
-    monkeypatch.setattr(plays, "play", lambda *given, **how: played.append(1) or counted(*given, **how))
+    counted = nodes.play
+    monkeypatch.setattr(nodes, "play", lambda *given, **how: played.append(1) or counted(*given, **how))
     assert compared(asked).to_dict() == local
     assert not played  # all of it was at hand
 

@@ -12,9 +12,9 @@ from gpuplanner.planner import layout_changes
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.sizing import asked_and_used, sharing
 from gpuplanner.study.bundled import input_hashes
+from gpuplanner.study.cache import cache_folder, content_key
 from gpuplanner.study.decision.frames import class_table, policy_table
 from gpuplanner.study.decision.record import Comparison, compared
-from gpuplanner.study.disk_cache import cache_folder, content_key
 from gpuplanner.study.findings import doubts, findings
 from gpuplanner.study.future.calm import plan_choices
 from gpuplanner.study.future.money import Money, money
@@ -45,7 +45,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
         What to plan, on what data.
     cache : bool
         Keep the study on disk by its content (scenario, input files, code) and give it back when it is asked
-        for again, in the folder :func:`~gpuplanner.study.disk_cache.cache_folder`. Forecasts are kept there in any
+        for again, in the folder :func:`~gpuplanner.study.cache.cache_folder`. Forecasts are kept there in any
         case, by the demand that they were made from.
 
     Returns

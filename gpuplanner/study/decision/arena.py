@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Outcome, Readiness, Switching
+from gpuplanner.study.cache import simulate_once
 from gpuplanner.study.decision.asked import AS_TODAY, Asked, counts_of, size_classes
 from gpuplanner.study.decision.types import QUEUE, TODAY
-from gpuplanner.study.plays import played
 from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 DRAWS = 7
@@ -154,7 +154,7 @@ class Arena:
         wait = np.full(len(self.played), np.nan)
         for draw in range(draws):
             rows, requests = self.requests(setting.view, draw, slow=slow)
-            found = played(
+            found = simulate_once(
                 requests, setting.fleet, queue=self.queue,
                 # Slurm takes the first of its table, whoever runs the fleet how.
                 placement="lowest" if self.queue == "slurm" else setting.placement,
@@ -285,7 +285,7 @@ def servable_requests(
     second = np.ones(len(first), np.float64)
     # One after another: each finds the fleet empty.
     alone = replace(requests.take(first), ready_s=begin_s, submit_s=begin_s, run_s=second, limit_s=second)
-    started = played(alone, fleet, larger=larger).start_s
+    started = simulate_once(alone, fleet, larger=larger).start_s
     return np.asarray(~np.isnan(started)[kind.reshape(-1)])
 
 

@@ -17,6 +17,7 @@ from gpuplanner.names import resolve
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate.nodes import Outcome
 from gpuplanner.study.bundled import data_folder
+from gpuplanner.study.cache import remember_runs, remembered_runs
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
 from gpuplanner.study.decision.asked import Asked, asked_of
 from gpuplanner.study.decision.explained import bases
@@ -25,7 +26,6 @@ from gpuplanner.study.decision.policies import POLICY_NAMES, REST, WAYS
 from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, NEVER_RAN, NO_GPU, PEAKS, QUEUE, TODAY
 from gpuplanner.study.past.history import History, history
-from gpuplanner.study.plays import keep_plays, kept_plays
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from gpuplanner.workers import Progress, Workers, in_turn
 
@@ -233,13 +233,13 @@ def tuned_apart(scenario: Scenario, workers: Workers, progress: Progress | None 
         scenario = scenario.but(data=str(Path(scenario.data).resolve()))
     tasks = [(scenario, name) for name in asked_policies(scenario, None, able, known)]
     for _, plays in in_turn(plays_of, tasks, workers=workers, progress=progress):
-        keep_plays(plays)
+        remember_runs(plays)
 
 
 def plays_of(scenario: Scenario, policy: str) -> dict[bytes, Outcome]:
     """All that is played to tune and judge one way."""
     contest(scenario, [policy])
-    return kept_plays()
+    return remembered_runs()
 
 
 def parted(asked: Asked, arena: Arena, days: int) -> tuple[str, int]:

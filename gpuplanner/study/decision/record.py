@@ -18,6 +18,7 @@ from gpuplanner.export import FleetRules
 from gpuplanner.files import to_json
 from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.cache import shelved, stage
 from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours, order_statistic
 from gpuplanner.study.decision.compare import Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide
@@ -27,7 +28,6 @@ from gpuplanner.study.decision.types import DECIMALS, HELD_BACK, TODAY, Decision
 from gpuplanner.study.decision.worth import electricity_kwh, powered_down_hours, worth_for
 from gpuplanner.study.future.money import energy_of_week, power_of, pue_of
 from gpuplanner.study.past.history import history
-from gpuplanner.study.stages import shelved, stage
 from gpuplanner.units import GRAMS_PER_KILOGRAM, SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 FRONTIER_POINTS = 5
@@ -254,7 +254,9 @@ def _with_energy(
 
 
 @shelved(
-    "decisions", lambda found: to_json(found.to_dict()), lambda text: Comparison.from_dict(json.loads(text))
+    "decisions",
+    lambda comparison: to_json(comparison.to_dict()).encode(),
+    lambda content: Comparison.from_dict(json.loads(content)),
 )
 def played(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
     """What was played: no price plays anything again."""

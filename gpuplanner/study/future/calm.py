@@ -14,11 +14,11 @@ from gpuplanner.metrics import measure
 from gpuplanner.plain import rounded
 from gpuplanner.planner.numbered.assign import layouts_before
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.types import DECIMALS
 from gpuplanner.study.future.drains import played_weeks
 from gpuplanner.study.future.outlook import as_traced
 from gpuplanner.study.future.plans import Planned, planned_calendar, planned_for
-from gpuplanner.study.stages import stage
 from gpuplanner.units import SECONDS_PER_HOUR, counted
 
 CALM, FREE = "calm", "free"

@@ -34,10 +34,10 @@ from gpuplanner.ledger.window import Window
 from gpuplanner.paths import RENTED
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import Costs, empty
+from gpuplanner.study.cache import stage
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.fleet import PlannedFleet
 from gpuplanner.study.past.history import History, history
-from gpuplanner.study.stages import stage
 from gpuplanner.units import kwh_from_watt_hours
 
 LINES = ("tenant", "gpu_model", "bucket", "ownership")

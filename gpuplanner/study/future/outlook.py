@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,14 +14,14 @@ import polars as pl
 
 from gpuplanner.demand import PATHS, POOL, RunOff, demand_series, excluded, pool, run_off
 from gpuplanner.demand.runoff import NEEDED
-from gpuplanner.forecast import ForecastResult, reconcile_to_pool
+from gpuplanner.forecast import ForecastResult, forecast_demand, reconcile_to_pool
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.study.disk_cache import kept_forecast
+from gpuplanner.study.cache import Stage, shelved, stage
 from gpuplanner.study.past.history import History, history
 from gpuplanner.study.past.pools import FleetPools
-from gpuplanner.study.stages import Stage, stage
 
+FORECAST_TABLES = ("forecast", "scores", "choice")
 LEVELS = {"q05": 0.05, "q10": 0.10, "q25": 0.25, "q50": 0.50, "q75": 0.75, "q90": 0.90, "q95": 0.95}
 
 
@@ -71,7 +73,32 @@ def left_out(scenario: Scenario) -> dict[str, int]:
     return excluded(history(scenario).views["rightsized"])
 
 
-@stage
+def forecast_to_bytes(forecast: ForecastResult) -> bytes:
+    """Write the tables of a forecast into one file: each as Parquet, in a container."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as container:
+        for name in FORECAST_TABLES:
+            table = io.BytesIO()
+            getattr(forecast, name).write_parquet(table)
+            container.writestr(name, table.getvalue())
+    return content.getvalue()
+
+
+def forecast_from_bytes(content: bytes) -> ForecastResult:
+    """Read the tables of a forecast back; ValueError if they are damaged."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as container:
+            return ForecastResult(**{name: pl.read_parquet(container.read(name)) for name in FORECAST_TABLES})
+    except (zipfile.BadZipFile, pl.exceptions.PolarsError) as error:
+        text = "damaged tables of a forecast"
+        raise ValueError(text) from error
+
+
+shelved_forecast = shelved("forecasts", forecast_to_bytes, forecast_from_bytes)
+"""Most of the time of an evaluation is the backtest of its forecasts, which every command asks for again."""
+
+
+@shelved_forecast
 def pooled(scenario: Scenario) -> ForecastResult:
     """Forecast of the pool in every view, with one choice of models and one calibration for all.
 
@@ -87,7 +114,7 @@ def pooled(scenario: Scenario) -> ForecastResult:
         view.select(*NEEDED, "profile", "instances", series=pl.format("{}/{}", pl.lit(name), "profile"))
         for name, view in past.views.items()
     )
-    return kept_forecast(
+    return forecast_demand(
         pl.concat(series), horizon=scenario.horizon_slots, known=_known(jobs, past, scenario.slot_hours)
     )
 
@@ -98,14 +125,14 @@ def _known(jobs: pl.DataFrame, past: History, slot_hours: float) -> RunOff:
     return run_off(counted, start=past.recent, slot_hours=slot_hours, series="series", size="instances")
 
 
-@stage
+@shelved_forecast
 def tenants(scenario: Scenario) -> ForecastResult:
     """Forecast of every tenant and profile in the right-sized view."""
     scenario = as_traced(scenario)
     past = history(scenario)
     jobs = past.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
     known = _known(jobs, past, scenario.slot_hours)
-    return kept_forecast(demands(scenario)["rightsized"], horizon=scenario.horizon_slots, known=known)
+    return forecast_demand(demands(scenario)["rightsized"], horizon=scenario.horizon_slots, known=known)
 
 
 def _outlook(scenario: Scenario, view: str) -> Outlook:

@@ -25,11 +25,11 @@ from gpuplanner.planner import (
 )
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.study.cache import stage
 from gpuplanner.study.future.drains import open_windows
 from gpuplanner.study.future.idle_gpus import idle_gpus
 from gpuplanner.study.future.outlook import OUTLOOKS, as_traced, at_quantile, largest_gang
 from gpuplanner.study.past.history import history
-from gpuplanner.study.stages import stage
 from gpuplanner.study.tenants.quotas import planned_quotas, rules_of
 from gpuplanner.units import SECONDS_PER_HOUR
 

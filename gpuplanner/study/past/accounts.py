@@ -31,10 +31,10 @@ from gpuplanner.ledger.pools import gpu_jobs, with_boards
 from gpuplanner.ledger.window import Window
 from gpuplanner.planner import PlanProblem, plan
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.cache import stage
 from gpuplanner.study.past.closed_nodes import out_of_service
 from gpuplanner.study.past.fleet import installed
 from gpuplanner.study.past.history import VIEWS, History, begin_of, end_of, history
-from gpuplanner.study.stages import stage
 from gpuplanner.units import HOURS_PER_WEEK
 
 WEEKLY_QUANTILE = 0.95

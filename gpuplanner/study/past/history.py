@@ -23,9 +23,9 @@ from gpuplanner.schemas import WHOLE_GPU, Jobs
 from gpuplanner.sizing import keep_requests, resolve_requests, rightsize
 from gpuplanner.sizing.classes import class_by_shape, classify
 from gpuplanner.study.bundled import data_folder
+from gpuplanner.study.cache import stage
 from gpuplanner.study.past.fleet import PlannedFleet, planned_fleet
 from gpuplanner.study.past.installed import installed
-from gpuplanner.study.stages import stage
 
 VIEWS = ("whole", "requested", "rightsized")
 """Three ways to read the same jobs: whole GPUs only; slices as asked for; slices as needed."""

@@ -17,9 +17,9 @@ from gpuplanner.inbox import Dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate import Checkpoints, Failures
+from gpuplanner.study.cache import stage
 from gpuplanner.study.future.outlook import demands, paths_of
 from gpuplanner.study.past.history import history
-from gpuplanner.study.stages import stage
 from gpuplanner.study.tenants.quotas import SharingRules, quota_share, rules_of
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 

@@ -26,10 +26,10 @@ from gpuplanner.metrics import (
 from gpuplanner.plain import of_plain, to_plain
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
+from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.decision.types import ASSUMED, OBSERVED
-from gpuplanner.study.stages import stage
 from gpuplanner.study.tenants.quotas import SharingRules, entitled_gpus, quota_share, rules_of
 from gpuplanner.units import SECONDS_PER_HOUR
 

@@ -11,11 +11,10 @@ import polars as pl
 
 from gpuplanner.scenario import Scenario, slowdowns_of
 from gpuplanner.simulate.nodes import NodeNetwork
+from gpuplanner.study.cache import simulate_once, stage
 from gpuplanner.study.decision.asked import AS_TODAY
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.past.history import History
-from gpuplanner.study.plays import played
-from gpuplanner.study.stages import stage
 from gpuplanner.study.tenants.tried import a_week, parts_of
 from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
@@ -40,7 +39,7 @@ def placement_table(scenario: Scenario) -> pl.DataFrame:
     length, count, _ = parts_of(arena.asked.seen_s)
     found: list[dict[str, Any]] = []
     for rule, name in PLACEMENTS.items():
-        outcome = played(requests, fleet, queue=arena.queue, placement=rule, larger=arena.larger)
+        outcome = simulate_once(requests, fleet, queue=arena.queue, placement=rule, larger=arena.larger)
         started = ~np.isnan(outcome.start_s)
         wait_s = np.where(started, outcome.start_s, arena.asked.seen_s) - requests.ready_s
         wide = evaluated & started & (requests.nodes > 1)

@@ -18,13 +18,13 @@ from gpuplanner.metrics.agreement import NEAR_S
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Checkpoints, Failures, FairShare, Preemption
 from gpuplanner.simulate.nodes import QuotaGroup, SharedOutcome, Sharing, play_shared
+from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.arena import Arena
 from gpuplanner.study.decision.asked import AS_TODAY, Asked
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.types import ASSUMED, QUEUE
 from gpuplanner.study.past.history import history
-from gpuplanner.study.stages import stage
 from gpuplanner.study.tenants.advice import NODE_FAIL, mtbf_seen_s
 from gpuplanner.study.tenants.fairness import NO_TEAM, teams_of
 from gpuplanner.study.tenants.hours import openings
