@@ -16,7 +16,7 @@ from tests.clusters.cut_clusters import kubernetes_cut, slurm_cut
 from tests.clusters.model import UNCUT, WHOLE, Job, Node, play
 from tests.clusters.search import LATE_S, fewest_gpus, kept, tried
 
-QUICK = ["too_large-1", "too_large-2", "short-1", "short-2", "tight-1", "quota_bound-3", "growing-3"]
+QUICK = ["too_large-1", "short-1", "quota_bound-3"]
 
 
 def read(cluster: Cluster, folder):
@@ -34,11 +34,11 @@ def read(cluster: Cluster, folder):
     [
         lambda: planted.planted("too_large-3").cluster,
         lambda: planted.planted("short-2").cluster,
-        lambda: planted.planted("wrongly_cut-2").cluster,
+        pytest.param(lambda: planted.planted("wrongly_cut-2").cluster, marks=pytest.mark.long),
         lambda: planted.planted("quota_bound-3").cluster,
         lambda: slurm_cut(1),
         lambda: kubernetes_cut(3),
-        lambda: kubernetes_cut(1, with_nodes=False),
+        pytest.param(lambda: kubernetes_cut(1, with_nodes=False), marks=pytest.mark.long),
     ],
     ids=["too_large", "short", "wrongly_cut", "quota_bound", "slurm_cut", "kubernetes_cut", "without_nodes"],
 )

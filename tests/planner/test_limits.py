@@ -149,7 +149,9 @@ def test_planted_faults_against_the_limits_are_found(problem_of: Any) -> None:
     assert any("on a node to be kept whole" in fault for fault in faults)
 
 
-@pytest.mark.parametrize("most", [0, 1, 2])
+@pytest.mark.parametrize(
+    "most", [pytest.param(0, marks=pytest.mark.long), 1, pytest.param(2, marks=pytest.mark.long)]
+)
 def test_no_gpu_is_cut_more_often_than_a_day_allows(problem_of: Any, most: int) -> None:
     """Demand that swings every hour; free, GPUs would be cut again and again."""
     hours = np.arange(30)

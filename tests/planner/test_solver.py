@@ -64,7 +64,7 @@ def test_no_answer_is_said_to_be_none(name: str) -> None:
     assert solver.solve(model, effort(solver=name)) == solver.Solution("infeasible")
 
 
-@pytest.mark.parametrize("name", ["highs", "cbc"])
+@pytest.mark.parametrize("name", ["highs", pytest.param("cbc", marks=pytest.mark.long)])
 def test_a_stopped_solver_is_not_believed_to_be_optimal(name: str) -> None:
     """Both report 'Optimal' when they are stopped; and how far they came does not depend on the machine."""
     model = knapsack(120, 40)

@@ -31,7 +31,9 @@ def test_nothing_of_a_report_looks_at_a_clock_to_stop(monkeypatch, tmp_path):
         plan_view(Scenario(**SMALL, time_limit_s=60), "rightsized")
 
 
-@pytest.mark.parametrize("method", ["milp", "calendar", "static", "greedy"])
+@pytest.mark.parametrize(
+    "method", ["milp", pytest.param("calendar", marks=pytest.mark.long), "static", "greedy"]
+)
 def test_every_method_ends_by_work_with_the_same_bytes(quick, method):
     hurried = quick.but(path=Scenario().path, gap_target=0.0, work_limit=40)
     texts = set()
