@@ -28,7 +28,7 @@ from gpuplanner.knobs import (
 )
 from gpuplanner.names import nearest
 from gpuplanner.paths import MADE_BY, OWNERSHIPS
-from gpuplanner.units import LOCALES, SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.units import LOCALES, SECONDS_PER_DAY
 
 if TYPE_CHECKING:
     from gpuplanner.hardware import ChangeCost, GpuModel
@@ -133,9 +133,6 @@ class Scenario:
         "Job ids and nodes stay as they are: replace those at ``ingest`` (``--pseudonyms``).",
         at_least(0),
     )  # fmt: skip
-    workload: str = knob(
-        "data", "all", "All jobs, or only those that ask for less than one GPU.", one_of("all", "fractional")
-    )
     board: str | None = knob(
         "fleet", None,
         "Board to plan for; a unique prefix will do. Another board than the data's is a what-if: every GPU installed "
@@ -171,16 +168,9 @@ class Scenario:
     )  # fmt: skip
     horizon_slots: int = knob("demand", 168, "Slots of the plan.", between(1, 10_000))
     quantile: float = knob("demand", 0.9, "Demand quantile that the plan must cover.", between(0.05, 0.95))
-    headroom: float = knob(
-        "demand", 0.1, "Share added to observed use when a request is right-sized.", between(0, 2)
-    )
     arrival_scale: float = knob(
         "demand", 1.0, "Factor on demand: what if there were so many times the jobs?", between(0.05, 20),
         control=Slider("Demand, times", 0.5, 2.0, 0.05, decimals=2),
-    )  # fmt: skip
-    over_request_share: float | None = knob(
-        "demand", None, "Share of the jobs that can shrink and still ask for too much.", between(0, 1),
-        none="as in the trace",
     )  # fmt: skip
     path: str = knob(
         "path", "operator",
@@ -198,14 +188,6 @@ class Scenario:
         "path", None, "Time until a node that was away takes jobs again, in the middle: policies are compared at it.",
         between(0, SECONDS_PER_DAY), unit="s", none="the catalogue's",
     )  # fmt: skip
-    node_lead_slow_s: float | None = knob(
-        "path", None, "The same at the slow end, at which a promise must hold too.",
-        KnobRule(
-            "at most 86400 and not below node_lead_s, or the catalogue's where that is not stated",
-            lambda value, whole: whole.middle_lead_s <= value <= SECONDS_PER_DAY,
-        ),
-        unit="s", none="as many times the middle as in the catalogue",
-    )  # fmt: skip
     ownership: str | None = knob(
         "path", None,
         "Who pays for GPUs that are not needed: what a saving is worth depends on it. Their owner, who reserved them "
@@ -213,10 +195,6 @@ class Scenario:
         KnobRule(f"one of {', '.join(OWNERSHIPS)}", lambda value, _: value in OWNERSHIPS, lambda: OWNERSHIPS),
         none="as the inventory says, and where it says nothing every case is stated",
         control=DropDown("Who pays for the GPUs"),
-    )  # fmt: skip
-    returnable: bool | None = knob(
-        "path", None, "Nodes that are not needed can be given to somebody else; if not they stay, and rest.",
-        none="what is rented can, what is owned or reserved cannot",
     )  # fmt: skip
     wait_minutes: float = knob(
         "service", 10.0,
@@ -266,28 +244,10 @@ class Scenario:
         ),
         none="placements are not compared",
     )  # fmt: skip
-    reconfigure_minutes: float | None = knob(
-        "plan", None, "Time for which a GPU is out of service for a change of layout, see :meth:`change`.",
-        between(0, 24 * 60), unit="minutes", none="what the catalogue has for board and path",
-    )  # fmt: skip
     change_gpu_hours: float | None = knob(
         "plan", None, "What a change of layout costs in the plan, see :meth:`change`.", between(0, 1000),
         unit="GPU h", none="what the catalogue has for board and path",
     )  # fmt: skip
-    parked_price: float | str | None = knob(
-        "plan", None,
-        "Price of an hour of a GPU that is not needed and parked: idle, with the layout it has. A plan then pays for "
-        "emptying GPUs by how long their work runs on, and for each step of a change. ``released``: GPUs that are "
-        "not needed are handed back or powered down, and cut anew when they come back.",
-        KnobRule(
-            "between 0 and 1, or 'released'",
-            lambda value, _: value == "released" or (isinstance(value, float) and 0 <= value <= 1),
-        ),
-        unit="GPU h",
-        none="that of its power where it is owned; released where the path starts and stops nodes, and where most are "
-        "rented by the hour, see :mod:`gpuplanner.study.future.idle_gpus`",
-    )  # fmt: skip
-    whole_gpus_kept: int = knob("plan", 0, "GPUs that are never cut.", at_least(0))
     whole_nodes_kept: int = knob("plan", 0, "Nodes, the first ones, on which no GPU is cut.", at_least(0))
     switches_per_day: int | None = knob(
         "plan", None, "Most cuts of one GPU within a day.", at_least(0), none="any number"
@@ -304,34 +264,6 @@ class Scenario:
         KnobRule("as HH:MM-HH:MM, several joined by commas", lambda value, _: windows_of(value) is not None),
         none="at any time",
     )  # fmt: skip
-    node_changes_per_day: int | None = knob(
-        "plan", None, "Most changes of one node within a day.", at_least(0), none="any number"
-    )
-    most_changes: int | None = knob(
-        "plan", None, "Most changes of all nodes in the whole plan.", at_least(0), none="any number"
-    )
-    reserve_hours: float = knob(
-        "plan", 168.0,
-        "How long before a planned change the scheduler keeps jobs away that would run past it. From the last change "
-        "of the same node on at the earliest.",
-        between(0, 24 * 28), unit="h",
-    )  # fmt: skip
-    drain_minutes: float | None = knob(
-        "plan", None,
-        "GPU time that is lost while a GPU empties before its layout changes. A plan pays it where run times do not "
-        "say it; if drain_limit_minutes alone is stated, this goes along.",
-        between(0, 7 * 24 * 60), unit="minutes", none="the catalogue's for path and board",
-    )  # fmt: skip
-    drain_limit_minutes: float | None = knob(
-        "plan", None,
-        "How long after its time a change waits for jobs to end before it is given up. In windows no longer than "
-        "leaves time to cut; if drain_minutes alone is stated, this goes along.",
-        between(0, 7 * 24 * 60), unit="minutes", none="the catalogue's for path and board",
-    )  # fmt: skip
-    unmet_price: float = knob(
-        "plan", 10.0, "Price of one GPU-hour of demand not covered.",
-        KnobRule("above 0", lambda value, _: 0 < value <= 1e6), unit="GPU h",
-    )  # fmt: skip
     gap_target: float = knob(
         "plan", 0.005, "Gap between plan and bound at which the planner may stop.",
         KnobRule("between 0 and 1", lambda value, _: 0 <= value < 1),
@@ -347,11 +279,6 @@ class Scenario:
         none="no limit of time",
     )  # fmt: skip
     queue: str = knob("simulation", "easy", "Backfill rule of every policy.", one_of("easy", "strict"))
-    substitute: bool = knob(
-        "simulation", True,
-        "A larger free instance may serve a smaller request. It can only take away what the path can do: device "
-        "plugins and typed GRES match names exactly, and no setting makes them give a job more than it named.",
-    )  # fmt: skip
     replications: int = knob("simulation", 20, "Bootstrapped weeks.", between(2, 1000))
     seed: int = knob("simulation", 1, "Seed of everything random.", at_least(0))
     price_usd_per_gpu_hour: float = knob(
@@ -386,11 +313,6 @@ class Scenario:
     price_usd_per_kwh: float | None = knob(
         PRICES, None, "What a kWh costs the owner of the GPUs.", between(0, 1000), unit="USD per kWh",
         none="the catalogue's", control=Slider("Electricity", 0.0, 1.0, 0.01, decimals=3),
-    )  # fmt: skip
-    value_freed_at: float | None = knob(
-        PRICES, None, "What a freed GPU-hour is worth to its owner, who has other work for it.",
-        between(0, 1_000_000), unit="USD per GPU h",
-        none="freed hours have no price, and what is saved on owned GPUs is their electricity",
     )  # fmt: skip
     horizon_days: int = knob(
         "outlook", 28,
@@ -461,13 +383,6 @@ class Scenario:
             from gpuplanner.catalog import find_any_board
 
             object.__setattr__(self, "board", find_any_board(self.board))
-
-    @property
-    def middle_lead_s(self) -> float:
-        """Time until a node takes jobs again, in the middle: as stated, else the catalogue's."""
-        from gpuplanner.catalog import parameter
-
-        return parameter("node_lead_s").value if self.node_lead_s is None else self.node_lead_s
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, where: str = "scenario") -> Self:
@@ -548,7 +463,7 @@ class Scenario:
 
         Examples
         --------
-        >>> Scenario(value_freed_at=2.0, seed=7).without_prices() == Scenario(seed=7)
+        >>> Scenario(price_usd_per_kwh=0.2, seed=7).without_prices() == Scenario(seed=7)
         True
         """
         rows = knobs_of(Scenario).values()
@@ -570,7 +485,7 @@ class Scenario:
 
         Examples
         --------
-        >>> Scenario().with_text(["quantile=0.75", "workload=fractional"]).quantile
+        >>> Scenario().with_text(["quantile=0.75", "nodes=4"]).quantile
         0.75
         """
         values: dict[str, Any] = {}
@@ -605,19 +520,10 @@ class Scenario:
         --------
         >>> Scenario().change("A100-80GB").words()
         '1 min for a layout change, or 10 min and a reboot of the node where MIG mode changes'
-        >>> Scenario(reconfigure_minutes=2).change("H100-80GB-SXM5").change("gpu", "3g.40gb:2").seconds
-        120.0
         """
         from gpuplanner.hardware import ChangeCost
 
-        seconds, drain_s, drain_limit_s = (
-            None if minutes is None else minutes * SECONDS_PER_MINUTE
-            for minutes in (self.reconfigure_minutes, self.drain_minutes, self.drain_limit_minutes)
-        )
-        return ChangeCost.of(
-            board, self.path, seconds=seconds, gpu_hours=self.change_gpu_hours, drain_s=drain_s,
-            drain_limit_s=drain_limit_s,
-        )  # fmt: skip
+        return ChangeCost.of(board, self.path, gpu_hours=self.change_gpu_hours)
 
     def abilities(
         self, board: GpuModel | str | None = None, *, ownership: str | None = None
@@ -644,9 +550,7 @@ class Scenario:
         return abilities(
             self.path,
             board if board is None else any_board(board) if isinstance(board, str) else board,
-            returnable=self.returnable,
             lead_s=self.node_lead_s,
-            lead_slow_s=self.node_lead_slow_s,
             ownership=self.ownership or ownership,
         )
 

@@ -135,7 +135,7 @@ def test_files_that_the_map_names_are_there(root, page):
 
 def fields_of_their_own(trees: dict[Path, ast.Module]) -> set[str]:
     """Fields of a scenario that no other class has: their names, but for plain words, mean the field everywhere."""
-    known = {field.name for field in dataclasses.fields(Scenario)} - {"month", "workload", "headroom"}
+    known = {field.name for field in dataclasses.fields(Scenario)} - {"month"}
     for path, tree in trees.items():
         if path != PACKAGE / "scenario.py":
             for node in ast.walk(tree):
@@ -146,7 +146,7 @@ def fields_of_their_own(trees: dict[Path, ast.Module]) -> set[str]:
 
 def test_a_scenario_field_is_named_outside_its_row_only_where_it_is_used(trees):
     own = fields_of_their_own(trees)
-    assert {"wait_minutes", "reconfigure_minutes", "price_usd_per_kwh", "over_request_share"} <= own
+    assert {"wait_minutes", "price_usd_per_kwh", "gpu_mtbf_hours"} <= own
     listed = defaultdict(set)
     for path, tree in trees.items():
         if path == PACKAGE / "scenario.py":
@@ -159,14 +159,9 @@ def test_a_scenario_field_is_named_outside_its_row_only_where_it_is_used(trees):
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and node.value in own and id(node) not in options:
                 listed[path.relative_to(PACKAGE).as_posix()].add(node.value)
-    # What a control shows first is asked of the catalogue, what a worth was told stands in its errors, and a fact and
-    # a column of runs have the name of a field.
-    used = {"widgets/whatif.py": {"price_usd_per_kwh"}, "study/decision/worth.py": {"value_freed_at"}}
-    facts = {
-        "hardware/abilities.py": {"node_lead_s"},
-        "simulate/slices/planned_changes.py": {"drain_minutes"},
-    }
-    assert dict(listed) == used | facts, "read it where it is used; its row says all else"
+    # What a control shows first is asked of the catalogue, and a fact has the name of a field.
+    used = {"widgets/whatif.py": {"price_usd_per_kwh"}, "hardware/abilities.py": {"node_lead_s"}}
+    assert dict(listed) == used, "read it where it is used; its row says all else"
 
 
 def _stated(tree: ast.AST) -> set[object]:

@@ -59,15 +59,14 @@ def test_a_refusal_names_the_field_and_its_rule(name, value):
 def test_text_is_read_by_the_type_of_its_row():
     read = Scenario().with_text(
         [
-            "parked_price=released",
+            "gpu_mtbf_hours=seen",
             "wait_minutes=5",
-            "substitute=false",
             "month=null",
             "name=007",
             "policies=on",
         ]
     )
-    assert (read.parked_price, read.wait_minutes, read.substitute) == ("released", 5.0, False)
+    assert (read.gpu_mtbf_hours, read.wait_minutes) == ("seen", 5.0)
     assert (read.month, read.name, read.policies) == (None, "007", "on")
     assert Scenario().with_text(['tz="Europe/Oslo"', "path='nvml'"]) == Scenario(
         tz="Europe/Oslo", path="nvml"

@@ -16,11 +16,10 @@ from gpuplanner.scenario import Scenario
 @given(
     quantile=st.floats(0.05, 0.95),
     nodes=st.integers(0, 1000),
-    over=st.none() | st.floats(0, 1),
     month=st.none() | st.sampled_from(["2026-02", "1999-12"]),
 )
-def test_yaml_round_trip(tmp_path_factory, quantile, nodes, over, month):
-    scenario = Scenario(quantile=quantile, nodes=nodes, over_request_share=over, month=month)
+def test_yaml_round_trip(tmp_path_factory, quantile, nodes, month):
+    scenario = Scenario(quantile=quantile, nodes=nodes, month=month)
     path = tmp_path_factory.mktemp("s") / "s.yaml"
     path.write_text(scenario.to_yaml())
     assert Scenario.from_yaml(path) == scenario
@@ -71,7 +70,7 @@ def test_data_is_found_beside_the_file(tmp_path):
 
 def test_command_line_assignments():
     base = Scenario()
-    assert base.with_text(["nodes=4", "over_request_share=null", "month=2026-02"]) == replace(
+    assert base.with_text(["nodes=4", "pool=null", "month=2026-02"]) == replace(
         base, nodes=4, month="2026-02"
     )
     with pytest.raises(ScenarioError, match="did you mean 'quantile'"):
@@ -96,9 +95,8 @@ def test_months_are_local_calendar_months():
 @pytest.mark.parametrize(
     "values",
     [
-        {"node_lead_s": -1}, {"node_lead_slow_s": 299}, {"ownership": "spot"}, {"returnable": 1},
-        {"value_freed_at": -0.1}, {"price_usd_per_kwh": -0.1}, {"horizon_days": 0}, {"purchase_lead_days": -1},
-        {"projects": " "},
+        {"node_lead_s": -1}, {"ownership": "spot"}, {"price_usd_per_kwh": -0.1}, {"horizon_days": 0},
+        {"purchase_lead_days": -1}, {"projects": " "},
     ],
 )  # fmt: skip
 def test_wrong_words_on_nodes_and_money_are_refused(values):
@@ -106,14 +104,8 @@ def test_wrong_words_on_nodes_and_money_are_refused(values):
         Scenario(**values)
 
 
-def test_a_slow_end_is_not_before_the_middle():
-    with pytest.raises(ScenarioError, match="node_lead_slow_s"):
-        Scenario(node_lead_s=400, node_lead_slow_s=399)
-    assert Scenario(node_lead_s=100, node_lead_slow_s=100).abilities().lead.high == 100.0
-
-
 def test_what_a_scenario_says_of_its_nodes_reaches_the_path():
-    said = Scenario(path="autoscaler", node_lead_s=90, returnable=False, ownership="rented").abilities("T4")
+    said = Scenario(path="autoscaler", node_lead_s=90, ownership="owned").abilities("T4")
     assert (said.path, said.boot.value, said.returns) == ("autoscaler", 90.0, "idled")
     # The inventory's word counts only where the scenario has none.
     assert Scenario().abilities(ownership="on_demand").returns == "returned"
@@ -122,11 +114,11 @@ def test_what_a_scenario_says_of_its_nodes_reaches_the_path():
 
 def test_projects_are_found_beside_the_file(tmp_path):
     path = tmp_path / "s.yaml"
-    path.write_text("projects: projects.yaml\nownership: owned\nreturnable: false\n")
+    path.write_text("projects: projects.yaml\nownership: owned\n")
     found = Scenario.from_yaml(path)
     assert found.projects == str(tmp_path / "projects.yaml")
-    assert (found.ownership, found.returnable) == ("owned", False)
-    assert Scenario().with_text(["returnable=true", "node_lead_s=45"]).node_lead_s == 45.0
+    assert found.ownership == "owned"
+    assert Scenario().with_text(["node_lead_s=45"]).node_lead_s == 45.0
 
 
 def test_a_key_of_a_newer_version_says_so():

@@ -174,6 +174,7 @@ def _backtest(
         weights_in_words,
     )
     from gpuplanner.names import resolve
+    from gpuplanner.planner import UNMET_PRICE
     from gpuplanner.study.future.announced import read_calendar
     from gpuplanner.study.future.demand_at_hand import wanted
     from gpuplanner.study.future.rolling import rolling
@@ -192,7 +193,7 @@ def _backtest(
         say(f"forecasting {len(source.ids)} series from {folds} origins ...")
     long = expected_cpu_s(kept, folds * len(source.ids)) > LONG_S
     judged = rolling(
-        source, horizon=horizon, gap=gap, folds=folds, models=kept, price=asked.unmet_price,
+        source, horizon=horizon, gap=gap, folds=folds, models=kept, price=UNMET_PRICE,
         with_known=known, seed=asked.seed, workers=workers_of(workers, os.cpu_count() or 1 if long else 1),
         progress=_tenths if long and not quiet else None,
     )  # fmt: skip
@@ -204,8 +205,8 @@ def _backtest(
     if as_json:
         costs = {
             "planned_gpu_hour": 1.0,
-            "unmet_gpu_hour": asked.unmet_price,
-            "quantile": 1 - 1 / asked.unmet_price,
+            "unmet_gpu_hour": UNMET_PRICE,
+            "quantile": 1 - 1 / UNMET_PRICE,
         }
         origins = [judged.test.grid.time(origin) for origin in judged.test.origins]
         show(
@@ -251,6 +252,7 @@ def _ahead(
 ) -> None:  # fmt: skip
     """Forecast GPUs from the end of the data, or from a given origin."""
     from gpuplanner.names import resolve
+    from gpuplanner.planner import UNMET_PRICE
     from gpuplanner.study.future.announced import read_announced, read_calendar
     from gpuplanner.study.future.demand_at_hand import wanted
     from gpuplanner.study.future.rolling import ahead_of
@@ -262,7 +264,7 @@ def _ahead(
     if announced is not None:
         source = replace(source, announced=read_announced(announced))
     choice, table = ahead_of(
-        source, horizon=horizon, gap=gap, price=asked.unmet_price, with_known=known, seed=asked.seed,
+        source, horizon=horizon, gap=gap, price=UNMET_PRICE, with_known=known, seed=asked.seed,
         sums="mint" if sums is None else resolve(sums, ("mint", "top", "none"), what="--sums"),
     )  # fmt: skip
     _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
@@ -275,9 +277,7 @@ def _ahead(
             "remarks": list(source.remarks),
         }
         if source.known is not None:
-            rows["cost_curve"] = source.cost_curve(
-                horizon, gap, asked.unmet_price, seed=asked.seed
-            ).to_dicts()
+            rows["cost_curve"] = source.cost_curve(horizon, gap, UNMET_PRICE, seed=asked.seed).to_dicts()
         if ends is not None:
             rows["run_out"] = ends.to_dicts()
             if lead is not None:

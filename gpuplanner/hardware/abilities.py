@@ -97,9 +97,7 @@ def abilities(
     path: str,
     board: GpuModel | None = None,
     *,
-    returnable: bool | None = None,
     lead_s: float | None = None,
-    lead_slow_s: float | None = None,
     ownership: str | None = None,
 ) -> PathAbilities:
     """Say what a path can do.
@@ -124,13 +122,13 @@ def abilities(
     """
     path = resolve(path, MADE_BY, what="path", error=ScenarioError)
     own = path_facts(path, *known_by(board), any_board=board is None)
-    returns = _returns(own["returns"], returnable, ownership)
+    returns = _returns(own["returns"], ownership)
     by = own["switches_nodes"].value or "no"
     switches = by == "yes" or (by != "no" and returns == RETURNED)
     # What switches the nodes of a path that cannot do so itself brings its own delays.
     timed = path_facts(by) if switches and by != "yes" else own
     found = {**own, **{name: timed[name] for name in ("scan_s", "cool_s", "shortest_idle_s", "look_s")}}
-    boot = known_seconds("node_lead_s").stated(lead_s, lead_slow_s)
+    boot = known_seconds("node_lead_s").stated(lead_s)
     cut = _cut_on_arrival(path, board, found["cut_on_arrival"], returns)
     return PathAbilities(
         path=path,
@@ -179,11 +177,9 @@ def ownership_of(kind: str | None) -> str | None:
     return OWNERSHIP_OF[resolve(kind, OWNERSHIP_OF, what="ownership", error=ScenarioError)]
 
 
-def _returns(fact: PathFact, returnable: bool | None, ownership: str | None) -> str:
-    """What is paid for anyway stays, unless somebody says that it can go; what is rented goes."""
+def _returns(fact: PathFact, ownership: str | None) -> str:
+    """What is paid for anyway stays; what is rented goes."""
     owned_as = ownership_of(ownership)
-    if returnable is not None:
-        return RETURNED if returnable else IDLED
     if owned_as is None:
         return _text(fact)
     return RETURNED if owned_as == RENTED else IDLED

@@ -85,10 +85,7 @@ class ChangeCost:
         board: GpuModel | str,
         path: str = "operator",
         *,
-        seconds: float | None = None,
         gpu_hours: float | None = None,
-        drain_s: float | None = None,
-        drain_limit_s: float | None = None,
         **stated: float,
     ) -> Self:
         """Take the costs of a board and a path from the catalogue, and what is stated instead of them.
@@ -99,13 +96,8 @@ class ChangeCost:
             The board.
         path : {"operator", "parted", "nvml", "dra", "autoscaler", "slurm"}
             Who makes the changes; see :data:`~gpuplanner.paths.MADE_BY`.
-        seconds : float, optional
-            The same for every change [s], also for one with a reboot.
         gpu_hours : float, optional
             What a plan pays for a change [GPU h].
-        drain_s, drain_limit_s : float, optional
-            GPU time that is lost while a GPU empties, and the longest that is waited for that [s]; if one is stated,
-            the other follows as the catalogue's range has it.
         **stated : float
             ``change_s``, ``instance_s``, ``reboot_s`` (on boards that reboot) or ``restart_s`` [s].
 
@@ -118,8 +110,6 @@ class ChangeCost:
 
         Examples
         --------
-        >>> ChangeCost.of("A100-80GB", seconds=90).change("gpu", "3g.40gb:2").seconds
-        90.0
         >>> ChangeCost.of("A100-80GB", reboot_s=450).change("gpu", "3g.40gb:2").seconds
         450.0
         """
@@ -136,11 +126,9 @@ class ChangeCost:
             instance_s=figure if one_by_one else _NOTHING,
             reboot_s=known_seconds("reconfigure_reboot_s") if reboots else None,
             restart_s=known_seconds("restart_s"),
-            drain_s=_drain(drain_time(maker, model), drain_s, drain_limit_s),
+            drain_s=drain_time(maker, model),
             gpu_hours=None if gpu_hours is None else float(gpu_hours),
         )
-        if seconds is not None:
-            stated = {"change_s": seconds, "instance_s": 0.0, "reboot_s": seconds, **stated}
         return cost._with(stated)
 
     @classmethod
@@ -348,13 +336,6 @@ def drain_time(path: str = "operator", board: GpuModel | None = None) -> Seconds
         float(fact.value or 0), fact.low or 0.0, fact.high or 0.0, f"{fact.meaning} ({fact.source})"
     )
     return known if board is None else known.stated(board.drain_s)
-
-
-def _drain(known: Seconds, usual_s: float | None, limit_s: float | None) -> Seconds:
-    """A drain with what is stated of it: nobody loses more than the limit."""
-    if limit_s is not None and usual_s is None:
-        usual_s = min(known.value, limit_s)
-    return known.stated(usual_s, limit_s)
 
 
 def known_by(board: GpuModel | None) -> tuple[str | None, ...]:

@@ -33,7 +33,7 @@ class Seconds:
         """Take what somebody stated."""
         return cls(value, value, value, "as stated")
 
-    def stated(self, value: float | None, high: float | None = None) -> Self:
+    def stated(self, value: float | None) -> Self:
         """What somebody stated of it; the range goes along.
 
         Examples
@@ -41,15 +41,11 @@ class Seconds:
         >>> Seconds(840.0, 0.0, 3600.0, "assumed").stated(420.0)
         Seconds(value=420.0, low=0.0, high=1800.0, basis='as stated; the range by that of the catalogue')
         """
-        if value is None and high is None:
+        if value is None:
             return self
-        middle = self.value if value is None else float(value)
-        times = middle / self.value
-        basis = "as stated" if high is not None else "as stated; the range by that of the catalogue"
-        return replace(
-            self, value=middle, low=self.low * times, high=self.high * times if high is None else float(high),
-            basis=basis,
-        )  # fmt: skip
+        times = value / self.value
+        basis = "as stated; the range by that of the catalogue"
+        return replace(self, value=float(value), low=self.low * times, high=self.high * times, basis=basis)
 
     def plus(self, further: Seconds) -> Self:
         """The same with a further step after it; ends add up, as if both were slow together."""

@@ -6,7 +6,7 @@
 
 from gpuplanner.planner.contract.limits import Limits, Quota
 from gpuplanner.planner.contract.plan import Plan, plan_from_json, plan_to_json
-from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.contract.problem import UNMET_PRICE, PlanProblem
 from gpuplanner.planner.contract.problem_check import TIERS
 from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.methods.search import METHODS, plan
@@ -25,6 +25,7 @@ from gpuplanner.planner.verification.plans import verify
 __all__ = [
     "METHODS",
     "TIERS",
+    "UNMET_PRICE",
     "FleetPlan",
     "Limits",
     "Plan",

@@ -31,13 +31,16 @@ COLUMNS = (
     "gpu_hours_needed",
 )
 
+HEADROOM = 0.10
+"""Share added to observed use when a request is right-sized."""
+
 
 def rightsize(
     jobs: pl.DataFrame,
     board: GpuModel | str,
     *,
     samples: pl.DataFrame | None = None,
-    headroom: float = 0.10,
+    headroom: float = HEADROOM,
     minimum_evidence: int = 5,
 ) -> pl.DataFrame:
     """Say for each job which profile it needs, and what that rests on.

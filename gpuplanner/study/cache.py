@@ -161,6 +161,7 @@ class Stage(Generic[Aside, Result]):
         self.computed = 0
         self._function = function
         self._shelf = shelf
+        self._name = function.__name__
         self._kept: list[Remembered[Result]] = []
         self._lock = threading.Lock()
         functools.update_wrapper(self, function)
@@ -221,7 +222,8 @@ class Stage(Generic[Aside, Result]):
         """Folder of all results of some input files, made by this code."""
         assert self._shelf is not None
         named = to_json([input_hashes(data), code_hash()]).encode()
-        return cache_folder() / self._shelf.folder / hashlib.sha256(named).hexdigest()[:32]
+        home = cache_folder() / self._shelf.folder / self._name
+        return home / hashlib.sha256(named).hexdigest()[:32]
 
 
 def _watch_of(scenario: Scenario) -> tuple[Reads, Scenario, frozenset[str]]:

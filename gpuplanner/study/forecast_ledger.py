@@ -9,6 +9,7 @@ import polars as pl
 from gpuplanner.demand import POOL, demand_series, pool
 from gpuplanner.errors import ScenarioError, first_line, message
 from gpuplanner.hardware import GpuModel
+from gpuplanner.planner import UNMET_PRICE
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.outlook import at_quantile
 from gpuplanner.study.past.history import history
@@ -62,7 +63,7 @@ def remember(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
     new = (
         forecast.join(planned, on=["unique_id", "ds"])
         .join(last, on="unique_id")
-        .with_columns(price=pl.lit(study.scenario.unmet_price), y=pl.lit(None))
+        .with_columns(price=pl.lit(UNMET_PRICE), y=pl.lit(None))
         .select(list(SCHEMA))
         .cast(SCHEMA)
     )

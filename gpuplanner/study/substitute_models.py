@@ -17,6 +17,7 @@ from gpuplanner.planner.contract.problem import ROUNDING
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.sizing.predict.throughput import board_facts
+from gpuplanner.sizing.right_profiles import HEADROOM
 from gpuplanner.study.past.history import history
 from gpuplanner.study.past.pools import FleetPools
 from gpuplanner.study.tenants.quotas import is_board
@@ -242,7 +243,7 @@ def _work_of_jobs(own: Scenario) -> pl.DataFrame:
         "gpus",
         pl.col("partition").cast(pl.String),
         unnamed=~pl.col("board_named").fill_null(value=True),
-        needs_gib=(pl.col("memory_peak_gib") * (1 + own.headroom)).fill_null(0.0),
+        needs_gib=(pl.col("memory_peak_gib") * (1 + HEADROOM)).fill_null(0.0),
         work=(pl.col("instances") * pl.col("run_s")).fill_null(0.0),
     )
 

@@ -19,7 +19,7 @@ from gpuplanner.report import page
 from gpuplanner.report.section import still
 from gpuplanner.scenario import Scenario
 from gpuplanner.sizing import asked_and_used, sharing
-from gpuplanner.study.future.outlook import OUTLOOKS, as_traced
+from gpuplanner.study.future.outlook import OUTLOOKS
 from gpuplanner.study.future.plans import Planned, plan_view
 from gpuplanner.study.handover.calendar import hand_over_plan
 from gpuplanner.study.past.history import history
@@ -68,7 +68,7 @@ class PlannedLayouts:
 
     def asked(self) -> View:
         """The fleet, and what is asked of it: instances wanted by profile, with their forecast."""
-        one, wanted = self.problem, OUTLOOKS[VIEW](as_traced(self.scenario))
+        one, wanted = self.problem, OUTLOOKS[VIEW](self.scenario)
         facts = {
             "fleet": f"{one.gpus:,} x {one.board.name}, {one.gpus_per_node} a node",
             "horizon": f"{one.n_slots:,} slots of {one.slot_hours:g} h from {one.slot_start:%Y-%m-%d %H:%M} UTC",

@@ -70,22 +70,21 @@ def test_only_an_autoscaler_waits_after_a_node_came():
 
 
 def test_an_operators_nodes_come_and_go_only_with_an_autoscaler_and_its_delays():
-    alone, beside = abilities("operator"), abilities("operator", returnable=True)
+    alone, beside = abilities("operator"), abilities("operator", ownership="rented")
     assert (alone.switches_nodes, alone.cool_s, alone.returns) == (False, 0.0, "idled")
     assert (beside.switches_nodes, beside.returns) == (True, "returned")
     assert (beside.scan_s, beside.cool_s) == (abilities("autoscaler").scan_s, abilities("autoscaler").cool_s)
     assert "scale-down-delay-after-add" in beside.why("cool_s")
-    assert not abilities("parted", returnable=True).switches_nodes
+    assert not abilities("parted", ownership="rented").switches_nodes
 
 
 @pytest.mark.parametrize(
-    ("ownership", "returnable", "returns"),
-    [("owned", None, "idled"), ("reserved", None, "idled"), ("rented", None, "returned"), ("spot", None, "returned"),
-     ("owned", True, "returned"), ("rented", False, "idled")],
-)  # fmt: skip
+    ("ownership", "returns"),
+    [("owned", "idled"), ("reserved", "idled"), ("rented", "returned"), ("spot", "returned")],
+)
 @pytest.mark.parametrize("path", MADE_BY)
-def test_owned_nodes_rest_unless_somebody_says_that_they_can_go(path, ownership, returnable, returns):
-    assert abilities(path, ownership=ownership, returnable=returnable).returns == returns
+def test_owned_nodes_rest_and_rented_ones_go(path, ownership, returns):
+    assert abilities(path, ownership=ownership).returns == returns
 
 
 def test_where_nobody_says_who_owns_nodes_only_an_autoscaler_returns_them():
@@ -100,10 +99,9 @@ def test_a_lead_that_is_not_stated_is_the_catalogues():
 
 @pytest.mark.parametrize(
     ("stated", "middle", "slow"),
-    [({"lead_s": 120}, 120, 360), ({"lead_s": 120, "lead_slow_s": 150}, 120, 150),
-     ({"lead_slow_s": 1800}, 300, 1800), ({"lead_s": 0}, 0, 0)],
-)  # fmt: skip
-def test_a_stated_lead_keeps_the_range_of_the_catalogue_unless_it_has_its_own(stated, middle, slow):
+    [({"lead_s": 120}, 120, 360), ({"lead_s": 0}, 0, 0)],
+)
+def test_a_stated_lead_keeps_the_range_of_the_catalogue(stated, middle, slow):
     lead = abilities("autoscaler", **stated).lead
     assert (lead.value, lead.high) == (middle, slow)
     assert "as stated" in lead.basis
@@ -131,7 +129,7 @@ def test_a_node_that_comes_back_is_cut_before_it_takes_jobs(path, board, ownersh
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [({"path": "helm"}, "path"), ({"path": "slurm", "ownership": "leased"}, "ownership"),
-     ({"path": "slurm", "lead_slow_s": 200}, "in order"), ({"path": "slurm", "lead_s": -1}, "in order")],
+     ({"path": "slurm", "lead_s": -1}, "in order")],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(wrong, says):
     with pytest.raises(ScenarioError, match=says):

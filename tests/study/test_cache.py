@@ -113,7 +113,7 @@ def test_a_folder_on_disk_knows_what_was_read_too(monkeypatch, tmp_path):
     assert [fresh()(one) for one in asked] == [list(branching(one)) for one in asked]
     assert runs == [1, 1, 2, 2, 2]
     again = fresh()
-    moved = [one.but(value_freed_at=3.0) for one in asked]
+    moved = [one.but(price_usd_per_kwh=3.0) for one in asked]
     assert [again(one) for one in moved] == [list(branching(one)) for one in asked]
     assert (len(runs), again.computed) == (5, 0)
     outer = stage(lambda scenario: again(scenario))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.future import drains
 from gpuplanner.study.future.drains import drain_of, rehearse
 from gpuplanner.study.future.plans import change_slots, plan_problem, plan_view, sets_of_layouts
 
@@ -25,7 +24,7 @@ def test_few_sets_of_layouts_take_turns_where_nodes_are_emptied(quick, path, set
 
 
 @pytest.mark.long
-def test_changes_of_the_default_are_made_in_time(planned):
+def test_changes_of_the_default_are_made_in_time(planned, monkeypatch):
     """Also those of a plan that pays nothing for changes, and makes many; without a reservation they are not."""
     found = rehearse(Scenario(), planned.layout_plan, planned.problem)
     assert found.height
@@ -35,7 +34,8 @@ def test_changes_of_the_default_are_made_in_time(planned):
     made = rehearse(often, plan.layout_plan, plan.problem)
     assert made.height >= 8
     assert made["in_time"].mean() >= 0.95
-    hasty = rehearse(replace(often, reserve_hours=1.0), plan.layout_plan, plan.problem)
+    monkeypatch.setattr(drains, "RESERVE_HOURS", 1.0)
+    hasty = rehearse(often, plan.layout_plan, plan.problem)
     assert hasty["in_time"].mean() < 0.5
 
 

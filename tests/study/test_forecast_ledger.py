@@ -11,6 +11,7 @@ import pytest
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import load_gpu_model
+from gpuplanner.planner.contract.problem import UNMET_PRICE
 from gpuplanner.report.forecast import forecast_record
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.forecast_ledger import SCHEMA, errors_in_money, read_ledger, record_of, remember
@@ -48,7 +49,7 @@ def test_a_later_report_fills_in_what_came_and_what_was_said_stands(study, tmp_p
     assert record_of(both).height == 1  # of the second forecast nothing has come
     y, median = 2 * first["q50"].to_numpy(), first["q50"].to_numpy()
     planned, last = first["planned"].to_numpy(), first["last_value"].to_numpy()
-    price = study.scenario.unmet_price
+    price = UNMET_PRICE
     assert row["mae"] == pytest.approx(np.abs(y - median).mean())
     assert row["naive_mae"] == pytest.approx(np.abs(y - last).mean())
     assert row["cost"] == pytest.approx((planned + price * np.maximum(y - planned, 0)).sum() / y.sum())

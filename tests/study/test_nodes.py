@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.hardware import parse_layout, prove
-from gpuplanner.inbox import Dataset, add, read, write_dataset
+from gpuplanner.inbox import Dataset, add, read
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import Inventory, Jobs, conform
 from gpuplanner.study.past.fleet import installed, planned_fleet
@@ -228,15 +228,6 @@ def test_a_list_made_at_one_moment_is_told_from_a_history():
     steady = [(f"n{n}", 4, 2, None) for n in range(6)]
     assert not fleet(made(*steady, *early)).today.snapshot, "as many GPUs before"
     assert not fleet(made(*late, *early, *early)).today.snapshot, "most jobs are over"
-
-
-def test_small_jobs_alone_are_played_on_nodes_of_their_own(tmp_path):
-    trace = made(*(("n1", (7, "1g.5gb"), n * 5, 4) for n in range(14)), ("n1", 8, 0, 60), ("n2", 8, 0, 60))
-    write_dataset(trace, tmp_path / "t")
-    known = history(Scenario(data=str(tmp_path / "t"), workload="fractional"))
-    nodes = todays_nodes(known)
-    assert nodes.total == known.fleet.gpus != known.fleet.today.total
-    assert not nodes.named
 
 
 def test_fox_is_seen_as_a_list_of_one_moment_on_the_nodes_of_its_jobs(public_data):

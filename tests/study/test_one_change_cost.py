@@ -114,10 +114,7 @@ def test_every_door_states_the_same_minutes(tmp_path, study, board, path, before
 
 @pytest.mark.parametrize("board", [AMPERE, HOPPER])
 def test_what_a_scenario_states_holds_instead_of_the_catalogue(board):
-    slower = Scenario(reconfigure_minutes=3.5).change(board)
-    assert slower.change("gpu", HALVES).seconds == slower.change(HALVES, SEVENTHS).seconds == 210
     assert Scenario(change_gpu_hours=0.7).change(board).plan_gpu_hours(8) == 0.7
-    assert Scenario(path="nvml", reconfigure_minutes=2).change(board).change(HALVES, SEVENTHS).seconds == 120
 
 
 def test_what_a_plan_pays_by_hand():
@@ -166,20 +163,12 @@ def _of_own_rows(**stated: float) -> GpuModel:
     return load_gpu_model("H99", rows=[row | stated])
 
 
-def test_a_drain_is_stated_once_by_scenario_or_board_and_holds_everywhere():
-    """Twice the catalogue's time to empty is twice its limit; a limit alone takes the usual time along."""
-    slow = Scenario(drain_minutes=28).change(HOPPER)
+def test_a_drain_is_stated_once_by_the_gpu_model_and_holds_everywhere():
+    """Twice the catalogue's time to empty is twice its limit."""
+    by_row = ChangeCost.of(_of_own_rows(drain_s=1680))
+    slow = replace(ChangeCost.of(HOPPER), drain_s=by_row.drain_s)
     assert (slow.drain_s.value, slow.drain_s.high) == (1680.0, 7200.0)
     assert slow.plan_gpu_hours(8) == (60 + 1680) / 3600
-    hasty = Scenario(drain_limit_minutes=5).change(HOPPER)
-    assert hasty.drain_s.value == hasty.drain_s.high == 300.0
-    both = Scenario(drain_minutes=4, drain_limit_minutes=50).change(HOPPER)
-    assert (both.drain_s.value, both.drain_s.high) == (240.0, 3000.0)
-    by_row, by_scenario = (
-        ChangeCost.of(_of_own_rows(drain_s=1680)),
-        ChangeCost.of(_of_own_rows(), drain_s=1680),
-    )
-    assert by_row.drain_s == by_scenario.drain_s == slow.drain_s
     assert ChangeCost.of(_of_own_rows()).drain_s == drain_time()
 
     problem = problem_of(HOPPER, "operator", "gpu", HALVES, slow)

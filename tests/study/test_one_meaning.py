@@ -200,9 +200,9 @@ def planned_without_a_past(scenario: Scenario) -> tuple[Plan, PlanProblem]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("price", [None, "released"])
+@pytest.mark.parametrize("path", ["operator", "slurm"])
 @pytest.mark.parametrize("board", BOARDS)
-def test_a_week_of_the_sample_is_counted_alike_everywhere(board: str, price: str | None) -> None:
-    numbers = counted(*planned_without_a_past(Scenario(board=board, parked_price=price)))
+def test_a_week_of_the_sample_is_counted_alike_everywhere(board: str, path: str) -> None:
+    numbers = counted(*planned_without_a_past(Scenario(board=board, path=path)))
     assert all(len(set(values)) == 1 for values in numbers.values()), numbers
     assert numbers["departures"][0] > 100

@@ -107,20 +107,14 @@ def test_operations_of_random_plans(case: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parked_price", "slots", "least"),
-    [pytest.param("released", 168, 40, marks=pytest.mark.long), (None, 48, 5)],
-)
-@pytest.mark.parametrize(
     ("board", "path"),
     [pytest.param("A100-80GB", "operator", marks=pytest.mark.long), ("H100-80GB-SXM5", "nvml")],
 )
-def test_operations_of_the_sample(
-    quick: Scenario, board: str, path: str, parked_price: str | None, slots: int, least: int
-) -> None:
-    asked = {"path": path, "board": board, "horizon_slots": slots}
-    scenario = quick.but(**asked, change_gpu_hours=0.1, parked_price=parked_price)
+def test_operations_of_the_sample(quick: Scenario, board: str, path: str) -> None:
+    asked = {"path": path, "board": board, "horizon_slots": 48}
+    scenario = quick.but(**asked, change_gpu_hours=0.1)
     planned = plan_view(scenario, "rightsized", "greedy")
     drain = drain_of(scenario, planned.problem.change)
     assert drain.scope == ("node" if path == "operator" else "gpu")
     plan = assign(planned.plan, planned.problem)
-    assert agree(plan, planned.problem, planned.problem.change, drain) > least
+    assert agree(plan, planned.problem, planned.problem.change, drain) > 5

@@ -121,14 +121,6 @@ def test_quantiles_between_the_stored_ones_are_interpolated(study: Study):
     assert (at[0.8] - (at[0.75] + (at[0.9] - at[0.75]) / 3)).abs().max() < 1e-9
 
 
-def test_over_request_share_changes_requests_only():
-    some = Scenario(over_request_share=0.0)
-    views, plain = history(some).views, history(Scenario()).views
-    assert views["requested"]["profile"].equals(plain["rightsized"]["profile"])
-    assert views["rightsized"]["profile"].equals(plain["rightsized"]["profile"])
-    assert views["whole"]["instances"].equals(plain["whole"]["instances"])
-
-
 def test_month_without_data_is_refused():
     with pytest.raises(ScenarioError, match="a month from 2026-02 to 2026-02"):
         history(Scenario(month="2025-02"))

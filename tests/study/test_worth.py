@@ -63,46 +63,11 @@ def test_what_is_not_known_is_not_counted():
     assert worth("owned", pue=None).kwh_per_week == pytest.approx(50 * parameter("pue").value)
 
 
-def test_freed_hours_have_a_value_only_if_asked_and_then_no_electricity():
-    found = worth("owned", value_freed_at=1.5)
-    assert (found.usd_per_week, found.kwh_per_week) == (1500.0, 0.0)
-    assert (
-        "1,500 USD a week: 1,000 freed GPU-hours at 1.50 USD, as asked; other work runs in them"
-        in found.basis
-    )
-    assert worth("reserved", value_freed_at=1.5).usd_per_week == 1500.0
-    # What is given back nobody else uses.
-    assert worth("rented", value_freed_at=1.5).usd_per_week == 2500.0
-
-
-@pytest.mark.parametrize(
-    ("step_s", "rentals", "usd", "says"),
-    [
-        (None, 0, 2500.0, "billed as used: no billing step is stated"),
-        (1, 400, 2500.0 - 400 * 0.5 / 3600 * 2.5, "billed by the second"),
-        (60, 0, 2500.0, "billed by the minute"),
-        # 100 rentals end a week, each half an hour before what is paid for: 50 h of 2.50.
-        (
-            3600,
-            100,
-            2375.0,
-            "1,000 GPU-hours, less 50 of steps begun, at 2.50 USD (own price), billed by the hour",
-        ),
-        (600, 120, 2475.0, "less 10 of steps begun, at 2.50 USD (own price), billed in steps of 10 min"),
-        (3600, 1e6, 0.0, "0 USD a week"),
-    ],
-)
-def test_who_rents_saves_the_price_to_the_step_that_is_billed(step_s, rentals, usd, says):
-    found = worth("on_demand", billing_step_s=step_s, rentals_per_week=rentals)
-    assert (found.ownership, found.usd_per_week) == ("rented", pytest.approx(usd))
+def test_who_rents_saves_the_price_of_the_hours():
+    found = worth("on_demand")
+    assert (found.ownership, found.usd_per_week) == ("rented", 2500.0)
     assert found.kwh_per_week is None, "the provider pays for it"
-    assert says in found.basis
-
-
-def test_rented_gpus_that_cannot_go_save_nothing():
-    assert worth("rented", returnable=False) == Worth(
-        "rented", 0.0, "Nothing is paid less: the GPUs cannot be given back."
-    )
+    assert "2,500 USD a week: 1,000 GPU-hours at 2.50 USD (own price), billed as used" in found.basis
     assert worth("rented", price=None).usd_per_week is None
 
 
@@ -110,12 +75,7 @@ def test_a_reservation_is_paid_until_its_term_ends():
     found = worth("reserved")
     assert found.usd_per_week == 0.0
     assert "0 USD until the term ends; then 6 GPUs need not be reserved again." in found.basis
-    # What can be given back before: GPUs that are free at every hour, for all 168.
-    back = worth("reserved", returnable=True)
-    assert back.usd_per_week == 6 * 168 * 2.5 == 2520
-    assert "2,520 USD a week: 6 GPUs can be given back for all hours at 2.50 USD (own price)." in back.basis
-    assert worth("reserved", returnable=True, price=None).usd_per_week is None
-    busy = worth("reserved", returnable=True, gpus_freed_at_peak=0)
+    busy = worth("reserved", gpus_freed_at_peak=0)
     assert busy.usd_per_week == 0.0
     assert "no GPU is free all week" in busy.basis
 
@@ -123,7 +83,7 @@ def test_a_reservation_is_paid_until_its_term_ends():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [({"gpus_freed_at_peak": 25}, "25 of 24"), ({"gpus_freed_at_peak": -1}, "-1 of 24"),
-     ({"value_freed_at": -1.0}, "value_freed_at -1"), ({"billing_step_s": float("nan")}, "billing_step_s nan"),
+     ({"usd_per_kwh": float("nan")}, "usd_per_kwh nan"),
      ({"idle_gpu_hours_per_week": -3.0}, "idle_gpu_hours_per_week")],
 )  # fmt: skip
 def test_figures_that_cannot_be_are_refused(wrong, says):

@@ -33,6 +33,9 @@ ROUNDING = 1e-9
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
+UNMET_PRICE = 10.0
+"""Price of one GPU-hour of demand that is not covered. [GPU h]"""
+
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class PlanProblem:
@@ -139,7 +142,7 @@ class PlanProblem:
         *,
         tiers: Sequence[str] | None = None,
         on_price: float = 1.0,
-        unmet_price: float | Sequence[float] = 10.0,
+        unmet_price: float | Sequence[float] = UNMET_PRICE,
         change_gpu_hours: float | None = None,
         change: ChangeCost | None = None,
         whole_gpus_kept: int = 0,

@@ -124,10 +124,9 @@ def opened(scenario: Scenario, base: str | None = None) -> tuple[History, Asked,
     known = history(scenario)
     asked = asked_of(known)
     able = abilities(
-        scenario.path, known.fleet.board, returnable=scenario.returnable, lead_s=scenario.node_lead_s,
-        lead_slow_s=scenario.node_lead_slow_s, ownership=scenario.ownership,
+        scenario.path, known.fleet.board, lead_s=scenario.node_lead_s, ownership=scenario.ownership
     )  # fmt: skip
-    larger = larger_of(asked) if able.substitutes and scenario.substitute else None
+    larger = larger_of(asked) if able.substitutes else None
     back = asked.back(larger)
     queue = able.queue if scenario.queue == "easy" else scenario.queue
     arena = Arena(

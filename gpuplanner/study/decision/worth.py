@@ -13,7 +13,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.types import NextPurchase, RunOut, Saving, Worth
 from gpuplanner.study.future.money import book_of, per_kwh_of, power_of, price_of
 from gpuplanner.study.past.history import History, history
-from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, day_text
+from gpuplanner.units import day_text
 
 UNKNOWN = "unknown"
 DOLLARS = "USD"
@@ -30,19 +30,15 @@ def worth_of(
     power: PowerModel | None = None,
     usd_per_kwh: float | None = None,
     price: Price | None = None,
-    billing_step_s: float | None = None,
-    rentals_per_week: float = 0.0,
-    value_freed_at: float | None = None,
     next_purchase: NextPurchase | None = None,
     idle_gpu_hours_per_week: float | None = None,
-    returnable: bool | None = None,
     pue: float | None = None,
 ) -> Worth:
     """What a saving is worth, and a sentence for each part of it.
 
     An owner saves the electricity of the hours in which GPUs are off, and has GPUs for other work; no rental price
-    is counted, unless `value_freed_at` asks for one. Who rents by the hour saves the price of the hours, to the step
-    that is billed. A reservation is paid until its term ends, whoever uses it.
+    is counted. Who rents by the hour saves the price of the hours. A reservation is paid until its term ends, whoever
+    uses it.
 
     Examples
     --------
@@ -61,30 +57,18 @@ def worth_of(
     Electricity: 105 kWh a week (1,000 GPU-hours off, 70 W idle, PUE 1.5), 10.50 USD at 0.1 USD per kWh
     The next purchase moves from 13 Nov 2027 to 2 Mar 2028: 240,000 USD for 8 GPUs.
     """
-    stated = {
-        "value_freed_at": value_freed_at, "usd_per_kwh": usd_per_kwh, "billing_step_s": billing_step_s,
-        "rentals_per_week": rentals_per_week, "idle_gpu_hours_per_week": idle_gpu_hours_per_week,
-    }  # fmt: skip
+    stated = {"usd_per_kwh": usd_per_kwh, "idle_gpu_hours_per_week": idle_gpu_hours_per_week}
     _check(gpus_freed_at_peak, fleet_gpus, stated)
     hours = max(saving.value or 0.0, 0.0)
     off = hours if idle_gpu_hours_per_week is None else idle_gpu_hours_per_week
-    # What other work runs in is not off.
-    off = 0.0 if value_freed_at is not None else off
     pue = parameter("pue").value if pue is None else pue
     kwh = electricity_kwh(power, off, pue)
     none = f"No saving is stated: {(saving.reason or 'there is none').rstrip('.')}"
     owned = _electricity(off, power, kwh, pue, usd_per_kwh)
-    rented = _rent(hours, price, billing_step_s, rentals_per_week)
-    reserved = _reservation(gpus_freed_at_peak, price, returnable)
+    rented = _rent(hours, price)
+    reserved = _reservation(gpus_freed_at_peak)
     if saving.value is None:
         owned = rented = None, none
-    elif value_freed_at is not None:
-        usd = value_freed_at * hours
-        text = f"{usd:,.0f} USD a week: {hours:,.0f} freed GPU-hours at {value_freed_at:,.2f} USD, as asked"
-        owned = usd, f"{text}; other work runs in them, so that no electricity is saved"
-        reserved = usd, f"{text}; the reservation is paid as before"
-    if returnable is False:
-        rented = 0.0, "Nothing is paid less: the GPUs cannot be given back"
     peak, upcoming = _peak(gpus_freed_at_peak, fleet_gpus), _upcoming(next_purchase)
     cases = {
         OWNED: (owned[0], _text(peak, owned[1], upcoming)),
@@ -120,8 +104,8 @@ def worth_for(
     return worth_of(
         saving, gpus_freed_at_peak=max(freed, 0), fleet_gpus=fleet_gpus, ownership=owned_as,
         power=power_of(known.fleet), usd_per_kwh=per_kwh_of(scenario, known, "USD"),
-        price=price_of(scenario, known.fleet), value_freed_at=scenario.value_freed_at,
-        idle_gpu_hours_per_week=max(off, 0.0), returnable=scenario.returnable, pue=scenario.pue or None,
+        price=price_of(scenario, known.fleet),
+        idle_gpu_hours_per_week=max(off, 0.0), pue=scenario.pue or None,
         next_purchase=None if run_out is None else _purchase(scenario, known, run_out),
     )  # fmt: skip
 
@@ -130,7 +114,7 @@ def powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> float:
     """GPU-hours of a saving in which GPUs draw no power: all where nodes are switched or returned and stay idle."""
     able = scenario.abilities(history(scenario).fleet.board)
     stops = able.switches_nodes or able.returns == RETURNED
-    return saved_gpu_hours if stops and scenario.value_freed_at is None else 0.0
+    return saved_gpu_hours if stops else 0.0
 
 
 def _purchase(scenario: Scenario, known: History, run_out: RunOut) -> NextPurchase:
@@ -175,39 +159,21 @@ def _electricity(
     return kwh * usd_per_kwh, f"{energy}, {kwh * usd_per_kwh:,.2f} USD at {usd_per_kwh:g} USD per kWh"
 
 
-def _rent(hours: float, price: Price | None, step_s: float | None, rentals: float) -> Amount:
+def _rent(hours: float, price: Price | None) -> Amount:
     if price is None:
         return None, f"{hours:,.0f} GPU-hours a week less are rented; their price is not stated"
-    # Paid for although nobody uses it: half a step for each rental that ends.
-    lost = min(rentals * (step_s or 0.0) / 2 / SECONDS_PER_HOUR, hours)
-    amount = (hours - lost) * price.value
-    less = f", less {lost:,.0f} of steps begun," if lost >= 0.5 else ""
-    text = f"{amount:,.0f} {price.currency} a week: {hours:,.0f} GPU-hours{less} at {_priced(price)}, {_billed(step_s)}"
-    return _dollars(amount, price), text
-
-
-def _billed(step_s: float | None) -> str:
-    if step_s is None:
-        return "billed as used: no billing step is stated"
-    unit = {SECONDS_PER_MINUTE: "minute", SECONDS_PER_HOUR: "hour"}.get(step_s, "second")
-    if unit == "second" and step_s > 1:
-        return f"billed in steps of {step_s / SECONDS_PER_MINUTE:g} min"
-    return f"billed by the {unit}"
-
-
-def _reservation(freed: int, price: Price | None, returnable: bool | None) -> Amount:
-    gpus = f"{freed:,} GPU{'' if freed == 1 else 's'}"
-    if not freed:
-        return 0.0, "Nothing is paid less: no GPU is free all week"
-    if not returnable:
-        return 0.0, f"0 USD until the term ends; then {gpus} need not be reserved again"
-    if price is None:
-        return None, f"{gpus} can be given back; their price is not stated"
-    amount = freed * HOURS_PER_WEEK * price.value
+    amount = hours * price.value
     text = (
-        f"{amount:,.0f} {price.currency} a week: {gpus} can be given back for all hours at {_priced(price)}"
+        f"{amount:,.0f} {price.currency} a week: {hours:,.0f} GPU-hours at {_priced(price)}, billed as used"
     )
     return _dollars(amount, price), text
+
+
+def _reservation(freed: int) -> Amount:
+    if not freed:
+        return 0.0, "Nothing is paid less: no GPU is free all week"
+    gpus = f"{freed:,} GPU{'' if freed == 1 else 's'}"
+    return 0.0, f"0 USD until the term ends; then {gpus} need not be reserved again"
 
 
 def _peak(freed: int, fleet: int) -> str:

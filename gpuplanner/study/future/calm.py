@@ -12,12 +12,12 @@ from gpuplanner.export.changes import held_by, layout_changes_of
 from gpuplanner.export.states import checked_plan
 from gpuplanner.metrics import measure
 from gpuplanner.plain import rounded
+from gpuplanner.planner.contract.problem import UNMET_PRICE
 from gpuplanner.planner.numbered.assign import layouts_before
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.types import DECIMALS
 from gpuplanner.study.future.drains import played_weeks
-from gpuplanner.study.future.outlook import as_traced
 from gpuplanner.study.future.plans import Planned, planned_calendar, planned_for
 from gpuplanner.units import SECONDS_PER_HOUR, counted
 
@@ -150,7 +150,7 @@ def play(scenario: Scenario, planned: Planned) -> Played:
         shares = {name: problem.board.share(name) for name in run.outcomes["profile"].unique()}
         size = pl.col("gpus") * pl.col("profile").replace_strict(shares, return_dtype=pl.Float64)
         waited = float(run.outcomes.select((wait_s.clip(0.0) * size).sum()).item() or 0.0) / SECONDS_PER_HOUR
-        cost = problem.on_price * on + parked_price * (installed - on) + scenario.unmet_price * waited
+        cost = problem.on_price * on + parked_price * (installed - on) + UNMET_PRICE * waited
         weeks.append((cost, on, waited))
     cost, on, waited = np.mean(weeks, axis=0).tolist()
     return Played(cost, on, waited, len(weeks))
@@ -167,7 +167,7 @@ def calm_and_free(scenario: Scenario, planned: Planned) -> tuple[PlanChoice, ...
 @stage
 def plan_choices(scenario: Scenario) -> tuple[PlanChoice, ...]:
     """The plan of a study, with the free one beside it; see :func:`calm_and_free`."""
-    return calm_and_free(as_traced(scenario), planned_calendar(scenario))
+    return calm_and_free(scenario, planned_calendar(scenario))
 
 
 def choice_table(found: Sequence[PlanChoice]) -> pl.DataFrame:

@@ -21,6 +21,9 @@ from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 REHEARSALS = 8
 """Weeks that changes are rehearsed on."""
 
+RESERVE_HOURS = 168.0
+"""How long before a planned change the scheduler keeps jobs away that would run past it. [h]"""
+
 
 def open_windows(scenario: Scenario, board: GpuModel) -> list[tuple[int, int]] | None:
     """Windows for changes as minutes of the day and minutes that they last; None without any."""
@@ -46,11 +49,11 @@ def drain_of(scenario: Scenario, change: ChangeCost) -> Drain:
 
     Examples
     --------
-    >>> for scenario in (Scenario(), Scenario(path="nvml", drain_limit_minutes=20)):
+    >>> for scenario in (Scenario(), Scenario(path="nvml")):
     ...     drain = drain_of(scenario, scenario.change("H100-80GB-SXM5"))
     ...     print(drain.scope, drain.limit_s)
     node 3600.0
-    gpu 1200.0
+    gpu 3600.0
     """
     limit_s = change.drain_s.high
     if change.board is not None:
@@ -58,7 +61,7 @@ def drain_of(scenario: Scenario, change: ChangeCost) -> Drain:
             limit_s = min(limit_s, minutes * SECONDS_PER_MINUTE - change.longest_s)
     return Drain(
         scope=EMPTIED.get(scenario.path, "gpu"),
-        ahead_s=scenario.reserve_hours * SECONDS_PER_HOUR,
+        ahead_s=RESERVE_HOURS * SECONDS_PER_HOUR,
         limit_s=limit_s,
         before_change=True,
     )
@@ -101,7 +104,7 @@ def played_weeks(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanPro
         raise ScenarioError(text)
     calendar, past = numbered_calendar(layout_plan, problem), past_jobs(known)
     fleet = Fleet(problem.board, len(problem.node_names), problem.gpus_per_node)
-    rules = Rules(scenario.queue, scenario.substitute, change=problem.change, drain=drain)
+    rules = Rules(scenario.queue, change=problem.change, drain=drain)
     until_s = problem.n_slots * problem.slot_hours * SECONDS_PER_HOUR
     for number in range(min(scenario.replications, REHEARSALS)):
         jobs = workload(replicate(scenario, known, past, number), "rightsized")

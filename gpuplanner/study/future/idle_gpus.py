@@ -46,9 +46,6 @@ def idle_gpus(scenario: Scenario, fleet: PlannedFleet) -> IdleGpus:
     >>> print(idle_gpus(Scenario(path="autoscaler"), history(Scenario()).fleet))
     IdleGpus(parked_price=None, basis='autoscaler stops nodes that are not needed')
     """
-    if scenario.parked_price is not None:
-        given = scenario.parked_price
-        return IdleGpus(None if isinstance(given, str) else given, "as stated")
     if scenario.path in GOES:
         return IdleGpus(None, f"{scenario.path} stops nodes that are not needed")
     if _rented(fleet):

@@ -45,11 +45,6 @@ class Outlook:
         return self.result.forecast if self.by_tenant is None else self.by_tenant
 
 
-def as_traced(scenario: Scenario) -> Scenario:
-    """The scenario with requests as in the trace: no other view depends on how many people ask for too much."""
-    return scenario.but(over_request_share=None)
-
-
 @stage
 def demands(scenario: Scenario) -> dict[str, pl.DataFrame]:
     """Demand of each view over the recent past, as if nobody had queued."""
@@ -128,7 +123,6 @@ def _known(jobs: pl.DataFrame, past: History, slot_hours: float) -> RunOff:
 @shelved_forecast
 def tenants(scenario: Scenario) -> ForecastResult:
     """Forecast of every tenant and profile in the right-sized view."""
-    scenario = as_traced(scenario)
     past = history(scenario)
     jobs = past.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
     known = _known(jobs, past, scenario.slot_hours)
@@ -157,9 +151,9 @@ def _of_view(table: pl.DataFrame, view: str) -> pl.DataFrame:
 
 
 OUTLOOKS = {
-    "whole": Stage(lambda scenario: _outlook(as_traced(scenario), "whole")),
+    "whole": Stage(lambda scenario: _outlook(scenario, "whole")),
     "requested": Stage(lambda scenario: _outlook(scenario, "requested")),
-    "rightsized": Stage(lambda scenario: _outlook(as_traced(scenario), "rightsized")),
+    "rightsized": Stage(lambda scenario: _outlook(scenario, "rightsized")),
 }
 
 
@@ -220,7 +214,7 @@ def tomorrow(scenario: Scenario) -> Tomorrow:
     >>> f"{found.at:%H:%M}", 0 < found.running < found.gpus
     ('12:00', True)
     """
-    past = history(as_traced(scenario))
+    past = history(scenario)
     known = run_off(past.views["whole"], start=past.recent, slot_hours=scenario.slot_hours, total=POOL)
     day = past.plan_start.astimezone(ZoneInfo(scenario.tz)) + timedelta(days=1)
     noon = day.replace(hour=12, minute=0)
@@ -250,7 +244,7 @@ def paths_of(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[str]
 @stage
 def largest_gang(scenario: Scenario) -> int:
     """Whole GPUs that the largest recent job asked for at once: fewer must never be on when it may come."""
-    known = history(as_traced(scenario))
+    known = history(scenario)
     recent = known.views["rightsized"].filter(
         (pl.col("profile") == WHOLE_GPU) & (pl.col("submit_time") >= known.recent)
     )

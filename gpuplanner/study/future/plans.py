@@ -28,7 +28,7 @@ from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.cache import stage
 from gpuplanner.study.future.drains import open_windows
 from gpuplanner.study.future.idle_gpus import idle_gpus
-from gpuplanner.study.future.outlook import OUTLOOKS, as_traced, at_quantile, largest_gang
+from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, largest_gang
 from gpuplanner.study.past.history import history
 from gpuplanner.study.tenants.quotas import planned_quotas, rules_of
 from gpuplanner.units import SECONDS_PER_HOUR
@@ -103,10 +103,8 @@ def problem_of(
         profiles,
         demand,
         tiers=_tiers(known.jobs, list(tenants)),
-        unmet_price=scenario.unmet_price,
         change=scenario.change(fleet.board),
         prices=prices,
-        whole_gpus_kept=min(scenario.whole_gpus_kept, fleet.gpus),
         # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
         initial=fleet.layouts,
         nodes=fleet.node_names,
@@ -114,8 +112,6 @@ def problem_of(
             whole_nodes_kept=min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size),
             switches_per_day=scenario.switches_per_day,
             change_slots=change_slots(scenario, fleet.board, start or known.plan_start),
-            node_changes_per_day=scenario.node_changes_per_day,
-            most_changes=scenario.most_changes,
         ),
     )
 
@@ -218,7 +214,7 @@ def change_slots(scenario: Scenario, board: GpuModel, start: datetime) -> tuple[
 @stage
 def planned_calendar(scenario: Scenario) -> Planned:
     """Layouts over time for the right-sized demand of the forecast."""
-    return plan_view(as_traced(scenario), "rightsized")
+    return plan_view(scenario, "rightsized")
 
 
 def with_room_for_gangs(demand: np.ndarray, profiles: Sequence[str], gang: int) -> np.ndarray:

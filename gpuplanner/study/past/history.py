@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -12,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.catalog import board_names, whole_board_names
-from gpuplanner.demand import demand_series, impute_run_times, pool
+from gpuplanner.demand import impute_run_times
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import GpuModel
 from gpuplanner.inbox import Dataset, open_dataset
@@ -22,6 +21,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU, Jobs
 from gpuplanner.sizing import keep_requests, resolve_requests, rightsize
 from gpuplanner.sizing.classes import class_by_shape, classify
+from gpuplanner.sizing.right_profiles import HEADROOM
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.cache import stage
 from gpuplanner.study.past.fleet import PlannedFleet, planned_fleet
@@ -161,14 +161,14 @@ def history(scenario: Scenario) -> History:
     begin, end = _window(scenario, trace)
     plan_start = _next_hour(end)
     fleet = planned_fleet(scenario, trace, begin, end)
-    known = fleet.jobs_of(_of_workload(_as_known(trace.jobs, plan_start), scenario))
+    known = fleet.jobs_of(_as_known(trace.jobs, plan_start).filter(pl.col("gpus") > 0))
     jobs = impute_run_times(known, plan_start, seed=scenario.seed)
     if jobs.is_empty():
         text = message(
             f"scenario, data {scenario.data!r}",
-            f"jobs of workload {scenario.workload!r} before {end:%Y-%m-%d}",
+            f"jobs with GPUs before {end:%Y-%m-%d}",
             "none",
-            "Choose another month or workload.",
+            "Choose another month.",
         )
         raise ScenarioError(text)
     named = class_by_shape(
@@ -180,14 +180,11 @@ def history(scenario: Scenario) -> History:
             jobs.with_columns(named["job_class"]),
             fleet.board,
             samples=trace.samples,
-            headroom=scenario.headroom,
         )
     else:
         sizes = keep_requests(jobs, fleet.board)
     views = _views(jobs, sizes, scenario, fleet.board)
     recent = max(_floor_hour(begin_of(trace)), plan_start - timedelta(days=scenario.history_days))
-    if scenario.workload == "fractional" and scenario.nodes == 0:
-        fleet = _of_small_jobs(fleet, views["whole"], recent, plan_start)
     return History(
         trace=trace,
         jobs=jobs,
@@ -266,13 +263,6 @@ def _as_known(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
     )
 
 
-def _of_workload(jobs: pl.DataFrame, scenario: Scenario) -> pl.DataFrame:
-    holds = jobs.filter(pl.col("gpus") > 0)
-    if scenario.workload == "fractional":
-        return holds.filter((pl.col("gpus") < 1) | pl.col("profile_requested").is_not_null())
-    return holds
-
-
 def _views(
     jobs: pl.DataFrame, sizes: pl.DataFrame, scenario: Scenario, board: GpuModel
 ) -> dict[str, pl.DataFrame]:
@@ -282,11 +272,10 @@ def _views(
         pl.when(pl.col("evidence") == "telemetry")
         .then("sms_needed")
         .when(pl.col("evidence") == "job statistics")
-        .then(pl.col("sms_needed") / (1 + scenario.headroom))
+        .then(pl.col("sms_needed") / (1 + HEADROOM))
     )
     needed = sizes.select("profile_needed", needed_instances="instances", sms=used)
     asked = pl.concat([resolve_requests(jobs, board), needed], how="horizontal")
-    asked = _with_over_requests(asked, scenario)
     return {
         "whole": asked.with_columns(
             profile=pl.lit(WHOLE_GPU),
@@ -298,32 +287,6 @@ def _views(
             profile="profile_needed", instances="needed_instances", sms_needed="sms"
         ),
     }
-
-
-def _with_over_requests(asked: pl.DataFrame, scenario: Scenario) -> pl.DataFrame:
-    """Let the given share of the jobs that can shrink keep their request; the others ask for their need."""
-    if scenario.over_request_share is None:
-        return asked
-    draw = np.random.default_rng(scenario.seed).random(asked.height)
-    asks_its_need = pl.lit(pl.Series(draw >= scenario.over_request_share))
-    return asked.with_columns(
-        profile=pl.when(asks_its_need).then("profile_needed").otherwise("profile"),
-        instances=pl.when(asks_its_need).then("needed_instances").otherwise("instances"),
-    )
-
-
-def _of_small_jobs(
-    fleet: PlannedFleet, whole: pl.DataFrame, recent: datetime, plan_start: datetime
-) -> PlannedFleet:
-    """The part of the fleet that the small jobs held when they held most, each on a GPU of its own."""
-    held = pool(demand_series(whole, start=recent, end=plan_start, clock="held"))
-    peak = max(held["y"].to_list(), default=0.0)
-    gpus = math.ceil(max(peak, *whole["instances"].drop_nulls(), 1))
-    note = f"the highest hour held {peak:.0f} whole GPUs"
-    return replace(
-        fleet, gpus=gpus, nodes=1, gpus_per_node=gpus, node_size=min(fleet.node_size, gpus),
-        node_names=None, note=note, layouts={WHOLE_GPU: gpus},
-    )  # fmt: skip
 
 
 def _floor_hour(time: datetime) -> datetime:

@@ -20,7 +20,7 @@ from gpuplanner.planner.rolling.online import Accept
 from gpuplanner.planner.rolling.worthwhile import Verdict, standing_plan
 from gpuplanner.scenario import Scenario
 from gpuplanner.sizing import asked_and_used, peak_trends
-from gpuplanner.study.future.outlook import as_traced, largest_gang
+from gpuplanner.study.future.outlook import largest_gang
 from gpuplanner.study.future.plans import Planned, planned_for, problem_of, with_room_for_gangs
 from gpuplanner.study.past.history import History, history
 from gpuplanner.study.recurring.nodes_seen import nodes_seen
@@ -111,7 +111,7 @@ def look(scenario: Scenario, every: int, earlier: Mapping[str, PastAdvice] | Non
     differs until then is weighed. ``earlier`` are plans of looks before, by when they were made; of those whose hours
     are over it says what came.
     """
-    known = history(as_traced(scenario))
+    known = history(scenario)
     jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.slot_hours)
     frozen = _frozen(scenario)
     origin = (known.plan_start - known.recent) // slot
@@ -169,9 +169,7 @@ def _outgrown(known: History, scenario: Scenario) -> pl.DataFrame:
     if known.trace.samples is None or running.is_empty() or scenario.smallest_group:
         return pl.DataFrame(schema=JOB_COLUMNS)
     samples = known.trace.samples.filter(pl.col("job_id").is_in(running["job_id"].implode()))
-    asked = asked_and_used(
-        running, {None: known.fleet.board.name}, samples=samples, headroom=scenario.headroom
-    )
+    asked = asked_and_used(running, {None: known.fleet.board.name}, samples=samples)
     found = peak_trends(asked, samples, known.plan_start)
     return found.filter("running", pl.col("next_profile").is_not_null()).select(JOB_COLUMNS)
 
@@ -233,7 +231,7 @@ def replay(
     """
     # The first look knows as many days as each one after it.
     scenario = scenario.but(history_days=scenario.history_days + days)
-    known = history(as_traced(scenario))
+    known = history(scenario)
     jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.slot_hours)
     end = (known.plan_start - known.recent) // slot
     span = round(24 * days / scenario.slot_hours)

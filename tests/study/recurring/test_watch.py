@@ -48,9 +48,9 @@ def test_a_look_writes_a_pack_and_a_second_one_finds_nothing_new(idle, command, 
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_no_pack_below_the_price_of_the_change(idle, command, tmp_path):
-    dear = (*QUICK, "--set", "change_gpu_hours=900", "--set", "unmet_price=1000")
-    code, told, _ = command("watch", idle, "--once", "-o", str(tmp_path / "watch"), *dear)
+def test_a_full_fleet_gets_no_pack(command, tmp_path):
+    full = SmallFleet(2, weeks=4, nodes=1, load=2.0, sizes={1: 1.0}).write(tmp_path / "trace")
+    code, told, _ = command("watch", str(full), "--once", "-o", str(tmp_path / "watch"), *QUICK)
     assert code == 0
     assert "the fleet stays as it is" in told
     assert not (tmp_path / "watch/pack").exists()
