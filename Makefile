@@ -42,7 +42,7 @@ test-slurm: $(VENV)/.dev  ## written files and scripts on real daemons of Slurm 
 	$(BIN)/python -m pytest -q -m slurm tests/export/real
 
 replay-slurm: $(VENV)/.dev  ## a day of jobs through a real controller, beside what the engine says; about a quarter of an hour
-	$(BIN)/python -m tests.export.real.replay_slurm $(REPLAY)
+	$(BIN)/python benchmarks/replay_slurm/replay_slurm.py $(REPLAY)
 
 test-crds: $(VENV)/.dev  ## custom resources against the published schemas and rules of their controllers
 	$(BIN)/python -m pytest -q -m crds tests/export

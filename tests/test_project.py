@@ -120,7 +120,7 @@ def test_make_bench_installs_what_the_benchmarks_import(root):
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             imported |= {name.partition(".")[0] for name in names}
     folders = (root / "benchmarks", root / "data")
-    ours = {"gpuplanner", *(path.stem for folder in folders for path in folder.iterdir())}
+    ours = {"gpuplanner", "tests", *(path.stem for folder in folders for path in folder.iterdir())}
     peers = imported - ours - set(sys.stdlib_module_names)
     extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     # pandas comes with statsforecast.

@@ -8,6 +8,7 @@ from datetime import timedelta
 import numpy as np
 import polars as pl
 import pytest
+from many_looks import many_looks
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.inbox import add, open_dataset
@@ -17,7 +18,6 @@ from gpuplanner.planner.rolling.worthwhile import standing_plan
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.recurring.watch import look, replay
 from tests.planner.conftest import make_problem
-from tests.study.recurring.many_looks import many_looks
 from tests.study.recurring.small_fleets import SmallFleet
 
 QUICK = ("--set", "horizon_slots=24", "--set", "work_limit=40")

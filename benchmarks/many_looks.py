@@ -1,6 +1,6 @@
 """Memory and CPU seconds of one watch over many looks, and of one look at a large fleet.
 
-``python -m tests.study.recurring.many_looks`` looks 1,000 times, every six hours of data, at eight GPUs of which the
+``python benchmarks/many_looks.py`` looks 1,000 times, every six hours of data, at eight GPUs of which the
 last four weeks are on record; the same process goes on, as a watch does, and plans of earlier looks are judged.
 ``--gpus 1000`` looks once at a fleet of that size instead, in a process of its own.
 """
@@ -22,6 +22,9 @@ import polars as pl
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.recurring.watch import look
 from gpuplanner.study.recurring.watched import advice_of, keep, state_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from tests.study.recurring.small_fleets import SmallFleet
 
 ON_RECORD = 28

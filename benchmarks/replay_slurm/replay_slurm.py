@@ -1,7 +1,7 @@
 """A day of jobs through a real Slurm controller under the power-saving block of a pack, beside what the engine says.
 
-``python -m tests.export.real.replay_slurm`` plays one day in about a quarter of an hour and writes a line of the table
-in ``docs/equal_service.md``; see ``--help``. One slurmctld and a slurmd a machine run under the one clock that
+``python benchmarks/replay_slurm/replay_slurm.py`` plays one day in about a quarter of an hour and writes a line of the
+table in ``docs/equal_service.md``; see ``--help``. One slurmctld and a slurmd a machine run under the one clock that
 libfaketime gives them, 120 times as fast as it is, so that every setting of Slurm keeps its real value; jobs sleep,
 and machines come and go by the pack's own programs. Needs Debian's slurm-wlm, munge and faketime.
 """
@@ -24,8 +24,16 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from tests.export.real import slurm_cluster
-from tests.export.real.slurm_cluster import SlurmCluster, clock, found_by_nvml, missing, until
+from tests.export.real.slurm_cluster import (
+    SlurmCluster,
+    clock,
+    found_by_nvml,
+    missing,
+    until,
+)
 
 BOARD, PRODUCT, TYPE = "H100-80GB-SXM5", "NVIDIA H100 80GB HBM3", "nvidia_h100_80gb_hbm3"
 GPUS = 8
@@ -300,8 +308,7 @@ def main() -> int:
             "-f",
             f"@2026-03-02 00:00:00 x{given.speed:g}",
             sys.executable,
-            "-m",
-            __spec__.name,
+            __file__,
         ]
         with (folder / "play.log").open("wb") as log:
             done = subprocess.run(
