@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from hypothesis import settings
 
@@ -20,6 +19,7 @@ from gpuplanner.cli.app import main
 from gpuplanner.scenario import Scenario
 from gpuplanner.solving.effort import Budget
 from gpuplanner.study import Study, evaluate
+from tests.examples import QUICK_EXAMPLES
 
 ROOT = Path(__file__).resolve().parent.parent
 # The generator of the sample, and programs that fit and score models, are no part of the package.
@@ -35,7 +35,7 @@ os.environ["GPUPLANNER_BROWSER"] = ""  # pages are printed where that is what is
 
 
 # Everybody sees the same examples, however slow the machine; "explore" draws new ones (make test-long).
-settings.register_profile("same", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("same", deadline=None, derandomize=True, max_examples=QUICK_EXAMPLES)
 settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
@@ -118,26 +118,6 @@ def report(quick: Scenario, tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (shared / "report").exists():
             write_report(quick, shared / "report")
     return shared / "report"
-
-
-def _most_held(places: pl.DataFrame) -> dict[tuple[str, int], int]:
-    """Most GPUs of each (type, node) held at once, by going through all starts and ends; ends come first."""
-    held: dict[tuple[str, int], int] = {}
-    most: dict[tuple[str, int], int] = {}
-    rows = places.select("gpu_type", "node", "gpus", "start_s", "end_s").rows()
-    changes = [(start, 1, kind, node, gpus) for kind, node, gpus, start, _ in rows]
-    changes += [(end, 0, kind, node, -gpus) for kind, node, gpus, _, end in rows]
-    for _, _, kind, node, gpus in sorted(changes):
-        held[kind, node] = held.get((kind, node), 0) + gpus
-        most[kind, node] = max(most.get((kind, node), 0), held[kind, node])
-    assert not any(held.values())
-    return most
-
-
-@pytest.fixture(scope="session")
-def most_held() -> Callable[[pl.DataFrame], dict[tuple[str, int], int]]:
-    """Most GPUs of each node held at once."""
-    return _most_held
 
 
 @pytest.fixture
