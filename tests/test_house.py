@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
 import re
 from collections import defaultdict
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import gpuplanner
-from gpuplanner.scenario import Scenario
 
 pytestmark = pytest.mark.lint
 
@@ -131,54 +129,3 @@ def test_files_that_the_map_names_are_there(root, page):
     named_files = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|csv|md)|[a-z_]+\.csv|scenario\.py)`", text)
     homes = (root, PACKAGE, PACKAGE / "catalog" / "facts")
     assert [name for name in named_files if not any((home / name).is_file() for home in homes)] == []
-
-
-def fields_of_their_own(trees: dict[Path, ast.Module]) -> set[str]:
-    """Fields of a scenario that no other class has: their names, but for plain words, mean the field everywhere."""
-    known = {field.name for field in dataclasses.fields(Scenario)} - {"month"}
-    for path, tree in trees.items():
-        if path != PACKAGE / "scenario.py":
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef):
-                    known -= {name for each in node.body for name in named(each)}
-    return known
-
-
-def test_a_scenario_field_is_named_outside_its_row_only_where_it_is_used(trees):
-    own = fields_of_their_own(trees)
-    assert {"wait_minutes", "price_usd_per_kwh", "gpu_mtbf_hours"} <= own
-    listed = defaultdict(set)
-    for path, tree in trees.items():
-        if path == PACKAGE / "scenario.py":
-            continue
-        asked = [
-            node.args for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("takes", "of_row")
-        ]  # fmt: skip
-        options = {id(each) for arguments in asked for each in arguments}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and node.value in own and id(node) not in options:
-                listed[path.relative_to(PACKAGE).as_posix()].add(node.value)
-    # What a control shows first is asked of the catalogue, and a fact has the name of a field.
-    used = {"widgets/whatif.py": {"price_usd_per_kwh"}, "hardware/abilities.py": {"node_lead_s"}}
-    assert dict(listed) == used, "read it where it is used; its row says all else"
-
-
-def _stated(tree: ast.AST) -> set[object]:
-    """Constants, and names of arguments."""
-    values = {each.value for each in ast.walk(tree) if isinstance(each, ast.Constant)}
-    return values | {each.arg for each in ast.walk(tree) if isinstance(each, ast.keyword | ast.arg)}
-
-
-@pytest.mark.parametrize(
-    ("field", "files"),
-    # A plan's problem calls the price of a parked GPU as the scenario does: program, check and files say it too.
-    [("wait_minutes", 6), ("wait_quantile", 6), ("parked_price", 9), ("price_usd_per_kwh", 6)],
-)
-def test_a_field_walks_through_few_files(trees, field, files):
-    there = [
-        path.relative_to(PACKAGE).as_posix()
-        for path, tree in trees.items()
-        if field in path.read_text("utf-8") and field in words(tree) | _stated(tree)
-    ]
-    assert len(there) <= files, there

@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.intervals import slot_count, slot_sums, slot_ticks, ticks
+from gpuplanner.intervals import slot_count, slot_sums
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
 SPANS = st.lists(
@@ -34,18 +33,6 @@ def test_sums_equal_a_count_of_every_tick(spans, slot, slots):
     np.testing.assert_allclose(fractions, expected / 7, atol=1e-12)
 
 
-def test_ticks_count_microseconds_in_any_zone_and_unit():
-    cet = timezone(timedelta(hours=1))
-    times = pl.Series([MONDAY + timedelta(seconds=1)])
-    assert ticks(times, MONDAY.astimezone(cet)).tolist() == [1_000_000]
-    assert ticks(times.dt.cast_time_unit("ms"), MONDAY).tolist() == [1_000_000]
-
-
-@pytest.mark.parametrize(("hours", "expected"), [(1.0, 48), (0.25, 192), (24.0, 2), (48, 1)])
-def test_grid_has_whole_slots(hours, expected):
-    assert slot_count(MONDAY, MONDAY + timedelta(days=2), hours, where="demand") == expected
-
-
 @pytest.mark.parametrize(
     ("start", "end"),
     [
@@ -65,9 +52,3 @@ def test_zones_with_odd_offsets_have_a_grid():
     india = timezone(timedelta(hours=5, minutes=30))
     midnight = datetime(2026, 2, 1, tzinfo=india)
     assert slot_count(midnight, midnight + timedelta(days=28), 1.0, where="demand") == 672
-
-
-@pytest.mark.parametrize("hours", [0, -1, 5, 36, 1 / 7000])
-def test_slots_that_do_not_fit_a_day_are_refused(hours):
-    with pytest.raises(SchemaError, match="slot_hours"):
-        slot_ticks(hours, where="demand")

@@ -122,15 +122,6 @@ def test_watch_keeps_to_names_that_are_free(command, dataset, tmp_path):
     assert (tmp_path / "watch.html").read_text() == MINE
 
 
-def test_a_chart_is_replaced_where_that_is_said_and_then_again(command, dataset, tmp_path):
-    place = tmp_path / "quality.svg"
-    place.write_text(MINE)
-    for more in (("--overwrite",), ()):
-        code, _, err = command("describe", str(dataset), "--chart", str(place), *more)
-        assert code == 0, err
-    assert place.read_text().startswith("<svg")
-
-
 def test_exports_of_a_notebook_stop_there_too(dataset, tmp_path):
     view = View(page.section("Jobs", page.note("None.")), made(MIXED, TWO_BOARDS).jobs)
     for ending in ("html", "csv", "parquet"):

@@ -119,21 +119,6 @@ def test_names_are_found_where_they_stand_as_words(texts: list[str], names: list
     assert rows_that_name(table, names, but=["kept"]) == ({"text": expected} if expected else {})
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["--pseudonyms", "user"], 2, "go together"),
-        (["--pseudonyms", "usr", "--key-file", "names.key"], 3, "'usr'"),
-        (["--pseudonyms", "user", "--key-file", "none.key"], 3, "new-key"),
-    ],
-)
-def test_what_cannot_be_done_is_said(monkeypatch, capsys, tmp_path, dump, key_file, words, code, said):
-    monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, "ingest", "slurm", dump, "--tz", "UTC", "-o", tmp_path / "out", *words) == code
-    assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_key_is_never_overwritten(monkeypatch, capsys, tmp_path):
     path = tmp_path / "names.key"
     assert run(monkeypatch, "new-key", path) == 0

@@ -6,7 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gpuplanner.errors import WorkerError
@@ -30,10 +29,6 @@ def slow_square(number: int, mark: str) -> int:
 def deadly(number: int) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     return number
-
-
-def drawn_sum(seed: int) -> bytes:
-    return np.random.default_rng(seed).random(1000).cumsum().tobytes()
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +62,6 @@ def test_a_task_that_kills_every_process_is_given_up():
         list(in_turn(deadly, [(1,), (2,)], workers=2))
 
 
-@pytest.mark.long
-def test_who_stops_asking_ends_the_rest(tmp_path):
-    answers = in_turn(drawn_sum, [(seed,) for seed in range(50)], workers=2)
-    number, first = next(answers)
-    answers.close()
-    assert first == drawn_sum(number)
-
-
 @pytest.fixture
 def fleet_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path / "cache"))
@@ -106,17 +93,6 @@ def test_a_killed_dask_worker_changes_nothing(cluster, tmp_path):
     found = dict(in_turn(slow_square, tasks, workers=cluster.scheduler_address))
     assert (tmp_path / "killed").exists()
     assert found == {number: number * number for number in range(6)}
-
-
-@pytest.mark.long
-def test_a_scheduler_that_is_not_there_is_said(cluster):
-    import dask
-
-    with (
-        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
-        pytest.raises(WorkerError, match="tcp"),
-    ):
-        list(in_turn(pow, [(2, 3)], workers="tcp://127.0.0.1:9"))
 
 
 def test_files_that_two_processes_read_are_those_that_one_reads(tmp_path):

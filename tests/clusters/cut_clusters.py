@@ -86,13 +86,6 @@ def kubernetes_cut(seed: int, *, with_nodes: bool = True) -> Cluster:
     )
 
 
-def all_cut() -> list[Cluster]:
-    """Three seeds each, those of Kubernetes with and without the list of nodes."""
-    seeds = (1, 2, 3)
-    found = [slurm_cut(seed) for seed in seeds]
-    return found + [kubernetes_cut(seed, with_nodes=listed) for seed in seeds for listed in (True, False)]
-
-
 def _with_causes(jobs: Sequence[Job], random: Random) -> list[Job]:
     """Some jobs hang on the one before of the same person, some are for the evening, some are given up."""
     found: list[Job] = []
