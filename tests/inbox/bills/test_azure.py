@@ -93,11 +93,3 @@ def test_amortised_cost_parts_used_from_unused_hours(file: File):
 def test_actual_and_amortised_cost_together_are_refused(file: File):
     with pytest.raises(TraceFormatError, match="actual or of amortised cost"):
         read_azure([file(details(ACTUAL[3:4] + AMORTISED))])
-
-
-def test_a_day_or_a_kind_that_is_none_rejects_its_line(file: File):
-    wrong = [{**ACTUAL[0], "Date": "31/12/2025"}, {**ACTUAL[0], "ChargeType": "Gift"}, ACTUAL[0]]
-    found = read_azure([file(details(wrong))])
-    assert found.table.height == 1
-    assert "not a day" in found.rejects["reason"][0]
-    assert "ChargeType: not one of" in found.rejects["reason"][1]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import detect
 from gpuplanner.inbox.bills.cur import COLUMN_MAP, cur2_name, read_cur
 
@@ -133,30 +132,3 @@ def test_covered_usage_without_its_effective_cost_is_reported(file: File, legacy
     reading = read_cur([file(report([line], legacy=legacy))])
     assert reading.summary()["EffectiveCost_USD"] == "7"
     assert "covered usage without its effective cost" in reading.quality["check"].to_list()
-
-
-def test_an_unknown_type_of_line_is_rejected_not_guessed(file: File, legacy: bool):
-    reading = read_cur([file(report([*LINES[:1], {"type": "Mystery", "cost": "5"}], legacy=legacy))])
-    (reason,) = reading.rejects["reason"]
-    assert reason.startswith("LineItemType: not one of Usage, DiscountedUsage")
-    assert reading.summary()["BilledCost_USD"] == "550.4"
-
-
-def test_tags_of_cur2_that_are_no_object_reject_their_line(file: File):
-    text = report(LINES[:2], legacy=False).replace(
-        '"{""user_team"": ""vision"", ""aws:createdBy"": ""root""}"', "x", 1
-    )
-    reading = read_cur([file(text)])
-    assert reading.rejects["reason"].to_list() == ["Tags: not pairs of a name and a text, each name once"]
-
-
-def test_a_report_without_costs_is_refused(file: File, legacy: bool):
-    name = "lineItem/UnblendedCost" if legacy else "line_item_unblended_cost"
-    with pytest.raises(TraceFormatError, match=f"columns '{name}' of cur"):
-        read_cur([file(report(LINES, legacy=legacy).replace(name, "other"))])
-
-
-def test_two_kinds_of_report_are_not_mixed(file: File):
-    paths = [file(report(LINES, legacy=each), f"{each}.csv") for each in (True, False)]
-    with pytest.raises(TraceFormatError):
-        read_cur(paths)

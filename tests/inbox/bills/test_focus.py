@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import detect
 from gpuplanner.inbox.bills.charges import tidy_tags
 from gpuplanner.inbox.bills.focus import read_focus
@@ -161,16 +160,11 @@ def test_times_instance_types_and_tags_are_read_as_they_stand(file: File):
     ("change", "reason"),
     [
         ({"BillingCurrency": "usd"}, "currency: not three capital letters"),
-        ({"BillingCurrency": ""}, "BillingCurrency: missing"),
         ({"BilledCost": "1,5"}, "BilledCost: not a number"),
-        ({"BilledCost": "1e13"}, "BilledCost: above 1e+12"),
-        ({"BilledCost": "NaN"}, "BilledCost: not a number"),
         ({"BilledCost": ""}, "BilledCost: missing"),
         ({"ChargeCategory": "Gift"}, "ChargeCategory: not one of Usage, Purchase, Tax, Credit, Adjustment"),
         ({"BillingPeriodEnd": "2025-09-01T00:00:00Z"}, "billing period: its end is not after its start"),
-        ({"ChargePeriodEnd": "2025-09-01T00:00:00Z"}, "charge period: it ends before it starts"),
         ({"ChargePeriodEnd": "2025-09-04T00:00:00"}, "ChargePeriodEnd: not a time with its offset from UTC"),
-        ({"Tags": "team=a"}, "Tags: not pairs of a name and a text, each name once"),
         ({"Tags": '{"a": 1, "a": 2}'}, "Tags: not pairs of a name and a text, each name once"),
     ],
 )
@@ -183,11 +177,6 @@ def test_faulty_lines_are_rejected_and_counted_as_left_out(file: File, change: d
 
 def test_the_versions_have_as_many_columns_as_the_specification():
     assert [len(VERSIONS[version]) for version in ("1.0", "1.1", "1.2")] == [43, 50, 57]
-
-
-def test_a_renamed_column_is_named(file: File):
-    with pytest.raises(TraceFormatError, match="'EffectiveCost' may be 'EffectiveCosts' here"):
-        read_focus([file(bill("1.0", {}).replace("EffectiveCost", "EffectiveCosts"))])
 
 
 def test_tags_come_as_an_object_or_as_a_list_of_pairs():

@@ -16,13 +16,13 @@ from gpuplanner.inbox.bills import (
     difference,
     gpu_lines,
     summarise,
-    tag_pairs,
     totals,
     unknown_types,
     with_tenants,
 )
 from gpuplanner.inbox.bills.summary import instance_types
 from gpuplanner.schemas import TABLES, check
+from tests.examples import examples
 
 SEPTEMBER, OCTOBER, AUGUST = (datetime(2025, month, 1, tzinfo=UTC) for month in (9, 10, 8))
 
@@ -61,19 +61,14 @@ def charges(*changes: dict[str, Any]) -> pl.DataFrame:
         ({"PricingQuantity": Decimal("2.25"), "x_InstanceType": "p4d.24xlarge"}, 18.0, None),
         ({"x_InstanceType": "ND96isr H100 v5 Spot", "PricingUnit": "1 Hour"}, 8.0, None),
         ({"x_InstanceType": "Standard_NC6s_v3", "PricingUnit": "100 Hours"}, 100.0, None),
-        ({"x_InstanceType": "a2-megagpu-16g", "PricingUnit": "h"}, 16.0, None),
         ({"PricingUnit": "GPU-Hours", "x_InstanceType": None}, 1.0, None),
         ({"PricingQuantity": Decimal("-0.5")}, -4.0, None),
         ({"CommitmentDiscountStatus": "Unused"}, None, 8.0),
         ({"CommitmentDiscountStatus": "Used"}, 8.0, None),
         ({"ChargeCategory": "Purchase"}, None, None),
-        ({"ChargeCategory": "Tax"}, None, None),
         ({"PricingUnit": "GB-Mo"}, None, None),
-        ({"PricingUnit": None}, None, None),
         ({"PricingQuantity": None}, None, None),
         ({"x_InstanceType": "m5.large"}, None, None),
-        ({"x_InstanceType": "p9.48xlarge"}, None, None),
-        ({"x_InstanceType": None}, None, None),
     ],
 )
 def test_gpu_hours_of_one_line(change: dict[str, Any], held: float | None, unused: float | None):
@@ -141,16 +136,10 @@ def test_tenants_without_a_tag_are_the_accounts():
     assert with_tenants(bill)["tenant"].to_list() == ["2", "lab", "1"]
 
 
-def test_a_tag_without_a_value_names_nobody():
-    bill = charges({"Tags": '{"team":""}'}, {"Tags": "{}"}, {"Tags": '{"other":"x","team":"a"}'})
-    assert with_tenants(bill, "team")["tenant"].to_list() == ["untagged", "untagged", "a"]
-    assert tag_pairs(bill).rows() == [(0, "team", ""), (2, "other", "x"), (2, "team", "a")]
-
-
 amounts = st.decimals(-(10**7), 10**7, places=18).map(lambda value: value.normalize())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(
