@@ -22,7 +22,6 @@ from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU
 from gpuplanner.inbox.kubernetes.nodes import installed_gpus
 from gpuplanner.inbox.kubernetes.objects import count, gpu_resource, quantity
-from gpuplanner.inbox.kubernetes.pods import GANG_SPREAD, PodPlace, gangs, read_pod
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.planner.contract.limits import Limits, Quota
 
@@ -150,13 +149,11 @@ def test_a_running_pod_counts_up_to_the_last_heartbeat_of_a_node(file: File):
     [
         ({"containers": [box(2), box(1)]}, {GPU: 3}),
         ({"containers": [box(2)], "initContainers": [box(4)]}, {GPU: 4}),
-        ({"containers": [box(2)], "initContainers": [box(1), box(1)]}, {GPU: 2}),
         ({"containers": [box(2)], "initContainers": [box(1, restartPolicy="Always")]}, {GPU: 3}),
         # A sidecar runs beside the init containers that stand behind it, not beside those before it.
         ({"containers": [box(1)], "initContainers": [box(1, restartPolicy="Always"), box(3)]}, {GPU: 4}),
         ({"containers": [box(1)], "initContainers": [box(3), box(1, restartPolicy="Always")]}, {GPU: 3}),
         ({"containers": [{"resources": {"limits": {GPU: "1"}}}]}, {GPU: 1}),
-        ({"containers": [{"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}, {}]}, {}),
         ({"containers": [box(0)]}, {}),
         ({"containers": [box(1, "amd.com/gpu"), box(2, "nvidia.com/mig-1g.10gb")]},
          {"amd.com/gpu": 1, "nvidia.com/mig-1g.10gb": 2}),
@@ -190,11 +187,9 @@ def test_the_rule_equals_a_walk_through_the_life_of_a_pod(init: list[tuple[int, 
 @pytest.mark.parametrize(
     ("name", "profile", "shared"),
     [
-        ("nvidia.com/gpu", None, False),
         ("nvidia.com/gpu.shared", None, True),
         ("nvidia.com/mig-3g.40gb", "3g.40gb", False),
         ("nvidia.com/mig-1g.10gb.me", "1g.10gb+me", False),
-        ("nvidia.com/mig-1g.10gb.shared", "1g.10gb", True),
         ("amd.com/gpu", None, False),
     ],
 )
@@ -237,8 +232,6 @@ def test_a_quantity_of_bytes():
         ({"phase": "Failed", "exit_reason": "OOMKilled"}, "OUT_OF_MEMORY"),
         ({"phase": "Failed", "status": {"reason": "Evicted"}}, "PREEMPTED"),
         ({"phase": "Failed", "status": {"reason": "DeadlineExceeded"}}, "TIMEOUT"),
-        ({"phase": "Failed", "status": {"reason": "NodeShutdown"}}, "NODE_FAIL"),
-        ({"phase": "Unknown"}, "UNKNOWN"),
         ({}, "COMPLETED"),
     ],
 )
@@ -302,19 +295,6 @@ def test_pods_of_a_job_that_ran_together_are_one_gang_and_its_retry_another_atte
     ]
     assert trace.rejects["reason"].to_list() == [COUNTED] * 6
     assert trace.provenance["gpu_hours"] == 32 * 1 + 32 * 2
-
-
-def test_ten_thousand_pods_of_one_owner_are_parted_at_once(file: File):
-    place = PodPlace(0, 1, "")
-    pods = [
-        read_pod(pod(f"p{n}", bound="09:00:00", ended=f"{10 + n % 8}:{n % 60:02d}:00"), place)
-        for n in range(10_000)
-    ]
-    parted = gangs(pods)
-    assert sum(map(len, parted)) == 10_000
-    for gang in parted:
-        ends = [each.end for each in gang if each.end]
-        assert max(ends) - min(ends) <= 2 * GANG_SPREAD
 
 
 def test_replicas_of_a_service_are_jobs_of_their_own(file: File):
@@ -578,17 +558,6 @@ def test_waiting_evicted_and_deactivated_workloads(file: File):
     assert "sent back to the queue before" in trace.quality["check"].to_list()
 
 
-def test_how_a_workload_finished_may_be_known_to_its_job_alone(file: File):
-    finished = [holds("Admitted", "09:00:00"), holds("Finished", "10:00:00", reason="JobFinished")]
-    job = {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": meta("a"), "spec": {},
-        "status": {"conditions": [holds("Failed", "10:00:00", reason="BackoffLimitExceeded")]},
-    }  # fmt: skip
-    things = workload("wa", job="a", conditions=finished, admission=ADMISSION)
-    assert dump(file, things, job).jobs["state"].to_list() == ["FAILED"]
-    assert dump(file, things, name="alone.json").jobs["state"].to_list() == ["UNKNOWN"]
-
-
 def test_quotas_become_limits_of_the_planner_and_survive_the_folder(file: File, tmp_path: Path):
     trace = open_dataset(write_dataset(dump(file, pod("a"), *QUEUES), tmp_path / "trace"))
     assert trace.quotas is not None
@@ -811,19 +780,6 @@ def test_of_two_dumps_of_a_pod_the_one_that_knows_its_end_counts(file: File):
         assert trace.rejects["reason"].to_list() == [SEEN_AGAIN]
 
 
-def test_a_broken_line_is_rejected_and_a_broken_document_is_an_error(file: File):
-    line = json.dumps(pod("a"))
-    trace = read_kubernetes([file(f"{line}\n{line[:50]}\n", "lines.json")])
-    assert trace.rejects["row", "reason"].rows() == [(2, "not JSON")]
-    with pytest.raises(TraceFormatError, match=r"line 2, column \d+: expected JSON"):
-        read_kubernetes([file('{"items": [\n{"kind": ]}', "doc.json")])
-
-
-def test_a_dump_without_gpu_jobs_says_what_it_holds(file: File):
-    with pytest.raises(TraceFormatError, match="asks for no GPU in 1 row"):
-        dump(file, pod("a", boxes=[{}]), node(labels=H100))
-
-
 @pytest.mark.parametrize(
     ("labels", "capacity", "gpus", "layouts"),
     [
@@ -844,14 +800,6 @@ def test_gpus_of_a_node_follow_from_labels_and_capacity(labels: Json, capacity: 
     counted = {name: int(number) for name, number in capacity.items()}
     replicas = {GPU: int(labels[f"{GPU}.replicas"])} if f"{GPU}.replicas" in labels else {}
     assert installed_gpus(labels, counted, replicas, "NVIDIA-H100-80GB-HBM3", None) == (gpus, layouts)
-
-
-def test_under_the_strategy_single_instances_that_no_board_has_leave_the_number_open():
-    assert installed_gpus({f"{GPU}.count": "8"}, {GPU: 8}, {}, "NVIDIA-H100-80GB-HBM3", "9g.90gb") == (
-        None,
-        None,
-    )
-    assert installed_gpus({}, {}, {}, "NVIDIA-H100-80GB-HBM3", "1g.10gb") == (None, None)
 
 
 def queue(name: str, kind: str, **spec: Any) -> Json:

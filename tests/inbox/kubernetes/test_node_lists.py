@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import add, read
 from gpuplanner.inbox.kubernetes.nodes import instances_of_labels
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
@@ -128,38 +127,12 @@ def test_nodes_join_the_jobs_that_came_before_them_or_come_after(tmp_path: Path,
         assert found.jobs.select("gpus", "gpu_model").rows() == [(2.0, "H100-80GB-SXM5")]
 
 
-@pytest.mark.parametrize("source", ["kubernetes", "auto"])
-def test_pods_and_nodes_of_two_files_of_one_dump_are_read_together(tmp_path: Path, source: str):
-    pods, nodes = written(tmp_path / "p.json", pod("train", "h1", 2)), written(tmp_path / "n.json", *NODES)
-    found = read(source, [pods, nodes])
-    assert (found.jobs.height, found.inventory["gpus"].sum()) == (1, 32)
-    both = read("auto", written(tmp_path / "both.json", *NODES, pod("train", "h1", 2)))
-    assert (both.provenance["source"], both.jobs.height) == ("kubernetes", 1)
-
-
-@pytest.mark.parametrize(
-    ("things", "got"),
-    [
-        ([node("c", {}, {"cpu": "4"})], "no node with GPUs"),
-        ([node("s", {f"{GPU}.replicas": "3"}, {GPU: "4"})], "no number for 's'"),
-    ],
-)
-def test_a_list_that_tells_no_number_of_gpus_is_refused(
-    tmp_path: Path, things: list[dict[str, Any]], got: str
-):
-    with pytest.raises(TraceFormatError, match="nodes that tell how many GPUs they have") as error:
-        read("nodes", written(tmp_path / "n.json", *things))
-    assert got in str(error.value)
-
-
 @pytest.mark.parametrize(
     ("labels", "instances"),
     [
         ({"nvidia.com/mig.config": "all-1g.10gb"}, {"1g.10gb": 56}),
         ({"nvidia.com/mig.config": "all-1g.10gb.me"}, {"1g.10gb+me": 8}),
-        ({"nvidia.com/mig.config": "all-disabled"}, {}),
         ({"nvidia.com/mig.config": "all-balanced"}, {}),
-        ({"nvidia.com/mig.config": "all-9g.90gb"}, {}),
         ({f"{MIG}3g.40gb.count": "4", f"{GPU}.count": "8"}, {"3g.40gb": 4}),
     ],
 )
