@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -17,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import OutputError, TraceFormatError
+from gpuplanner.errors import OutputError
 from gpuplanner.inbox import add, open_dataset, read, write_dataset
 from gpuplanner.inbox.additions import TERMS
-from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION
+from gpuplanner.inbox.telemetry.joining import AGAIN
 
 File = Callable[..., Path]
 HEAD = "timestamp, index, power.draw [W], utilization.gpu [%]"
@@ -69,17 +68,6 @@ def test_month_by_month_is_as_all_at_once_and_other_months_keep_their_file(file:
     assert contents(store)["quality.json"] == contents(tmp_path / "once")["quality.json"]
 
 
-def test_nothing_new_is_said_and_nothing_is_written(file: File, tmp_path: Path):
-    path, store = file(log(*JANUARY), "n1.csv"), tmp_path / "store"
-    add("nvidia-smi", [path], store, tz="UTC")
-    inode, before = store.stat().st_ino, contents(store)
-    renamed = path.rename(tmp_path / "n2.csv")
-    again = add("auto", [renamed], store, tz="UTC")
-    assert (again.added, again.unchanged, again.months) == ((), ("n2.csv",), ())
-    assert again.news() == "nothing to do: 1 file(s) read before, none new or changed"
-    assert (store.stat().st_ino, contents(store)) == (inode, before)
-
-
 def test_a_log_that_has_grown_counts_each_reading_once(file: File, tmp_path: Path):
     store = tmp_path / "store"
     add("nvidia-smi", [file(log(*JANUARY), "n1.csv")], store, tz="UTC")
@@ -91,18 +79,6 @@ def test_a_log_that_has_grown_counts_each_reading_once(file: File, tmp_path: Pat
     assert (whole.provenance["rows_in"], whole.provenance["rows_kept"]) == (9, 6)
     found = dict(whole.quality["check", "severity"].iter_rows())
     assert found[f"duplicates: {AGAIN}"] == "info"
-
-
-def test_of_rows_that_contradict_one_another_the_first_read_counts(file: File, tmp_path: Path):
-    changed = JANUARY[0].replace("400", "480")
-    store = tmp_path / "store"
-    add("nvidia-smi", [file(log(*JANUARY), "n1.csv")], store, tz="UTC")
-    done = add("nvidia-smi", [file(log(changed), "n1.late.csv")], store, tz="UTC")
-    assert (done.months, done.news()) == ((), "1 file(s) added, 0 replaced, 0 read before")
-    whole = open_dataset(store)
-    assert whole.samples["power_w"].to_list() == [400, 401, 402]
-    assert whole.rejects.rows() == [("n1.late.csv", 2, CONTRADICTION, changed)]
-    assert whole.quality.filter(check=f"rejected: {CONTRADICTION}")["severity"].to_list() == ["error"]
 
 
 READING = st.tuples(
@@ -175,23 +151,6 @@ def test_metrics_that_come_in_different_files_make_one_sample(
     assert facts["rows_in"] == once.provenance["rows_in"] == facts["rows_kept"] + facts["rows_rejected"]
 
 
-def test_a_better_counter_read_later_takes_the_legacy_activity_out_of_earlier_months(
-    file: File, tmp_path: Path
-):
-    def page(metric: str, value: float, second: int) -> str:
-        return f'{metric}{{gpu="0",hostname="n1"}} {value} {second * 1000}\n'
-
-    legacy = file(page("DCGM_FI_DEV_GPU_UTIL", 99, EDGE), "a.prom")
-    profiled = file(page("DCGM_FI_PROF_SM_ACTIVE", 0.2, EDGE + 86400), "b.prom")
-    store = tmp_path / "store"
-    add("dcgm-exporter", [legacy], store)
-    assert open_dataset(store).samples["sm_activity"].to_list() == [0.99]
-    assert add("dcgm-exporter", [profiled], store).months == ("2026-01", "2026-02")
-    samples = open_dataset(store).samples
-    assert samples["sm_activity", "activity_source"].rows() == [(None, "none"), (0.2, "profiling")]
-    assert samples.equals(read("dcgm-exporter", [legacy, profiled]).samples)
-
-
 def test_processes_are_added_once(file: File, tmp_path: Path):
     head = "timestamp, gpu_uuid, pid, process_name, used_gpu_memory [MiB]"
     rows = [f"2026/06/24 10:26:4{second}.0, GPU-0, {second}, a.py, 1024 MiB" for second in range(4)]
@@ -206,40 +165,6 @@ def test_processes_are_added_once(file: File, tmp_path: Path):
     assert whole.processes.equals(once.processes)
     assert whole.processes["pid"].to_list() == [0, 1, 2, 3]
     assert whole.samples.equals(once.samples)
-
-
-def test_what_cannot_be_added_leaves_the_folder_as_it_was(
-    file: File, good_text: Callable[[str], str], tmp_path: Path
-):
-    january, february, store = (
-        file(log(*JANUARY), "n1.csv"),
-        file(log(*FEBRUARY), "n1.b.csv"),
-        tmp_path / "store",
-    )
-    add("nvidia-smi", [january], store, tz="UTC")
-    before = contents(store)
-    page, unreadable = file(good_text("dcgm-exporter"), "n1.prom"), file(log("x, 0, 1, 1"), "n1.c.csv")
-    for fault, source, paths, hints in (
-        ("the options that it was read with", "nvidia-smi", [february], {"tz": "Europe/Oslo"}),
-        ("the options that it was read with", "nvidia-smi", [january], {"tz": "Europe/Oslo"}),
-        ("at least one readable sample", "nvidia-smi", [unreadable], {"tz": "UTC"}),
-        ("No such file", "nvidia-smi", [tmp_path / "none.csv"], {"tz": "UTC"}),
-    ):  # fmt: skip
-        with pytest.raises(TraceFormatError, match=fault):
-            add(source, paths, store, **hints)
-        assert contents(store) == before
-    counted = {"origin": "2026-01-01T00:00:00Z", "interval_s": 15}
-    add("dcgm-exporter", [page], tmp_path / "new", **counted)
-    with pytest.raises(TraceFormatError, match="pages that carry their times"):
-        add(
-            "dcgm-exporter", [file(good_text("dcgm-exporter") + "\n", "n2.prom")], tmp_path / "new", **counted
-        )
-    (store / "samples" / "month=2026-01" / "nvidia-smi.parquet").unlink()
-    with pytest.raises(TraceFormatError, match="'samples': 0"):
-        add("nvidia-smi", [february], store, tz="UTC")
-    plain = write_dataset(read("nvidia-smi", january, tz="UTC"), tmp_path / "plain")
-    with pytest.raises(TraceFormatError, match="a source that can grow"):
-        add("nvidia-smi", [january], plain, tz="UTC")
 
 
 def test_logs_without_times_start_at_the_origin_of_their_run(
@@ -296,25 +221,3 @@ def test_a_run_that_is_killed_leaves_the_old_state(file: File, tmp_path: Path):
         other.send_signal(signal.SIGKILL)
     assert contents(store) == before
     assert add("nvidia-smi", [february], store, tz="UTC").months == ("2026-02",)
-
-
-def test_the_command_says_what_it_did(file: File, tmp_path: Path, capsys, monkeypatch):
-    from gpuplanner.cli.app import main
-
-    def run(*words: str) -> tuple[str, str]:
-        monkeypatch.setattr(sys, "argv", ["gpuplanner", "ingest", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert not end.value.code
-        return capsys.readouterr()
-
-    january, february = str(file(log(*JANUARY), "n1.csv")), str(file(log(*FEBRUARY), "n1.b.csv"))
-    more = ("-o", str(tmp_path / "store"), "--append", "--tz", "UTC", "--json")
-    assert (
-        "1 file(s) added, 0 replaced, 0 read before; months written: 2026-01"
-        in run("auto", january, *more)[1]
-    )
-    out, err = run("nvidia-smi", january, february, *more)
-    assert "1 file(s) added, 0 replaced, 1 read before; months written: 2026-02" in err
-    assert json.loads(out)["rows_in"] == 6
-    assert "nothing to do: 2 file(s) read before" in run("auto", january, february, *more)[1]

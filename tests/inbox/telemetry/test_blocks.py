@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -17,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, add, read
+from gpuplanner.inbox import Dataset
 from gpuplanner.inbox.core.months import by_month, write_month
 from gpuplanner.inbox.telemetry.readers.csv_logs import read_dcgm_csv, read_node_csv
 from gpuplanner.inbox.telemetry.readers.pages import Hints
@@ -159,16 +158,6 @@ def test_blocks_give_what_the_whole_gives(source: str, seed: int, rows: int, fil
             write_month(samples, folder / "again" / name / "samples.parquet")
             written = (folder / "months" / name / "samples.parquet").read_bytes()
             assert written == (folder / "again" / name / "samples.parquet").read_bytes()
-
-
-def test_a_dataset_holds_what_reading_gives(good: Any, tmp_path: Path):
-    name, text, hints, _ = good
-    path = tmp_path / "n1.txt"
-    path.write_text(text)
-    told, whole = add(name, [path], tmp_path / "mine", **hints).dataset, read(name, path, **hints)
-    assert told.summary() == whole.summary()
-    assert told.samples is not None
-    assert told.samples.equals(whole.samples)
 
 
 def test_rows_are_counted_on_from_block_to_block(tmp_path: Path):

@@ -21,6 +21,7 @@ from gpuplanner.inbox.telemetry import hourly
 from gpuplanner.inbox.telemetry.energy import BOTH, COUNTER, J_PER_KWH, POWER, board_energy
 from gpuplanner.inbox.telemetry.sample_findings import RESTARTS, TWO_ENERGIES, XIDS
 from gpuplanner.schemas import LATER_COUNTERS, Samples, conform
+from tests.examples import examples
 
 File = Callable[..., Path]
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -44,7 +45,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps=st.lists(STEP, min_size=1, max_size=30), start=st.integers(0, 90_000))
 def test_the_same_as_a_plain_loop(steps: list[tuple[float, int, str]], start: int):
     """A board that draws evenly within each step: what the driver counted, or the power between two samples."""
@@ -189,12 +190,6 @@ def test_errors_of_the_driver_are_told_by_board(file: File):
     found = telemetry.quality.filter(check=XIDS).row(0, named=True)
     assert (found["severity"], found["rows"]) == ("warning", 1)
     assert found["example"] == "XID 79: n1 GPU 0 at 2026-01-31 12:00:00 UTC"
-
-
-def test_dcgmi_names_them_too(file: File):
-    text = "#Entity   SMOCC  TOTEC\nID               mJ\nGPU 0     0.250  5000\nGPU 0     N/A    6500\n"
-    samples = read("dcgmi-dmon", file(text), origin="2026-01-01T00:00:00Z").samples
-    assert samples["sm_occupancy", "energy_counter_j"].rows() == [(0.25, 5.0), (None, 6.5)]
 
 
 def test_a_folder_without_the_later_counters_opens(file: File, tmp_path: Path):

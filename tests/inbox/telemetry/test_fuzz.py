@@ -92,12 +92,6 @@ def test_lines_dropped_doubled_and_shuffled(good: Good, data: st.DataObject):
     attempt(name, "".join(chosen).encode(), hints)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
-def test_cut_anywhere(good: Good, share: float):
-    name, text, hints, _ = good
-    attempt(name, text[: int(share * len(text))].encode(), hints)
-
-
 QUANTITIES = ("sm_activity", "tensor_activity", "memory_used_gib", "power_w")
 
 

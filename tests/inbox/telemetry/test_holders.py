@@ -18,6 +18,7 @@ from gpuplanner.inbox.telemetry import coverage
 from gpuplanner.inbox.telemetry.holders import devices_of, find_holders
 from gpuplanner.inbox.telemetry.join_report import join_report
 from gpuplanner.schemas import Jobs, Samples, conform
+from tests.examples import examples
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -201,12 +202,6 @@ def test_a_node_is_known_by_its_first_name():
     assert held(table, *rows) == ["a", "b", None, None]
 
 
-def test_no_jobs_and_no_samples():
-    none = jobs(("a", 0, 1, None, 1, None))
-    assert matched(samples({}), none)[0]["job_id"].to_list() == [None]
-    assert matched(samples({}).clear(), none)[0].is_empty()
-
-
 SPANS = st.lists(
     st.tuples(
         st.integers(0, 20), st.integers(1, 8), st.sampled_from(["n1", "n2", "n[1-2]"]), st.integers(1, 4)
@@ -215,7 +210,7 @@ SPANS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(SPANS, st.lists(st.tuples(st.integers(0, 25), st.sampled_from(["n1", "n2"])), min_size=1, max_size=15))
 def test_matches_are_those_of_brute_force(spans: Any, seen: Any):
     rows = [

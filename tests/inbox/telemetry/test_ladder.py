@@ -12,7 +12,6 @@ import pytest
 from gpuplanner.inbox.telemetry import RUNGS
 from gpuplanner.inbox.telemetry.metric_ladder import ORDER, climbed, on_one_rung, rungs
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES, without_blanks
-from gpuplanner.schemas import Samples, check
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DEVICE = {"time": NOON, "node": "n1", "gpu": 0, "instance": None, "profile": None, "job_id": None}
@@ -45,23 +44,6 @@ def test_every_combination_stands_on_the_best_rung_it_has():
         assert sample["activity_source"] in RUNGS
 
 
-def test_a_gpu_that_looks_busy_while_its_tensor_cores_idle_is_not_busy():
-    table = samples(
-        {"gpu_util": 0.99, "sm_active": 0.45, "tensor_active": 0.11},
-        {"gpu_util": 0.99, "tensor_active": 0.11},
-        {"gpu_util": 0.99},
-        {"sm_active": 0.85},
-    )
-    assert table["sm_activity"].to_list() == [0.45, None, 0.99, 0.85]
-    assert table["activity_source"].to_list() == ["profiling", "profiling", "legacy", "profiling"]
-
-
-def test_missing_is_not_zero():
-    (nothing, idle) = samples({}, {"sm_active": 0.0}).to_dicts()
-    assert (nothing["sm_activity"], nothing["activity_source"]) == (None, "none")
-    assert (idle["sm_activity"], idle["activity_source"]) == (0.0, "profiling")
-
-
 @pytest.mark.parametrize("how", ["instances", "mode"])
 def test_the_legacy_counter_of_a_cut_gpu_is_not_believed(how: str):
     whole = {"gpu": 0, "gpu_util": 0.0}
@@ -87,12 +69,6 @@ def test_traffic_needs_both_directions():
     table = samples({"pcie_tx": 1.0, "pcie_rx": 2.0}, {"pcie_tx": 1.0}, {"nvlink_tx": 3.0, "nvlink_rx": 0.0})
     assert table["pcie_gb_s"].to_list() == [3.0, None, None]
     assert table["nvlink_gb_s"].to_list() == [None, None, 3.0]
-
-
-def test_the_order_is_by_time_and_device():
-    table = samples({"gpu": 1}, {"gpu": 0, "instance": 3}, {"gpu": 0})
-    assert table.select("gpu", "instance").rows() == [(0, None), (0, 3), (1, None)]
-    check(table, Samples, where="test")
 
 
 BLANKS = {

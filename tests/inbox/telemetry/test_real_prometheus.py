@@ -16,7 +16,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Dataset, open_dataset, read
 from gpuplanner.inbox.telemetry import read_live
 
@@ -118,27 +117,6 @@ def test_the_scrapes_are_those_of_the_file_to_the_last_bit(server: str, from_fil
     assert from_file.provenance["rows_in"] == len(METRICS) * from_file.samples.height
 
 
-def test_the_file_says_what_the_sample_says(from_file: Dataset, root: Path):
-    sample = open_dataset(root / "data" / "sample").samples.sort("time", "node", "gpu")
-    same = ["time", "node", "gpu", "job_id", "sm_activity", "memory_used_gib", "power_w", "activity_source"]
-    assert from_file.samples.select(same).equals(sample.select(same))
-
-
-def test_borders_of_many_chunks_change_nothing(server: str, from_file: Dataset):
-    span = from_file.provenance["span_start"], from_file.provenance["span_end"]
-    live = read_live(server, *span, interval_s=5)
-    asked = int(live.provenance["notes"][0].split()[0])
-    assert asked > 20
-    assert live.samples.equals(from_file.samples)
-
-
-def test_matchers_choose_series(server: str, from_file: Dataset):
-    span = from_file.provenance["span_start"], from_file.provenance["span_end"]
-    node = from_file.samples["node"][0]
-    live = read_live(server, *span, interval_s=60, matchers={"Hostname": node})
-    assert live.samples.equals(from_file.samples.filter(node=node))
-
-
 def test_a_grid_holds_no_value_beyond_its_step(server: str, from_file: Dataset):
     device = from_file.samples.filter(pl.struct("node", "gpu") == pl.struct("node", "gpu").first())
     until = device["time"].dt.offset_by("1d")[0]
@@ -152,10 +130,3 @@ def test_a_grid_holds_no_value_beyond_its_step(server: str, from_file: Dataset):
     # An untouched range query would repeat the last value for five minutes.
     assert late.max() <= timedelta(seconds=60)
     assert grid.height >= device.height
-
-
-def test_what_the_server_refuses_is_said(server: str):
-    with pytest.raises(TraceFormatError, match="no rows"):
-        read_live(server, "2020-01-01T00:00:00Z", "2020-01-01T01:00:00Z")
-    with pytest.raises(TraceFormatError, match="status 404"):
-        read_live(server + "/nowhere", "2020-01-01T00:00:00Z", "2020-01-01T01:00:00Z")

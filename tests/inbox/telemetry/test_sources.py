@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,46 +37,6 @@ def test_every_source_has_a_good_file(good_text: Text):
     assert all(good_text(name) for name in SOURCES)
 
 
-def test_gzip_gives_the_same_samples(good: Good, file: File):
-    name, text, hints, _ = good
-    plain = read(name, file(text), node="x", **hints)
-    packed = read(name, file(gzip.compress(text.encode()), "packed.gz"), node="x", **hints)
-    assert packed.samples.equals(plain.samples)
-    assert packed.provenance["files"][0]["sha256"] != plain.provenance["files"][0]["sha256"]
-
-
-def test_half_a_gzip_is_refused(good: Good, file: File):
-    name, text, hints, _ = good
-    packed = gzip.compress(text.encode())
-    with pytest.raises(TraceFormatError, match="expected a whole gzip file"):
-        read(name, file(packed[: len(packed) // 2], "a.gz"), **hints)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "an empty file"),
-        (b"\xff\xfea\x00", "UTF-16"),
-        (b"PK\x03\x04 zip", "a ZIP archive"),
-        (b"PAR1 parquet", "Parquet"),
-        (b"abc,\xe9\n", "UTF-8 text"),
-        (zlib.compress(b"a" * 100), "zlib"),
-    ],
-)
-def test_other_bytes_are_refused(good: Good, file: File, content: bytes, words: str):
-    name, _, hints, _ = good
-    with pytest.raises(TraceFormatError, match=words):
-        read(name, file(content), **hints)
-
-
-def test_a_bomb_is_stopped(good: Good, file: File, monkeypatch: pytest.MonkeyPatch):
-    name, text, hints, _ = good
-    monkeypatch.setattr("gpuplanner.inbox.core.lines.text_blocks.RATIO_FREE_BYTES", 1000)
-    bomb = gzip.compress((text + "\n" * 2_000_000).encode())
-    with pytest.raises(TraceFormatError, match="packed at most 200 times"):
-        read(name, file(bomb, "a.gz"), **hints)
-
-
 def test_the_file_of_another_source_is_refused(good: Good, file: File):
     name, text, _, _ = good
     path = file(text)
@@ -104,31 +62,6 @@ def test_the_same_file_twice_is_refused_except_pages(good: Good, file: File):
             read(name, paths, **hints)
 
 
-def test_no_file_no_source_no_hint():
-    with pytest.raises(TraceFormatError, match="at least one file"):
-        read("smi-dmon", [])
-    with pytest.raises(TraceFormatError, match="source 'nothing' is unknown"):
-        read("nothing", "a")
-    with pytest.raises(TraceFormatError, match="no options but interval_s, node, origin, tz; got zone"):
-        read("smi-dmon", "a", zone="UTC", columns=("a",))
-    with pytest.raises(TraceFormatError, match="files of one source; got no files"):
-        read("auto", [])
-    with pytest.raises(TraceFormatError, match="seconds between 0 and a day"):
-        read("smi-dmon", "a", interval_s=-1)
-    with pytest.raises(TraceFormatError, match="a number from 0"):
-        read("smi-apps", "a", gpu=-1)
-
-
-def test_a_file_like_none_names_the_sources(file: File):
-    with pytest.raises(TraceFormatError, match="dcgm-exporter, dcgm-csv"):
-        detect(file("hello\nworld\n"))
-
-
-def test_auto_refuses_a_mixture(file: File, good_text: Text):
-    with pytest.raises(TraceFormatError, match="files of one source"):
-        read("auto", [file(good_text("smi-dmon"), "a"), file(good_text("node-csv"), "b")])
-
-
 def test_files_without_times_need_an_origin(file: File, good: Good):
     name, text, hints, _ = good
     if "origin" in hints:
@@ -145,11 +78,3 @@ def test_naive_times_need_a_zone(file: File, good: Good):
         local = read(name, file(text), **without, tz="Europe/Oslo").samples["time"]
         there = read(name, file(text), **without, tz="UTC").samples["time"]
         assert (there - local).unique().dt.total_hours().to_list() == [2]
-
-
-def test_the_same_bytes_give_the_same_bytes(good: Good, file: File):
-    name, text, hints, _ = good
-    first, second = (read(name, file(text), **hints) for _ in range(2))
-    assert first.samples.equals(second.samples)
-    assert first.provenance == second.provenance
-    assert first.quality.equals(second.quality)
