@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox.public.job_tables import ACME
 
 File = Callable[..., Path]
@@ -55,13 +53,6 @@ def test_the_duration_of_kalos_contains_the_queue(file: File):
     assert trace.jobs["state"].to_list() == ["FAILED", "CANCELLED"]
 
 
-def test_a_duration_that_breaks_its_clusters_rule_is_reported(file: File):
-    kalos = ACME([file(KALOS.replace(",82,12.0,", ",70,12.0,"))])
-    seren = ACME([file(SEREN.replace(",2693,13,", ",2706,13,"))])
-    for trace in (kalos, seren):
-        assert checks(trace)["duration is not what it is elsewhere in its cluster"] == 1
-
-
 def test_a_reduced_table_gives_the_same_run_times_as_the_whole_one(file: File):
     rows = [line.split(",") for line in KALOS.splitlines()[1:]]
     lines = [",".join((row[0], row[3], row[6], row[9], row[10])) for row in rows]
@@ -73,38 +64,3 @@ def test_a_reduced_table_gives_the_same_run_times_as_the_whole_one(file: File):
     assert reduced.jobs["state"].unique().to_list() == ["UNKNOWN"]
     numbered = ACME([file(REDUCED + "5778432,8,2023-03-01 00:18:22+08:00,117,32\n", "s.csv")])
     assert numbered.jobs["end_time"][0] - numbered.jobs["start_time"][0] == timedelta(seconds=117)
-
-
-def test_rows_that_cannot_be_are_rejected(file: File):
-    at = "2023-05-17 11:00:58"
-    bad = f"dlc9,8,{at},18,10\ndlc8,8,{at}+00:00,5,10\ndlc7,1,{at}+00:00,9,1\n"
-    trace = ACME([file(REDUCED + bad)])
-    assert dict(trace.rejects["row", "reason"].iter_rows()) == {
-        2: "submit_time: not a time with its offset from UTC",
-        3: "duration: below queue, which it contains",
-    }
-
-
-def test_a_whole_and_a_reduced_table_are_not_mixed(file: File):
-    with pytest.raises(TraceFormatError, match="columns 'user', 'node_num', 'type', 'state'"):
-        ACME([file(KALOS), file(REDUCED + "x,1,2023-05-17 11:00:58+00:00,9,1\n", "r.csv")])
-
-
-@pytest.mark.data
-def test_the_public_heads_and_samples(public_data: Path):
-    folder = public_data / "acme"
-    whole = ACME([folder / "trace_kalos.head5.csv"])
-    assert whole.summary()["rows_in"] == whole.jobs.height == 5
-    # By hand from the five rows: end - start is 8, 6, 70, 92 and 70 s, with 64 GPUs each.
-    assert whole.provenance["gpu_hours"] == pytest.approx(64 * (8 + 6 + 70 + 92 + 70) / 3600)
-    reduced = ACME([folder / "trace_kalos.sample_reduced.csv"])
-    with (folder / "trace_kalos.sample_reduced.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert reduced.summary()["rows_in"] == reduced.jobs.height == len(rows) == 500  # data README
-    gpu_s = sum(int(row["gpu_num"]) * (int(row["duration"]) - int(row["queue"])) for row in rows)
-    assert gpu_s == 520_924_238
-    assert reduced.provenance["gpu_hours"] == pytest.approx(gpu_s / 3600, rel=1e-12)
-    shared = set(whole.jobs["job_id"]) & set(reduced.jobs["job_id"])
-    assert len(shared) == 5
-    for job in shared:
-        assert whole.jobs.filter(job_id=job)["end_time"].equals(reduced.jobs.filter(job_id=job)["end_time"])

@@ -1,12 +1,9 @@
-"""Helios job tables, whole and damaged."""
+"""Helios job tables: columns that contradict the times, and the zone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
-
-import pytest
 
 from gpuplanner.inbox.public.job_tables import HELIOS
 
@@ -25,20 +22,6 @@ ROWS = """\
 4,u,vc,8,1,1,FAILED,2020-06-09 18:41:28,2020-06-09 18:41:38,2020-06-09 19:41:38,3600,10
 8,u,vc,8,1,1,NODE_FAIL,2020-06-09 18:41:28,2020-06-09 18:41:38,2020-06-09 19:41:38,3600,99
 """
-
-
-def test_each_row_is_kept_or_rejected_with_its_reason(file: File):
-    trace = HELIOS([file(HEADER + ROWS)])
-    assert dict(trace.rejects["row", "reason"].iter_rows()) == {
-        6: "state: not one of COMPLETED, CANCELLED, FAILED, TIMEOUT, NODE_FAIL, RUNNING, PENDING, SUSPENDED",
-        7: "start before submission",
-        9: "the same job and attempt as an earlier row",
-    }
-    assert trace.summary()["rows_in"] == 9
-    # 1 GPU x 36848 s + 4 x 249 + 1 x 675233 + 8 x 3600 + 8 x 3600; job 7 never started
-    assert trace.provenance["gpu_hours"] == pytest.approx((36848 + 996 + 675233 + 2 * 28800) / 3600)
-    assert trace.jobs["submit_time"][0] == datetime(2020, 6, 9, 10, 41, 1, tzinfo=UTC)
-    assert dict(trace.jobs["job_id", "state"].iter_rows())["4"] == "UNKNOWN"
 
 
 def test_columns_that_contradict_the_times_are_reported_and_not_used(file: File):

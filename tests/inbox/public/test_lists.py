@@ -18,6 +18,7 @@ from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import detect, read
 from gpuplanner.inbox.public import job_tables
 from gpuplanner.inbox.public.json_logs import read_miso
+from tests.examples import examples
 
 File = Callable[..., Path]
 ZERO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -123,7 +124,7 @@ def test_arrivals_and_run_times_of_miso_are_joined(file: File):
             read_miso(wrong)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(text=st.one_of(st.binary(max_size=40), st.from_regex(r"\{\"0\": [0-9eE.+-]{1,8}\}").map(str.encode)))
 def test_a_damaged_miso_file_is_an_error_or_a_full_account(text: bytes):
     with tempfile.TemporaryDirectory() as folder:

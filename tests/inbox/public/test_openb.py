@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox.public.job_tables import OPENB
-from gpuplanner.inbox.slurm.inventory import read_inventory
 
 File = Callable[..., Path]
 
@@ -81,13 +76,6 @@ def test_phases_shares_and_times(file: File):
     assert (rows["e"]["start_time"], rows["e"]["end_time"]) == (None, zero + timedelta(seconds=200))
 
 
-def test_gpu_hours_count_shares_and_what_still_runs(file: File):
-    trace = OPENB([file(FAULTY)])
-    # a: 1 GPU for 10 h; b: 0.46 for 2 h; c: 2 for 1 h; d: none; e never started; n: GPUs not known
-    assert trace.provenance["gpu_hours"] == pytest.approx(10 + 0.92 + 2)
-    assert trace.summary()["span_end"] == "1970-01-01T10:00:00Z"
-
-
 def test_relative_dates_are_marked_unless_an_origin_is_given(file: File):
     path = file(FAULTY)
     check = "dates relative to an origin that was not given"
@@ -110,12 +98,6 @@ def test_lists_without_times_are_pods_that_wait(file: File):
     assert dict(trace.quality["check", "rows"].iter_rows())["no times in the source"] == 2
 
 
-def test_a_list_that_lost_only_some_times_is_refused(file: File):
-    path = file("name,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time\na,4,1000,,LS,Running,0\n")
-    with pytest.raises(TraceFormatError, match="'deletion_time', 'scheduled_time' of openb"):
-        OPENB([path])
-
-
 def test_nodes_become_the_inventory(file: File):
     nodes = file("sn,cpu_milli,memory_mib,gpu,model\nn2,1,1,8,G2\nn1,1,1,0,\n", "nodes.csv")
     trace = OPENB([file(FAULTY)], nodes=nodes)
@@ -123,61 +105,6 @@ def test_nodes_become_the_inventory(file: File):
     assert trace.inventory["node", "gpus", "gpu_model"].rows() == [("n1", 0, None), ("n2", 8, "G2")]
     assert [entry["name"] for entry in trace.provenance["files"]] == ["trace.csv", "nodes.csv"]
     assert trace.summary()["rows_in"] == 18  # nodes are not jobs
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("node,gpus,gpu_model\nn1,8,H100\nn1,8,H100\n", "line 3: the same node again"),
-        ("node,gpus,gpu_model\nn1,eight,H100\n", "line 2: gpus: not a number"),
-        ("node,gpus,gpu_model\nn1,1.5,H100\n", "line 2: not a whole number of GPUs"),
-        ("node,gpus,gpu_model\n,8,H100\n", "line 2: node: missing"),
-        ("node,gpus,gpu_model\n", "no rows below the header"),
-        ("host,gpus,gpu_model\nn1,8,H100\n", "columns 'node' of node list"),
-        ("sn,gpu\nn1,8\n", "columns 'model' of node list"),
-    ],
-)
-def test_a_fault_in_a_node_list_is_an_error(file: File, text: str, fault: str):
-    with pytest.raises(TraceFormatError, match=fault):
-        read_inventory(file(text))
-
-
-@pytest.mark.data
-@pytest.mark.parametrize(("variant", "rows"), [("default", 8152), ("cpu050", 7439), ("gpuspec10", 8152)])
-def test_the_public_pod_lists(public_data: Path, variant: str, rows: int):
-    folder = public_data / "alibaba_gpu_v2023"
-    path = folder / f"openb_pod_list_{variant}.csv.gz"
-    trace = OPENB([path], nodes=folder / "openb_node_list_all_node.csv")
-    with gzip.open(path, "rt", newline="") as stream:
-        pods = list(csv.DictReader(stream))
-    assert trace.summary()["rows_in"] == len(pods) == trace.jobs.height == rows  # count of the data README
-    hours = sum(
-        int(pod["num_gpu"])
-        * int(pod["gpu_milli"])
-        / 1000
-        * (int(pod["deletion_time"]) - int(pod["scheduled_time"]))
-        for pod in pods
-        if pod["scheduled_time"]
-    )
-    assert trace.provenance["gpu_hours"] == pytest.approx(hours / 3600, rel=1e-12)
-    end = max(int(pod["deletion_time"]) for pod in pods)
-    phases = Counter(pod["pod_phase"] for pod in pods)
-    states = dict(trace.jobs.group_by("state").len().iter_rows())
-    still = sum(pod["pod_phase"] == "Running" and int(pod["deletion_time"]) == end for pod in pods)
-    assert states == {
-        "COMPLETED": phases["Succeeded"],
-        "FAILED": phases["Failed"],
-        "PENDING": phases["Pending"],
-        "RUNNING": still,
-        "UNKNOWN": phases["Running"] - still,
-    }
-    assert trace.summary()["span_start"] == "1970-01-01T00:00:00Z"
-    assert datetime.fromisoformat(trace.summary()["span_end"]) == datetime(
-        1970, 1, 1, tzinfo=UTC
-    ) + timedelta(seconds=end)
-    assert trace.inventory is not None
-    assert trace.inventory.height == 1523
-    assert (trace.inventory["gpus"] == 0).sum() == 310
 
 
 @pytest.mark.data

@@ -69,26 +69,6 @@ def test_tasks_take_submissions_and_machines_from_the_other_tables(file: File):
     assert trace.provenance["gpu_hours"] == pytest.approx(2 + 1 + 2 * 600 / 3600)
 
 
-def test_the_other_tables_are_accounted_for(file: File):
-    notes = read_pai(three(file)).provenance["notes"]
-    assert "pai_job_table: 5 rows, 1 of them unreadable" in notes
-    assert "pai_instance_table: 4 rows, 0 of them unreadable" in notes
-    assert len(read_pai(three(file)).provenance["files"]) == 3
-
-
-def test_the_shifted_clock_is_named_unless_an_origin_is_given(file: File):
-    check, path = "dates shifted by the source", file(TASKS)
-    assert check in read_pai([path]).quality["check"].to_list()
-    assert check not in read_pai([path], origin="2020-07-01T00:00:00+08:00").quality["check"].to_list()
-
-
-def test_tasks_alone_have_no_queue(file: File):
-    trace = read_pai([file(TASKS)])
-    assert trace.jobs["tenant"].unique().to_list() == ["pai"]
-    assert (trace.jobs["start_time"] - trace.jobs["submit_time"]).drop_nulls().dt.total_seconds().max() == 0
-    assert "submission not in the files" in trace.quality["check"].to_list()
-
-
 def test_a_header_line_changes_nothing(file: File):
     headed = file(",".join(TABLES["task"]) + "\n" + TASKS, "headed.csv")
     assert read_pai([headed]).jobs.equals(read_pai([file(TASKS)]).jobs)

@@ -11,7 +11,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox.public.job_tables import PHILLY
 from gpuplanner.schemas import Jobs, check
 
@@ -94,22 +93,6 @@ def test_the_hour_that_the_clock_showed_twice(file: File):
     assert dict(trace.quality["check", "rows"].iter_rows())["local time that the clock showed twice"] == 1
 
 
-def test_another_zone_moves_every_instant(file: File):
-    path = file("timestamp,duration,num_gpus,cluster\n2017-10-09 06:00:00,60,1,a\n")
-    hours = [PHILLY([path], tz=tz).jobs["submit_time"][0].hour for tz in (None, "UTC", "Asia/Shanghai")]
-    assert hours == [13, 6, 22]
-
-
-def test_jobs_are_named_by_what_their_row_says(file: File):
-    header = "timestamp,duration,num_gpus,cluster\n"
-    first = file(header + "2017-10-09 06:00:00,60,1,a\n", "one.csv")
-    second = file(header + "2017-10-08 06:00:00,60,1,a\nbad,60,1,a\n", "two.csv")
-    trace = PHILLY([first, second])
-    assert trace.jobs["job_id"].to_list() == ["philly-1507467600-a-1-60", "philly-1507554000-a-1-60"]
-    assert trace.rejects["file", "row"].rows() == [("two.csv", 3)]
-    assert [entry["name"] for entry in trace.provenance["files"]] == ["one.csv", "two.csv"]
-
-
 def test_equal_rows_of_a_file_are_different_jobs_and_of_two_files_the_same(file: File):
     header, row = "timestamp,duration,num_gpus,cluster\n", "2017-10-09 06:00:00,3600.5,1,a\n"
     first, second = (
@@ -121,13 +104,6 @@ def test_equal_rows_of_a_file_are_different_jobs_and_of_two_files_the_same(file:
     assert sorted(trace.jobs["job_id"]) == [name, f"{name}#2", f"{name}#3", "philly-1507557600-a-1-3600.5"]
     assert trace.rejects["file", "reason"].rows() == [("one.csv", "told again by a later export")]
     assert trace.provenance["gpu_hours"] == pytest.approx(4 * 3600.5 / 3600)
-
-
-def test_a_renamed_column_is_named_with_its_neighbour(file: File):
-    with pytest.raises(
-        TraceFormatError, match=r"expected columns 'num_gpus' of philly.*'num_gpus' may be 'num_gpu'"
-    ):
-        PHILLY([file("timestamp,duration,num_gpu,gpu_time,cluster\n2017-10-09 06:00:00,60,1,60,a\n")])
 
 
 @pytest.mark.data

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox.public.json_logs import read_philly_log
 
 File = Callable[..., Path]
@@ -90,31 +89,3 @@ def test_a_list_and_lines_of_jobs_are_the_same(file: File):
     whole = read_philly_log([file(json.dumps(LOG[:5]), "a.json")])
     lines = read_philly_log([file("".join(json.dumps(each) + "\n" for each in LOG[:5]), "b.json")])
     assert whole.jobs.equals(lines.jobs)
-
-
-def test_an_hour_shown_twice_is_marked(file: File):
-    night = job(1, "Pass", attempt("2017-11-05 01:30:00", "2017-11-05 01:10:00", place("m", 1)))
-    night["submitted_time"] = "2017-11-05 00:30:00"
-    trace = read_philly_log([file(json.dumps([night]), "a.json")])
-    assert "local time that the clock showed twice" in trace.quality["check"].to_list()
-    assert trace.provenance["gpu_hours"] == pytest.approx(40 / 60)
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("[", "expected JSON"),
-        ("", "an empty file"),
-        ("[]", "no rows"),
-        ("[" * 5000, "JSON"),
-        ("[NaN]", "NaN"),
-    ],
-)
-def test_what_is_no_log_is_an_error(file: File, text: str, fault: str):
-    with pytest.raises(TraceFormatError, match=fault):
-        read_philly_log([file(text, "a.json")])
-
-
-def test_no_file_is_an_error():
-    with pytest.raises(TraceFormatError, match="at least one file"):
-        read_philly_log([])

@@ -98,11 +98,6 @@ def test_a_job_keeps_its_name_while_it_lives(file: File):
         ]
 
 
-def test_no_limit_is_no_limit(file: File):
-    trace = rows(file, row(limit=4294967295), row(limit=90, number="6e12"))
-    assert trace.jobs["time_limit_s"].to_list() == [None, 5400.0]
-
-
 @pytest.mark.data
 def test_the_public_table_equals_a_count_by_hand(public_data: Path):
     path = public_data / "supercloud" / "slurm-log-queueing-clean.csv.gz"

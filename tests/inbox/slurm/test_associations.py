@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from gpuplanner.errors import TraceFormatError
 from gpuplanner.hardware import any_board
 from gpuplanner.inbox import read
 from gpuplanner.study.tenants.quotas import quotas_of_queues
@@ -36,10 +33,3 @@ def test_limits_of_accounts_are_ceilings_by_board_and_shares_are_weights(tmp_pat
     rules = quotas_of_queues(table, any_board("L40S"))
     assert {one.name: one.gpus for one in rules.teams} == {"chem": 4.0, "guests": None, "vision": 8.0}
     assert rules.of("vision").weight == 40.0
-
-
-def test_accounts_without_gpus_or_shares_are_no_quotas(tmp_path):
-    path = tmp_path / "assoc.txt"
-    path.write_text("Account|User|Share|GrpTRES\nads||parent|cpu=8\n")
-    with pytest.raises(TraceFormatError, match="account with a limit or a share"):
-        read("slurm-associations", path)

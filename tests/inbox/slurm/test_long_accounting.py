@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
@@ -62,16 +61,6 @@ def test_blocks_and_parts_change_nothing(monkeypatch, tmp_path: Path):
         "gpu_hours": found.provenance["gpu_hours"]
     }
     assert found.provenance["gpu_hours"] == pytest.approx(told["gpu_hours"], rel=1e-12)
-
-
-def test_a_job_decades_off_is_set_apart_in_whatever_block(monkeypatch, tmp_path: Path):
-    path = tmp_path / "sacct.txt"
-    far = "9999|9999|COMPLETED|1999-01-01T00:00:00|1999-01-01T00:00:00|1999-01-01T01:00:00|gres/gpu=1|a|n1|3600|z"
-    path.write_text(text_of(100, 3) + far + "\n")
-    monkeypatch.setattr(FileBlocks, "__init__", _of_small_blocks(FileBlocks.__init__))
-    found = add("slurm", [path], tmp_path / "data", tz="UTC").dataset
-    assert found.jobs.filter(pl.col("quarantined").is_not_null())["job_id"].to_list() == ["9999"]
-    assert found.provenance["span_start"].startswith("2025-09")
 
 
 def test_nothing_stays_of_a_list_that_cannot_be_read(monkeypatch, tmp_path: Path):

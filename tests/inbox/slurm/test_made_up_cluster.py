@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import datetime
 
 import numpy as np
 import polars as pl
 import pytest
 
 from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.ledger import gpu_time_ledger, inferred_inventory, installed_gpu_hours
+from gpuplanner.ledger import gpu_time_ledger
 from tests.inbox.slurm.made_up_cluster import Cluster, made_up_cluster
 
 
@@ -70,18 +70,6 @@ def test_cluster_without_its_nodes(cluster, tmp_path):
     assert mixed["profile_requested"].null_count() == mixed.height
 
 
-def test_cluster_has_what_real_dumps_have(cluster, tmp_path):
-    """The fixture is worth its name: tries, arrays, running and waiting jobs, steps, and the change of the clocks."""
-    trace = read_slurm([write(tmp_path, "sacct.txt", cluster.text)], tz="Europe/Oslo")
-    jobs = trace.jobs
-    assert jobs["attempt"].max() > 1
-    assert jobs["job_id"].str.contains("_").sum() > 100
-    assert {"RUNNING", "PENDING", "NODE_FAIL"} <= set(jobs["state"].cast(pl.String))
-    assert trace.rejects.height == len(cluster.jobs)
-    change = datetime(2025, 10, 26, 1, tzinfo=UTC)
-    assert jobs.filter((pl.col("start_time") < change) & (pl.col("end_time") > change)).height > 10
-
-
 def test_the_ledger_is_a_count_of_every_second(cluster, tmp_path):
     """Hour by hour, from the drawing alone: one array of seconds for each tenant."""
     trace = read_slurm([write(tmp_path, "sacct.txt", cluster.text)], tz="Europe/Oslo")
@@ -102,19 +90,3 @@ def test_the_ledger_is_a_count_of_every_second(cluster, tmp_path):
         told = np.zeros(len(truth))
         told[at["at"].to_numpy()] = at["gpu_hours"].to_numpy()
         np.testing.assert_allclose(told, truth, atol=1e-6)
-
-
-def test_shares_never_exceed_the_boards(cluster, tmp_path):
-    trace = read_slurm([write(tmp_path, "sacct.txt", cluster.text)], tz="Europe/Oslo")
-    held = trace.jobs.filter(pl.col("start_time").is_not_null()).with_columns(
-        pl.col("end_time").fill_null(cluster.end)
-    )
-    for share in ("gpus", "gpus_by_memory"):
-        steps = pl.concat(
-            [held.select(at="start_time", change=share), held.select(at="end_time", change=-pl.col(share))]
-        )
-        level = steps.group_by("at").agg(pl.col("change").sum()).sort("at")["change"].cum_sum()
-        assert level.max() <= cluster.gpus + 1e-9
-    boards = inferred_inventory(trace.jobs, **window(trace))["gpus"].sum()
-    assert level.max() <= boards <= cluster.gpus
-    assert installed_gpu_hours(inferred_inventory(trace.jobs, **window(trace)), **window(trace)) > 0

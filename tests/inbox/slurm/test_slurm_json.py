@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Dataset
 from gpuplanner.inbox.slurm.sacct import STEP, read_slurm
 
@@ -119,59 +118,12 @@ def test_a_start_that_is_the_time_of_eligibility_is_taken_from_the_elapsed_time(
     assert finding["rows"].to_list() == [2]
 
 
-def test_a_job_that_started_at_once_is_not_repaired(file: File):
-    at_once = json.loads(json.dumps(JOBS[0]))
-    at_once["time"] |= {"start": T0, "eligible": T0, "elapsed": 7800}
-    trace = read(file, [at_once])
-    assert trace.jobs["start_time"][0].timestamp() == T0
-    assert not trace.quality["check"].str.contains("stated start").any()
-
-
 def test_heterogeneous_jobs_keep_the_ids_of_their_parts(file: File):
     parts = [json.loads(json.dumps(JOBS[0])) for _ in range(2)]
     for offset, each in enumerate(parts):
         each["job_id"] = 70 + offset
         each["het"] = {"job_id": 70, "job_offset": {"set": True, "infinite": False, "number": offset}}
     assert read(file, parts).jobs["job_id"].to_list() == ["70+0", "70+1"]
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"job_id": None}, "job_id: missing"),
-        ({"job_id": "x"}, "job_id: not a whole number"),
-        ({"state": {"current": []}}, "State: missing"),
-        ({"state": {"current": ["LOST"]}}, "State: not a state of Slurm"),
-        ({"state": None}, "State: missing"),
-        ({"time": {"submission": -5}}, "time.submission: not a whole number"),
-        ({"time": {"submission": True}}, "time.submission: not a whole number"),
-        ({"time": {}}, "Submit: missing"),
-        ({"tres": {"allocated": "gres/gpu=2"}}, "tres.allocated: not a list of objects"),
-        ({"tres": {"allocated": tres(("gres", "gpu", -1))}}, "tres.allocated.count: not a whole number"),
-        ({"account": "a\x1b[2J"}, "Account: a control character"),
-        ({"user": "\ud800"}, "User: a control character"),
-    ],
-)
-def test_a_faulty_job_is_rejected_with_its_reason(file: File, change: Json, reason: str):
-    trace = read(file, [JOBS[0], JOBS[1] | change])
-    assert trace.rejects["row", "reason"].rows() == [(2, reason)]
-    assert trace.summary()["rows_in"] == 2 == trace.jobs.height + trace.rejects.height
-
-
-def test_what_is_no_job_is_rejected(file: File):
-    trace = read(file, [JOBS[0], 5, [], {"name": "x"}])  # type: ignore[list-item]
-    assert trace.rejects["reason"].to_list() == ["not a job: no object with a job_id"] * 3
-
-
-def test_text_and_json_are_not_mixed(file: File):
-    paths = [file(TEXT, "a.txt"), file(json.dumps({"jobs": JOBS}), "b.json")]
-    with pytest.raises(TraceFormatError, match="expected files of one form"):
-        read_slurm(paths)
-
-
-def test_a_dump_without_jobs_is_an_error(file: File):
-    with pytest.raises(TraceFormatError, match="expected a list of jobs; got none"):
-        read(file, [])
 
 
 @pytest.mark.data
