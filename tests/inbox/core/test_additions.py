@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import OutputError, TraceFormatError
-from gpuplanner.files import sole_writer
 from gpuplanner.inbox import add, open_dataset, read, write_dataset
 from gpuplanner.inbox.core.merge_jobs import SUPERSEDED
 
@@ -231,19 +230,6 @@ def test_two_kinds_of_files_that_tell_of_the_same_jobs_are_not_put_together(tmp_
     assert contents(store) == before
 
 
-def test_an_export_of_which_every_row_is_told_again(tmp_path: Path):
-    """The first of three has nothing to give way, the second has all its rows."""
-    header = "job_id,submission_time,duration,num_gpu\n"
-    for name, jobs in (("1", "ab"), ("2", "cd"), ("3", "cd")):
-        rows = [f"{job},{name},3600,1\n" for job in jobs]
-        (tmp_path / f"{name}.csv").write_text(header + "".join(rows))
-    done = add("itp", sorted(tmp_path.glob("*.csv")), tmp_path / "store")
-    assert done.dataset.rejects["file", "raw"].rows() == [
-        ("2.csv", "job c, attempt 1"),
-        ("2.csv", "job d, attempt 1"),
-    ]
-
-
 def test_what_cannot_be_added_leaves_the_folder_as_it_was(dump: Callable[..., Path], tmp_path: Path):
     january = dump("jan.txt", *JANUARY)
     store = tmp_path / "store"
@@ -313,13 +299,6 @@ def test_two_runs_cannot_collide_and_one_that_is_killed_leaves_the_old_state(
         other.send_signal(signal.SIGKILL)
     assert contents(store) == before
     assert add("slurm", [february], store, tz="UTC").added == ("feb.txt",)
-
-
-def test_the_lock_goes_with_its_holder(tmp_path: Path):
-    for _ in range(2):
-        with sole_writer(tmp_path / "a"), sole_writer(tmp_path / "b"):
-            assert {path.name for path in tmp_path.iterdir()} == {".a.gpuplanner-lock", ".b.gpuplanner-lock"}
-        assert not list(tmp_path.iterdir())
 
 
 def test_the_command_says_what_it_did(dump: Callable[..., Path], tmp_path: Path, capsys, monkeypatch):

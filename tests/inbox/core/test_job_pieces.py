@@ -11,7 +11,6 @@ from gpuplanner.errors import SchemaError, TraceFormatError
 from gpuplanner.inbox import open_dataset
 from gpuplanner.inbox.core import kept_files as job_pieces
 from gpuplanner.inbox.core.kept_files import read_jobs
-from gpuplanner.schemas import Jobs, conform
 from gpuplanner.study.bundled import sample_folder
 
 COLUMNS = ("job_id", "tenant", "submit_time", "end_time", "gpus", "node_list", "partition", "state")
@@ -37,15 +36,6 @@ def test_a_bad_row_in_a_later_piece_is_found_also_in_a_column_not_asked_for(monk
     jobs.write_parquet(tmp_path / "jobs.parquet")
     with pytest.raises(SchemaError, match=r"from row 5000.*attempt below 1 in 1 row\(s\), first 7"):
         read_jobs(tmp_path / "jobs.parquet", ["tenant"])
-
-
-def test_tables_without_rows_or_values_keep_their_columns(tmp_path):
-    types = {name: column.dtype for name, column in Jobs.columns().items()}
-    pl.DataFrame(schema=types).write_parquet(tmp_path / "none.parquet")
-    assert read_jobs(tmp_path / "none.parquet", ["tenant", "gpus"]).shape == (0, 2)
-    jobs = open_dataset(sample_folder()).jobs.head(3).with_columns(gpus=pl.lit(None, pl.Float64))
-    conform(jobs, Jobs, where="test").write_parquet(tmp_path / "unknown.parquet")
-    assert read_jobs(tmp_path / "unknown.parquet", ["gpus"])["gpus"].to_list() == [None] * 3
 
 
 def test_a_folder_gives_the_columns_asked_for_and_names_where_there_are_samples(tmp_path):

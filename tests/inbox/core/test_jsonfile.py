@@ -46,11 +46,6 @@ def test_what_was_written_is_read(
     assert all(item.around == {"meta": extra} for item in found)
 
 
-def test_lists_may_stand_inside_of_each_other(file: File):
-    path = file('{"data": {"type": "job", "attributes": {"jobs": [1, 2]}}}')
-    assert values(path, "data", "attributes", "jobs") == [1, 2]
-
-
 def test_documents_without_a_list_are_items(file: File):
     assert values(file('{"a": 1}\n{"a": 2}\n'), "jobs") == [{"a": 1}, {"a": 2}]
     assert values(file('{"a": 1} {"a":\n 2}'), "jobs") == [{"a": 1}, {"a": 2}]
@@ -76,21 +71,10 @@ def test_half_a_document_is_an_error_that_names_line_and_column(file: File, text
         items(file(text), "jobs")
 
 
-@pytest.mark.parametrize("text", ['{"jobs": [NaN]}', '{"a": Infinity}', '{"a": ' + "9" * 5000 + "}"])
-def test_numbers_that_are_no_json_are_refused(file: File, text: str):
-    with pytest.raises(TraceFormatError, match="expected JSON"):
-        items(file(text), "jobs")
-
-
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, '{"jobs":' * 100_000 + "[1]"])
 def test_deep_nesting_is_refused(file: File, text: str):
     with pytest.raises(TraceFormatError, match="hundreds deep"):
         items(file(text), "jobs")
-
-
-def test_an_empty_file_is_an_error(file: File):
-    with pytest.raises(TraceFormatError, match="an empty file"):
-        items(file(" \n"), "jobs")
 
 
 def test_a_document_above_the_limit_names_the_way_to_raise_it(file: File, monkeypatch: pytest.MonkeyPatch):
@@ -101,10 +85,3 @@ def test_a_document_above_the_limit_names_the_way_to_raise_it(file: File, monkey
             items(each, "jobs")
     monkeypatch.setenv("GPUPLANNER_MAX_GIB", "0.001")
     assert values(path, "jobs") == [1, 2, 3]
-
-
-@pytest.mark.parametrize("limit", ["0", "-1", "many", "nan", "1e30"])
-def test_a_limit_that_is_none_is_refused(file: File, monkeypatch: pytest.MonkeyPatch, limit: str):
-    monkeypatch.setenv("GPUPLANNER_MAX_GIB", limit)
-    with pytest.raises(TraceFormatError, match="GPUPLANNER_MAX_GIB: expected a number of GiB"):
-        items(file("[1]"), "jobs")

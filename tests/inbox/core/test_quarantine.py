@@ -22,6 +22,7 @@ from gpuplanner.inbox.core.quarantine import (
 )
 from gpuplanner.ledger import gpu_time_ledger
 from gpuplanner.schemas import Inventory, Jobs, conform
+from tests.examples import examples
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 
@@ -138,7 +139,7 @@ JOB = st.tuples(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(JOB, min_size=1, max_size=14), st.sampled_from([None, ["A", "B"], ["A", "A"], ["A", None]]))
 def test_what_is_believed_has_a_ledger_and_rows_add_up(rows, boards):
     """Whatever the rows: the ledger over the inventory comes, and every minute fits; what fitted stays."""

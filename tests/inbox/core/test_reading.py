@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Dataset
-from gpuplanner.inbox.public.job_tables import ITP
 from gpuplanner.schemas import Jobs, check
+from tests.examples import examples
 
 Read = Callable[[Sequence[str | Path]], Dataset]
 Good = tuple[str, Read]
@@ -35,48 +34,6 @@ def test_kept_and_rejected_rows_make_up_the_file(good: Good, file: File):
         "span_end",
         "gpu_hours",
     ]
-
-
-def test_line_ends_compression_and_byte_order_mark_change_nothing(good: Good, file: File):
-    text, read = good
-    plain = read([file(text)])
-    for content in (
-        text.replace("\n", "\r\n"),
-        "\ufeff" + text,
-        text.rstrip("\n"),
-        text + "\n\n",
-        gzip.compress(text.encode()),
-    ):
-        other = read([file(content)])
-        assert other.jobs.equals(plain.jobs)
-        assert other.rejects.equals(plain.rejects)
-        assert other.summary() == plain.summary()
-
-
-def test_reading_twice_gives_the_same_trace(good: Good, file: File):
-    text, read = good
-    path = file(text)
-    first, second = read([path]), read([path])
-    assert first.jobs.equals(second.jobs)
-    assert first.rejects.equals(second.rejects)
-    assert first.quality.equals(second.quality)
-    assert first.provenance == second.provenance
-
-
-def test_the_provenance_names_the_bytes_but_no_folder(good: Good, file: File):
-    text, read = good
-    path = file(text, "log.txt")
-    trace = read([path])
-    (entry,) = trace.provenance["files"]
-    assert entry["name"] == "log.txt"
-    assert entry["bytes"] == len(text.encode())
-    assert str(path.parent) not in str(trace.provenance)
-
-
-@pytest.mark.parametrize("content", ["", "\n\n\n", "\ufeff"])
-def test_an_empty_file_is_an_error(good: Good, file: File, content: str):
-    with pytest.raises(TraceFormatError, match="got an empty file"):
-        good[1]([file(content)])
 
 
 def test_a_header_alone_is_an_error(good: Good, file: File):
@@ -101,18 +58,6 @@ def test_a_column_given_twice_is_an_error(good: Good, file: File):
     doubled = f"{first_name}{separator}{header}\n{first_value}{separator}{row}\n"
     with pytest.raises(TraceFormatError, match="expected each column once"):
         read([file(doubled)])
-
-
-def test_a_cut_last_line_is_reported(good: Good, file: File):
-    text, read = good
-    trace = read([file(text.rstrip("\n"))])
-    assert "last line without a line end" in trace.quality["check"].to_list()
-
-
-def test_quoted_fields_are_read_where_the_source_is_csv(file: File):
-    plain = "job_id,submission_time,duration,num_gpu\na,60,600,1\n"
-    quoted = '"job_id","submission_time",duration,"num_gpu"\n"a","60","600",1\n'
-    assert ITP([file(quoted)]).jobs.equals(ITP([file(plain)]).jobs)
 
 
 NASTY = [
@@ -153,7 +98,7 @@ def _lawful(read: Read, content: bytes) -> None:
         assert lines[number - 1] == raw
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(changes=mutations)
 def test_a_damaged_file_gives_an_error_or_a_full_account(good: Good, changes: list[tuple[float, int, bytes]]):
     content = good[0].encode()
@@ -163,7 +108,7 @@ def test_a_damaged_file_gives_an_error_or_a_full_account(good: Good, changes: li
     _lawful(good[1], content)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(content=st.binary(max_size=300))
 def test_arbitrary_bytes_give_an_error_or_a_full_account(good: Good, content: bytes):
     _lawful(good[1], content)

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.errors import GpuPlannerWarning, TraceFormatError
+from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Dataset, open_dataset, read, write_dataset
 from gpuplanner.inbox.public.series import (
     read_distributions,
@@ -150,12 +150,6 @@ def test_a_distribution_is_called_one(file: File):
     assert finding.startswith("a distribution, not a time series")
 
 
-@pytest.mark.parametrize("header", ['"x,x__cdf_pct', "a,b", ","])
-def test_a_header_without_any_column_of_a_distribution_is_an_error(file: File, header: str):
-    with pytest.raises(TraceFormatError, match=r"expected columns 'x' or 'x__cdf_pct' of acme"):
-        read_distributions([file(f"{header}\n1,0\n")])
-
-
 def test_an_inventory_has_no_rejects(file: File):
     reading = read_nodes([file("gpu_model,gpu_capacity_num,cpu_num,node_name\nA10,4,192,0\nH800,8,192,1\n")])
     assert (reading.kind, reading.summary()["gpus"], reading.summary()["models"]) == ("inventory", 12, 2)
@@ -165,39 +159,9 @@ def test_an_inventory_has_no_rejects(file: File):
     assert told == {"node without GPUs": 1, "board of nodes not decided by its name": 1}
 
 
-def test_files_of_one_source_but_of_two_kinds_are_not_mixed(file: File):
-    jobs = file("job_id,gpu_num,submit_time,duration,queue\nx,1,2023-05-17 11:00:58+00:00,9,1\n")
-    with pytest.raises(TraceFormatError, match="expected files of one kind"):
-        read("acme", [jobs, file("x,x__cdf_pct\n1,0\n", "cdf.csv")])
-
-
-def test_an_option_that_means_nothing_for_a_kind_of_file_is_warned_of(file: File):
-    quotas = file("date,vc1,total\n2020-04-01,112,112\n")
-    with pytest.warns(GpuPlannerWarning, match="source 'helios', quotas: tz: changes nothing here"):
-        assert read("helios", quotas, tz="UTC").summary() == read("helios", quotas).summary()
-
-
 def test_a_dataset_of_one_kind_takes_the_place_of_one_of_another(file: File, tmp_path: Path):
     folder = write_dataset(read_nodes([file("node,gpus,gpu_model\nn1,8,H100\n")]), tmp_path / "out")
     trace = read("itp", file("job_id,submission_time,duration,num_gpu\na,0,7200,8\n"))
     write_dataset(trace, folder)
     assert open_dataset(folder).jobs.equals(trace.jobs)
     assert open_dataset(folder).inventory is None
-
-
-@pytest.mark.parametrize(
-    ("damage", "fault"),
-    [
-        (lambda text: text.replace('"inventory"', '"nonsense"'), "expected the facts of each source"),
-        (lambda text: text.replace('"inventory"', "[]"), "JSON file|facts of each source"),
-        (lambda text: text.replace('"rejects": 0', '"rejects": 2'), "expected the rows its provenance"),
-        (lambda text: text.replace('"rows_in"', '"other"'), "expected the facts of each source"),
-        (lambda text: text.replace('"inventory"', '"jobs"'), "jobs.parquet: expected a table"),
-    ],
-)
-def test_a_damaged_reading_is_an_error(file: File, tmp_path: Path, damage: Callable[[str], str], fault: str):
-    folder = write_dataset(read_nodes([file("node,gpus,gpu_model\nn1,8,H100\n")]), tmp_path / "out")
-    stated = folder / "provenance.json"
-    stated.write_text(damage(stated.read_text()))
-    with pytest.raises(TraceFormatError, match=fault):
-        open_dataset(folder)

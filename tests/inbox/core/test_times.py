@@ -18,13 +18,6 @@ def utc(*local: datetime, tz: str = "Europe/Oslo") -> tuple[list[str | None], bo
     return [iso(read[name][0]) for name in names], read[AMBIGUOUS][0]
 
 
-def test_summer_and_winter_time_of_oslo():
-    assert utc(datetime(2025, 9, 12, 14, 6, 12), datetime(2025, 12, 1, 12)) == (
-        ["2025-09-12T12:06:12Z", "2025-12-01T11:00:00Z"],
-        False,
-    )
-
-
 def test_an_hour_shown_twice_is_read_as_the_earliest():
     assert utc(datetime(2025, 10, 26, 2, 30)) == (["2025-10-26T00:30:00Z"], True)
 
@@ -36,34 +29,10 @@ def test_the_second_showing_is_taken_when_the_first_would_run_backwards():
     assert marked
 
 
-def test_only_the_touched_rows_are_marked():
-    night = pl.DataFrame({"submit": [datetime(2025, 10, 26, 1, 59), datetime(2025, 10, 26, 2), None]})
-    read = to_utc(night, ["submit"], "Europe/Oslo")
-    assert read[AMBIGUOUS].to_list() == [False, True, False]
-    assert read["submit"].null_count() == 1
-
-
-def test_a_time_that_the_clock_skipped_is_null():
-    assert utc(datetime(2025, 3, 30, 2, 30)) == ([None], False)
-
-
-def test_utc_has_no_such_hours():
-    assert utc(datetime(2025, 10, 26, 2, 30), tz="UTC") == (["2025-10-26T02:30:00Z"], False)
-
-
-def test_fixed_offsets_are_zones():
-    assert utc(datetime(2025, 7, 1), tz=known_zone("+02:00"))[0] == ["2025-06-30T22:00:00Z"]
-
-
 @pytest.mark.parametrize("name", ["Europe/Olso", "", "Europe", "../etc/passwd", "CEST", "+05:45"])
 def test_an_unknown_zone_is_an_error(name: str):
     with pytest.raises(TraceFormatError, match="expected a name of the time zone database"):
         known_zone(name)
-
-
-def test_a_misspelt_zone_gets_a_hint():
-    with pytest.raises(TraceFormatError, match="Europe/Oslo"):
-        known_zone("Europe/Olso")
 
 
 def test_an_origin_needs_an_offset():
@@ -76,13 +45,10 @@ def test_an_origin_needs_an_offset():
 @pytest.mark.parametrize(
     "tz",
     [
-        "America/Los_Angeles",
         "Europe/Oslo",
         "America/Sao_Paulo",  # changed its clocks at midnight
         "Australia/Lord_Howe",  # by half an hour
-        "Africa/Casablanca",  # four times a year
         "Pacific/Apia",  # left out 2011-12-30
-        "Asia/Kolkata",
         "UTC",
         "+02:00",
     ],
@@ -96,13 +62,6 @@ def test_every_half_hour_of_thirty_years_agrees_with_the_time_zone_database(tz: 
     read = to_utc(local.to_frame(), ["at"], tz)
     assert read["at"].equals(expected.dt.convert_time_zone("UTC"))
     assert read[AMBIGUOUS].equals((expected != latest).fill_null(False), check_names=False)
-
-
-def test_absurd_dates_take_the_slow_road_and_stay_right():
-    assert utc(datetime(9000, 7, 1), datetime(1000, 7, 1), tz="UTC")[0] == [
-        "9000-07-01T00:00:00Z",
-        "1000-07-01T00:00:00Z",
-    ]
 
 
 def test_jobs_that_wait_for_nothing_stay_in_the_first_of_two_hours():
