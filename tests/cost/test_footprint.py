@@ -78,11 +78,6 @@ def test_carbon_by_hour_is_not_that_of_the_mean():
     assert float(rows["market_kg"].sum()) == pytest.approx(0.01 * kwh)
 
 
-def test_pue_of_the_hour_goes_before_that_of_the_year():
-    usual, night = (told(ledger([("a", "used", 1.0)]), grid=grid([1.0], pue=pue)) for pue in (None, 1.3))
-    assert float(night["energy_kwh"].sum()) == pytest.approx(1.3 * float(usual["energy_kwh"].sum()), abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("seen_h", "kwh", "high"),
     [
@@ -114,9 +109,3 @@ def test_making_a_board_is_spread_over_its_life():
     assert total_of(by_state(told(ledger([("-", "free", 43_830.0)]))), "embodied_kg").value == pytest.approx(
         164
     )
-
-
-def test_of_an_unknown_board_nothing_is_said():
-    rows = footprint(ledger([("a", "used", 1.0)]), {"X": None}, activity={}, facility=PLAIN, grid=grid([1.0]))
-    assert rows["energy_kwh"].to_list() == [None]
-    assert total_of(by_state(rows), "energy_kwh") is None

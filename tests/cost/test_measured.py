@@ -61,12 +61,6 @@ def test_idle_power_goes_by_slices_and_the_rest_by_work():
     assert found["b"] * 60_000 == pytest.approx(70 * 4 / 5 + 300 * 4 / 5)
 
 
-def test_what_a_job_holds_without_working_is_idle_and_nobody_is_nobody():
-    rows = [(0, None, "1", 0.01, 0.0), (1, None, None, None, 6000.0), (2, None, None, None, 10_000.0)]
-    found = measured_energy(told(rows), JOBS, idle_w=70.0)
-    assert found.select("tenant", "state").rows() == [("-", "idle"), ("a", "idle")]
-
-
 @pytest.mark.data
 @pytest.mark.parametrize("run", ["b1", "t2", "t6", "t13_node0"])
 def test_states_sum_to_the_counters_of_real_boards(public_data: Path, run: str):

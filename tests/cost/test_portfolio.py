@@ -17,7 +17,7 @@ from gpuplanner.cost.portfolio import (
     reserve_level,
     spot_overhead,
 )
-from gpuplanner.errors import ScenarioError
+from tests.examples import examples
 
 PRICES = st.floats(50, 900)
 
@@ -61,7 +61,7 @@ def brute(demand, offers, rent, risk, most) -> float:
     return found
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(
     st.lists(st.lists(st.integers(0, 2), min_size=6, max_size=6), min_size=3, max_size=3),
     PRICES, PRICES,
@@ -83,7 +83,7 @@ def test_no_mix_of_a_small_case_is_cheaper(wanted, short, long, on_demand, lost,
     assert cost_of(demand, offers, rent, mix).mean() == pytest.approx(found.cost, rel=1e-9, abs=1e-6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.floats(0.05, 0.95))
 def test_one_term_follows_the_load_duration_rule(hours, price):
     """Also the critical fractile: no more than a share u of the hours want less than what is committed."""
@@ -101,17 +101,6 @@ def test_a_block_is_for_its_month_alone_and_units_are_whole():
     found = choose_portfolio(demand, [Offer("block", 10.0, 1, only_month=1)], Rent(1.0), unit=4)
     assert found.begun == {("block", 1): 8.0} or found.begun == {("block", 1): 4.0}
     assert found.committed.tolist()[0] == found.committed.tolist()[2] == 0
-
-
-def test_a_block_is_nothing_that_the_mean_could_be_reserved_by():
-    offers = [Offer("term", 10.0, 3), Offer("block", 1.0, 1, only_month=1)]
-    found = choose_portfolio([np.full((1, 2), 5.0)] * 3, offers, Rent(1.0))
-    assert found.all_reserved == pytest.approx(5 * 3 * 10.0)
-
-
-def test_of_the_mean_what_is_held_anyway_is_not_reserved_again():
-    found = choose_portfolio([np.full((1, 2), 5.0)] * 3, [Offer("term", 10.0, 3)], Rent(1.0), held=[3.0] * 3)
-    assert found.all_reserved == pytest.approx(2 * 3 * 10.0)
 
 
 def test_what_is_held_anyway_is_not_bought_again():
@@ -175,16 +164,3 @@ def test_months_that_were_held_back_cost_little_more_than_in_hindsight(seed: int
     hindsight = choose_portfolio(came, offers, RENT)
     assert paid <= 1.10 * hindsight.cost
     assert paid <= 1.02 * min(hindsight.all_rented, hindsight.all_reserved)
-
-
-@pytest.mark.parametrize(
-    ("demand", "offer"),
-    [
-        ([], OFFERS[0]),
-        ([np.ones((1, 1))], Offer("negative", 1.0, 12, most_gpus=-1)),
-        ([np.ones((1, 1))], Offer("x", -1.0, 1)),
-    ],
-)
-def test_negative_commitments_and_no_demand_are_refused(demand, offer):
-    with pytest.raises(ScenarioError, match="portfolio"):
-        choose_portfolio(demand, [offer], RENT)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.catalog import board_names, facts, parameter, path_facts, paths_by_source
-from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware import EMPTIED, MADE_BY, any_board, load_gpu_model
-from gpuplanner.hardware.abilities import CUTS, abilities, default_path, ownership_of
-from gpuplanner.inbox.sources import KUBERNETES, SOURCES
+from gpuplanner.catalog import board_names, facts
+from gpuplanner.hardware import MADE_BY, any_board, load_gpu_model
+from gpuplanner.hardware.abilities import CUTS, abilities
 
 AMPERE, HOPPER = load_gpu_model("A100-80GB"), load_gpu_model("H100-80GB-SXM5")
 
@@ -19,11 +17,6 @@ def test_every_path_states_every_ability_with_a_source(path):
     assert set(found.facts) == set(facts("path_abilities")["ability"]) - {"default_for"}
     assert found.cuts_on_demand in CUTS
     assert all(f"({fact.source}, {fact.date})" in found.why(name) for name, fact in found.facts.items())
-
-
-@pytest.mark.parametrize("path", MADE_BY)
-def test_what_is_emptied_is_what_changes_of_plans_empty(path):
-    assert abilities(path).unit == EMPTIED.get(path, "gpu")
 
 
 def test_a_larger_instance_serves_a_smaller_request_only_where_claims_select():
@@ -60,15 +53,6 @@ def test_who_cuts_for_a_job(path, cuts):
     assert abilities(path, AMPERE).cuts_on_demand == cuts
 
 
-def test_only_an_autoscaler_waits_after_a_node_came():
-    # --scale-down-delay-after-add is 10 minutes by default; Slurm has no such setting.
-    assert {path for path in MADE_BY if abilities(path).cool_s} == {"autoscaler"}
-    assert abilities("autoscaler").cool_s == 600.0
-    assert abilities("autoscaler").usual_idle_s == 600.0
-    assert abilities("slurm").usual_idle_s is None, "SuspendTime is off by default"
-    assert abilities("autoscaler").shortest_idle_s == abilities("autoscaler").scan_s
-
-
 def test_an_operators_nodes_come_and_go_only_with_an_autoscaler_and_its_delays():
     alone, beside = abilities("operator"), abilities("operator", ownership="rented")
     assert (alone.switches_nodes, alone.cool_s, alone.returns) == (False, 0.0, "idled")
@@ -87,16 +71,6 @@ def test_owned_nodes_rest_and_rented_ones_go(path, ownership, returns):
     assert abilities(path, ownership=ownership).returns == returns
 
 
-def test_where_nobody_says_who_owns_nodes_only_an_autoscaler_returns_them():
-    assert [path for path in MADE_BY if abilities(path).returns == "returned"] == ["autoscaler"]
-
-
-def test_a_lead_that_is_not_stated_is_the_catalogues():
-    known, lead = parameter("node_lead_s"), abilities("slurm").lead
-    assert (lead.low, lead.value, lead.high) == (known.low, known.value, known.high) == (60, 300, 900)
-    assert known.source in lead.basis
-
-
 @pytest.mark.parametrize(
     ("stated", "middle", "slow"),
     [({"lead_s": 120}, 120, 360), ({"lead_s": 0}, 0, 0)],
@@ -113,10 +87,8 @@ def test_a_stated_lead_keeps_the_range_of_the_catalogue(stated, middle, slow):
         ("slurm", HOPPER, "owned", 1.0),  # mig-parted, one second
         ("operator", HOPPER, "owned", 60.0),  # the manager on a node
         ("nvml", HOPPER, "owned", 7 * 0.3),  # seven instances one after another
-        ("dra", HOPPER, "owned", 0.0),  # when a claim comes
         ("slurm", AMPERE, "owned", 1.0),  # MIG mode is kept on the board while the node rests
         ("slurm", AMPERE, "rented", 600.0),  # another board: MIG mode is off and takes a reset
-        ("slurm", HOPPER, "rented", 1.0),
     ],
 )
 def test_a_node_that_comes_back_is_cut_before_it_takes_jobs(path, board, ownership, cut):
@@ -124,34 +96,3 @@ def test_a_node_that_comes_back_is_cut_before_it_takes_jobs(path, board, ownersh
     assert found.cut.value == pytest.approx(cut)
     assert found.lead.value == pytest.approx(found.boot.value + cut)
     assert found.lead.high == pytest.approx(found.boot.high + found.cut.high)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [({"path": "helm"}, "path"), ({"path": "slurm", "ownership": "leased"}, "ownership"),
-     ({"path": "slurm", "lead_s": -1}, "in order")],
-)  # fmt: skip
-def test_what_cannot_be_is_refused(wrong, says):
-    with pytest.raises(ScenarioError, match=says):
-        abilities(wrong.pop("path"), **wrong)
-
-
-def test_the_path_of_a_source_is_that_of_its_scheduler():
-    assert default_path("slurm") == default_path("Slurm") == default_path("slurm-states") == "slurm"
-    assert {default_path(source.name) for source in KUBERNETES} == {"operator"}
-    assert default_path("beacon") == "operator"
-    # No name in the table has left the readers.
-    assert set(paths_by_source()) <= set(SOURCES)
-
-
-def test_rows_name_paths_that_there_are():
-    named = {path for listed in facts("path_abilities")["paths"] for path in listed.split(";")}
-    assert named == set(MADE_BY)
-    with pytest.raises(ScenarioError, match="path"):
-        path_facts("helm")
-
-
-def test_kinds_of_ownership_are_those_of_inventories():
-    assert [ownership_of(kind) for kind in ("owned", "reserved", "on_demand", "spot", "rented")] == [
-        "owned", "reserved", "rented", "rented", "rented",
-    ]  # fmt: skip

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.catalog import board_names
 from gpuplanner.errors import GeometryError
-from gpuplanner.hardware import ProfileName, load_gpu_model
-from gpuplanner.hardware.profile import RESOURCES
+from gpuplanner.hardware import ProfileName
 
 ATTRIBUTES = ["", "+me", "+me.all", "-me", "+gfx"]
 
@@ -17,14 +15,10 @@ ATTRIBUTES = ["", "+me", "+me.all", "-me", "+gfx"]
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("1g.10gb", "1g.10gb"),
         ("1G.10GB", "1g.10gb"),
         ("MIG 1g.10gb", "1g.10gb"),
         ("mig-1g.10gb.me", "1g.10gb+me"),  # resource name nvidia.com/mig-1g.10gb.me
-        ("1g.10gb+me", "1g.10gb+me"),
         ("1g.24gb-me", "1g.24gb-me"),
-        ("1g.24gb+gfx", "1g.24gb+gfx"),
-        ("1g.24gb+me.all", "1g.24gb+me.all"),
         ("1g.24gb.me.all", "1g.24gb+me.all"),
         ("1g23gb", "1g.23gb"),  # DRA device name
         ("1c.3g.20gb", "1c.3g.20gb"),
@@ -56,13 +50,3 @@ def test_other_text_is_refused(text: str) -> None:
 def test_print_and_parse_round_trip(name: ProfileName) -> None:
     assert ProfileName.parse(str(name)) == name
     assert ProfileName.parse(f"MIG {str(name).upper()}") == name
-
-
-@pytest.mark.parametrize("board", board_names())
-def test_every_profile_of_the_catalogue_is_printed_as_it_is_read(board: str) -> None:
-    for profile in load_gpu_model(board).profiles:
-        assert str(ProfileName.parse(profile.name)) == profile.name
-        assert profile.attribute in ATTRIBUTES
-        assert all(
-            profile.amount(resource) is None or profile.amount(resource) >= 0 for resource in RESOURCES
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import numpy as np
 import polars as pl
@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from gpuplanner.errors import SchemaError
 from gpuplanner.ledger import (
     assumptions,
-    by_bucket,
     gpu_time_ledger,
     inferred_inventory,
     installed_gpu_hours,
     reconcile,
 )
 from gpuplanner.schemas import Ledger, check
+from tests.examples import examples
 
 BUSY, IDLE = {"sm_activity": 0.5}, {"sm_activity": 0.01}
 
@@ -69,29 +69,12 @@ def test_minutes_with_samples_speak_before_the_record(make_jobs, make_nodes, mak
     }
 
 
-def test_devices_without_samples_are_not_claimed(make_jobs, make_nodes, make_samples, window):
-    jobs = make_jobs(("a", 4.0, 0, 0, 60), ("b", 0.5, 0, 0, 60))
-    samples = make_samples(
-        *[("0", minute, gpu, activity) for minute in range(60) for gpu, activity in ((0, 0.9), (1, 0.0))],
-        *[("1", minute, 7, 0.9) for minute in range(60)],
-    )
-    ledger = gpu_time_ledger(jobs, make_nodes((8, "A100", None, None)), samples=samples, **window)
-    held = {key: hours for key, hours in sums(ledger).items() if key[0] != "-"}
-    assert held == {("a", "used"): 1.0, ("a", "held_idle"): 1.0, ("a", "unobserved"): 2.0, ("b", "used"): 0.5}
-
-
 def test_part_of_a_minute_counts_as_part(make_jobs, make_nodes, make_samples, window):
     jobs = make_jobs(("a", 1.0, 0, 0.5, 1.25, IDLE))
     samples = make_samples(("0", 0.75, 0, 0.9))
     ledger = gpu_time_ledger(jobs, make_nodes((1, "A100", None, None)), samples=samples, **window)
     assert sums(ledger)["a", "used"] == 0.5 / 60
     assert sums(ledger)["a", "held_idle"] == 0.25 / 60
-
-
-def test_waiting_ends_with_withdrawal(make_jobs, make_nodes, window):
-    jobs = make_jobs(("a", 1.0, 0, None, 60), ("a", 1.0, 150, None, None))
-    ledger = gpu_time_ledger(jobs, make_nodes((1, "A100", None, None)), **window)
-    assert sums(ledger) == {("-", "unexplained"): 1.5, ("-", "free"): 1.5}
 
 
 def test_jobs_without_gpus_or_out_of_the_window_do_not_count(make_jobs, make_nodes, window):
@@ -146,16 +129,6 @@ def test_boards_that_do_not_match_are_one_pool(make_jobs, make_nodes, window, bo
     assert ledger["gpu_model"].null_count() == ledger.height
     assert sums(ledger) == {("a", "used"): 9.0}
     assert "cannot be matched" in assumptions(jobs, nodes, **window)[0]
-
-
-def test_the_only_board_takes_jobs_that_name_none(make_jobs, make_nodes, window):
-    ledger = gpu_time_ledger(make_jobs(("a", 1.0, 0, 0, 60)), make_nodes((1, "A100", None, None)), **window)
-    assert set(ledger["gpu_model"]) == {"A100"}
-
-
-def test_nodes_without_gpus_say_nothing_of_boards(make_jobs, make_nodes, window):
-    nodes = make_nodes((1, "A100", None, None), (0, None, None, None))
-    assert set(gpu_time_ledger(make_jobs(("a", 1.0, 0, 0, 60)), nodes, **window)["gpu_model"]) == {"A100"}
 
 
 def test_inventory_can_be_inferred_and_that_is_said(make_jobs, window):
@@ -214,12 +187,6 @@ def test_reconfiguring_time_names_its_board_where_there_are_several(make_jobs, m
         gpu_time_ledger(make_jobs(), nodes, out_of_service=unnamed, **window)
 
 
-def test_nothing_installed_nothing_in_the_ledger(make_jobs, make_nodes, window):
-    ledger = gpu_time_ledger(make_jobs(), make_nodes(), **window)
-    assert ledger.height == 0
-    assert reconcile(ledger, installed_gpu_hours(make_nodes(), **window))["balanced"]
-
-
 def test_window_may_begin_and_end_within_an_hour(make_jobs, make_nodes, window):
     cut = {"start": window["start"] + timedelta(minutes=20), "end": window["start"] + timedelta(minutes=135)}
     jobs = make_jobs(("a", 1.0, 0, 0, 30, BUSY), ("a", 1.0, 120, 120, None, BUSY))
@@ -261,7 +228,7 @@ SEEN = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(jobs=st.lists(JOB, max_size=6), seen=st.lists(SEEN, max_size=40), spare=st.integers(0, 3))
 def test_ledger_equals_a_count_of_every_minute(
     make_jobs, make_nodes, make_samples, window, jobs, seen, spare
@@ -304,51 +271,3 @@ def test_ledger_equals_a_count_of_every_minute(
     assert found.keys() == expected.keys()
     for key, hours in expected.items():
         assert found[key] == hours
-
-
-@pytest.mark.data
-def test_openb_pods_on_its_nodes(public_data):
-    """Fractions of GPUs, boards mostly not named, jobs that never ran: one pool that still adds up."""
-    epoch = datetime(2023, 1, 1, tzinfo=UTC)
-    folder = public_data / "alibaba_gpu_v2023"
-
-    def instant(name):
-        return pl.lit(epoch) + pl.duration(seconds=pl.col(name).cast(pl.Int64))
-
-    pods = pl.read_csv(folder / "openb_pod_list_default.csv.gz")
-    jobs = pods.select(
-        job_id="name",
-        attempt=pl.lit(1),
-        tenant="qos",
-        submit_time=instant("creation_time"),
-        start_time=instant("scheduled_time"),
-        end_time=instant("deletion_time"),
-        state=pl.lit("UNKNOWN"),
-        gpus=pl.col("num_gpu") * pl.col("gpu_milli") / 1000,
-        gpu_model="gpu_spec",
-    )
-    nodes = pl.read_csv(folder / "openb_node_list_all_node.csv").select(
-        node="sn", gpus=pl.col("gpu").cast(pl.Int32), gpu_model="model"
-    )
-    month = {"start": epoch + timedelta(days=119), "end": epoch + timedelta(days=149)}
-    ledger = gpu_time_ledger(jobs, nodes, **month)
-    assert installed_gpu_hours(nodes, **month) == 6212 * 30 * 24
-    assert reconcile(ledger, installed_gpu_hours(nodes, **month))["balanced"]
-    assert ledger["gpu_model"].null_count() == ledger.height
-    held = jobs.filter(pl.col("start_time").is_not_null(), pl.col("end_time") > month["start"])
-    hours = (
-        held.select(
-            pl.col("gpus")
-            * (
-                pl.min_horizontal("end_time", pl.lit(month["end"]))
-                - pl.max_horizontal("start_time", pl.lit(month["start"]))
-            ).dt.total_microseconds()
-            / 3.6e9
-        )
-        .to_series()
-        .clip(lower_bound=0)
-        .sum()
-    )
-    buckets = dict(by_bucket(ledger).select(pl.col("bucket").cast(pl.String), "gpu_hours").iter_rows())
-    assert buckets["unobserved"] == pytest.approx(hours, rel=1e-9)
-    assert buckets["used"] == buckets["held_idle"] == 0

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from gpuplanner.hardware import fewest_gpus, load_gpu_model
 from gpuplanner.ledger import inferred_inventory, slabs
-from gpuplanner.ledger.pools import boards_at_once
-from gpuplanner.ledger.window import Window
 
 H100 = "H100-80GB-SXM5"
 BOARD = load_gpu_model(H100)
@@ -57,15 +55,3 @@ def test_boards_are_counted_at_every_start_and_are_no_more_than_needed(drawn, ev
     assert found["gpus"].sum() == counted
     assert counted <= needed
     assert found.filter(pl.col("gpu_model") != H100).is_empty()
-
-
-@pytest.mark.parametrize(("board", "profile"), [(None, "1g.20gb"), (H100, None), (H100, "5g.60gb")])
-def test_instances_of_which_no_board_is_known_to_hold_a_number_count_by_their_slices(
-    make_jobs, window, board, profile
-):
-    """Five of 1g.20gb need two H100; where board or profile is not known, their five compute slices need one."""
-    named = {"profile_requested": profile, "instances": 5, "gpus_by_memory": None}
-    jobs = make_jobs(("a", 5 / 7, 0, 0, 60, named))
-    assert boards_at_once(jobs, board, Window(**window)) == 1
-    known = jobs.with_columns(profile_requested=pl.lit("1g.20gb"))
-    assert boards_at_once(known, H100, Window(**window)) == 2

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from gpuplanner.intervals import HOUR_TICKS
 from gpuplanner.ledger import gpu_time_ledger, inferred_inventory, slabs
-from gpuplanner.ledger.node_pool import numbered_lists
 
 HOURS = 5
 TICK = st.integers(0, HOURS * 4).map(lambda quarter: quarter * HOUR_TICKS // 4)
@@ -44,21 +43,6 @@ def test_levels_are_a_count_at_every_quarter_of_an_hour(rows, events):
             for hour in range(first, last)
         ]
         assert cut.by_hour(slab, edges, level) * HOUR_TICKS == pytest.approx(held)
-
-
-def test_an_hour_with_many_events_is_one_slab(monkeypatch):
-    monkeypatch.setattr(slabs, "EVENTS", 4)
-    busy = np.full(100, 2 * HOUR_TICKS + 7)
-    cut = slabs.Slabs(4, [busy])
-    assert [cut.hours(slab) for slab in range(len(cut))] == [(0, 3), (3, 4)]
-    assert [len(part) for part in cut.parted(busy)] == [100, 0]
-
-
-def test_there_may_be_more_slabs_than_a_byte_counts(monkeypatch):
-    monkeypatch.setattr(slabs, "EVENTS", 1)
-    hourly = np.arange(300) * HOUR_TICKS
-    cut = slabs.Slabs(300, [hourly])
-    assert [part.tolist() for part in cut.parted(hourly)] == [[hour] for hour in range(300)]
 
 
 @pytest.mark.parametrize("events", [1, 100])
@@ -111,14 +95,3 @@ def test_the_ledger_is_the_same_in_any_slabs(make_jobs, make_nodes, window, monk
         assert one.drop("gpu_hours").equals(other.drop("gpu_hours"))
         assert other["gpu_hours"].to_list() == pytest.approx(one["gpu_hours"].to_list(), abs=1e-9)
     assert inferred_inventory(jobs, **window)["gpus"].sum() > 0
-
-
-def test_node_lists_are_numbered_whether_text_or_categories():
-    texts = pl.Series(["n[0-1]", None, "n9", "n[0", "n1,n9"])
-    number = {"n0": 0, "n1": 1}
-    for column in (texts, texts.cast(pl.Categorical)):
-        of_job, lists = numbered_lists(column, number)
-        row, node, many = lists.spread(of_job)
-        assert list(zip(row.tolist(), node.tolist(), many.tolist(), strict=True)) == [
-            (0, 0, 2), (0, 1, 2), (1, -1, 1), (2, -1, 1), (3, -1, 1), (4, 1, 2), (4, -1, 2)
-        ]  # fmt: skip

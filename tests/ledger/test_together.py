@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.ledger.activity import BUSIEST_FIRST, not_told, seen_together
+from gpuplanner.ledger.activity import BUSIEST_FIRST, seen_together
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HELD = st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=1, max_size=4)
@@ -35,15 +35,3 @@ def test_the_busiest_devices_are_those_held(held, states):
         assert rows[str(job)]["devices"] == pytest.approx(sum(taken.values()) * part)
         for state, number in taken.items():
             assert rows[str(job)][state] == pytest.approx(number * part)
-
-
-def test_only_devices_that_several_may_have_held_are_shared_out():
-    """Of a cut GPU it is the instances that somebody holds; what is known to be one job's is not shared."""
-    rows = [
-        ("n1", 0, None, None, "together"),
-        ("n1", 1, None, None, "stated"),
-        ("n1", 2, None, None, "together"),
-    ]
-    rows += [("n1", 2, 7, "1g.10gb", "together"), ("n1", 2, 8, "2g.20gb", "stated")]
-    samples = pl.DataFrame(rows, ["node", "gpu", "instance", "profile", "job_evidence"], orient="row")
-    assert not_told(samples).select("gpu", "instance", "kind").rows() == [(0, None, ""), (2, 7, "1g.10gb")]

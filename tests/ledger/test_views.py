@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.ledger import DARK_BUCKETS, by_bucket, by_tenant, dark_share, reconcile
+from gpuplanner.ledger import by_bucket, by_tenant, reconcile
 from gpuplanner.schemas import BUCKETS, Ledger, conform
 
 
@@ -37,13 +37,6 @@ def test_tenants_show_idleness_of_what_was_observed(ledger):
     ]
 
 
-def test_dark_share_by_part(ledger):
-    shares = dark_share(ledger)
-    assert list(shares) == [*DARK_BUCKETS, "dark"]
-    assert shares["dark"] == pytest.approx(9 / 20)
-    assert shares["held_idle"] == pytest.approx(1 / 20)
-
-
 @pytest.mark.parametrize(
     ("installed", "difference", "balanced"),
     [(20.0, 0.0, True), (20.0 * (1 + 5e-10), -1e-8, True), (19.0, 1.0, False), (0.0, 20.0, False)],
@@ -52,8 +45,3 @@ def test_reconcile_tells_the_difference(ledger, installed, difference, balanced)
     found = reconcile(ledger, installed)
     assert found["difference_gpu_hours"] == pytest.approx(difference, abs=1e-12)
     assert found["balanced"] is balanced
-
-
-def test_nothing_reconciles_with_nothing(ledger):
-    assert reconcile(ledger.head(0), 0.0)["relative"] == 0.0
-    assert dark_share(ledger.head(0))["dark"] == 0.0

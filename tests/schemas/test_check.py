@@ -18,11 +18,6 @@ def jobs(**columns: object) -> pl.DataFrame:
     return pl.DataFrame([base | columns])
 
 
-def test_missing_columns_are_all_named():
-    with pytest.raises(SchemaError, match=r"'attempt', 'tenant', 'submit_time', 'state'"):
-        check(pl.DataFrame({"job_id": ["a"]}), Jobs, where="jobs")
-
-
 def test_absent_columns_become_null_not_zero():
     row = check(jobs(), Jobs, where="jobs").row(0, named=True)
     assert row["gpus"] is None
@@ -37,16 +32,6 @@ def test_every_reason_of_a_bad_row_is_given():
         assert part in reason
     with pytest.raises(SchemaError, match="1 of 1 rows"):
         check(bad, Jobs, where="jobs")
-
-
-def test_values_that_are_no_numbers_are_refused():
-    _, rejected = filter_rows(conform(jobs(gpus=float("nan")), Jobs, where="jobs"), Jobs)
-    assert "not a number" in rejected["reason"][0]
-
-
-def test_column_that_cannot_be_cast_is_named():
-    with pytest.raises(SchemaError, match="gpus"):
-        conform(jobs(gpus="many"), Jobs, where="jobs")
 
 
 def test_quantiles_may_not_cross():
