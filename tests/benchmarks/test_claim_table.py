@@ -36,7 +36,6 @@ def test_verdict_of_a_figure(claimed, interval, verdict):
         (["holds", "holds"], "holds"),
         (["holds", "cannot tell"], "holds in part"),
         (["does not hold", "cannot tell"], "does not hold"),
-        (["cannot tell"], "cannot tell"),
         ([], "cannot tell"),
     ],
 )

@@ -95,19 +95,6 @@ def test_the_integer_program_finds_the_best_of_all_assignments(monkeypatch):
         assert value(case.assigned_options(jobs, 0.0)) == pytest.approx(best)
 
 
-def test_the_program_prints_its_tables_and_writes_them(monkeypatch, tmp_path, capsys):
-    monkeypatch.delenv("GPUPLANNER_DATA", raising=False)
-    case.main(["--seeds", "1", "--out", str(tmp_path)])
-    assert "Verdict: cannot tell" in capsys.readouterr().out  # one seed has no interval
-    assert pl.read_csv(tmp_path / "heterogeneous_gpus_mean_s.csv").height == 4
-
-
-def test_the_same_seeds_give_the_same_tables():
-    found, again = (case.tables(2, 4, jobs=12) for _ in range(2))
-    assert found["heterogeneous_gpus"].height == 8
-    assert all(found[name].equals(again[name]) for name in found)
-
-
 @pytest.mark.data
 def test_each_source_is_predicted_without_its_own_runs(public_data, tmp_path):
     measured = pl.read_csv(public_data / case.MEASUREMENTS, infer_schema=False)

@@ -50,13 +50,6 @@ def test_a_planted_reduction_is_found_and_none_is_not(tmp_path, late_ms, verdict
     assert row["verdict"] == verdict
 
 
-def test_the_program_needs_the_folder_of_the_public_traces(monkeypatch, capsys):
-    monkeypatch.delenv("GPUPLANNER_DATA", raising=False)
-    with pytest.raises(SystemExit):
-        case.main([])
-    assert "set GPUPLANNER_DATA" in capsys.readouterr().err
-
-
 @pytest.mark.data
 def test_measured_runs_equal_the_stored_table(public_data, tmp_path, capsys):
     case.main(["--data", str(public_data), "--out", str(tmp_path)])

@@ -63,13 +63,6 @@ def test_right_sized_jobs_need_seven_gpus_and_wait_at_most_for_the_reconfigurati
     assert case.RECONFIGURE_MIN in starts
 
 
-def test_a_request_without_an_instance_waits_for_the_smallest_that_serves_it():
-    instances = Counter({"3g.40gb": 1, "2g.20gb": 1})
-    profiles, spares = case.instance_profiles(["1g.10gb", "2g.20gb", "1g.10gb", "1g.10gb"], instances)
-    assert profiles == ["3g.40gb", "2g.20gb", "2g.20gb", "2g.20gb"]
-    assert spares == Counter()
-
-
 def test_right_sizing_never_requests_more_and_never_too_little_memory():
     for seed in range(20):
         jobs = case.draw_jobs(seed)

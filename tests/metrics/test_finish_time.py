@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-import pytest
 
-from gpuplanner.errors import SchemaError
 from gpuplanner.metrics import (
     entitlements,
     finish_time_fairness,
@@ -64,12 +62,3 @@ def test_shares_are_whole_gpus_and_never_none():
     found = isolated_outcomes(jobs.with_columns(limit_s=100.0), {"x": 0.4, "y": 2.9}, run)
     assert seen == {"x": 1, "y": 2}
     assert found["jct_s"].to_list() == [60.0, 90.0]
-
-
-def test_jobs_and_tenants_have_to_match():
-    jobs = job_table([("a", "x", 0, 60, 1)])
-    with pytest.raises(SchemaError, match=r"none for \['x'\]"):
-        isolated_outcomes(jobs, {"y": 1.0}, alone)
-    shared = alone(jobs, 1)
-    with pytest.raises(SchemaError, match="the same jobs shared and alone"):
-        finish_time_fairness(shared, shared.with_columns(job_id=pl.lit("b")))

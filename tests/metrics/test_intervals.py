@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.errors import SchemaError
 from gpuplanner.metrics import mean_interval, paired, student_t
 
 # Upper quantiles as printed in Abramowitz & Stegun, table 26.10, and NIST/SEMATECH e-Handbook 1.3.6.7.2.
@@ -39,28 +38,12 @@ def test_closed_forms():
         assert student_t(probability, 2) == pytest.approx(two, rel=1e-12)
 
 
-@pytest.mark.parametrize(("probability", "degrees"), [(0.0, 3), (1.0, 3), (0.9, 0)])
-def test_quantiles_that_do_not_exist_are_refused(probability, degrees):
-    with pytest.raises(SchemaError, match="Student's t"):
-        student_t(probability, degrees)
-
-
 def test_intervals_hold_the_mean_as_often_as_they_say():
     rng = np.random.default_rng(11)
     samples = rng.normal(3.0, 2.0, (4000, 6))
     hits = sum(found.low <= 3.0 <= found.high for found in map(mean_interval, samples))
     # Binomial, three standard deviations around 95 %.
     assert abs(hits / 4000 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 4000)
-
-
-def test_one_value_has_a_mean_and_no_interval():
-    found = mean_interval([4.0])
-    assert (found.mean, found.low, found.high, found.replications) == (4.0, None, None, 1)
-
-
-def test_equal_values_have_an_interval_of_no_width():
-    found = mean_interval([4.0, 4.0, 4.0], level=0.99)
-    assert (found.low, found.mean, found.high, found.level) == (4.0, 4.0, 4.0, 0.99)
 
 
 def test_pairing_removes_what_both_policies_share():
@@ -72,23 +55,3 @@ def test_pairing_removes_what_both_policies_share():
     assert found.difference.high < 0
     assert found.difference.high - found.difference.low < 12
     assert found.ratio == pytest.approx((hard_weeks + gain).mean() / hard_weeks.mean())
-
-
-def test_a_baseline_of_zero_has_no_ratio():
-    found = paired([0.0, 0.0], [1.0, 3.0])
-    assert found.ratio is None
-    assert found.difference.mean == 2.0
-
-
-@pytest.mark.parametrize(
-    ("baseline", "values", "words"),
-    [
-        ([], [], "at least one number"),
-        ([1.0], [float("nan")], "1 of them missing"),
-        ([1.0, 2.0], [1.0], "got 2 and 1"),
-        ([1.0, None], [1.0, 2.0], "1 of them missing"),
-    ],
-)
-def test_values_without_a_mean_are_refused(baseline, values, words):
-    with pytest.raises(SchemaError, match=words):
-        paired(baseline, values)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpuplanner.hardware import ChangeCost, load_gpu_model
 from gpuplanner.metrics import measure
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+from tests.examples import examples
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
 LAYOUTS = ("gpu", "3g.40gb:1,2g.20gb:1,1g.10gb:2")
@@ -59,7 +60,7 @@ def holding(run, now):
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(case=cases_in_phases(), begin=st.integers(0, 30), length=st.integers(1, 40))
 def test_every_second_of_a_job_in_phases_counts_with_what_it_then_held(case, begin, length):
     run = run_of(case)
@@ -72,7 +73,7 @@ def test_every_second_of_a_job_in_phases_counts_with_what_it_then_held(case, beg
     assert found["utilisation_server"] == pytest.approx(slice_s / 7 / (FLEET.gpus * (end - begin)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(case=cases_in_phases())
 def test_over_the_whole_run_held_is_work_and_restarts(case):
     run = run_of(case)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import SchemaError
 from gpuplanner.metrics import (
     NOBODY,
     Claims,
@@ -23,6 +22,7 @@ from gpuplanner.metrics import (
 from gpuplanner.simulate import Checkpoints
 from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Sharing, play_shared
+from tests.examples import examples
 
 GPUS = 4
 RULES = ("fifo", "pass", "sjf", "tiers")
@@ -102,7 +102,7 @@ def second_by_second(spells, entitled, until):
     return sums, pairs
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(shared_pools())
 def test_accounts_equal_the_definitions_second_by_second(case):
     rows, rule, entitled = case
@@ -123,7 +123,7 @@ def test_accounts_equal_the_definitions_second_by_second(case):
     assert found == pytest.approx(pairs, abs=1e-6)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(shared_pools())
 def test_all_that_is_borrowed_is_lent_and_shares_sum_to_what_was_held(case):
     rows, rule, entitled = case
@@ -147,33 +147,6 @@ def test_all_that_is_borrowed_is_lent_and_shares_sum_to_what_was_held(case):
     assert np.allclose(shares, 1.0)
 
 
-def test_the_jobs_above_are_stopped_now_and_then():
-    """The properties are not ones of runs that nobody stops."""
-    rows = [(0, 20, 4, "a", 1), (3, 5, 2, "b", 0), (9, 4, 4, "c", 0)]
-    assert spells_of(rows, "tiers")["tenant"].to_list().count("a") == 3
-
-
-def test_alone_nothing_is_lacking_that_could_be_given():
-    jobs = pl.DataFrame(
-        {
-            "tenant": "only",
-            "submit_s": 0.0,
-            "start_s": [0.0, 0.0, 50.0],
-            "end_s": [50.0, 20.0, 60.0],
-            "wanted": [2, 2, 4],
-            "held": [2, 2, 4],
-        }
-    )
-    claimed = Claims(jobs, 1, (0.0, 60.0))
-    row = tenant_accounts(claimed, {"only": 4.0}).row(0, named=True)
-    # From 20 to 50 s two GPUs are due and idle: the queue, not another tenant, is in the way.
-    assert row["deficit_gpu_hours"] * 3600 == pytest.approx(60.0)
-    assert borrowing(claimed, {"only": 4.0}).rows() == [(NOBODY, "only", pytest.approx(60 / 3600))]
-    alone = Claims(jobs.head(2), 1, (0.0, 50.0))
-    assert tenant_accounts(alone, {"only": 4.0})["deficit_gpu_hours"].sum() == 0
-    assert borrowing(alone, {"only": 4.0}).is_empty()
-
-
 def test_instances_count_their_slices():
     """Two of three instances of 3/7 run for 70 s, then the third one."""
     table = pl.DataFrame(
@@ -194,29 +167,8 @@ def test_instances_count_their_slices():
     ]
 
 
-def test_entitlements_follow_the_shares():
-    assert entitlements(9, ["a", "b"], {"a": 2.0}) == {"a": 6.0, "b": 3.0}
-    with pytest.raises(SchemaError, match="shares"):
-        entitlements(9, ["a"], {"a": 0.0})
-    assert entitlements(9, []) == {}
-
-
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20))
 def test_jain_lies_between_one_nth_and_one(values):
     found = jain_index(values)
     if found is not None:
         assert 1 / len(values) - 1e-9 <= found <= 1 + 1e-9
-
-
-def test_no_jobs_have_empty_accounts():
-    kinds = {
-        "tenant": pl.String,
-        "submit_s": float,
-        "start_s": float,
-        "end_s": float,
-        "wanted": int,
-        "held": int,
-    }
-    nothing = Claims(pl.DataFrame(schema=kinds), 1, (0.0, 0.0))
-    assert tenant_accounts(nothing, {}).is_empty()
-    assert borrowing(nothing, {}).is_empty()

@@ -56,20 +56,6 @@ def test_fit_by_phase_never_needs_more_than_fit_by_job(measured):
     assert fitted["saved_gpu_hours"].sum() == pytest.approx(by_hand)
 
 
-def test_activity_of_an_instance_is_of_its_own_multiprocessors():
-    phases = pl.DataFrame(
-        {
-            "job_id": "1",
-            "gpus": 1.0,
-            "profile": "3g.40gb",
-            "run_s": 60.0,
-            "sm_need": 0.5,
-            "memory_peak_gib": 5.0,
-        }
-    ).head(1)
-    assert fit_phases(phases, BOARD).select("sms_needed", "profile_phase").row(0) == (30.0, "2g.20gb")
-
-
 @pytest.fixture
 def run(capsys, monkeypatch):
     def command(*arguments):

@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 from gpuplanner import plot
-from gpuplanner.errors import ScenarioError
 from gpuplanner.inbox import read
 from gpuplanner.phases import find_phases
 from gpuplanner.phases.signatures import (
@@ -49,10 +48,8 @@ def bound(base=QUIET, *, gpus=1, **changes):
         (BUSY, {}, "compute"),
         (BUSY, {"tensor_activity": 0.0}, "compute"),  # single or double precision fills the SMs as well
         (BUSY, {"dram_activity": 0.75}, "memory-bandwidth"),
-        (BUSY, {"dram_activity": 0.75, "tensor_activity": 0.92}, "compute"),
         (QUIET, {"sm_activity": 0.01}, "idle"),
         (QUIET, {"sm_activity": 0.01, "pcie_gb_s": 5.0}, "input"),
-        (QUIET, {"pcie_gb_s": 1.5}, "input"),
         (QUIET, {"idle_share": 0.5}, "input"),
         (QUIET, {}, "launch"),
         (QUIET, {"sm_activity": 0.4, "nvlink_gb_s": 90.0, "gpus": 8}, "interconnect"),
@@ -61,26 +58,13 @@ def bound(base=QUIET, *, gpus=1, **changes):
         (QUIET, {"sm_activity": 0.6}, "mixed"),
         (QUIET, {"sm_activity": None}, "cannot tell"),
         (BUSY, {"tensor_activity": None}, "cannot tell"),
-        (BUSY, {"dram_activity": None}, "cannot tell"),
-        (QUIET, {"pcie_gb_s": None}, "cannot tell"),
         (QUIET, {"sm_activity": 0.4, "nvlink_gb_s": None, "gpus": 8}, "cannot tell"),
         (QUIET, {"sm_activity": 0.4, "nvlink_gb_s": None}, "launch"),  # one GPU has nobody to exchange with
         (BUSY, {"activity_source": "engine"}, "cannot tell"),
-        (BUSY, {"activity_source": "legacy"}, "cannot tell"),
     ],
 )
 def test_rules(base, changes, expected):
     assert bound(base, **changes) == expected
-
-
-@pytest.mark.parametrize("nvlink", [0.0, 5.0, 18.0, 30.0, 55.0, 89.0])
-def test_links_that_were_read_and_are_far_from_their_limit_are_not_the_bound(nvlink):
-    """However low the SM activity is; the same job may carry more where it computes."""
-    for sm in (0.06, 0.2, 0.31, 0.49):
-        assert bound(sm_activity=sm, nvlink_gb_s=nvlink, gpus=8) in ("launch", "mixed")
-    means = QUIET | {"activity_source": "profiling", "sm_activity": 0.46, "nvlink_gb_s": nvlink}
-    found = signature(Counters(**means), gpus=8, nvlink_peak_gb_s=900.0)
-    assert f"NVLink {nvlink:.3g} GB/s = {100 * nvlink / 900:.0f} % of 900" in found.evidence
 
 
 def test_every_bound_has_advice_and_every_figure_a_source():
@@ -92,23 +76,6 @@ def test_every_bound_has_advice_and_every_figure_a_source():
         assert row.date
     sourced = [row for row in load_thresholds().values() if "own choice" not in row.source]
     assert len(sourced) == 10
-
-
-def test_thresholds_can_be_moved_by_name():
-    moved = load_thresholds({"bound_dram": 0.2})
-    means = QUIET | {"dram_activity": 0.3, "activity_source": "profiling"}
-    assert signature(Counters(**means)).bound == "launch"
-    assert signature(Counters(**means), thresholds=moved).bound == "memory-bandwidth"
-    with pytest.raises(ScenarioError, match="bound_dram"):
-        load_thresholds({"bound_dramm": 0.2})
-
-
-def test_low_power_and_occupancy_are_told():
-    means = BUSY | {"activity_source": "profiling", "power_share": 0.2, "sm_occupancy": 0.4}
-    assert (
-        "occupancy 0.4, power 20 % of the limit (too little for a busy GPU)"
-        in signature(Counters(**means)).evidence
-    )
 
 
 def make_samples():
@@ -140,26 +107,6 @@ def test_jobs_phases_and_classes():
     svg = plot.chart_to_svg(plot.plot_signatures(by_class))
     assert "bound by" in svg
     assert "No job was sampled." in plot.chart_to_svg(plot.plot_signatures(by_class.clear()))
-
-
-def test_occupancy_is_told_where_it_was_read():
-    """It decides nothing: no published rule turns occupancy into a bound; a reader of the evidence wants it."""
-    noon = datetime(2026, 2, 2, 12, tzinfo=UTC)
-    rows = [
-        {
-            "time": noon + timedelta(minutes=n),
-            "node": "n1",
-            "gpu": 0,
-            "job_id": job,
-            "activity_source": "profiling",
-        }
-        | {"sm_activity": 0.9, "tensor_activity": 0.6, "dram_activity": 0.3, "sm_occupancy": occupancy}
-        for job, read in (("with", (0.125, 0.375, None)), ("without", (None, None)))
-        for n, occupancy in enumerate(read)
-    ]
-    found = signatures_of(pl.DataFrame(rows), BOARD)
-    assert found["bound"].to_list() == ["compute", "compute"]
-    assert [", occupancy 0.25" in evidence for evidence in found["evidence"]] == [True, False]
 
 
 def read_run(folder, run):
@@ -235,10 +182,3 @@ def test_a_utilisation_of_99_percent_is_not_busy_compute(public_data):
     found = signatures_of(legacy, BOARD).row(0, named=True)
     assert found["bound"] == "cannot tell"
     assert "0.99 of the time some kernel ran" in found["evidence"]
-
-
-@pytest.mark.data
-def test_exporter_pages_without_profiling_fields_cannot_tell(public_data):
-    samples = read("auto", public_data / "dcgm" / "dcgm_metrics_20250718_134233.csv.gz").samples
-    each = samples.with_columns(job_id=pl.concat_str("node", "gpu"))
-    assert set(signatures_of(each, BOARD)["bound"]) == {"cannot tell"}

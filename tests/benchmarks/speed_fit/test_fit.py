@@ -6,16 +6,14 @@ import numpy as np
 import polars as pl
 import pytest
 from speed_fit import fit, model_to_json, relative_speeds
-from speed_fit.calibrate import FEWEST, conformal_radii, left_out, noise_radii
-from speed_fit.fit import fit_law, minimise
+from speed_fit.calibrate import conformal_radii, left_out
+from speed_fit.fit import fit_law
 from speed_fit.held_out import accuracy, halves, held_out
 from speed_fit.measurements import JOB
 from speed_fit.trials import trials
 
-from gpuplanner.errors import TraceFormatError
 from gpuplanner.sizing.speed import default_model
-from gpuplanner.sizing.speed.boundness import EVIDENCE, Link
-from gpuplanner.sizing.speed.model import with_radii
+from gpuplanner.sizing.speed.boundness import EVIDENCE
 
 
 def test_the_law_that_made_the_measurements_is_found(made, law):
@@ -97,31 +95,6 @@ def test_radii_cover_the_next_score_as_often_as_they_say():
     )  # ceil(31 x 0.8) / 32... of 31 exchangeable ones
 
 
-def test_small_groups_share_the_radius_of_wider_ones():
-    wide = scores_of([0.1 * k for k in range(1, 21)])
-    few = scores_of([9.0] * (FEWEST - 1), compute_slices=2)
-    radii = conformal_radii(pl.concat([wide, few]))
-    asked = pl.concat([wide.head(1), few.head(1)]).drop("score")
-    found = with_radii(asked, radii)["radius_80"].to_list()
-    assert found[0] == pytest.approx(1.7)
-    assert found[1] == pytest.approx(9.0)  # of all 29: the 24th
-    other = with_radii(asked.with_columns(evidence=pl.lit("never seen")), radii)
-    assert other["radius_90"].to_list() == [float("inf")] * 2
-
-
-def test_too_few_scores_bound_nothing():
-    radii = conformal_radii(scores_of([0.1] * 5))
-    assert radii.select("radius_80", "radius_90").rows() == [(0.1, None)]
-
-
-def test_several_scores_of_one_job_count_once():
-    """Ten rows of ten jobs bound nine tenths by the largest, eight by the ninth; of two jobs always by the largest."""
-    values = [0.1 * k for k in range(1, 11)]
-    assert conformal_radii(scores_of(values)).row(-1)[-2:] == pytest.approx((0.9, 1.0))
-    two = scores_of(values).with_columns(batch=pl.int_range(10) % 2)
-    assert conformal_radii(two).row(-1)[-2:] == pytest.approx((1.0, 1.0))
-
-
 @pytest.mark.data
 def test_no_kind_of_evidence_covers_less_than_it_says(published):
     """Each half predicted from the other, pooled: no coverage is more than two points below the nominal one."""
@@ -129,22 +102,6 @@ def test_no_kind_of_evidence_covers_less_than_it_says(published):
     assert told.height == len(EVIDENCE)
     assert told["covered_80"].min() >= 0.78
     assert told["covered_90"].min() >= 0.88
-
-
-def test_noise_is_told_where_even_the_smallest_slice_does_not_slow(made):
-    assert max(noise_radii(relative_speeds(made))) < 0.01
-
-
-def test_pattern_search_finds_a_kink():
-    found = minimise(lambda x: abs(x[0] - 0.3) + 2 * abs(x[0] + x[1]), np.zeros(2), np.ones(2))
-    assert found == pytest.approx([0.3, -0.3], abs=2e-3)
-
-
-def test_nothing_measured_is_refused(made):
-    with pytest.raises(TraceFormatError, match="smaller one"):
-        fit(made.filter(profile="7g.80gb"))
-    with pytest.raises(TraceFormatError, match="4 models or more; got 3"):
-        fit(made.filter(pl.col("model") < "m03"))
 
 
 def test_a_model_fitted_to_own_measurements_predicts_them(made):
@@ -175,9 +132,3 @@ def test_held_out_errors_and_coverages_that_the_shipped_model_states(evidence):
     n = sum(row["n"] for row in rows)
     for name, nominal in (("covered_80", 0.8), ("covered_90", 0.9)):
         assert sum(row[name] * row["n"] for row in rows) / n > nominal - 0.05
-
-
-def test_links_rise_with_what_they_measure():
-    links = default_model().fitted.links
-    assert all(link.slope > 0 for name, link in links.items() if name != "nothing")
-    assert isinstance(links["nothing"], Link)

@@ -47,57 +47,6 @@ def test_speeds_are_relative_to_the_full_profile_with_neighbours_in_batch_size(t
     assert (row["batch"], row["other_batch"], row["other_step_s"]) == (8, 16, pytest.approx(0.04))
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ("5,8,1,100,0.08", "Mig instance: none of 1, 2, 3, 4, 7"),
-        ("1,8.5,1,100,0.08", "Batch size: not a whole number"),
-        ("1,8,0,100,0.08", "Workload Number: below 1"),
-        ("1,8,1,-3,0.08", "Throughput: below 0"),
-        ("1,8,1,fast,0.08", "Throughput: not a number"),
-    ],
-)
-def test_bad_rows_are_refused_by_line(tmp_path, row, said):
-    with pytest.raises(TraceFormatError, match=r"net.csv.*line 3") as error:
-        measurements(parvagpu(tmp_path, "7,8,1,400,0.02", row))
-    assert said in str(error.value)
-
-
-def test_what_is_measured_twice_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="primary key"):
-        measurements(parvagpu(tmp_path, "7,8,1,400,0.02", "7,8,1,500,0.02"))
-
-
-@pytest.mark.parametrize(
-    ("name", "epochs", "said"),
-    [
-        ("9g.40gb_net_train8.json", {"0": [0.1]}, "with a profile of"),
-        ("notes.json", {}, "<profile>_<model>_train<batch>"),
-        ("7g.40gb_net_train8.json", {"0": [0.1, -0.1, 0.1]}, "seconds above 0"),
-        ("7g.40gb_net_train8.json", {}, "a list of seconds"),
-        ("7g.40gb_net_train8.json", [1, 2], "a JSON object"),
-        ("7g.40gb_net_train8.json", {"0": ["a", "b", "c"]}, "seconds above 0"),
-    ],
-)
-def test_bad_logs_are_refused_by_name(tmp_path, name, epochs, said):
-    with pytest.raises(TraceFormatError, match=name) as error:
-        measurements(miso(tmp_path, {name: epochs}))
-    assert said in str(error.value)
-
-
-def test_a_folder_without_data_is_refused(tmp_path):
-    with pytest.raises(TraceFormatError, match="miso_mig or parvagpu"):
-        measurements(tmp_path)
-    (tmp_path / "parvagpu").mkdir()
-    with pytest.raises(TraceFormatError, match="prof_data"):
-        measurements(tmp_path)
-
-
-def test_jobs_without_a_slice_are_refused(tmp_path):
-    with pytest.raises(TraceFormatError, match="smaller one"):
-        relative_speeds(measurements(parvagpu(tmp_path, "7,8,1,400,0.02")))
-
-
 @pytest.mark.data
 def test_step_times_are_those_of_the_published_summary(published, public_data):
     summary = pl.read_csv(public_data / "miso_mig" / "step_time_summary.csv")
