@@ -16,14 +16,12 @@ import fastexcel
 import nbformat
 import pytest
 
-from gpuplanner.inbox import write_dataset
 from gpuplanner.scenario import Scenario
 from tests.browser.layout import check_decision, decision_boxes, same_picture, show_alone
-from tests.study.test_fleet import MIXED, TWO_BOARDS, made
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-WHAT_IF, EXPLORE, COSTS = "03_static_vs_dynamic.ipynb", "01_demand_and_phases.ipynb", "06_cost_review.ipynb"
-BOARDS, DECISION, REPORT = "03_two_boards.ipynb", "decision.ipynb", "monthly_report.ipynb"
+WHAT_IF, COSTS = "03_static_vs_dynamic.ipynb", "06_cost_review.ipynb"
+DECISION, REPORT = "decision.ipynb", "monthly_report.ipynb"
 TOKEN = "local"
 MINUTES = 1
 TEAM, PRICE, TERM = 1, 0, 1
@@ -48,18 +46,12 @@ def lab_folder(tmp_path_factory):
 def lab(root, lab_folder, quick):
     """Address of a notebook in JupyterLab, by name; its settings and workspaces are thrown away."""
     home, folder = lab_folder.parent, lab_folder
-    for name in (EXPLORE, REPORT):
-        shutil.copy(root / "notebooks" / name, folder)
+    shutil.copy(root / "notebooks" / REPORT, folder)
     write_decision_notebook(folder, quick)
-    write_dataset(made(MIXED, TWO_BOARDS), home / "two")
-    for name, of, data in (
-        (WHAT_IF, WHAT_IF, "sample"),
-        (COSTS, COSTS, "sample"),
-        (BOARDS, WHAT_IF, home / "two"),
-    ):
-        notebook = nbformat.read(root / "notebooks" / of, as_version=4)
-        asked = notebook.cells[1].source.replace('policies: str = ""', 'policies: str = "static_whole"')
-        notebook.cells[1].source = asked.replace('data: str = "sample"', f'data: str = "{data}"')
+    for name in (WHAT_IF, COSTS):
+        notebook = nbformat.read(root / "notebooks" / name, as_version=4)
+        source = notebook.cells[1].source
+        notebook.cells[1].source = source.replace('policies: str = ""', 'policies: str = "static_whole"')
         nbformat.write(notebook, folder / name)
     port = free_port()
     dirs = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
@@ -157,41 +149,6 @@ def test_slider_moves_and_the_answer_changes(opened):
     assert "as it stands" in start
     press(page, MINUTES, times=20)  # ways are tuned again, and a coarse answer comes first
     changed(page, start, mark="what if", panel=SLIDERS)
-
-
-@pytest.mark.long
-def test_a_board_is_chosen_and_then_all_of_them(opened):
-    page = opened(BOARDS)
-    page.wait_for_selector(".widget-dropdown select", timeout=900_000)
-    page.click("button:has-text('Show')")
-    first = changed(page, "", mark="A100-40GB")
-    choose = page.locator(".widget-dropdown select").first
-    named = [text.replace("\xa0", " ") for text in choose.locator("option").all_inner_texts()]
-    assert named == ["A100-40GB", "T4", "all boards"]
-    choose.select_option("T4")
-    second = changed(page, first, mark="T4 has no MIG")
-    choose.select_option(index=2)
-    third = changed(page, second, mark="The decision, pool by pool")
-    assert "A100-40GB" in third
-    assert "20 GPUs in 2 pools" in third
-
-
-@pytest.mark.long
-def test_tenant_and_view_are_chosen_and_the_section_changes(opened):
-    page = opened(EXPLORE)
-    page.wait_for_selector(".widget-toggle-button", timeout=600_000)
-    first = changed(page, "", mark="Data quality")
-    choose = page.locator(".widget-dropdown select")
-    choose.nth(1).select_option("search")
-    page.click(".widget-toggle-button:has-text('ledger')")
-    second = changed(page, first, mark="Where the GPU-time of search went")
-    assert "<img alt" in second
-    page.click(".widget-toggle-button:has-text('phases')")
-    third = changed(page, second, mark="Phases of one job")
-    jobs = choose.nth(2).locator("option").all_inner_texts()
-    assert jobs[0] in third
-    assert page.locator(".jp-RenderedSVG, .vega-embed").count() >= 5  # the charts of the cells above
-    assert page.locator(".widget-dropdown label span[title]").count() == 3
 
 
 @pytest.mark.long

@@ -44,9 +44,3 @@ def test_controls_move_calendar_and_decision(source):
     assert "A GPU-hour short costs 20 planned ones" in unescape(second)
     assert panel.status.value == "Done."
     assert re.search(r"gpuplanner-answer", panel.answer.value)
-
-
-def test_controls_begin_where_they_are_told_and_have_names(source):
-    panel = source.controls(gp.AheadQuestion(400, price=45.0, growth=0.3))
-    assert (panel.question.horizon, panel.question.price, panel.question.growth) == (400, 45.0, 0.3)
-    assert all(one.description and one.tooltip for one in panel.controls.values())

@@ -8,7 +8,6 @@ import fastexcel
 import polars as pl
 import pytest
 
-from gpuplanner.errors import GpuPlannerError
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.cost_review import cost_review
 from gpuplanner.units import money_text
@@ -59,14 +58,6 @@ def test_the_button_writes_the_month_of_the_controls_before_any_answer(panel, tm
         == Decimal("86016.00")
         == cost_review(ASKED.but(price_usd_per_gpu_hour=2.0)).total
     )
-
-
-def test_a_price_book_that_is_not_there_is_said_and_the_last_answer_stays(panel):
-    panel.price_book.value = "nowhere.yaml"
-    with pytest.raises(GpuPlannerError):
-        panel.ask().result(timeout=600)
-    assert "nowhere.yaml" in panel.status.value
-    assert panel.newest is None
 
 
 @pytest.mark.long
