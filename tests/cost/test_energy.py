@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cost import gpu_kwh, power_model
+from gpuplanner.cost import facility_kwh, gpu_kwh, power_model
+from gpuplanner.errors import ScenarioError
 
 H100 = "H100-80GB-SXM5"
 
@@ -42,3 +43,17 @@ def test_energy_lies_between_idle_and_rating(powered, resident_share, activity):
         law, powered_gpu_hours=powered, resident_gpu_hours=resident, active_gpu_hours=resident * activity
     )
     assert law.idle_w * powered / 1000 - 1e-6 <= kwh <= law.tdp_w * powered / 1000 + 1e-6
+
+
+def test_figures_that_do_not_nest_are_refused():
+    with pytest.raises(ScenarioError, match="active <= resident <= powered"):
+        gpu_kwh(power_model(H100), powered_gpu_hours=1, resident_gpu_hours=2, active_gpu_hours=0)
+
+
+def test_board_without_a_rating_is_refused():
+    with pytest.raises(ScenarioError, match="tdp_w"):
+        power_model("GH200-144GB")
+
+
+def test_facility_energy_multiplies_host_and_building():
+    assert facility_kwh(10, host_factor=1.5, pue=1.1) == pytest.approx(16.5)

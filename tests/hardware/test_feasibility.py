@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.catalog import board_names, facts
+from gpuplanner.errors import GeometryError
 from gpuplanner.hardware import (
     creation_order,
     is_valid,
@@ -122,6 +123,21 @@ def test_all_balanced_of_mig_parted_is_possible(board: str, counts: dict[str, in
         f"{p.compute_slices}g": p.name for p in load_gpu_model(board).profiles if not p.attribute
     }  # profiles come largest first, so the last one of a compute size stays
     assert prove(board, {smallest[size]: count for size, count in counts.items()}).ok
+
+
+def test_whole_gpu_and_nothing() -> None:
+    assert prove("A30", {"gpu": 1}).layout.placements == ()
+    assert prove("A30", {}).layout.placements == ()
+    assert prove("A30", {"gpu": 2}).reason == "2 whole GPUs are not one GPU"
+    assert (
+        prove("A30", {"gpu": 1, "1g.6gb": 1}).reason == "a GPU that is not cut holds no instances beside it"
+    )
+
+
+@pytest.mark.parametrize("count", [-1, 1.0, True, "2"])
+def test_counts_that_are_no_counts(count: Any) -> None:
+    with pytest.raises(GeometryError, match=r"count of 1g\.6gb"):
+        prove("A30", {"1g.6gb": count})
 
 
 @pytest.mark.parametrize("counts", [{"1g.5gb": 3}, {"3g.20gb": 1, "1g.5gb": 2}, {"2g.10gb": 2, "1g.10gb": 1}])

@@ -48,6 +48,14 @@ def test_text_that_is_no_layout(text: str) -> None:
         parse_layout(text)
 
 
+@pytest.mark.parametrize(
+    "counts", [{"gpu": 2}, {"gpu": 1, "1g.5gb": 1}, {"1g.5gb": -1}, {"1g.5gb": 1, "1G.5GB": 1}]
+)
+def test_counts_that_are_no_layout(counts: dict[str, int]) -> None:
+    with pytest.raises(GeometryError, match="layout: expected profiles with counts above 0"):
+        format_layout(counts)
+
+
 @pytest.mark.parametrize("board", ["A30", BOARD, "RTX-PRO-6000"])
 def test_every_enumerated_layout_is_valid_and_round_trips(board: str) -> None:
     slices = set(range(load_gpu_model(board).memory_slices))
@@ -57,3 +65,9 @@ def test_every_enumerated_layout_is_valid_and_round_trips(board: str) -> None:
         assert set(free_slices(board, layout)) == slices - set(taken)
         assert len(taken) == len(set(taken))
         assert is_valid(board, layout)
+
+
+@pytest.mark.parametrize("text", ["3g.20gb", "3g.20gb@", "3g.20gb@-4", "4"])
+def test_placement_text_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(GeometryError, match="profile@start"):
+        parse_placements(BOARD, text)

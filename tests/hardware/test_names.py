@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from gpuplanner.catalog import board_names, names_of, slurm_type
 from gpuplanner.hardware import (
     DeviceWord,
+    Share,
     at_least,
     boards_meant,
+    common_share,
     fewest_gpus,
     load_gpu_model,
     parse_device,
     prove,
 )
+from gpuplanner.hardware.spread import MOST_GPUS
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,14 @@ def test_what_labels_and_slurm_print_is_understood(board):
             assert board in boards_meant(parts.board, parts.profile)
 
 
+def test_a_compute_instance_is_no_share():
+    assert boards_meant("h100", "1c.3g.40gb") == ()
+    assert common_share([], "1c.3g.40gb") is None
+    assert common_share(["A100-40GB", "T4"], "1g.5gb") is None
+    assert common_share([], "gpu").compute == 1.0
+    assert common_share(["A100-80GB", "H100-80GB-SXM5"], "1g.20gb") == Share(1 / 7, 2 / 8)
+
+
 @given(st.sampled_from(["A100-40GB", "A30-24GB", "H100-80GB-SXM5"]), st.data())
 def test_fewest_gpus_hold_all_and_no_fewer_do(name, data):
     board = load_gpu_model(name)
@@ -59,6 +70,13 @@ def test_fewest_gpus_hold_all_and_no_fewer_do(name, data):
     assert all(prove(board, cut).ok for cut in found)
     assert {name: sum(cut.get(name, 0) for cut in found) for name in counts} == counts
     assert at_least(board, counts) <= len(found)
+
+
+def test_more_gpus_than_a_node_has_are_not_searched():
+    assert fewest_gpus("A100-40GB", {"1g.5gb": 7 * MOST_GPUS}) == [{"1g.5gb": 7}] * MOST_GPUS
+    assert fewest_gpus("A100-40GB", {"1g.5gb": 7 * MOST_GPUS + 1}) is None
+    assert fewest_gpus("A100-40GB", {}) == []
+    assert at_least(load_gpu_model("A100-40GB"), {"gpu": 2, "1g.5gb": 8}) == 4
 
 
 @pytest.mark.parametrize(

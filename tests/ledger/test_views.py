@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.ledger import by_bucket, by_tenant, reconcile
+from gpuplanner.ledger import DARK_BUCKETS, by_bucket, by_tenant, dark_share, reconcile
 from gpuplanner.schemas import BUCKETS, Ledger, conform
 
 
@@ -35,6 +35,13 @@ def test_tenants_show_idleness_of_what_was_observed(ledger):
         ("a", 8.0, 5.0, 2.0, 1.0, pytest.approx(1 / 6)),
         ("b", 4.0, 0.0, 4.0, 0.0, None),
     ]
+
+
+def test_dark_share_by_part(ledger):
+    shares = dark_share(ledger)
+    assert list(shares) == [*DARK_BUCKETS, "dark"]
+    assert shares["dark"] == pytest.approx(9 / 20)
+    assert shares["held_idle"] == pytest.approx(1 / 20)
 
 
 @pytest.mark.parametrize(
