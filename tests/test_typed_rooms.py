@@ -87,17 +87,3 @@ def test_no_open_mapping_goes_from_room_to_room(trees):
     unexpected = {name: told for name, told in found.items() if name not in OPEN_BY_NATURE}
     assert unexpected == {}, "make it a frozen dataclass; gpuplanner.plain writes it as JSON"
     assert set(OPEN_BY_NATURE) - set(found) == set(), "these have their types: take them off the list"
-
-
-def test_no_other_room_looks_into_a_provenance(trees):
-    looked = [
-        path.relative_to(PACKAGE).as_posix()
-        for path, tree in trees.items()
-        if room_of(path) != "inbox"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Subscript | ast.Attribute)
-        and isinstance(node.value, ast.Attribute)
-        and node.value.attr == "provenance"
-        and (isinstance(node, ast.Subscript) or node.attr == "get")
-    ]
-    assert looked == [], "read what the dataset has stated"

@@ -47,12 +47,3 @@ def test_it_is_booked_as_reconfiguring_and_the_ledger_closes(tmp_path: Path) -> 
     hours = dict(ledger.select("bucket", "gpu_hours").iter_rows())
     assert hours["reconfiguring"] == pytest.approx(2.0)
     assert ledger["gpu_hours"].sum() == pytest.approx(16.0)
-
-
-@pytest.mark.parametrize("line", ["2026-11-02T08:00:00Z,c,n1,8,pause\n", "yesterday,c,n1,8,begin\n"])
-def test_lines_that_mean_nothing_are_named(tmp_path: Path, line: str) -> None:
-    path = log(tmp_path, (0, "n1", "begin"), (1, "n1", "end"))
-    path.write_text(path.read_text() + line)
-    found = read("changes", path)
-    assert found.rejects.height == 1
-    assert found.tables["out_of_service"].height == 1

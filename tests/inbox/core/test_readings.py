@@ -15,7 +15,6 @@ from gpuplanner.inbox.public.series import (
     read_distributions,
     read_helios_quotas,
     read_helios_sequence,
-    read_philly_nodes,
     read_step_times,
 )
 from gpuplanner.inbox.public.serving import read_azure_llm, read_genai
@@ -67,14 +66,6 @@ def test_rows_of_a_sequence_that_cannot_be_are_rejected(file: File):
         5: "total_gpu_num: below 0",
     }
     assert checks(reading)["more held than there is"] == 1
-
-
-def test_the_hour_that_philly_showed_twice_is_marked(file: File):
-    rows = "time,active,total\n2017-11-05 00:59:00,1,2\n2017-11-05 01:00:00,1,2\n2017-11-05 02:00:00,1,2\n"
-    reading = read_philly_nodes([file(rows)])
-    assert checks(reading)["local time that the clock showed twice"] == 1
-    assert reading.table["time"].diff()[2].total_seconds() == 2 * 3600
-    assert reading.table["resource"].unique().to_list() == ["node"]
 
 
 def test_a_pool_of_no_gpus_did_not_exist(file: File):

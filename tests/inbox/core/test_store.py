@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.errors import OutputError, TraceFormatError
+from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Dataset, open_dataset, write_dataset
 from gpuplanner.schemas import Inventory, Samples, empty
 
@@ -71,24 +71,6 @@ def test_an_older_trace_is_replaced_whole(trace: Dataset, tmp_path: Path):
     write_dataset(trace, folder)
     assert not (folder / "samples").exists()
     assert same(open_dataset(folder), trace)
-
-
-def test_other_things_in_the_folder_stay(trace: Dataset, tmp_path: Path):
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "notes.txt").write_text("mine")
-    folder = write_dataset(trace, tmp_path / "home")
-    assert same(open_dataset(folder), trace)
-    assert (folder / "notes.txt").read_text() == "mine"
-
-
-@pytest.mark.parametrize("name", ["provenance.json", "manifest.json", "quotas.parquet"])
-def test_a_name_of_ours_that_is_taken_is_refused(trace: Dataset, tmp_path: Path, name: str):
-    folder = tmp_path / "home"
-    folder.mkdir()
-    (folder / name).write_text("{}")
-    with pytest.raises(OutputError, match=f"'{name}', not written by gpuplanner"):
-        write_dataset(trace, folder)
-    assert contents(folder) == {name: b"{}"}
 
 
 def _forget(name: str) -> Callable[[Path], object]:
