@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpuplanner.demand import growth
 from gpuplanner.demand.growth import chance_by_week, fit_growth, run_out
 from gpuplanner.errors import SchemaError
+from tests.examples import examples
 
 KINDS = ("flat", "growth", "step", "walk")
 AT = np.array([4, 13, 26, 52])
@@ -155,7 +156,7 @@ def test_growth_in_numbers_of_gpus_is_told_from_growth_in_shares():
 
 
 @given(st.lists(st.integers(5, 300), min_size=4, max_size=40), st.floats(1.0, 3.0), st.floats(1.0, 2.0))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_chances_are_probabilities_and_monotone(needs, times, more):
     law = fit_growth(needs)
     capacity = times * max(needs)

@@ -21,6 +21,7 @@ from gpuplanner.demand.peaks import (
     unknown_because,
 )
 from gpuplanner.inbox.public.job_tables import PHILLY, PHILLY_ZONE
+from tests.examples import examples
 
 PEAKS = st.lists(st.integers(1, 200), min_size=2, max_size=30)
 
@@ -67,7 +68,7 @@ def test_the_shipped_table_is_one_of_distributions():
 
 
 @given(PEAKS, st.integers(1, 60), st.floats(1.0, 4.0), st.floats(1.0, 2.0))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_chances_are_probabilities_and_fall_with_the_level(peaks, ahead, times, more):
     level = times * max(peaks)
     chance = exceed_chance(peaks, level, ahead)
@@ -83,7 +84,7 @@ def test_chances_are_probabilities_and_fall_with_the_level(peaks, ahead, times, 
 
 
 @given(PEAKS, st.integers(1, 90), st.floats(0.02, 0.6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_level_holds_its_chance_and_none_below_it_does(peaks, ahead, chance):
     level = level_for(peaks, ahead, chance)
     if level is None:

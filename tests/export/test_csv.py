@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.files.csv import write_csv_safe
+from tests.examples import examples
 
 RISKY = "=+-@\t\r\n＝＋－＠"
 texts = st.one_of(st.none(), st.text(alphabet="'=+-@\t\r\n＝＋－＠,\"a ß" + string.digits, max_size=6))
@@ -34,7 +35,7 @@ def restored(path, types: dict) -> pl.DataFrame:
     return frame.with_columns(typed(name, dtype) for name, dtype in types.items())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=8))
 def test_every_text_comes_back_and_no_cell_begins_like_a_formula(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("csv") / "x.csv"

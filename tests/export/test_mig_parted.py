@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gpuplanner.errors import GeometryError, SchemaError
 from gpuplanner.export import NodeState, to_config_map, to_mig_parted, to_slurm, verify_file
 from gpuplanner.hardware import format_layout, load_gpu_model, multisets
+from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"
 NIGHT, DAY = datetime(2026, 11, 2, tzinfo=UTC), datetime(2026, 11, 2, 8, tzinfo=UTC)
@@ -117,7 +118,7 @@ def test_names_are_legal_labels(layouts: list[str]) -> None:
     assert LABEL.fullmatch(NodeState(tuple(enumerate(layouts))).config_name)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_every_exported_plan_reads_back_and_holds(
     make_plan: Callable[..., pl.DataFrame], tmp_path_factory: pytest.TempPathFactory, data: Any
@@ -147,7 +148,7 @@ def test_every_exported_plan_reads_back_and_holds(
         assert len(report.findings) >= min(nodes, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_any_planted_impossible_count_is_found(
     make_plan: Callable[..., pl.DataFrame], tmp_path_factory: pytest.TempPathFactory, data: Any

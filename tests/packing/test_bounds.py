@@ -15,6 +15,7 @@ from gpuplanner.packing.bounds import heaviest, loads, moment_bound, thresholds,
 from gpuplanner.packing.grid import as_grid, moments_that_matter
 from gpuplanner.packing.pattern_bound import Goal, as_knapsack, program_of, stronger_bounds
 from gpuplanner.packing.pricing import price
+from tests.examples import examples
 from tests.seeds import seeds
 
 
@@ -35,7 +36,7 @@ def martello_toth(sizes: list[int], capacity: int) -> int:
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_heaviest_of_the_thresholds_is_the_l2_of_the_paper(data):
     capacity = data.draw(st.integers(1, 40))
     sizes = data.draw(st.lists(st.integers(1, capacity), min_size=1, max_size=15))
@@ -44,7 +45,7 @@ def test_heaviest_of_the_thresholds_is_the_l2_of_the_paper(data):
 
 
 @given(st.integers(2, 40), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_bin_weighs_more_than_the_limit(capacity, data):
     sizes = data.draw(st.lists(st.integers(1, capacity), min_size=1, max_size=6))
     for weights, limit in weighings(static(sizes, capacity)):
@@ -104,7 +105,7 @@ def test_pricing_finds_the_best_set(draw, seed):
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=12))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_every_set_active_at_once_is_active_at_a_moment_that_matters(lives):
     starts = np.array([start for start, _ in lives])
     ends = starts + [life for _, life in lives]

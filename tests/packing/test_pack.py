@@ -11,6 +11,7 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.packing import PackingProblem, pack, search, verify_packing
 from gpuplanner.packing.greedy import RULES, fit, orders
 from gpuplanner.packing.grid import as_grid
+from tests.examples import examples
 from tests.seeds import seeds
 
 
@@ -36,7 +37,7 @@ problems = st.builds(
 
 
 @given(problems, st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_order_of_items_and_origin_of_time_change_nothing(problem, random):
     order = list(range(problem.n_items))
     random.shuffle(order)
@@ -49,7 +50,7 @@ def test_order_of_items_and_origin_of_time_change_nothing(problem, random):
 
 
 @given(problems)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_an_item_less_or_a_larger_bin_never_needs_more(problem):
     whole = pack(problem, work_limit=30)
     larger = PackingProblem(problem.starts, problem.ends, problem.sizes, problem.capacity + 10)

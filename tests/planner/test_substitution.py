@@ -12,6 +12,7 @@ from gpuplanner.catalog import board_names
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.planner.contract.substitution import serves, up_sets
 from gpuplanner.planner.verification.plans import Matching
+from tests.examples import examples
 
 A100 = load_gpu_model("A100-40GB")
 NAMES = ("1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "7g.40gb", "gpu")
@@ -55,7 +56,7 @@ def can_match(requests: list[str], instances: list[str]) -> bool:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     requests=st.lists(st.sampled_from(NAMES), max_size=5),
     instances=st.lists(st.sampled_from(NAMES), max_size=6),

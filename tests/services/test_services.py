@@ -23,6 +23,7 @@ from gpuplanner.services.search import plan_services
 from gpuplanner.services.verify import verify_services
 from gpuplanner.sizing import smallest_of_compute
 from gpuplanner.solving.solver import Solution
+from tests.examples import examples
 from tests.seeds import seeds
 
 COLUMNS = ["service", "compute_slices", "batch", "processes", "throughput_per_s", "latency_s"]
@@ -122,7 +123,7 @@ def cases(draw: st.DrawFn) -> tuple[pl.DataFrame, dict[str, float], dict[str, fl
     return pl.DataFrame(rows, schema=COLUMNS, orient="row"), rates, latencies
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases(), st.floats(1.0, 2.0))
 def test_more_requests_never_need_fewer_gpus(case: Any, factor: float) -> None:
     profiles, rates, latencies = case
@@ -133,7 +134,7 @@ def test_more_requests_never_need_fewer_gpus(case: Any, factor: float) -> None:
     assert (plan.gpus, plan.slices_bound) <= (more.gpus, more.slices_bound)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases(), st.floats(1.0, 4.0))
 def test_a_looser_limit_never_needs_more_gpus(case: Any, factor: float) -> None:
     profiles, rates, latencies = case
@@ -142,7 +143,7 @@ def test_a_looser_limit_never_needs_more_gpus(case: Any, factor: float) -> None:
     assert (loose.gpus, loose.slices) <= (plan.gpus, plan.slices)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(cases(), st.randoms(use_true_random=False))
 def test_names_and_their_order_change_nothing(case: Any, random: Any) -> None:
     profiles, rates, latencies = case
@@ -157,7 +158,7 @@ def test_names_and_their_order_change_nothing(case: Any, random: Any) -> None:
     assert (plan.gpus, plan.slices, plan.proven) == (same.gpus, same.slices, same.proven)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases())
 def test_together_is_never_worse_than_alone(case: Any) -> None:
     profiles, rates, latencies = case

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"
 
@@ -103,19 +104,19 @@ def compiled_starts(jobs, nodes, per_node, queue):
     return dict(enumerate(run.outcomes["first_start"]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(clusters(exact_limits=False))
 def test_strict_queue(cluster):
     assert compiled_starts(*cluster, "strict") == Naive(*cluster, easy=False).simulate()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(clusters(exact_limits=False))
 def test_easy_with_limits_that_are_too_long_or_too_short(cluster):
     assert compiled_starts(*cluster, "easy") == Naive(*cluster, easy=True).simulate()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(clusters(exact_limits=True))
 def test_easy_never_delays_the_head_beyond_what_it_was_promised(cluster):
     naive = Naive(*cluster, easy=True)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switching, instance_sets, play
+from tests.examples import examples
 from tests.simulate.nodes_slow import play_slow, random_case
 
 CASES, BATCHES = 200, 20
@@ -216,7 +217,7 @@ def test_an_idle_node_stays_for_who_may_have_a_larger_instance_than_asked_for():
 unit = st.tuples(st.integers(0, 30), st.integers(0, 20), st.integers(0, 10))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.lists(unit, min_size=1, max_size=40),
     st.lists(st.integers(1, 4), min_size=1, max_size=4),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.hardware import ChangeCost
 from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
+from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"
 LAYOUTS = ("gpu", "1g.10gb:7", "3g.40gb:2")
@@ -170,7 +171,7 @@ def cases(draw):
     return jobs, numbered, drain, per_node, draw(st.sampled_from(["strict", "easy"]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases())
 def test_operations_are_those_of_the_plan_and_touch_no_running_job(case):
     jobs, numbered, drain, per_node, queue = case

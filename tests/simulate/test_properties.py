@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpuplanner.hardware import ChangeCost, load_gpu_model, parse_layout
 from gpuplanner.schemas import Outcomes, check
 from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+from tests.examples import examples
 from tests.simulate.unservable import unservable
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
@@ -70,7 +71,7 @@ def row_at(rows, instant):
     return after[0] if after else rows[-1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(inputs())
 def test_states_cover_every_gpu_from_the_start_to_the_end(case):
     _, fleet, _, _ = case
@@ -86,7 +87,7 @@ def test_states_cover_every_gpu_from_the_start_to_the_end(case):
         assert rows["start_s"].to_list()[1:] == rows["end_s"].to_list()[:-1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(inputs())
 def test_every_job_is_served_once_for_as_long_as_it_needs(case):
     jobs, fleet, calendar, rules = case
@@ -112,7 +113,7 @@ def test_every_job_is_served_once_for_as_long_as_it_needs(case):
         assert outcome["end"] == outcome["first_start"] + job["run_s"] * slowdown
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(inputs())
 def test_no_instance_serves_two_jobs_and_none_is_cut_under_a_job(case):
     _, fleet, _, _ = case
@@ -154,7 +155,7 @@ def gpu_of(job):
     return (job["node"], job["gpu"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(inputs())
 def test_queues_are_first_come_first_served(case):
     jobs, _, _, rules = case
@@ -167,7 +168,7 @@ def test_queues_are_first_come_first_served(case):
         assert mine["first_start"].is_sorted()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(inputs())
 def test_an_instance_waits_only_while_all_of_its_profile_are_held(case):
     jobs, fleet, calendar, _ = case
@@ -188,7 +189,7 @@ def test_an_instance_waits_only_while_all_of_its_profile_are_held(case):
             assert held.count(job["profile"]) == installed[job["profile"]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(inputs(), st.sets(st.integers(1, 130), max_size=4))
 def test_a_slot_that_repeats_the_target_changes_nothing(case, extra):
     jobs, fleet, calendar, rules = case
@@ -198,7 +199,7 @@ def test_a_slot_that_repeats_the_target_changes_nothing(case, extra):
     assert_same(run_of(*case), run_of(jobs, fleet, longer, rules))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(inputs(), st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter_where_submissions_differ(case, random):
     jobs, fleet, calendar, rules = case
@@ -212,7 +213,7 @@ def test_the_order_of_rows_does_not_matter_where_submissions_differ(case, random
     assert straight.states.equals(shuffled.states)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(inputs())
 def test_the_same_input_gives_the_same_run(case):
     assert_same(run_of(*case), run_of(*case))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.simulate import bootstrap_days
+from tests.examples import examples
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAY_S = 86_400
@@ -41,7 +42,7 @@ def parts(drawn):
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 50), st.integers(1, 7))
 def test_days_are_drawn_from_their_own_kind_and_keep_their_hours(history, seed, replication, start_weekday):
     drawn = bootstrap_days(history, days=10, seed=seed, replication=replication, start_weekday=start_weekday)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gpuplanner.errors import ScenarioError
 from gpuplanner.simulate import Checkpoints, Failures, FairShare, Preemption
 from gpuplanner.simulate.nodes import QuotaGroup, Sharing, play, play_shared
+from tests.examples import examples
 from tests.simulate.shared_slow import play_shared_slow, shared_case
 from tests.simulate.test_nodes_oracle import as_engine_takes_it, intervals
 
@@ -125,7 +126,7 @@ ANY = (st.integers(0, 2**32 - 1), st.sampled_from(sorted(KINDS)), st.sampled_fro
 """Any case: what it is drawn from, what its rules know, and how its nodes are cut and queued for."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(*ANY)
 def test_work_is_conserved_run_by_run(seed, kind, way):
     case, _, outcome = played(seed, kind, **WAYS[way])
@@ -161,7 +162,7 @@ def held_beside_quota(case, rules, outcome):
             yield units[request[mine & (begun <= now) & (until > now)]].sum(), may
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(*ANY)
 def test_no_team_holds_more_than_its_quota_and_what_it_may_borrow(seed, kind, way):
     for held, may in held_beside_quota(*played(seed, kind, **WAYS[way])):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gpuplanner.errors import ScenarioError
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Switching, play, play_shared
 from gpuplanner.simulate.nodes.network import NodeNetwork
+from tests.examples import examples
 from tests.simulate.test_nodes_oracle import intervals
 from tests.simulate.test_shared_nodes import sharing_of
 from tests.simulate.wide_slow import play_wide_slow, wide_case
@@ -101,7 +102,7 @@ def held_spells(case, rules, outcome):
     ]  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(WAYS)))
 def test_nothing_holds_more_than_nodes_have(seed, way):
     case, rules, outcome = played(seed, way)
@@ -137,7 +138,7 @@ def test_every_request_is_served_by_what_may_serve_it_and_takes_as_long_as_that_
 SHARED_WAYS = [way for way, told in WAYS.items() if told.get("rules")]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(SHARED_WAYS))
 def test_work_is_conserved_with_boards_of_unequal_speed(seed, way):
     case, _, outcome = played(seed, way)

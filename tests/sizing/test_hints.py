@@ -28,6 +28,7 @@ from gpuplanner.sizing import (
 )
 from gpuplanner.sizing.advice.time_limits import MARGIN, _limit, limit_risks
 from gpuplanner.study.past.history import load_trace
+from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"
 BOARDS = {None: BOARD}
@@ -256,7 +257,7 @@ def test_sizes_in_order_hold_more_and_more(board):
         assert small.memory_gib <= large.memory_gib
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(
         st.tuples(

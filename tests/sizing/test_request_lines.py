@@ -22,6 +22,7 @@ from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.inbox.kubernetes.resource_claims import read_claim
 from gpuplanner.inbox.slurm.fields import duration_s, parse_tres
 from gpuplanner.sizing import Request, request_lines
+from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"
 
@@ -120,7 +121,7 @@ def test_claim_template_is_read_back_as_asked(profile, count):
     assert pod["spec"]["activeDeadlineSeconds"] == 600
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.text(max_size=300), st.sampled_from(["sbatch", "pod", "dra"]))
 def test_any_note_stays_one_comment(note, form):
     request = Request("gpu", 1, 600.0)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.sizing import EVIDENCE, rightsize
+from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"
 
@@ -157,7 +158,7 @@ JOB = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(jobs=st.lists(JOB, min_size=1, max_size=12))
 def test_every_answer_holds_its_need_or_is_the_request(make_jobs, jobs):
     table = rightsize(make_jobs(*jobs), BOARD, minimum_evidence=2)

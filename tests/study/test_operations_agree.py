@@ -18,6 +18,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Drain, Fleet, Rules, simulate
 from gpuplanner.study.future.drains import drain_of, numbered_calendar
 from gpuplanner.study.future.plans import plan_view
+from tests.examples import examples
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 LAYOUTS = {
@@ -99,7 +100,7 @@ def cases(draw: st.DrawFn) -> tuple[PlanProblem, pl.DataFrame, ChangeCost, Drain
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cases())
 def test_operations_of_random_plans(case: Any) -> None:
     problem, plan, change, drain = case

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import GpuPlannerError, ScenarioError
 from gpuplanner.sizing.classes import CLASSES, NUMBERS, Range, Words, classify, read_rules, shipped_rules
+from tests.examples import examples
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 
@@ -54,7 +55,7 @@ def test_bad_file_is_told_line_value_and_nearest_key(rules_of, text, told):
     assert all(part in str(fault.value) for part in told), str(fault.value)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -118,7 +119,7 @@ def test_words_stand_alone_and_case_does_not_count(rules_of, name, word, holds):
     assert classify(jobs, rules)["job_class"].to_list() == ["evaluation" if holds else None]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from([fact for fact in NUMBERS if fact != "hour"]),
     st.one_of(st.none(), st.floats(-5, 5)),

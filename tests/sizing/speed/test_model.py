@@ -16,6 +16,7 @@ from gpuplanner.errors import GeometryError, GpuPlannerWarning, SchemaError, Tra
 from gpuplanner.sizing.speed import default_model, model_from_json
 from gpuplanner.sizing.speed.model import COLUMNS
 from gpuplanner.sizing.speed.store import DEFAULT
+from tests.examples import examples
 
 SHIPPED = (resources.files("gpuplanner.sizing.speed") / DEFAULT).read_text("utf-8")
 
@@ -43,7 +44,7 @@ def at(table, profile):
 shares = st.one_of(st.none(), st.floats(0, 1))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(shares, shares, shares, st.sampled_from(["A100-40GB", "H100-80GB-SXM5", "A30-24GB", "B200-180GB"]))
 def test_speeds_lie_in_their_intervals_and_grow_with_the_slice(power, memory, gpu, board):
     table = predict(board, power_share=power, memory_utilisation=memory, gpu_utilisation=gpu)
