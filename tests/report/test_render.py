@@ -320,8 +320,8 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
         cache=False,
     )
     raw = pl.read_csv(pods).with_columns(gpus=pl.col("num_gpu") * pl.col("gpu_milli") / 1000)
-    small = raw.filter((pl.col("gpus") > 0) & (pl.col("gpus") < 1))
-    assert found.headline.small_jobs == small.height == 3078
+    small = raw.filter((pl.col("gpus") > 0) & (pl.col("gpus") <= 1))
+    assert found.headline.small_jobs == small.height == 6989
     until = raw["deletion_time"].max()
     held_s = (pl.col("deletion_time") - pl.col("scheduled_time")) * pl.col("gpus")
     held = raw.drop_nulls("scheduled_time").select(held_s.sum()).item() / 3600
