@@ -9,6 +9,7 @@ from datetime import date
 import polars as pl
 
 from gpuplanner import plot
+from gpuplanner.inbox.core.findings import QualityWarning, warning_text
 from gpuplanner.report import page
 from gpuplanner.report.figures import (
     NOBODY,
@@ -46,11 +47,12 @@ def first_screen(
     how: Sequence[str] = (),
     doubts: Sequence[str] = (),
     projects: Sequence[str] = (),
+    warnings: Sequence[QualityWarning] = (),
 ) -> str:
     """Everything of a decision that stands above the fold, but its sentence, which is the heading of the page.
 
-    `projects` are the answers to those that were announced, in sentences; `how` are places on the page that say how the
-    numbers of the cards come about.
+    `warnings` are those of the quality report. `projects` are the answers to those that were announced, in sentences;
+    `how` are places on the page that say how the numbers of the cards come about.
     """
     left, right = _left(one, peaks), fleet_picture(one)
     thin = one.confidence == PEAKS or one.action == "unknown"
@@ -62,9 +64,16 @@ def first_screen(
     )
     lower = f'<div class="by-team">{_teams(one, period)}</div><div class="monday">{_monday(one, links)}</div>'
     return (
-        f'<div class="decision">{_shown_cards(one, how)}{_shortage(one)}<div class="pair pictures">{pictures}</div>'
+        f'<div class="decision">{warning_list(warnings)}{_shown_cards(one, how)}{_shortage(one)}'
+        f'<div class="pair pictures">{pictures}</div>'
         f'<div class="pair lower">{lower}</div>{_announced(projects)}{missing}{_sure(one, doubts)}</div>'
     )
+
+
+def warning_list(warnings: Sequence[QualityWarning]) -> str:
+    """What was observed and not understood, above all figures."""
+    rows = [f"<li>{safe(warning_text(warning))}</li>" for warning in warnings]
+    return f'<ul class="warnings">{"".join(rows)}</ul>' if rows else ""
 
 
 def badge(one: Decision) -> tuple[str, bool]:

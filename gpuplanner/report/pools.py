@@ -13,10 +13,12 @@ from gpuplanner import plot
 from gpuplanner.files import replaced_directory, to_json
 from gpuplanner.planner import fleet_to_json
 from gpuplanner.report import page
+from gpuplanner.report.first_screen import warning_list
 from gpuplanner.report.render import MARK, write_report
 from gpuplanner.report.section import Section
 from gpuplanner.schemas import BUCKETS
 from gpuplanner.study import Study
+from gpuplanner.study.decision.left_out import warnings_about
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.fleet_decision import FleetCompared, decision_table, fleet_sentence
 from gpuplanner.study.future.fleet_plans import FleetPlanned, fleet_planned
@@ -107,8 +109,10 @@ def fleet_page(
     """The page of a fleet."""
     decisions = {name: study.decision for name, study in studies.items()}
     notes = [page.note(text) for text in _idle(fleet)]
+    sources = dict.fromkeys(study.scenario.data for study in studies.values())
+    warned = warning_list([warning for data in sources for warning in warnings_about(data)])
     parts = [
-        page.section("The decision", _by_pool(decisions), _decisions(decisions), *notes),
+        page.section("The decision", warned, _by_pool(decisions), _decisions(decisions), *notes),
         _on_monday(decisions),
         _where_time_went(fleet),
     ]

@@ -19,6 +19,7 @@ from gpuplanner.report.teams import teams as shared_by
 from gpuplanner.report.ways import ways
 from gpuplanner.report.words import safe
 from gpuplanner.study import Study
+from gpuplanner.study.decision.left_out import warnings_about
 from gpuplanner.study.future.cost_review import cost_review
 from gpuplanner.study.tenants.fairness import Fairness
 from gpuplanner.study.tenants.tried import SharingTried
@@ -56,6 +57,7 @@ def summary(study: Study) -> Section:
             links=links(study),
             how=[HOW + name for name in CARDS],
             doubts=study.provenance.doubts,
+            warnings=warnings_about(study.scenario.data),
             projects=[one.sentence for one in study.comparison.projects],
         ),
     )

@@ -49,6 +49,18 @@ FORMS = {
 START = datetime(2026, 5, 4, tzinfo=UTC)
 
 
+def test_warnings_come_before_every_figure():
+    one = unknown_decision(Scenario(), "no job states when it ran")
+    told = [
+        {"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None},
+        {"what": "jobs <left> out", "count": 3, "gpu_hours": 1234.5},
+    ]
+    page = first_screen(one, warnings=told)
+    assert page.startswith('<ul class="warnings"><li>20: habana.ai/gaudi is not read</li>')
+    assert "<li>3 (1,234.5 GPU-hours): jobs &lt;left&gt; out</li>" in page
+    assert "warnings" not in first_screen(one)
+
+
 class Figures(HTMLParser):
     """Figures with their names, in order; and the text without them."""
 

@@ -244,7 +244,7 @@ def test_start_takes_several_datasets_as_clusters_of_one_fleet(tmp_path, monkeyp
     }  # fmt: skip
 
 
-def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two):
+def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypatch):
     fleet = pools_of(two)
     hours = dict(fleet_hours(fleet).group_by("tenant").agg(pl.col("gpu_hours").sum()).iter_rows())
     assert hours == pytest.approx({"A100-40GB": 16 * 72, "T4": 4 * 72})
@@ -272,7 +272,11 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two):
     )
     studies = {"A100-40GB": study, "<b>T4</b>": study}
     assert planned_of(pools_of(two), studies) is None
+    warned = {"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None}
+    monkeypatch.setattr("gpuplanner.report.pools.warnings_about", lambda _: [warned])
     text = fleet_page(fleet, studies, None, title="two")
+    # Both pools are of one dataset, whose warning stands once.
+    assert text.count("<li>20: habana.ai/gaudi is not read</li>") == 1
     assert "&lt;b&gt;T4&lt;/b&gt;" in text
     assert "<b>T4" not in text
     # Each team's line of each pool says why its jobs waited there.

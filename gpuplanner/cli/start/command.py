@@ -16,6 +16,7 @@ from gpuplanner.cli.start.several import clusters, start_pools
 from gpuplanner.errors import GpuPlannerError, ScenarioError, TraceFormatError, message
 
 if TYPE_CHECKING:
+    from gpuplanner.inbox.core.findings import QualityWarning
     from gpuplanner.inbox.together import SourcePart
     from gpuplanner.scenario import Scenario
     from gpuplanner.study.decision.beginning import Beginning
@@ -76,7 +77,9 @@ def start(
         start_pools(pools, playable, place, as_json=as_json, talks=talks, page=page)
         return
     found = _compared(asked, source, nothing, talks=talks)
+    warnings = _warnings(asked.data)
     if talks:
+        telling.warning_lines(warnings)
         if nothing is None:
             telling.today_line(found)
             telling.ways_line(found)
@@ -88,7 +91,7 @@ def start(
     if as_json:
         from gpuplanner.cli.show import show
 
-        told = {name: found.to_dict()[name] for name in ("decision", "projects")}
+        told = {name: found.to_dict()[name] for name in ("decision", "projects")} | {"warnings": warnings}
         show(told | {"folder": str(place)} | written, as_json=True)
     elif talks:
         shown = written["page"] or f"none: {written['page_reason']}"
@@ -243,6 +246,15 @@ def _read(parts: tuple[SourcePart, ...], folder: Path, naive: str | None) -> boo
     given = [path for part in parts for path in part.files]
     require_jobs(open_dataset(folder, columns=["gpus"]).tables, given, folder)
     return True
+
+
+def _warnings(data: str) -> list[QualityWarning]:
+    """Warnings of the quality report of a dataset; none where nothing was read."""
+    from gpuplanner.inbox.store import MARK
+    from gpuplanner.study.bundled import data_folder
+    from gpuplanner.study.decision.left_out import warnings_about
+
+    return warnings_about(data) if (data_folder(data) / MARK.file).is_file() else []
 
 
 def _rows_kept(data: str) -> dict[str, int]:

@@ -29,6 +29,7 @@ def start_pools(
     pools: FleetPools, scenarios: Sequence[Scenario], place: Path, *, as_json: bool, talks: bool, page: bool
 ) -> None:
     """Decide for each pool, say what comes of all, and write a page with a page of each pool under it."""
+    from gpuplanner.study.decision.left_out import warnings_about
     from gpuplanner.study.decision.record import compared
     from gpuplanner.study.fleet_decision import FleetCompared, decision_table
 
@@ -39,10 +40,14 @@ def start_pools(
         found[name] = compared(own)
     ways.done()
     fleet = FleetCompared(found)
+    warnings = [
+        warning for data in dict.fromkeys(one.data for one in scenarios) for warning in warnings_about(data)
+    ]
     decisions = fleet.decisions
     if not as_json:
         put(fleet.sentence)
     if talks:
+        telling.warning_lines(warnings)
         show_frame(decision_table(decisions), as_json=False, title="pool by pool")
         for name, one in decisions.items():
             put(f"\n{name}: {one.sentence}")
@@ -50,7 +55,7 @@ def start_pools(
                 put(f"  {number}  {text}")
     written = _written(pools, scenarios, found, place, talks=talks, page=page)
     if as_json:
-        show(fleet.to_dict() | {"folder": str(place)} | written, as_json=True)
+        show(fleet.to_dict() | {"warnings": warnings, "folder": str(place)} | written, as_json=True)
     elif talks:
         put(f"\n{'Page':<9} {written['page'] or 'none: ' + str(written['page_reason'])}")
 

@@ -16,6 +16,7 @@ from gpuplanner.units import NOT_IN_SIGHT, counted, day_text, figure_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gpuplanner.inbox.core.findings import QualityWarning
     from gpuplanner.inbox.together import SourcePart
     from gpuplanner.study.decision.beginning import Beginning
     from gpuplanner.study.decision.projects import ProjectAnswer
@@ -97,6 +98,16 @@ def today_line(found: Comparison) -> None:
         worst = figure_text(max(row.late_quantile_min for row in found.today.by_class), ",.0f")
         text += f"; replayed, {one.service.quantile:.0%} start at most {worst} min later than they did"
     line("Today", text)
+
+
+def warning_lines(warnings: Sequence[QualityWarning]) -> None:
+    """Show the warnings of the quality report, each with its count and its GPU-hours."""
+    from gpuplanner.inbox.core.findings import warning_text
+
+    if warnings:
+        put("\nWarnings")
+    for warning in warnings:
+        put(f"  {warning_text(warning)}")
 
 
 def ways_line(found: Comparison) -> None:

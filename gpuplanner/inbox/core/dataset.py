@@ -29,7 +29,8 @@ class Stated:
     """Where rows come from, and what became of them.
 
     The span of the observation is in UTC, as text; ``quarantined_gpu_hours`` [GPU h] are those that the jobs in
-    quarantine state. Totals of its own and how it was read stand in the provenance alone, as the source wrote them.
+    quarantine state, ``unresolved_gpu_hours`` about those of jobs whose number of GPUs is not known. Totals of its own
+    and how it was read stand in the provenance alone, as the source wrote them.
     """
 
     source: str
@@ -44,6 +45,8 @@ class Stated:
     gpuplanner: str = "of an unknown version"
     rows_quarantined: int = 0
     quarantined_gpu_hours: float = 0.0
+    gpu_hours: float = 0.0
+    unresolved_gpu_hours: float = 0.0
     shortened: str | None = None
     """What was left out of it, where a part of the time is looked at."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
+from typing import TypedDict
 
 import polars as pl
 
@@ -143,12 +144,62 @@ def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, of: str = "job_i
     """
     marks = frame.select(check.condition.fill_null(False).alias(check.check) for check in checks)
     word = of.removesuffix("_id")
+    found = []
+    for check, mark in zip(checks, marks.iter_columns(), strict=True):
+        if mark.any():
+            example = f"{word} {_first(frame, of, mark)}"
+            hours = None if check.severity == "info" else _gpu_hours(frame, mark)
+            found.append(Finding(check.check, check.severity, int(mark.sum()), check.effect, example, hours))
+    return found
+
+
+def _gpu_hours(frame: pl.DataFrame, mark: pl.Series) -> float | None:
+    """GPU-hours of the marked jobs that ended; None where none of them states any."""
+    if not {"gpus", "start_time", "end_time"} <= set(frame.columns):
+        return None
+    hours = frame.filter(mark).select(pl.col("gpus") * RUN_S / SECONDS_PER_HOUR).to_series().drop_nulls()
+    return float(hours.sum()) if len(hours) else None
+
+
+class QualityWarning(TypedDict):
+    """A warning as the first screen and ``--json`` show it.
+
+    ``what`` in words, ``count`` of rows, pods or nodes, and their ``gpu_hours``, None where they are not known [GPU h].
+    """
+
+    what: str
+    count: int
+    gpu_hours: float | None
+
+
+def warning_text(warning: QualityWarning) -> str:
+    """Show a warning in one line, its count and GPU-hours first.
+
+    Examples
+    --------
+    >>> warning_text({"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None})
+    '20: habana.ai/gaudi is not read'
+    """
+    hours = "" if warning["gpu_hours"] is None else f" ({warning['gpu_hours']:,.1f} GPU-hours)"
+    return f"{warning['count']:,}{hours}: {warning['what']}"
+
+
+def warnings_of(quality: pl.DataFrame) -> list[QualityWarning]:
+    """Warnings and errors of a quality report, gravest first.
+
+    Examples
+    --------
+    >>> warnings_of(report([Finding("a", "info", 9, "", ""), Finding("b", "warning", 2, "correct it", "node n1")]))
+    [{'what': 'b (node n1): correct it', 'count': 2, 'gpu_hours': None}]
+    """
+    grave = quality.filter(pl.col("severity") != "info")
     return [
-        Finding(
-            check.check, check.severity, int(mark.sum()), check.effect, f"{word} {_first(frame, of, mark)}"
+        QualityWarning(
+            what=f"{row['check']}{' (' + row['example'] + ')' if row['example'] else ''}: {row['effect']}",
+            count=row["rows"],
+            gpu_hours=row["gpu_hours"],
         )
-        for check, mark in zip(checks, marks.iter_columns(), strict=True)
-        if mark.any()
+        for row in grave.iter_rows(named=True)
     ]
 
 
@@ -230,7 +281,8 @@ def report(findings: Iterable[Finding]) -> pl.DataFrame:
     """
     rank = {"error": 0, "warning": 1, "info": 2}
     ordered = sorted(findings, key=lambda finding: (rank[finding.severity], -finding.rows, finding.check))
-    return pl.DataFrame([astuple(finding) for finding in ordered], schema=COLUMNS, orient="row")
+    table = pl.DataFrame([astuple(finding) for finding in ordered], schema=COLUMNS, orient="row")
+    return table.with_columns(pl.col("gpu_hours").round(6))  # sums of parts differ in their last digits
 
 
 def combined(findings: Iterable[Finding]) -> list[Finding]:

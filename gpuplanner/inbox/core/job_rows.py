@@ -36,6 +36,9 @@ from gpuplanner.inbox.core.shares import Counting
 from gpuplanner.inbox.core.times import iso
 from gpuplanner.schemas import Jobs, conform, filter_rows
 
+UNRESOLVED = "unresolved_gpus"
+"""Column of rows on their way to jobs: GPUs, about, of a job whose number of GPUs is not known."""
+
 
 def file_findings(rows: Rows | LongRows, harmless: Sequence[str] = ()) -> list[Finding]:
     """What the rejects, and the files themselves, make one doubt."""
@@ -111,6 +114,7 @@ def assemble(
     checks: Sequence[Check] = (),
     notes: Sequence[str] = (),
     harmless: Sequence[str] = (),
+    findings: Sequence[Finding] = (),
     inventory: pl.DataFrame | None = None,
     boards: Mapping[str, str] | None = None,
     more_files: Sequence[TextFile] = (),
@@ -118,8 +122,8 @@ def assemble(
 ) -> Dataset:
     """Make a trace of rows that have the columns of ``schemas.Jobs``.
 
-    Long rows hold no attempt twice. With a folder ``into``, jobs and rejects are written there, and what is given back
-    has neither.
+    `findings` are those of the reader itself. Long rows hold no attempt twice. With a folder ``into``, jobs and rejects
+    are written there, and what is given back has neither.
     """
     instants = [pl.col("submit_time", "start_time", "end_time").max()]
     seen = pl.max_horizontal(*instants, *([] if last_seen is None else [last_seen.max()]))
@@ -130,6 +134,7 @@ def assemble(
     counting = Counting.of(long.good, inventory, boards)
     looked_at = {name for check in checks for name in check.condition.meta.root_names()}
     looked_at |= set() if last_seen is None else set(last_seen.meta.root_names())
+    looked_at |= {UNRESOLVED} & set(rows.good.columns) if isinstance(rows, Rows) else set()
 
     def as_jobs(part: Rows) -> Rows:
         counted = replace(part, good=counting.count(part.good))
@@ -141,15 +146,18 @@ def assemble(
     require_some(long, source)
     marks = quarantine_of(long.good, counting.inventory)
     looked = _looked_at(long, marks, seen, [*JOB_CHECKS, *checks])
-    findings = [*counting.findings, *looked.findings, *file_findings(long, [SUPERSEDED, *harmless])]
-    findings += quarantine_findings(looked.marked, looked.until)
+    found = [*counting.findings, *looked.findings, *findings, *file_findings(long, [SUPERSEDED, *harmless])]
+    found += quarantine_findings(looked.marked, looked.until)
     told = looked.hours.drop_nulls()
-    findings += gap_findings(pl.concat([told["first"], told["last"]]).sort())
+    found += gap_findings(pl.concat([told["first"], told["last"]]).sort())
     held: list[float] = []
+    unresolved: list[float] = []
 
     def ordered() -> Iterator[pl.DataFrame]:
         for part in long.good.in_order("submit_time", _bounds(looked.hours), ["place"]):
-            jobs = _marked(part, marks).select(*Jobs.columns())
+            marked_part = _marked(part, marks)
+            jobs = marked_part.select(*Jobs.columns())
+            unresolved.append(unresolved_gpu_hours(believed(marked_part), looked.until))
             held.append(gpu_hours(believed(jobs), looked.until))
             yield jobs
 
@@ -165,7 +173,15 @@ def assemble(
     )
     marked = looked.marked.sort("submit_time", maintain_order=True)
     known |= {"gpu_hours": sum(held), **quarantine_facts(marked, looked.until)}
-    return Dataset(tables, rejects, report(findings), known).with_tables(inventory=counting.inventory)
+    known["unresolved_gpu_hours"] = sum(unresolved)
+    return Dataset(tables, rejects, report(found), known).with_tables(inventory=counting.inventory)
+
+
+def unresolved_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
+    """GPU-hours, about, of jobs whose number of GPUs is not known; one GPU each where the reader has no estimate."""
+    unknown = jobs.filter(pl.col("gpus").is_null())
+    estimate = pl.col(UNRESOLVED).fill_null(1.0) if UNRESOLVED in jobs.columns else pl.lit(1.0)
+    return gpu_hours(unknown.with_columns(gpus=estimate), until) if unknown.height else 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -117,6 +117,7 @@ def _provenance(parts: Sequence[Dataset], jobs: pl.DataFrame, rejected: int) -> 
         "span_start": min((each["span_start"] for each in facts), key=_instant),
         "notes": list(dict.fromkeys(note for each in facts for note in each["notes"])),
         "gpu_hours": gpu_hours(believed(jobs), _instant(facts[-1]["span_end"])),
+        "unresolved_gpu_hours": sum(each.get("unresolved_gpu_hours", 0.0) for each in facts),
         "gpuplanner": __version__,
         **quarantine_facts(jobs, _instant(facts[-1]["span_end"])),
     }

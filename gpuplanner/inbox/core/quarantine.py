@@ -110,7 +110,7 @@ def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:
                 f"kept in the table and left out of every figure, with the {hours:,.1f} GPU-hours they state"
             )
             found.append(
-                Finding(QUARANTINED + name, "error", mine.height, effect, f"job {mine['job_id'][0]}")
+                Finding(QUARANTINED + name, "error", mine.height, effect, f"job {mine['job_id'][0]}", hours)
             )
     return found
 

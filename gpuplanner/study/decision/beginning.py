@@ -12,10 +12,12 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware.abilities import default_path
 from gpuplanner.inbox import open_dataset
 from gpuplanner.inbox.core.quarantine import believed
+from gpuplanner.inbox.store import MARK
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import data_folder
+from gpuplanner.study.decision.left_out import correction_of, left_out_rows
 from gpuplanner.study.decision.record import Comparison
-from gpuplanner.study.decision.sentences import unknown_decision
+from gpuplanner.study.decision.sentences import uncorrected_decision, unknown_decision
 from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, Missing
 from gpuplanner.study.decision.worth import stated_ownership
 from gpuplanner.units import SECONDS_PER_DAY
@@ -25,8 +27,6 @@ NEEDS = {"slurm": SLURM, "operator": KUBERNETES, "dra": KUBERNETES, "autoscaler"
 """Path → the scheduler that it is a part of; NVML and mig-parted work beside any."""
 SCHEDULERS = {"slurm": SLURM, "operator": KUBERNETES}
 """Usual path of a source → the scheduler that it speaks of."""
-REJECTED = "rejected: "
-"""How the lines of the quality report on rejected rows begin; those that are no loss, such as steps, are ``info``."""
 COMMANDS = {
     SLURM: "sacct --parsable2 --allusers --starttime=2026-01-01 --format=JobID,User,Account,Partition,State,Submit,"
     "Start,End,TimelimitRaw,NNodes,NodeList,ReqTRES,AllocTRES > jobs.txt && gpuplanner start jobs.txt",
@@ -77,12 +77,16 @@ def beginning(data: str) -> Beginning:
     jobs = believed(trace.jobs)
     inventory = trace.inventory
     rows = max(stated.rows_in, trace.jobs.height, 1)
-    harmless = trace.quality.filter(pl.col("check").str.starts_with(REJECTED), severity="info")["rows"].sum()
-    out = max(trace.rejects.height - int(harmless), 0) + trace.jobs.height - jobs.height
+    out = left_out_rows(trace) + trace.jobs.height - jobs.height
     gpus = jobs.filter(pl.col("gpus") > 0)
-    nothing = (
-        NO_GPU if gpus.is_empty() else NEVER_RAN if gpus["start_time"].null_count() == gpus.height else None
-    )
+    correction = correction_of(trace)
+    nothing = None
+    if correction is not None:
+        nothing = correction.reason
+    elif gpus.is_empty():
+        nothing = NO_GPU
+    elif gpus["start_time"].null_count() == gpus.height:
+        nothing = NEVER_RAN
     begin, end = stated.span
     models = jobs if inventory is None or inventory.is_empty() else inventory
     boards = models["gpu_model"].cast(pl.String).drop_nulls().unique().sort().to_list()
@@ -132,5 +136,11 @@ def path_of(source: str, asked: str | None) -> str:
 def nothing_known(scenario: Scenario, reason: str, source: str) -> Comparison:
     """The answer where nothing can be played, with the command that writes what is missing."""
     command = COMMANDS[SCHEDULERS.get(default_path(source), SLURM)]
-    decision = replace(unknown_decision(scenario, reason), missing=(Missing(reason, command),))
+    has_data = (data_folder(scenario.data) / MARK.file).is_file()
+    correction = correction_of(scenario.data) if has_data else None
+    decision = (
+        replace(unknown_decision(scenario, reason), missing=(Missing(reason, command),))
+        if correction is None
+        else uncorrected_decision(scenario, correction)
+    )
     return Comparison(decision, decision.service.quantile, scenario.wait_minutes)

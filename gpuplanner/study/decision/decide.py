@@ -20,9 +20,10 @@ from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours
 from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Asked
 from gpuplanner.study.decision.compare import Contest, contest, hold_rate, nothing_ran
 from gpuplanner.study.decision.layouts import as_they_are, rules_of
+from gpuplanner.study.decision.left_out import correction_of
 from gpuplanner.study.decision.policies import WAYS
 from gpuplanner.study.decision.promise import promised
-from gpuplanner.study.decision.sentences import WHOLE_LIST, in_words, unknown_decision
+from gpuplanner.study.decision.sentences import WHOLE_LIST, in_words, uncorrected_decision, unknown_decision
 from gpuplanner.study.decision.shortage import (
     SHORT_SHARE,
     ends_waiting,
@@ -75,6 +76,9 @@ def decide(
     tell: Callable[[str, Trial], object] | None = None,
 ) -> Answer:
     """Decide what to do with a fleet: keep it, cut it otherwise, give some of it back, or buy."""
+    correction = correction_of(scenario.data)
+    if correction is not None:
+        return Answer(uncorrected_decision(scenario, correction), None)
     reason = nothing_ran(scenario)
     if reason is not None:
         return Answer(unknown_decision(scenario, reason), None)
@@ -393,4 +397,5 @@ def _left_out(found: Contest) -> float:
     hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
     out = hours.filter(pl.col("quarantined").is_not_null())
     every, left_out = raw.jobs.select(all=hours.sum(), out=out.sum()).row(0)
-    return float((left_out or 0.0) / every) if every else 0.0
+    unresolved = raw.stated.unresolved_gpu_hours * SECONDS_PER_HOUR
+    return float(((left_out or 0.0) + unresolved) / (every + unresolved)) if every else 0.0

@@ -11,6 +11,7 @@ from gpuplanner.demand.peaks import exceed_chance
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.asked import RIGHTSIZED
 from gpuplanner.study.decision.compare import Contest
+from gpuplanner.study.decision.left_out import Correction
 from gpuplanner.study.decision.policies import REST, WAYS
 from gpuplanner.study.decision.types import (
     ASSUMED,
@@ -277,6 +278,22 @@ def _assumptions(one: Decision, found: Contest) -> Iterator[str]:
         yield f"services and what ran all along have no end: they keep the {standing:,.1f} GPUs that they held at most"
     if one.base == ASSUMED:
         yield "jobs are taken to have started when they came"
+
+
+def uncorrected_decision(scenario: Scenario, correction: Correction) -> Decision:
+    """The answer where too many GPU-hours are left out: nothing but what to correct first.
+
+    Examples
+    --------
+    >>> uncorrected_decision(Scenario(), Correction(0.5, "shares of node n1", "label it")).missing[0].command
+    'label it'
+    """
+    decision = unknown_decision(scenario, correction.reason)
+    return replace(
+        decision,
+        missing=(Missing(correction.what, correction.how),),
+        left_out_share=correction.share,
+    )
 
 
 def unknown_decision(scenario: Scenario, reason: str) -> Decision:
