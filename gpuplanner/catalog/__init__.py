@@ -1,6 +1,14 @@
 """Facts about boards, prices and carbon: data with a source, never constants in code."""
 
 from gpuplanner.catalog.aliases import all_boards, boards_called, names_of, slurm_type, slurm_type_of
+from gpuplanner.catalog.cluster_words import (
+    InstanceType,
+    instance_type,
+    node_labels,
+    partitions_of,
+    resource_words,
+    sharing_systems,
+)
 from gpuplanner.catalog.loader import (
     FACT_TABLES,
     Parameter,
@@ -20,6 +28,7 @@ from gpuplanner.catalog.loader import (
 
 __all__ = [
     "FACT_TABLES",
+    "InstanceType",
     "Parameter",
     "PathFact",
     "all_boards",
@@ -31,10 +40,15 @@ __all__ = [
     "find_board",
     "gpu_price",
     "has_price",
+    "instance_type",
     "names_of",
+    "node_labels",
     "parameter",
+    "partitions_of",
     "path_facts",
     "paths_by_source",
+    "resource_words",
+    "sharing_systems",
     "slurm_type",
     "slurm_type_of",
     "whole_board_names",

@@ -63,6 +63,9 @@ FACT_TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "telemetry_metrics": {},
     "slurm_states": {"number": pl.Int64},
     "currencies": {"minor_units": pl.Int32},
+    "instance_types": {"gpus": pl.Int32, "board_share": pl.Float64},
+    "node_labels": {},
+    "gpu_resources": {},
 }
 """Name of each fact table and the numeric columns in it; every other column is text."""
 
@@ -108,7 +111,7 @@ def facts(name: str) -> pl.DataFrame:
         ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"``,
         ``"parameters"``, ``"model_presets"``, ``"training_tools"``, ``"training_methods"``,
         ``"training_words"``, ``"path_abilities"``, ``"partition_modes"``, ``"telemetry_metrics"``,
-        ``"slurm_states"`` or ``"currencies"``.
+        ``"slurm_states"``, ``"currencies"``, ``"instance_types"``, ``"node_labels"`` or ``"gpu_resources"``.
 
     Returns
     -------

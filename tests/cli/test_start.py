@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -194,6 +195,36 @@ def test_unknown_names_the_command_that_helps(command, tmp_path, header, row, re
     assert one["action"] == "unknown"
     assert reason in one["sentence"]
     assert one["missing"][0]["command"].startswith("sacct --parsable2")
+
+
+DUMPS = Path(__file__).parents[1] / "inbox" / "cluster_dumps" / "kubernetes"
+
+
+@pytest.mark.parametrize(
+    ("case", "reason", "what", "count"),
+    [
+        ("12-gaudi-mixed/only.json", "no job asked for a GPU", "habana.ai/gaudi is not read", 20),
+        (
+            "08-bottlerocket-shared/dump.json",
+            "100% of the GPU-hours are left out",
+            "br-1: nvidia.com/gpu.shared",
+            40,
+        ),
+    ],
+)
+def test_warnings_stand_on_the_terminal_and_in_json(command, tmp_path, case, reason, what, count):
+    file = tmp_path / "dump.json"
+    file.write_bytes(gzip.decompress((DUMPS / f"{case}.gz").read_bytes()))
+    found = decided(command, file, "-o", tmp_path / "out", "--yes")
+    assert found["decision"]["action"] == "unknown"
+    assert reason in found["decision"]["sentence"]
+    [warning] = [one for one in found["warnings"] if what in one["what"]]
+    assert set(warning) == {"what", "count", "gpu_hours"}
+    assert warning["count"] == count
+    code, out, err = command("start", str(file), "-o", str(tmp_path / "out"), "--yes", "--no-page")
+    assert code == 0, err
+    assert f"{count}" in out
+    assert what in out
 
 
 def test_a_path_that_the_source_cannot_have_is_refused_with_the_cause(command, tmp_path):

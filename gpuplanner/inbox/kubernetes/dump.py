@@ -10,11 +10,19 @@ from typing import Any, TypeVar
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.kubernetes.gpu_requests import holds_for_others
 from gpuplanner.inbox.kubernetes.kueue import KueueWorkload, quota_rows, read_workload
-from gpuplanner.inbox.kubernetes.nodes import PRODUCT, Node, board_and_profile, read_node
+from gpuplanner.inbox.kubernetes.node_gpus import model_of_labels, profile_of_labels
+from gpuplanner.inbox.kubernetes.nodes import Node, read_node
 from gpuplanner.inbox.kubernetes.objects import Object, part, text
 from gpuplanner.inbox.kubernetes.pods import Holding, Owner, PodPlace, owner_of, read_job, read_pod
 from gpuplanner.inbox.kubernetes.queues import parent_of, queue_rows
-from gpuplanner.inbox.kubernetes.resource_claims import ClaimedDevice, DeviceClaim, read_claim, read_slice
+from gpuplanner.inbox.kubernetes.resource_claims import (
+    ClaimedDevice,
+    DeviceClaim,
+    DeviceClass,
+    read_claim,
+    read_class,
+    read_slice,
+)
 from gpuplanner.inbox.kubernetes.yaml_items import kind_of, read_objects
 
 SEEN_AGAIN = "the same object again: the one that knows more was kept"
@@ -37,9 +45,10 @@ class Dump:
     - ``workloads``: Uid → Workload of Kueue.
     - ``nodes``: Name → node.
     - ``devices``: Key → DRA device.
+    - ``classes``, ``extended``: Name → DRA device class; extended resource → device class that stands for it.
     - ``claims``, ``templates``: Namespace and name → claim, and the claim that a template makes.
     - ``queues``: Namespace and name of a LocalQueue → its ClusterQueue.
-    - ``boards``: ResourceFlavor → board of its nodes, and profile of their instances under the strategy single.
+    - ``flavors``: ResourceFlavor → labels of its nodes.
     - ``quotas``: ClusterQueue → its rows for the table of quotas.
     - ``above``: Queues of KAI or Volcano that others are below: no job is theirs.
     - ``parents``: Uid → owner of that object.
@@ -52,10 +61,12 @@ class Dump:
     workloads: dict[str, KueueWorkload] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     devices: dict[tuple[str, str, str], ClaimedDevice] = field(default_factory=dict)
+    classes: dict[str, DeviceClass] = field(default_factory=dict)
+    extended: dict[str, str] = field(default_factory=dict)
     claims: dict[tuple[str, str], DeviceClaim] = field(default_factory=dict)
     templates: dict[tuple[str, str], DeviceClaim] = field(default_factory=dict)
     queues: dict[tuple[str, str], str] = field(default_factory=dict)
-    boards: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    flavors: dict[str, Object] = field(default_factory=dict)
     quotas: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     above: set[str] = field(default_factory=set)
     parents: dict[str, Owner] = field(default_factory=dict)
@@ -81,6 +92,10 @@ class Dump:
             self.nodes[name[1]] = read_node(thing)
         elif kind == "ResourceSlice":
             self.devices |= {device.key: device for device in read_slice(thing)}
+        elif kind == "DeviceClass":
+            self.classes[name[1]] = read_class(spec)
+            if resource := text(spec.get("extendedResourceName")):
+                self.extended[resource] = name[1]
         elif kind == "ResourceClaim":
             self.claims[name] = read_claim(spec, status)
         elif kind == "ResourceClaimTemplate":
@@ -93,7 +108,7 @@ class Dump:
         elif kind == "LocalQueue":
             self.queues[name] = text(spec.get("clusterQueue")) or ""
         elif kind == "ResourceFlavor":
-            self.boards[name[1]] = board_and_profile(text(part(spec, "nodeLabels").get(PRODUCT)))
+            self.flavors[name[1]] = part(spec, "nodeLabels")
         else:
             self.rejects.append((place, OTHER_KIND))
 
@@ -105,6 +120,25 @@ class Dump:
         known[thing.uid] = thing
         if other is not None:
             self.rejects.append((other.place, SEEN_AGAIN))
+
+    def nodes_of(self, flavor: str) -> list[Node]:
+        """The nodes with GPUs that have all labels of a ResourceFlavor."""
+        wanted = self.flavors.get(flavor, {})
+        return [
+            node
+            for node in self.nodes.values()
+            if node.gpus and all(node.labels.get(label) == value for label, value in wanted.items())
+        ]
+
+    def board_of(self, flavor: str) -> tuple[str | None, str | None]:
+        """GPU model of a ResourceFlavor, and profile of its instances under the strategy single.
+
+        By its labels, else by the nodes that have them, where these are alike.
+        """
+        labels = self.flavors.get(flavor, {})
+        model, profile = model_of_labels(labels)[0], profile_of_labels(labels)
+        kinds = {(node.model, node.profile) for node in self.nodes_of(flavor)}
+        return (model, profile) if model or len(kinds) != 1 else kinds.pop()
 
     def owners(self, thing: Holding) -> list[Owner]:
         """The controllers of an object, from its own upward, as far as the dump shows them."""

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import functools
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from fractions import Fraction
 
 import polars as pl
 
+from gpuplanner.inbox.core.job_rows import UNRESOLVED
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.rows import Records, Rows
 from gpuplanner.inbox.core.shares import DEVICES, device_words
 from gpuplanner.inbox.core.times import MAX_SECONDS
 from gpuplanner.inbox.kubernetes.dump import Dump
-from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, BOARDS_MIB, MEMORY_MIB, PARTS
+from gpuplanner.inbox.kubernetes.gpu_requests import (
+    BOARDS,
+    BOARDS_BY_MEMORY,
+    BOARDS_MIB,
+    MEMORY_MIB,
+    PARTS,
+    node_memory_words,
+)
 from gpuplanner.inbox.kubernetes.kueue import KueueWorkload
+from gpuplanner.inbox.kubernetes.node_gpus import partitions_in_mode
 from gpuplanner.inbox.kubernetes.nodes import Node
-from gpuplanner.inbox.kubernetes.objects import gpu_resource
+from gpuplanner.inbox.kubernetes.objects import gpu_resource, unread_kind
 from gpuplanner.inbox.kubernetes.pods import SERVERS, WORST, Holding, Owner, gangs
-from gpuplanner.inbox.kubernetes.resource_claims import Held, held
+from gpuplanner.inbox.kubernetes.resource_claims import FULL, INSTANCES, Held, class_of, held
 from gpuplanner.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
+from gpuplanner.units import SECONDS_PER_HOUR
 
 COLUMN_MAP = {
     "job": Field("job_id"),
@@ -34,6 +45,7 @@ COLUMN_MAP = {
     "end": Field("end_time", "instant", nullable=True),
     "state": Field("state"),
     "gpus": Field("gpus", "number", nullable=True, high=MAX_GPUS_PER_JOB),
+    "unresolved gpus": Field(UNRESOLVED, "number", nullable=True, high=MAX_GPUS_PER_JOB),
     "gpus by memory": Field("gpus_by_memory", "number", nullable=True, high=MAX_GPUS_PER_JOB),
     "board": Field("gpu_model", nullable=True),
     "profile": Field("profile_requested", nullable=True),
@@ -48,6 +60,8 @@ COLUMN_MAP = {
 }
 """What is made of pods, Jobs and Workloads."""
 
+DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
+"""Beginning of the extended resources that stand for a device class by its name (Kubernetes, DRA)."""
 NO_GPU = "asks for no GPU"
 COUNTED = "counted on the row of its job"
 
@@ -60,6 +74,10 @@ class _Grip:
     """Number, profile and board of devices of one kind."""
     by_memory: list[Fraction | int | None] = field(default_factory=list)
     """The same numbers by memory, of devices that are no instances."""
+    unresolved: Fraction = Fraction(0)
+    """GPUs, about, of devices whose number of GPUs is not known."""
+    of_pods: list[float] = field(default_factory=list)
+    """Devices that each pod holds, in the order of the pods."""
     memory_of: str | None = None
     """Boards whose memory would have to be known to say the share."""
 
@@ -74,6 +92,7 @@ class _Grip:
             devices["-MIG-".join(filter(None, (model, profile))) or WHOLE_GPU] += number or 0
         return {
             "gpus": gpus,
+            "unresolved gpus": str(float(self.unresolved)) if gpus is None and self.unresolved else None,
             "gpus by memory": None if cut else by_memory,
             "profile": next(iter(profiles)) if len(profiles) == 1 else None,
             "board": "|".join(sorted(models)) or None,
@@ -90,12 +109,26 @@ def _sum(parts: Iterable[Fraction | int | None]) -> str | None:
     return None if None in known else str(float(sum(part for part in known if part)))
 
 
-def job_rows(dump: Dump) -> tuple[Rows, pl.DataFrame]:
-    """Make the rows of a dump."""
+@dataclass
+class Unread:
+    """Who asks for a resource, or a device class, that is not read.
+
+    - ``pods``: How many ask for it.
+    - ``example``: One of them.
+    - ``device_hours``: Devices times hours, for all that ended.
+    """
+
+    pods: int = 0
+    example: str = ""
+    device_hours: float = 0.0
+
+
+def job_rows(dump: Dump) -> tuple[Rows, pl.DataFrame, dict[str, Unread]]:
+    """Make the rows of a dump, the names of its pods by job, and what its pods ask for and is not read."""
     jobs = _Jobs(dump)
     rows = jobs.rows()
     schema = {"name": pl.String, "job_id": pl.String}
-    return rows, pl.DataFrame(sorted(jobs.names.items()), schema=schema, orient="row")
+    return rows, pl.DataFrame(sorted(jobs.names.items()), schema=schema, orient="row"), jobs.unread
 
 
 @dataclass
@@ -106,6 +139,8 @@ class _Jobs:
     """Claims whose devices are counted already: several pods may share one claim."""
     names: dict[str, str] = field(default_factory=dict)
     """Pod → its job, where that has another name."""
+    unread: dict[str, Unread] = field(default_factory=dict)
+    """Resource or device class that is not read → who asks for it."""
 
     def rows(self) -> Rows:
         dump = self.dump
@@ -140,18 +175,19 @@ class _Jobs:
     def _add_gang(self, gang: Sequence[Holding]) -> None:
         """A row for pods that ran together, or for a Job whose pods are gone."""
         first, owner = gang[0], self._job_of(gang[0])
+        grip = self._held(gang)
         starts = [pod.start for pod in gang if pod.start]
         ends = [pod.end for pod in gang if pod.end]
         told = {
-            "tenant": first.tenant,
+            "tenant": self._tenant(first),
             "class": SERVICE if self._serves(first) else None,
             "creation": _iso(min(pod.submit for pod in gang)),
-            "start": _iso(min(starts, default=None)),
-            "end": _iso(max(ends, default=None)),
+            "start": _iso(_mean(starts, grip.of_pods) or min(starts, default=None)),
+            "end": _iso(_mean(ends, grip.of_pods) or max(ends, default=None)),
             "state": min((pod.state for pod in gang), key=WORST.index),
             "pods": str(len(gang)),
         }
-        self._add(first, owner[1] if owner else first.name, gang, self._held(gang), told)
+        self._add(first, owner[1] if owner else first.name, gang, grip, told)
         for pod in gang[1:]:
             self._reject(pod, COUNTED)
 
@@ -160,12 +196,14 @@ class _Jobs:
         if not workload.asks and not any(self._wants_gpus(pod) for pod in pods):
             self._reject(workload, NO_GPU)
             return
-        flavors = [self.dump.boards[flavor] for flavor in workload.flavors if flavor in self.dump.boards]
+        known = [flavor for flavor in workload.flavors if flavor in self._flavors]
+        flavors = [self._flavors[flavor][0] for flavor in known]
         nodes = [self.dump.nodes[pod.node] for pod in pods if pod.node in self.dump.nodes]
+        nodes = nodes or [node for flavor in known for node in self._flavors[flavor][1]]
         grip = _Grip() if workload.asks else self._held(pods)
         for name, number in workload.asks.items():
             kinds = flavors or [(node.model, node.profile) for node in nodes]
-            self._grasp_resource(grip, name, number, kinds, nodes)
+            self._grasp_resource(grip, workload, name, number, kinds, nodes)
         jobs = [self.dump.jobs[uid].state for uid in workload.owners if uid in self.dump.jobs]
         states = jobs or [pod.state for pod in pods]
         queue = workload.queue or self.dump.queues.get((workload.namespace, workload.local_queue or ""))
@@ -207,17 +245,21 @@ class _Jobs:
         """What pods, or all pods of a Job, hold."""
         grip = _Grip()
         for pod in pods:
+            before = len(grip.held)
             self._grasp(grip, pod)
+            grip.of_pods.append(float(sum(number or 0 for number, _, _ in grip.held[before:])))
         return grip
 
     def _grasp(self, grip: _Grip, pod: Holding) -> None:
         """Add what a pod, or all pods of a Job, hold."""
         node = self.dump.nodes.get(pod.node or "")
-        for name, number in pod.asks.items():
-            kinds = [(node.model, node.profile)] if node else []
-            self._grasp_resource(grip, name, number * pod.copies, kinds, [node] if node else [])
+        kinds, nodes = ([(node.model, node.profile)], [node]) if node else ([], self._nodes_alike(pod))
+        for name, number in self._asks(pod).items():
+            self._grasp_resource(grip, pod, name, number * pod.copies, kinds, nodes)
         for key, claim in self._claims(pod):
             if key not in self.used:
+                for name in claim.unread:
+                    self._note_unread(pod, name, 1)
                 gpus = None if claim.gpus is None else claim.gpus * pod.copies
                 grip.by_memory.append(gpus)
                 grip.held.append((gpus, claim.profile, claim.model or (node.model if node else None)))
@@ -227,6 +269,7 @@ class _Jobs:
     def _grasp_resource(
         self,
         grip: _Grip,
+        thing: Holding | KueueWorkload,
         name: str,
         number: Fraction,
         kinds: Sequence[tuple[str | None, str | None]],
@@ -234,44 +277,128 @@ class _Jobs:
     ) -> None:
         """Add units of an extended resource: instances under the strategy single, shares of shared GPUs.
 
-        `kinds` are the boards that the units may be on, each with its profile under that strategy.
+        Parameters
+        ----------
+        grip : _Grip
+            What they are added to.
+        thing : Holding or KueueWorkload
+            Who asks for them.
+        name : str
+            The resource, or one of the keys for parts of boards.
+        number : Fraction
+            Its units.
+        kinds : sequence
+            GPU models that the units may be on, each with its profile under the strategy ``single``.
+        nodes : sequence of Node
+            Nodes that they may be on.
         """
         model, single = kinds[0] if len(set(kinds)) == 1 else (None, None)
-        if name in PARTS:
-            whole = self._memory_mib(nodes) if name in (MEMORY_MIB, BOARDS_MIB) else Fraction(1)
+        if name in PARTS or name in node_memory_words():
+            by_memory = name in (MEMORY_MIB, BOARDS_MIB) or name in node_memory_words()
+            whole = self._memory_of(name, nodes) if by_memory else Fraction(1)
             share = None if whole is None else number / whole
-            if name in (BOARDS, MEMORY_MIB):
+            if name not in (BOARDS_BY_MEMORY, BOARDS_MIB):
                 grip.held.append((share, None, model))
             if name != BOARDS:
                 grip.by_memory.append(share)
-            if name == MEMORY_MIB and share is None:
+            if share is None and name != BOARDS_MIB:
                 grip.memory_of = model or "a board that is not named"
             return
         resource = gpu_resource(name)
         if resource is None:
+            self._note_unread(thing, name, number)
+            if unread_kind(name) != "accelerator":
+                grip.held.append((None, None, model))
+                grip.unresolved += number
             return
         shares = {node.replicas.get(resource.plain, 1) for node in nodes} or {0 if resource.shared else 1}
+        if resource.mode is not None and not nodes:
+            shares = {partitions_in_mode([], resource.mode)}
         pods = shares.pop() if len(shares) == 1 else 0
         gpus = number / pods if pods > 1 or (pods == 1 and not resource.shared) else None
+        if gpus is None:
+            units, there = (sum(values) for values in (
+                [node.units.get(resource.plain, 0) for node in nodes], [node.gpus or 0 for node in nodes],
+            ))  # fmt: skip
+            grip.unresolved += number * there / units if units and there else number
         grip.by_memory.append(gpus)
         grip.held.append((gpus, resource.profile or single, model))
 
-    def _memory_mib(self, nodes: Sequence[Node]) -> Fraction | None:
-        """Memory of one board [MiB] of the nodes, or of all in the dump; None if they differ or do not tell."""
-        sizes = {node.memory_mib for node in nodes or self.dump.nodes.values() if node.gpus != 0}
+    def _nodes_alike(self, pod: Holding) -> Sequence[Node]:
+        """Nodes whose shares a pod has whose own node is not in the dump: all, where it was on one, or they agree."""
+        names = {resource.plain for name in pod.asks if (resource := gpu_resource(name))}
+        nodes = [node for node in self.dump.nodes.values() if not names.isdisjoint(node.units)]
+        agree = all(len({node.replicas.get(name, 1) for node in nodes}) == 1 for name in names)
+        return nodes if agree or pod.node else []
+
+    def _note_unread(self, thing: Holding | KueueWorkload, name: str, number: Fraction | int) -> None:
+        """Count a pod, Job or Workload that asks for what is not read."""
+        noted = self.unread.setdefault(name, Unread(example=f"{thing.namespace}/{thing.name}"))
+        noted.pods += thing.copies if isinstance(thing, Holding) else 1
+        if thing.start and thing.end:
+            noted.device_hours += float(number) * (thing.end - thing.start).total_seconds() / SECONDS_PER_HOUR
+
+    def _memory_of(self, name: str, nodes: Sequence[Node]) -> Fraction | None:
+        """Memory of one board of the nodes, or of all in the dump, as a resource counts it.
+
+        None if they differ or do not tell.
+        """
+        there = [node for node in nodes or self.dump.nodes.values() if node.gpus != 0]
+        in_mib = not node_memory_words().get(name, "MiB").endswith("MiB")
+        sizes: set[Fraction | int | None] = {
+            node.memory_units.get(name, None if in_mib else node.memory_mib) for node in there
+        }
         size = sizes.pop() if len(sizes) == 1 else None
         return None if size is None else Fraction(size)
 
     def _wants_gpus(self, thing: Holding) -> bool:
-        return bool(thing.asks) or any(claim.gpus != 0 for _, claim in self._claims(thing))
+        return bool(self._asks(thing)) or any(claim.gpus != 0 for _, claim in self._claims(thing))
+
+    def _asks(self, thing: Holding) -> dict[str, Fraction]:
+        """Resources that a pod asks for, those that stand for a device class of GPUs with the others."""
+        asks = dict(thing.asks)
+        for resource, number in {**thing.others, **thing.asks}.items():
+            implicit = resource.removeprefix(DEVICE_CLASS) if resource.startswith(DEVICE_CLASS) else None
+            name = self.dump.extended.get(resource, implicit)
+            device = class_of(name, self.dump.classes) if name else None
+            if device is not None and device.kind in (FULL, INSTANCES):
+                key = f"nvidia.com/mig-{device.profile}" if device.profile else "nvidia.com/gpu"
+                asks[key] = asks.get(key, Fraction(0)) + number
+                asks.pop(resource, None)
+        return asks
+
+    def _tenant(self, thing: Holding) -> str:
+        """Queue of a pod or its Job: of Kueue the ClusterQueue, or its LocalQueue; else its namespace."""
+        above = [self.dump.jobs[uid] for _, _, uid in self.dump.owners(thing) if uid in self.dump.jobs]
+        named = next((each for each in (thing, *above) if each.local_queue), None)
+        if named is None or named.local_queue is None or thing.tenant != thing.namespace:
+            return thing.tenant
+        queue = self.dump.queues.get((named.namespace, named.local_queue))
+        return queue or self._local_queues.get(named.local_queue, f"{named.namespace}/{named.local_queue}")
+
+    @functools.cached_property
+    def _flavors(self) -> dict[str, tuple[tuple[str | None, str | None], list[Node]]]:
+        """ResourceFlavor → its GPU model and profile, and its nodes."""
+        dump = self.dump
+        return {flavor: (dump.board_of(flavor), dump.nodes_of(flavor)) for flavor in dump.flavors}
+
+    @functools.cached_property
+    def _local_queues(self) -> dict[str, str]:
+        """Names of LocalQueues that stand for themselves: those of one namespace alone."""
+        things = (*self.dump.pods.values(), *self.dump.jobs.values())
+        named = {(thing.namespace, thing.local_queue) for thing in things if thing.local_queue}
+        counts = Counter(queue for _, queue in named)
+        return {str(queue): str(queue) for queue, number in counts.items() if number == 1}
 
     def _claims(self, thing: Holding) -> list[tuple[tuple[str, str], Held]]:
         """What the claims of a pod hold, by namespace and name; templates have no name of their own."""
         dump, found = self.dump, []
-        for name, made in thing.claims:
-            claim = (dump.claims if made else dump.templates).get((thing.namespace, name))
+        for name, template in thing.claims:
+            made = dump.claims.get((thing.namespace, name or ""))
+            claim = made or dump.templates.get((thing.namespace, template or ""))
             if claim is not None:
-                found.append(((thing.namespace, name if made else ""), held(claim, dump.devices)))
+                holds = held(claim, dump.devices, dump.classes)
+                found.append(((thing.namespace, name or ""), holds))
         return found
 
     def _serves(self, pod: Holding) -> bool:
@@ -291,6 +418,19 @@ class _Jobs:
 
     def _reject(self, thing: Holding | KueueWorkload, reason: str) -> None:
         self.records.reject(thing.place.file, thing.place.item, thing.place.raw, reason)
+
+
+def _mean(instants: Sequence[datetime], devices: Sequence[float]) -> datetime | None:
+    """Mean of the times at which the pods of a gang began, or ended, by their devices; None where a pod has no time.
+
+    The GPU-hours of the gang are those of its pods then.
+    """
+    if not instants or len(instants) != len(devices) or not sum(devices):
+        return None
+    first = min(instants)
+    late_s = [(instant - first).total_seconds() for instant in instants]
+    mean_s = sum(late * number for late, number in zip(late_s, devices, strict=True)) / sum(devices)
+    return first + timedelta(seconds=mean_s)
 
 
 def _iso(instant: datetime | None) -> str | None:

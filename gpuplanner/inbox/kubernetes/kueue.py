@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.inbox.core.lines.rows import refuse
-from gpuplanner.inbox.kubernetes.gpu_requests import SHARE_WORDS, asks_for_parts, pod_gpus
+from gpuplanner.inbox.kubernetes.gpu_requests import asks_for_parts, pod_gpus, share_words
 from gpuplanner.inbox.kubernetes.objects import (
     Object,
     asked_of,
@@ -23,12 +23,16 @@ from gpuplanner.inbox.kubernetes.objects import (
     parts,
     quantity,
     text,
+    unread_kind,
 )
 from gpuplanner.inbox.kubernetes.pods import PodPlace, Thing, identity
 from gpuplanner.schemas import QueueQuotas, conform
 
 FINISHED = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
 """Reason of the condition Finished → state; older versions give another reason for both."""
+
+EVICTED_NOW = "PREEMPTED"
+"""State of a workload whose admission ended by an eviction after which it may come back."""
 
 EVICTED = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"}
 """End of a reason of the condition Evicted → state, where the workload does not come back."""
@@ -39,7 +43,7 @@ class KueueWorkload(Thing):
     """What a Workload tells.
 
     - ``owners``: Uids of the objects that it stands for: one job, or the pods of a group.
-    - ``queue``, ``local_queue``: ClusterQueue that admitted it; LocalQueue that it was submitted to.
+    - ``queue``: ClusterQueue that admitted it; ``local_queue`` is the LocalQueue that it was submitted to.
     - ``state``: Ours; None if it finished and its job must tell how.
     - ``flavors``: ResourceFlavors of its GPUs.
     - ``evictions``: How often it was sent back to the queue.
@@ -47,7 +51,6 @@ class KueueWorkload(Thing):
 
     owners: tuple[str, ...]
     queue: str | None
-    local_queue: str | None
     state: str | None
     flavors: frozenset[str]
     evictions: int
@@ -61,7 +64,7 @@ def read_workload(workload: Object, place: PodPlace) -> KueueWorkload:
     kubernetes-sigs/kueue, apis/kueue/v1beta1/workload_types.go.
     """
     about, spec, status = (part(workload, name) for name in ("metadata", "spec", "status"))
-    known = identity(workload, place)
+    known = identity(workload, place) | {"local_queue": text(spec.get("queueName"))}
     owners = tuple(uid for each in parts(about, "ownerReferences") if (uid := text(each.get("uid"))))
     asks, flavors = _asks(spec, status)
     start, end, state = _history(spec, status)
@@ -73,31 +76,36 @@ def read_workload(workload: Object, place: PodPlace) -> KueueWorkload:
         **known,
         owners=(known["owner"][2],) if known["owner"] else owners,
         queue=text(part(status, "admission").get("clusterQueue")),
-        local_queue=text(spec.get("queueName")),
         start=start,
         end=end,
         state=state,
         asks=asks,
         flavors=flavors,
-        evictions=sum(again),
+        evictions=max(sum(again) - (state == EVICTED_NOW), 0),
         tier=text(spec.get("priorityClassName")) or text(part(spec, "priorityClassRef").get("name")),
         limit_s=spec.get("maximumExecutionTimeSeconds"),
     )
 
 
 def _history(spec: Object, status: Object) -> tuple[datetime | None, datetime | None, str | None]:
-    """Admission, end and state. An evicted workload that comes back waits again: its admission is gone."""
+    """Admission, end and state. An evicted workload that comes back waits again: its admission is gone.
+
+    One that is both admitted and evicted later was taken off its GPUs at that time, and its admission is still there:
+    its pods are on their way out, or nothing takes it back to the queue.
+    """
     admitted, _, since = condition(status, "Admitted")
     finished, reason, ended = condition(status, "Finished")
     evicted, why, left = condition(status, "Evicted")
     if finished:
         return since if admitted else None, ended, FINISHED.get(reason)
+    over = next((state for word, state in EVICTED.items() if why.endswith(word)), None)
+    if admitted and evicted and since and left and left >= since:
+        return since, left, over or EVICTED_NOW
     if admitted:
         return since, None, "RUNNING"
-    if evicted or not spec.get("active", True):
-        over = next((state for word, state in EVICTED.items() if why.endswith(word)), None)
-        if over or not spec.get("active", True):
-            return None, left, over or "CANCELLED"
+    inactive = not spec.get("active", True)
+    if inactive or (evicted and over):
+        return None, left, over or "CANCELLED"
     return None, None, "PENDING"
 
 
@@ -113,7 +121,11 @@ def _asks(spec: Object, status: Object) -> tuple[dict[str, Fraction], frozenset[
         assignment = given.get(text(pod_set.get("name")) or "main", {})
         usage, gpus = part(assignment, "resourceUsage"), pod_gpus(*asked_of(part(pod_set, "template")))
         if usage and not asks_for_parts(gpus):
-            gpus = {name: Fraction(count(value, name)) for name, value in usage.items() if gpu_resource(name)}
+            gpus = {
+                name: Fraction(quantity(value, name))
+                for name, value in usage.items()
+                if gpu_resource(name) or unread_kind(name)
+            }
         else:
             pods = count(assignment.get("count", pod_set.get("count", 1)), "podSets.count")
             gpus = {name: pods * each for name, each in gpus.items()}
@@ -121,8 +133,10 @@ def _asks(spec: Object, status: Object) -> tuple[dict[str, Fraction], frozenset[
             if number:
                 total[name] = total.get(name, Fraction(0)) + number
         chosen = part(assignment, "flavors")
-        shared = [words.number for words in SHARE_WORDS] if asks_for_parts(gpus) else []
-        flavors |= {flavor for name in [*gpus, *shared] if (flavor := text(chosen.get(name)))}
+        words = [(system.number, *system.parts()) for system in share_words()]
+        shared = [name for system in words for name in system if name]
+        named = [*gpus, *(shared if asks_for_parts(gpus) else [])]
+        flavors |= {flavor for name in named if (flavor := text(chosen.get(name)))}
     return total, frozenset(flavors)
 
 

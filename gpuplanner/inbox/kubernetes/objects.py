@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any
 
+from gpuplanner.catalog import resource_words, sharing_systems
 from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.lines.rows import refuse
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT
@@ -25,7 +28,11 @@ SUFFIXES = {
 }
 QUANTITY = re.compile(r"([+-]?\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?)([a-zA-Z]{0,2})")
 MIG_RESOURCE = re.compile(r"mig-(\d+g\.\d+gb)(?:[.+](me(?:\.all)?)|(-me))?")
+PARTITION_RESOURCE = re.compile(r"amd\.com/([a-z]px)_nps\d+")
+"""Resources of the AMD device plugin under the naming strategy ``mixed``: compute and memory partition mode."""
 SHARED = ".shared"
+GPU_LIKE = re.compile(r"gpu|gaudi|npu|mlu|tpu|accelerator|/mig-|^nvidia\.com/|^amd\.com/", re.IGNORECASE)
+"""Names of extended resources that may stand for GPUs."""
 MAX_MEMORY_MIB = 10_000_000
 """More than any board has, and less than bytes that were taken for MiB."""
 
@@ -63,13 +70,16 @@ class GpuResource:
     - ``plain``: Its name without the suffix of shared replicas.
     - ``profile``: MIG profile, with the plus sign that resource names cannot have; None for whole GPUs.
     - ``shared``: Its units are replicas of a GPU or instance that others use too.
+    - ``mode``: Compute partition mode of the AMD GPUs that its units are devices of.
     """
 
     plain: str
     profile: str | None
     shared: bool
+    mode: str | None = None
 
 
+@functools.lru_cache(maxsize=4096)
 def gpu_resource(name: str) -> GpuResource | None:
     """Say what an extended resource is; None if it is no GPU.
 
@@ -77,18 +87,42 @@ def gpu_resource(name: str) -> GpuResource | None:
     --------
     >>> gpu_resource("nvidia.com/mig-1g.10gb.me").profile, gpu_resource("nvidia.com/gpu.shared").shared
     ('1g.10gb+me', True)
-    >>> gpu_resource("cpu") is None
-    True
+    >>> gpu_resource("amd.com/cpx_nps4").mode, gpu_resource("cpu")
+    ('CPX', None)
     """
     plain = name.removesuffix(SHARED)
     vendor, _, kind = plain.partition("/")
-    if plain in ("nvidia.com/gpu", "amd.com/gpu"):
+    if plain in resource_words("resource", "full_gpu"):
         return GpuResource(plain, None, plain != name)
+    if partition := PARTITION_RESOURCE.fullmatch(name):
+        return GpuResource(name, None, False, partition[1].upper())
     match = MIG_RESOURCE.fullmatch(kind) if vendor == "nvidia.com" else None
     if match is None:
         return None
     extra = f"+{match[2]}" if match[2] else match[3] or ""
     return GpuResource(plain, match[1] + extra, plain != name)
+
+
+@functools.lru_cache(maxsize=4096)
+def unread_kind(name: str) -> str | None:
+    """Say what an extended resource is that is not read: ``accelerator``, ``gpu`` where it may be one, or None.
+
+    Examples
+    --------
+    >>> unread_kind("habana.ai/gaudi"), unread_kind("nvidia.com/NVIDIA_A10-12Q"), unread_kind("vpc.amazonaws.com/efa")
+    ('accelerator', 'gpu', None)
+    """
+    words = {word for system in sharing_systems() for word, _ in system.values()}
+    known = "/" not in name or name in words or gpu_resource(name) or name.startswith("requests.")
+    if known or _matches(name, "no_device") or name in resource_words("resource", "gpus_of_node"):
+        return None
+    if _matches(name, "accelerator"):
+        return "accelerator"
+    return "gpu" if GPU_LIKE.search(name) else None
+
+
+def _matches(name: str, role: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in resource_words("resource", role))
 
 
 def quantity(value: object, where: str = "") -> Decimal:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from gpuplanner.inbox.core.lines.rows import refuse
-from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
+from gpuplanner.inbox.kubernetes.gpu_requests import other_resources, pod_gpus
 from gpuplanner.inbox.kubernetes.objects import (
     Object,
     asked_of,
@@ -20,7 +20,7 @@ from gpuplanner.inbox.kubernetes.objects import (
     parts,
     text,
 )
-from gpuplanner.inbox.kubernetes.queues import queue_of
+from gpuplanner.inbox.kubernetes.queues import local_queue_of, queue_of
 
 GANG_SPREAD = timedelta(seconds=60)
 """Pods of one owner that start, and end, within this time of each other are one gang."""
@@ -75,7 +75,10 @@ class PodPlace:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who an object is, where it stands, who controls it, when it was made; whose it is: its queue, or namespace."""
+    """Who an object is, where it stands, who controls it, when it was made; whose it is: its queue, or namespace.
+
+    ``local_queue`` is the LocalQueue of Kueue that its label names.
+    """
 
     place: PodPlace
     kind: str
@@ -85,6 +88,7 @@ class Identity:
     owner: Owner | None
     submit: datetime
     tenant: str
+    local_queue: str | None
 
 
 @dataclass(frozen=True)
@@ -112,14 +116,16 @@ class Holding(Thing):
     - ``state``: Ours.
     - ``node``: Node that it is on.
     - ``copies``: Pods that a Job runs at once; 1 for a pod.
-    - ``claims``: Names of the ResourceClaims that one pod uses, and of the templates from which no claim has been
-      made yet; each with true for a claim.
+    - ``others``: Other extended resources → number, for one pod.
+    - ``claims``: Names of the ResourceClaims that one pod uses, each with the template that it is made from; None where
+      it is not made yet, or from no template.
     """
 
     state: str
     node: str | None
     copies: int
-    claims: tuple[tuple[str, bool], ...]
+    others: Mapping[str, Fraction]
+    claims: tuple[tuple[str | None, str | None], ...]
 
 
 def identity(thing: Object, place: PodPlace) -> dict[str, Any]:
@@ -137,7 +143,8 @@ def identity(thing: Object, place: PodPlace) -> dict[str, Any]:
     submit = instant(about, "creationTimestamp") or refuse("metadata.creationTimestamp: missing")
     uid = text(about.get("uid")) or f"{kind} {namespace}/{name} {submit}"
     known = {"place": place, "kind": kind, "namespace": namespace, "name": name, "uid": uid}
-    return {**known, "owner": owner_of(thing), "submit": submit, "tenant": queue_of(about) or namespace}
+    whose = {"tenant": queue_of(about) or namespace, "local_queue": local_queue_of(about)}
+    return {**known, "owner": owner_of(thing), "submit": submit, **whose}
 
 
 def read_pod(pod: Object, place: PodPlace) -> Holding:
@@ -242,10 +249,11 @@ def _asks(pod: Object, status: Object) -> dict[str, Any]:
     for each in parts(spec, "resourceClaims"):
         source = part(each, "source") or each  # v1alpha2 wraps the two names
         claim = text(source.get("resourceClaimName")) or made.get(text(each.get("name")))
-        name = claim or text(source.get("resourceClaimTemplateName"))
-        claims += [(name, claim is not None)] if name else []
+        template = text(source.get("resourceClaimTemplateName"))
+        claims += [(claim, template)] if claim or template else []
     tier = text(spec.get("priorityClassName"))
-    return {"asks": pod_gpus(spec, notes), "claims": tuple(claims), "tier": tier}
+    asked = {"asks": pod_gpus(spec, notes), "others": other_resources(spec)}
+    return {**asked, "claims": tuple(claims), "tier": tier}
 
 
 def _statuses(status: Object) -> list[Object]:

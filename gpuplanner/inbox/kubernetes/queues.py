@@ -1,4 +1,4 @@
-"""Queues of KAI (``scheduling.run.ai``) and Volcano (``scheduling.volcano.sh``): whose a pod is, and its quota."""
+"""Queues of KAI, Volcano and Kueue: whose a pod is, and the quotas of KAI and Volcano."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from gpuplanner.inbox.kubernetes.objects import Object, gpu_resource, name_of, p
 
 LABELS = ("kai.scheduler/queue", "runai/queue", "volcano.sh/queue-name")
 ANNOTATION = "scheduling.volcano.sh/queue-name"
+KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""Label of a job or pod of Kueue: its LocalQueue (Kueue, Labels and Annotations)."""
 UNLIMITED = -1.0
 
 
@@ -22,6 +24,11 @@ def queue_of(about: Object) -> str | None:
     labels = part(about, "labels")
     named = [*(labels.get(key) for key in LABELS), part(about, "annotations").get(ANNOTATION)]
     return next((word for value in named if (word := text(value))), None)
+
+
+def local_queue_of(about: Object) -> str | None:
+    """LocalQueue of Kueue that the metadata of a job or pod name; None if none."""
+    return text(part(about, "labels").get(KUEUE_LABEL))
 
 
 def parent_of(queue: Object) -> str | None:

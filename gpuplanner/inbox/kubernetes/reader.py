@@ -10,13 +10,14 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.findings import Check, Finding
+from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.rows import Records, Rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.shares import resolve_nodes
 from gpuplanner.inbox.core.source import looks
 from gpuplanner.inbox.core.table_rows import assemble_nodes
+from gpuplanner.inbox.kubernetes.doubts import dump_findings
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, RESERVES, SEEN_AGAIN, Dump, read_dump
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, job_rows
 from gpuplanner.inbox.kubernetes.kueue import quota_table
@@ -31,13 +32,12 @@ LEFT_OUT = (
 )
 
 CHANGING = "nodes whose MIG configuration is not done: "
-CLOSED = "node that takes no new jobs"
 
 CHECKS = (
     Check(
         "pods that ran together, joined to one job",
         "info",
-        "they started and ended within a minute: GPU-hours are at most that much too high",
+        "they started and ended within a minute: the job has the means of their times, and their GPU-hours",
         pl.col("pods") > 1,
     ),
     Check(
@@ -99,7 +99,7 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
     dump = read_dump(paths)
     if not (dump.pods or dump.jobs or dump.workloads) and (dump.nodes or dump.devices):
         return _node_list(dump, paths, boards)
-    found, names = job_rows(dump)
+    found, names, unread = job_rows(dump)
     rows = _with_attempts(found)
     inventory, unknown = inventory_of(dump.nodes, dump.devices.values())
     beats = [node.seen for node in dump.nodes.values() if node.seen]
@@ -108,17 +108,19 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
         source="kubernetes",
         last_seen=pl.lit(max(beats, default=None), pl.Datetime("us", "UTC")),
         checks=(*CHECKS, *_memory_checks(rows)),
-        notes=_notes(dump, unknown),
+        notes=_notes(dump),
         harmless=HARMLESS,
+        findings=dump_findings(dump, unread, unknown),
         inventory=inventory,
         boards=boards,
     )
     leaves = {name: rows for name, rows in dump.quotas.items() if name not in dump.above}
-    quotas = quota_table(leaves, dump.boards, dump.queues)
+    models = {flavor: dump.board_of(flavor) for flavor in dump.flavors}
+    quotas = quota_table(leaves, models, dump.queues)
     return trace.with_tables(
         queue_quotas=quotas,
         job_names=names if names.height else None,
-        out_of_service=closed_of(dump.nodes),
+        out_of_service=closed_of(dump.nodes, dump.devices.values()),
     )
 
 
@@ -161,20 +163,13 @@ def _node_list(dump: Dump, paths: Sequence[str | Path], boards: Mapping[str, str
         records.reject(where.file, where.item, where.raw, reason)
     rows = records.rows(dump.files)
     place = {"file": pl.lit(0, pl.UInt32), "line": pl.int_range(1, pl.len() + 1), "raw": pl.col("node")}
-    closed = {name: node.closed for name, node in dump.nodes.items() if node.closed and node.gpus}
-    if closed:
-        named = examples([f"{name} ({why})" for name, why in sorted(closed.items())])
-        effect = "its GPUs count as installed, and as down since it was closed, where the dump says when"
-        findings += [Finding(CLOSED, "info", len(closed), effect, named)]
+    findings += dump_findings(dump, {}, unknown)
     found = assemble_nodes(rows, table.with_columns(**place), findings, notes=_changing(dump))
-    return found.with_tables(out_of_service=closed_of(dump.nodes))
+    return found.with_tables(out_of_service=closed_of(dump.nodes, dump.devices.values()))
 
 
-def _notes(dump: Dump, unknown: Sequence[str]) -> list[str]:
-    notes = [LEFT_OUT]
-    if unknown:
-        notes.append(f"no inventory: the number of GPUs does not follow for nodes {examples(unknown)}")
-    notes += _changing(dump)
+def _notes(dump: Dump) -> list[str]:
+    notes = [LEFT_OUT, *_changing(dump)]
     if not any(node.seen for node in dump.nodes.values()):
         notes.append("no nodes with heartbeats: running jobs are counted up to the last event in the dump")
     return notes

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from fractions import Fraction
 
-from gpuplanner.inbox.kubernetes.objects import Object, count, part, parts, text
-
-DRIVERS = ("gpu.nvidia.com", "gpu.amd.com")
-"""Drivers whose devices are GPUs."""
-
-CLASSES = ("gpu.nvidia.com", "mig.nvidia.com", "gpu.amd.com")
-"""Device classes of these drivers."""
+from gpuplanner.catalog import boards_called, resource_words
+from gpuplanner.inbox.kubernetes.node_gpus import partitions_in_mode
+from gpuplanner.inbox.kubernetes.objects import GPU_LIKE, Object, count, part, parts, text
 
 PROFILE_SELECTOR = re.compile(r"\.profile\s*==\s*['\"]([^'\"]+)['\"]")
+MIG_SELECTOR = re.compile(r"\.type\s*==\s*['\"]mig['\"]")
+QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
+
+FULL, INSTANCES, NO_GPU, UNKNOWN = "full GPUs", "MIG instances", "no GPU", "not known"
+"""What the devices of a class are."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class ClaimedDevice:
     - ``node``: Node that it is on.
     - ``board``: Identity of the GPU that it is, or is part of; None for a part that does not say.
     - ``model``, ``profile``: Board; MIG profile, None for a whole GPU.
+    - ``parts``: Devices of an AMD GPU in its partition mode, of which this is one; 0 if their number is not known.
     """
 
     key: tuple[str, str, str]
@@ -32,35 +36,60 @@ class ClaimedDevice:
     board: str | None
     model: str | None
     profile: str | None
+    parts: int = 1
+
+
+@dataclass(frozen=True)
+class DeviceClass:
+    """What the devices of a class are, by the selectors of its object; the profile where these name one."""
+
+    kind: str
+    profile: str | None = None
 
 
 @dataclass(frozen=True)
 class Held:
     """What a claim holds or asks for.
 
-    - ``gpus``: Number of devices; None if it is not known before allocation.
+    - ``gpus``: GPUs, or MIG instances; None if their number is not known.
     - ``profile``, ``model``: MIG profile and board, if all devices have the same.
+    - ``unread``: Device classes, or drivers, whose devices may be GPUs and are not known.
     """
 
-    gpus: int | None
+    gpus: Fraction | int | None
     profile: str | None
     model: str | None
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeviceRequest:
+    """Devices of one class that a claim asks for; None as their number: it is not known before allocation."""
+
+    device_class: str
+    number: int | None
+    profile: str | None
 
 
 @dataclass(frozen=True)
 class DeviceClaim:
     """A ResourceClaim, or the claim that a ResourceClaimTemplate makes for each pod.
 
-    - ``allocated``: Keys of the devices allocated to it; empty while it waits.
+    - ``allocated``: Keys of the devices allocated to it, of all drivers; empty while it waits.
     - ``asked``: What it asks for.
     """
 
     allocated: tuple[tuple[str, str, str], ...]
-    asked: Held
+    asked: tuple[DeviceRequest, ...]
 
 
 def read_slice(resource_slice: Object) -> Iterator[ClaimedDevice]:
     """Read the GPUs of a ResourceSlice (``resource.k8s.io`` v1beta1, v1beta2 or v1).
+
+    References
+    ----------
+    NVIDIA/k8s-dra-driver-gpu (types ``gpu`` and ``mig``); ROCm/k8s-gpu-dra-driver deviceinfo.go@2622427 (types
+    ``amdgpu`` and ``amdgpu-partition``, with ``partitionProfile`` and ``parentPciAddr``).
 
     Examples
     --------
@@ -71,7 +100,7 @@ def read_slice(resource_slice: Object) -> Iterator[ClaimedDevice]:
     """
     spec = part(resource_slice, "spec")
     driver = text(spec.get("driver")) or ""
-    if driver not in DRIVERS:
+    if driver not in resource_words("dra_driver", "full_gpu"):
         return
     pool, node = text(part(spec, "pool").get("name")) or "", text(spec.get("nodeName"))
     for device in parts(spec, "devices"):
@@ -82,16 +111,44 @@ def read_slice(resource_slice: Object) -> Iterator[ClaimedDevice]:
             for key, value in part(basic, "attributes").items()
             if isinstance(value, dict)
         }
-        kind = words.get("type")
-        if kind not in (None, "gpu", "mig"):
+        kind, model = words.get("type"), words.get("productName")
+        if kind not in (None, "gpu", "mig", "amdgpu", "amdgpu-partition"):
             continue
+        board: str | None = words.get("uuid") or f"{pool}/{name}"
+        pieces = 1
+        if kind == "mig":
+            board = words.get("parentUUID")
+        elif kind == "amdgpu-partition":
+            mode = (words.get("partitionProfile") or "").partition("_")[0]
+            pieces = partitions_in_mode(boards_called(model or ""), mode)
+            board = f"{pool}/{words['parentPciAddr']}" if words.get("parentPciAddr") else None
         yield ClaimedDevice(
             key=(driver, pool, name),
             node=node,
-            board=words.get("parentUUID") if kind == "mig" else words.get("uuid") or f"{pool}/{name}",
-            model=words.get("productName"),
+            board=board,
+            model=model,
             profile=words.get("profile") if kind == "mig" else None,
+            parts=pieces,
         )
+
+
+def read_class(spec: Object) -> DeviceClass:
+    """Read the specification of a DeviceClass: GPUs where its selectors name a driver of GPUs.
+
+    Examples
+    --------
+    >>> cel = {"expression": "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'mig'"}
+    >>> read_class({"selectors": [{"cel": cel}]}).kind
+    'MIG instances'
+    """
+    words = " ".join(text(part(each, "cel").get("expression")) or "" for each in parts(spec, "selectors"))
+    named = set(QUOTED.findall(words))
+    if not named.isdisjoint(resource_words("dra_driver", "full_gpu")):
+        profile = PROFILE_SELECTOR.search(words)
+        instances = profile or MIG_SELECTOR.search(words)
+        return DeviceClass(INSTANCES if instances else FULL, profile[1] if profile else None)
+    drivers = re.findall(r"\.driver\s*==\s*['\"]([^'\"]+)['\"]", words)
+    return DeviceClass(NO_GPU if drivers and not any(map(GPU_LIKE.search, drivers)) else UNKNOWN)
 
 
 def read_claim(spec: Object, status: Object) -> DeviceClaim:
@@ -100,30 +157,40 @@ def read_claim(spec: Object, status: Object) -> DeviceClaim:
     Examples
     --------
     >>> exactly = {"deviceClassName": "gpu.nvidia.com", "count": 2}
-    >>> read_claim({"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}, {}).asked.gpus
-    2
+    >>> read_claim({"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}, {}).asked
+    (DeviceRequest(device_class='gpu.nvidia.com', number=2, profile=None),)
     """
     listed = parts(part(part(status, "allocation"), "devices"), "results")
     results = [
         (str(each["driver"]), text(each.get("pool")) or "", text(each.get("device")) or "")
         for each in listed
-        if each.get("driver") in DRIVERS and not each.get("adminAccess")
+        if text(each.get("driver")) and not each.get("adminAccess")
     ]
-    asked: int | None = 0
-    profiles: set[str | None] = set()
+    asked = []
     for request in parts(part(spec, "devices"), "requests"):
-        if "firstAvailable" in request:
-            asked = None
+        # v1beta1 has these fields at the top; of alternatives the first says what class of devices it is about.
+        choices = parts(request, "firstAvailable")
+        exactly = choices[0] if choices else part(request, "exactly") or request
+        if exactly.get("adminAccess"):
             continue
-        exactly = part(request, "exactly") or request  # v1beta1 has these fields at the top
-        if exactly.get("deviceClassName") not in CLASSES or exactly.get("adminAccess"):
-            continue
-        profiles.add(_profile(exactly))
-        if exactly.get("allocationMode") == "All":
-            asked = None
-        elif asked is not None:
-            asked += count(exactly.get("count", 1), "count")
-    return DeviceClaim(tuple(results), Held(asked, profiles.pop() if len(profiles) == 1 else None, None))
+        open_number = bool(choices) or exactly.get("allocationMode") == "All"
+        number = None if open_number else count(exactly.get("count", 1), "count")
+        asked.append(DeviceRequest(text(exactly.get("deviceClassName")) or "", number, _profile(exactly)))
+    return DeviceClaim(tuple(results), tuple(asked))
+
+
+def class_of(name: str, classes: Mapping[str, DeviceClass]) -> DeviceClass:
+    """What the devices of a class are: as the catalogue says, else as its object in the dump does.
+
+    Examples
+    --------
+    >>> class_of("mig.nvidia.com", {}).kind, class_of("compute-domain-daemon.nvidia.com", {}).kind
+    ('MIG instances', 'no GPU')
+    """
+    for role, kind in (("full_gpu", FULL), ("mig", INSTANCES), ("no_device", NO_GPU)):
+        if any(fnmatchcase(name, pattern) for pattern in resource_words("device_class", role)):
+            return DeviceClass(kind)
+    return classes.get(name, DeviceClass(UNKNOWN))
 
 
 def _profile(request: Object) -> str | None:
@@ -135,15 +202,44 @@ def _profile(request: Object) -> str | None:
     return None
 
 
-def held(claim: DeviceClaim, devices: Mapping[tuple[str, str, str], ClaimedDevice]) -> Held:
-    """What a claim holds, or asks for while it holds nothing."""
+def held(
+    claim: DeviceClaim,
+    devices: Mapping[tuple[str, str, str], ClaimedDevice],
+    classes: Mapping[str, DeviceClass],
+) -> Held:
+    """What a claim holds, or asks for while it holds nothing.
+
+    Parameters
+    ----------
+    claim : DeviceClaim
+        The claim.
+    devices : mapping
+        Key → device of the ResourceSlices in the dump.
+    classes : mapping
+        Name → device class of the dump.
+    """
+    asked = [(request, class_of(request.device_class, classes)) for request in claim.asked]
+    of_gpus = [(request, kind) for request, kind in asked if kind.kind in (FULL, INSTANCES)]
+    profiles = {request.profile or kind.profile for request, kind in of_gpus}
+    profile = profiles.pop() if len(profiles) == 1 else None
     if not claim.allocated:
-        return claim.asked
-    known = [devices.get(key) for key in claim.allocated]
-    profiles = {device.profile if device else claim.asked.profile for device in known}
-    models = {device.model for device in known if device}
+        unread = tuple(sorted({request.device_class for request, kind in asked if kind.kind == UNKNOWN}))
+        numbers = [request.number for request, _ in of_gpus]
+        known = [number for number in numbers if number is not None]
+        gpus = None if unread or len(known) < len(numbers) else sum(known)
+        return Held(gpus, profile, None, unread)
+    drivers = resource_words("dra_driver", "full_gpu")
+    mine = [key for key in claim.allocated if key[0] in drivers]
+    unread = tuple(
+        sorted({key[0] for key in claim.allocated if key[0] not in drivers and GPU_LIKE.search(key[0])})
+    )
+    known_devices = [devices.get(key) for key in mine]
+    found = {device.profile if device else profile for device in known_devices}
+    models = {device.model for device in known_devices if device}
+    shares = [device.parts if device else 1 for device in known_devices]
     return Held(
-        gpus=len(claim.allocated),
-        profile=profiles.pop() if len(profiles) == 1 else None,
+        gpus=None if unread or 0 in shares else sum((Fraction(1, share) for share in shares), Fraction(0)),
+        profile=found.pop() if len(found) == 1 else None,
         model=models.pop() if len(models) == 1 else None,
+        unread=unread,
     )

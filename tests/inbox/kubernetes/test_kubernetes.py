@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Dataset, open_dataset, write_dataset
+from gpuplanner.inbox.kubernetes.doubts import NO_NUMBER
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, SEEN_AGAIN
 from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
 from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU
-from gpuplanner.inbox.kubernetes.nodes import installed_gpus
+from gpuplanner.inbox.kubernetes.node_gpus import installed_gpus
 from gpuplanner.inbox.kubernetes.objects import count, gpu_resource, quantity
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.planner.contract.limits import Limits, Quota
@@ -294,7 +295,8 @@ def test_pods_of_a_job_that_ran_together_are_one_gang_and_its_retry_another_atte
         ("ads/llm", 2, "COMPLETED", 32.0, 4),
     ]
     assert trace.rejects["reason"].to_list() == [COUNTED] * 6
-    assert trace.provenance["gpu_hours"] == 32 * 1 + 32 * 2
+    # The four of the first gang were bound one second after another, and their hours are their own.
+    assert trace.provenance["gpu_hours"] == pytest.approx(32 * 1 - 8 * (1 + 2 + 3) / 3600 + 32 * 2, rel=1e-9)
 
 
 def test_replicas_of_a_service_are_jobs_of_their_own(file: File):
@@ -407,7 +409,8 @@ def test_a_node_that_does_not_tell_its_gpus_leaves_no_inventory(file: File):
         file, pod("a"), node("n1", H100, {GPU: "8"}), node("n2", {}, {"nvidia.com/mig-1g.10gb": "7"})
     )
     assert trace.inventory is None
-    assert any("no inventory" in note and "'n2'" in note for note in trace.provenance["notes"])
+    [(severity, rows, named)] = trace.quality.filter(check=NO_NUMBER)["severity", "rows", "example"].rows()
+    assert (severity, rows, named) == ("warning", 1, "'n2'")
 
 
 def test_shared_gpus_count_with_their_share_and_unknown_shares_stay_unknown(file: File):
@@ -415,13 +418,14 @@ def test_shared_gpus_count_with_their_share_and_unknown_shares_stay_unknown(file
     trace = dump(
         file,
         node("n1", labels, {f"{GPU}.shared": "8"}),
+        node("n2", labels | {f"{GPU}.replicas": "2"}, {f"{GPU}.shared": "4"}),
         pod("a", boxes=[box(1, f"{GPU}.shared")]),
         pod("b", bound=None, boxes=[box(1, f"{GPU}.shared")]),
     )
     assert trace.jobs["gpus"].to_list() == [0.25, None]
     assert trace.jobs["gpu_model"].to_list() == ["A100-80GB", None]
     assert trace.inventory is not None
-    assert trace.inventory["gpus"].to_list() == [2]
+    assert trace.inventory["gpus"].to_list() == [2, 2]
 
 
 def test_under_the_strategy_single_a_gpu_is_an_instance(file: File):
@@ -799,7 +803,15 @@ def test_of_two_dumps_of_a_pod_the_one_that_knows_its_end_counts(file: File):
 def test_gpus_of_a_node_follow_from_labels_and_capacity(labels: Json, capacity: Json, gpus, layouts):
     counted = {name: int(number) for name, number in capacity.items()}
     replicas = {GPU: int(labels[f"{GPU}.replicas"])} if f"{GPU}.replicas" in labels else {}
-    assert installed_gpus(labels, counted, replicas, "NVIDIA-H100-80GB-HBM3", None) == (gpus, layouts)
+    stated = int(labels[f"{GPU}.count"]) if f"{GPU}.count" in labels else None
+    found = installed_gpus(labels, counted, replicas, "NVIDIA-H100-80GB-HBM3", None, stated=stated)
+    assert found == (gpus, layouts)
+
+
+def test_under_the_strategy_single_instances_that_no_board_has_leave_the_number_open():
+    unknown = installed_gpus({}, {GPU: 8}, {}, "NVIDIA-H100-80GB-HBM3", "9g.90gb", instances_stated=8)
+    assert unknown == (None, None)
+    assert installed_gpus({}, {}, {}, "NVIDIA-H100-80GB-HBM3", "1g.10gb") == (None, None)
 
 
 def queue(name: str, kind: str, **spec: Any) -> Json:

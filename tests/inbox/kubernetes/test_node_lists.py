@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.inbox import add, read
-from gpuplanner.inbox.kubernetes.nodes import instances_of_labels
+from gpuplanner.inbox.kubernetes.node_gpus import instances_of_labels
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.study.past.accounts import trace_ledger
 
@@ -105,7 +105,7 @@ def test_since_when_a_node_is_closed_is_what_its_taint_or_its_condition_says(tmp
     for path in (both, written(tmp_path / "n.json", *nodes)):
         closed = read("auto", path).tables["out_of_service"]
         assert closed.select("node", pl.col("start_time").dt.hour(), "end_time", "gpus", "bucket").rows() == [
-            ("h1", 6, None, None, "down"), ("h4", 8, None, None, "down"),
+            ("h1", 6, None, None, "down"), ("h3", 0, None, None, "down"), ("h4", 8, None, None, "down"),
         ]  # fmt: skip
     add("auto", [written(tmp_path / "p.json", pod("train", "h1", 2))], tmp_path / "data")
     found = add("auto", [tmp_path / "n.json"], tmp_path / "data").dataset

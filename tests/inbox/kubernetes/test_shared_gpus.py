@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.inbox import Dataset
+from gpuplanner.inbox.kubernetes.doubts import NO_NUMBER
 from gpuplanner.inbox.kubernetes.dump import RESERVES
 from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, pod_gpus
-from gpuplanner.inbox.kubernetes.nodes import read_node, registered_boards
+from gpuplanner.inbox.kubernetes.node_gpus import registered_boards
+from gpuplanner.inbox.kubernetes.nodes import read_node
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 
 File = Callable[..., Path]
@@ -200,6 +202,12 @@ def test_installed_gpus_are_never_the_units_that_are_offered(
     labels: Json, annotations: Json, gpus: int | None
 ):
     assert read_node(node("n1", labels, annotations, gpus="80")).gpus == gpus
+
+
+def test_a_node_whose_boards_are_not_told_is_named(file: File):
+    trace = dump(file, pod("a", hami(gpu=1)), node("n1", {}, {REGISTER: "?"}, gpus="80"))
+    assert trace.inventory is None
+    assert trace.quality.filter(check=NO_NUMBER)["severity", "example"].rows() == [("warning", "'n1'")]
 
 
 @given(st.text(max_size=60))
