@@ -14,6 +14,7 @@ from gpuplanner.catalog import boards_called
 from gpuplanner.inbox import Dataset
 from gpuplanner.inbox.kubernetes.doubts import CLOSED, NO_NODES
 from gpuplanner.inbox.kubernetes.node_gpus import (
+    ASSUMED_SHARES,
     FEWER_UNITS,
     OTHER_COUNT,
     OTHER_MODEL,
@@ -180,7 +181,10 @@ GKE = "cloud.google.com/gke-"
         # AWS EKS guide, EKS Auto Mode: labels of a managed node.
         ({f"{EKS}name": "l40s", f"{EKS}count": "4", f"{EKS}memory": "45776"}, {GPU: "4"}, "L40S", 4),
         # Karpenter, reference/instance-types.md: p4de.24xlarge, whose name of the GPU is that of the p4d too.
-        ({f"{KARPENTER}name": "a100", f"{KARPENTER}memory": "81920"}, {GPU: "8"}, "A100-80GB", 8),
+        (
+            {f"{KARPENTER}name": "a100", f"{KARPENTER}count": "8", f"{KARPENTER}memory": "81920"},
+            {GPU: "8"}, "A100-80GB", 8,
+        ),
         # OKE has no label for GPUs: the shape is the instance type (kubernetes/autoscaler, oci GPULabel).
         ({TYPE: "BM.GPU.H100.8"}, {GPU: "8"}, "H100-80GB-SXM5", 8),
         # CoreWeave, advanced label selectors.
@@ -293,7 +297,12 @@ def test_seven_gpus_on_an_instance_of_one_are_its_instances(tmp_path: Path):
 @pytest.mark.parametrize(
     ("labels", "units", "gpu_hours", "warned"),
     [
-        ({TYPE: "g5.12xlarge"}, "40", 1.0, {}),  # time-slicing without labels: an A10G has no instances
+        (
+            {TYPE: "g5.12xlarge"},
+            "40",
+            1.0,
+            {ASSUMED_SHARES: 1},
+        ),  # time-slicing, as an A10G has no instances, or HAMi
         ({TYPE: "Standard_ND96isr_MI300X_v5"}, "64", 1.25, {}),  # CPX, by the modes of the MI300X
         (
             {TYPE: "p4d.24xlarge"},

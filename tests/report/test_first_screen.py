@@ -56,7 +56,9 @@ def test_warnings_come_before_every_figure():
         {"what": "jobs <left> out", "count": 3, "gpu_hours": 1234.5},
     ]
     page = first_screen(one, warnings=told)
-    assert page.startswith('<ul class="warnings"><li>20: habana.ai/gaudi is not read</li>')
+    assert page.startswith(
+        '<div class="decision"><ul class="warnings"><li>20: habana.ai/gaudi is not read</li>'
+    )
     assert "<li>3 (1,234.5 GPU-hours): jobs &lt;left&gt; out</li>" in page
     assert "warnings" not in first_screen(one)
 

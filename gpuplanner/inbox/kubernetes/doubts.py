@@ -7,26 +7,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpuplanner.errors import examples
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.kubernetes.dump import Dump
-from gpuplanner.inbox.kubernetes.job_rows import Unread
+from gpuplanner.inbox.kubernetes.job_rows import Asked, PodsAsking
 from gpuplanner.inbox.kubernetes.node_gpus import (
+    ASSUMED_SHARES,
     FEWER_UNITS,
     OTHER_COUNT,
     OTHER_MODEL,
     PARTS_OF_BOARDS,
     SHARED_UNITS,
     TOO_MANY,
+    UNCONFIRMED,
     UNKNOWN_SHARES,
     Doubt,
 )
-from gpuplanner.inbox.kubernetes.objects import gpu_resource, unread_kind
-from gpuplanner.inbox.kubernetes.pods import Holding
-from gpuplanner.units import SECONDS_PER_HOUR, counted
+from gpuplanner.inbox.kubernetes.objects import SHARED, gpu_resource, unread_kind
+from gpuplanner.units import counted
 
 CLOSED = "node that takes no new jobs"
 NO_NODES = "pods with GPUs, and no node in the dump"
 NODES_TOO = (
     "each unit counts as a full GPU, which is too much where GPUs are shared: dump the nodes too "
     "(kubectl get pods,jobs,nodes -A -o json)"
+)
+GONE_NODES = "pods on nodes that are not in the dump"
+UNRESOLVED_SHARES = "part of a GPU not known"
+GONE_TOO = "dump the nodes together with the pods, before they are removed, where GPUs were shared on them"
+LABEL_MEMORY = (
+    "dump the nodes too, with nvidia.com/gpu.product, nvidia.com/gpu.memory and nvidia.com/gpu.replicas=N (units that "
+    "share a GPU)"
 )
 NO_NUMBER = "number of GPUs of nodes not known"
 LABEL_SHARES = (
@@ -38,6 +46,14 @@ EFFECTS = {
     OTHER_MODEL: ("warning", "the first label counts for money, energy and layouts: correct the other one"),
     OTHER_COUNT: ("warning", "the first number counts as installed GPUs: correct the label that is wrong"),
     SHARED_UNITS: ("info", "each unit counts as its equal part of a GPU"),
+    ASSUMED_SHARES: (
+        "warning",
+        f"each unit counts as its equal part, as in time-slicing; HAMi and others give other parts: {LABEL_SHARES}",
+    ),
+    UNCONFIRMED: (
+        "warning",
+        f"each unit counts as a full GPU, which is too much where GPUs are shared: {LABEL_SHARES}",
+    ),
     UNKNOWN_SHARES: (
         "warning",
         f"GPU-hours leave their pods out, as the number of GPUs is not known: {LABEL_SHARES}",
@@ -58,20 +74,41 @@ EFFECTS = {
 """Doubt about a node → severity, and which figures it moves."""
 
 
-def dump_findings(dump: Dump, unread: Mapping[str, Unread], unknown: Sequence[str]) -> list[Finding]:
+def dump_findings(dump: Dump, asked: Asked, unknown: Sequence[str]) -> list[Finding]:
     """What the objects of a dump leave open.
 
     Parameters
     ----------
     dump : Dump
         The objects.
-    unread : mapping
-        Resource or device class that is not read → who asks for it.
+    asked : Asked
+        What pods ask for and is not read, or not certain.
     unknown : sequence of str
         Nodes whose number of GPUs does not follow.
     """
+    found = [*_unread(dump, asked.unread), *_closed(dump), *_on_nodes(dump)]
+    for check, things, effect in (
+        (GONE_NODES, asked.gone, f"each unit counts as on the nodes that are there: {GONE_TOO}"),
+        (UNRESOLVED_SHARES, asked.unresolved, f"GPU-hours leave them out: {LABEL_MEMORY}"),
+    ):
+        for name, noted in sorted(things.items()):
+            example = f"{noted.example}: {name}"
+            text = f"{counted(noted.pods, 'pod')} asked for {name}; {effect}"
+            found.append(Finding(check, "warning", noted.pods, text, example, noted.device_hours or None))
+    units = [pod for pod in dump.pods.values() if any(map(gpu_resource, pod.asks))]
+    if units and not dump.nodes:
+        resources = sorted({name for pod in units for name in pod.asks if gpu_resource(name)})
+        example = f"{units[0].namespace}/{units[0].name}: {', '.join(resources)}"
+        found.append(Finding(NO_NODES, "warning", len(units), NODES_TOO, example))
+    if unknown:
+        effect = f"there is no inventory, and the fleet is inferred from its jobs: {LABEL_SHARES}"
+        found.append(Finding(NO_NUMBER, "warning", len(unknown), effect, examples(unknown)))
+    return found
+
+
+def _on_nodes(dump: Dump) -> Iterator[Finding]:
+    """One line for each kind of doubt about nodes, with the pods that it concerns."""
     claimed = {device.node for device in dump.devices.values()}
-    found = [*_unread(dump, unread), *_closed(dump)]
     by_check: dict[str, list[tuple[str, Doubt]]] = {}
     for name, node in sorted(dump.nodes.items()):
         for doubt in node.doubts:
@@ -80,21 +117,15 @@ def dump_findings(dump: Dump, unread: Mapping[str, Unread], unknown: Sequence[st
     for check, rows in by_check.items():
         severity, effect = EFFECTS[check]
         named = examples([f"{name}: {doubt.words}" for name, doubt in rows])
-        pods, hours = _pods_on(dump, rows)
-        of_pods = check in (SHARED_UNITS, UNKNOWN_SHARES, TOO_MANY) and pods
-        known = hours if check == UNKNOWN_SHARES and pods else None
-        found.append(Finding(check, severity, pods if of_pods else len(rows), effect, named, known))
-    units = [pod for pod in dump.pods.values() if any(map(gpu_resource, pod.asks))]
-    if units and not dump.nodes:
-        example = f"{units[0].namespace}/{units[0].name}"
-        found.append(Finding(NO_NODES, "warning", len(units), NODES_TOO, example))
-    if unknown:
-        effect = f"there is no inventory, and the fleet is inferred from its jobs: {LABEL_SHARES}"
-        found.append(Finding(NO_NUMBER, "warning", len(unknown), effect, examples(unknown)))
-    return found
+        pods, hours, resources = _pods_on(dump, rows)
+        if pods:
+            effect = f"{counted(pods, 'pod')} on {counted(len(rows), 'node')} asked for {resources}; {effect}"
+        known = hours if severity == "warning" and pods else None
+        number = pods if pods and check != FEWER_UNITS else len(rows)
+        yield Finding(check, severity, number, effect, named, known)
 
 
-def _unread(dump: Dump, unread: Mapping[str, Unread]) -> Iterator[Finding]:
+def _unread(dump: Dump, unread: Mapping[str, PodsAsking]) -> Iterator[Finding]:
     """One line for each resource, or device class, that pods ask for or nodes have and that is not read."""
     nodes: dict[str, list[int]] = {}
     for node in dump.nodes.values():
@@ -102,7 +133,7 @@ def _unread(dump: Dump, unread: Mapping[str, Unread]) -> Iterator[Finding]:
             if number:
                 nodes.setdefault(name, []).append(number)
     for name in sorted({*unread, *nodes}):
-        noted, devices = unread.get(name, Unread()), nodes.get(name, [])
+        noted, devices = unread.get(name, PodsAsking()), nodes.get(name, [])
         effect = f"{counted(noted.pods, 'pod')} asked for it, and {counted(len(devices), 'node')} had "
         effect += f"{counted(sum(devices), 'device')} of it; "
         if unread_kind(name) == "accelerator":
@@ -126,22 +157,23 @@ def _closed(dump: Dump) -> Iterator[Finding]:
         yield Finding(CLOSED, "info", len(closed), effect, named)
 
 
-def _pods_on(dump: Dump, rows: Sequence[tuple[str, Doubt]]) -> tuple[int, float]:
-    """Pods on some nodes that ask for the resource that is in doubt there, and their GPU-hours, about."""
-    doubted = {(name, doubt.resource) for name, doubt in rows}
-    pods, hours = 0, 0.0
+def _pods_on(dump: Dump, rows: Sequence[tuple[str, Doubt]]) -> tuple[int, float, str]:
+    """Pods on some nodes that ask for what is in doubt there, their GPU-hours, about, and the resources."""
+    doubted: dict[str, set[str | None]] = {}
+    for name, doubt in rows:
+        doubted.setdefault(name, set()).add(doubt.resource)
+    pods, hours, resources = 0, 0.0, set[str]()
     for pod in dump.pods.values():
-        for name, number in pod.asks.items():
-            resource = gpu_resource(name)
-            if resource is None or pod.node is None or (pod.node, resource.plain) not in doubted:
-                continue
-            node = dump.nodes[pod.node]
-            units = node.units.get(resource.plain, 0)
-            pods += 1
-            if pod.start and pod.end and units:
-                hours += float(number * (node.gpus or units) / units) * _hours(pod)
-    return pods, hours
-
-
-def _hours(pod: Holding) -> float:
-    return (pod.end - pod.start).total_seconds() / SECONDS_PER_HOUR if pod.start and pod.end else 0.0
+        of_node = doubted.get(pod.node or "", set())
+        units = {name: gpu_resource(name) for name in pod.asks}
+        named = [name for name, unit in units.items() if None in of_node or (unit and unit.plain in of_node)]
+        if not named or pod.node is None:
+            continue
+        pods += 1
+        resources |= set(named)
+        node = dump.nodes[pod.node]
+        for name in named:
+            there = node.units.get(name.removesuffix(SHARED), 0)
+            gpus = pod.asks[name] * node.gpus / there if there and node.gpus else pod.asks[name]
+            hours += float(gpus) * pod.hours if units[name] else 0.0
+    return pods, hours, ", ".join(sorted(resources))

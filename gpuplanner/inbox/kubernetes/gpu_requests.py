@@ -31,7 +31,7 @@ BOARDS = "boards"
 """Key of the sum of shares of boards that a pod asks for, beside the names of resources."""
 
 MEMORY_MIB = "MiB of boards"
-"""Key of the memory [MiB] of boards that a pod asks for where that alone says its share."""
+"""Key of the memory [MiB] of boards by which alone an annotation or a slice of nos says the share of a pod."""
 
 BOARDS_BY_MEMORY = "boards by memory"
 BOARDS_MIB = "MiB beside cores"
@@ -93,6 +93,12 @@ def share_words() -> tuple[ShareWords, ...]:
         )
         for system in sharing_systems()
     )
+
+
+@functools.cache
+def memory_words() -> frozenset[str]:
+    """Resources that stand for memory of a board: in MiB, but for :func:`node_memory_words`."""
+    return frozenset(words.memory for words in share_words() if words.memory)
 
 
 @functools.cache
@@ -180,7 +186,7 @@ def asks_for_parts(asks: Mapping[str, Fraction]) -> bool:
     >>> asks_for_parts({BOARDS: Fraction(3, 10)}), asks_for_parts({"nvidia.com/gpu": Fraction(1)})
     (True, False)
     """
-    return BOARDS in asks or MEMORY_MIB in asks or not node_memory_words().keys().isdisjoint(asks)
+    return BOARDS in asks or MEMORY_MIB in asks or not memory_words().isdisjoint(asks)
 
 
 def holds_for_others(about: Object) -> bool:
@@ -224,8 +230,7 @@ def _shares(both: dict[str, Any], words: ShareWords) -> dict[str, Fraction]:
     if not named and own and not (cores or percentage or memory):
         return {}
     if memory and not (cores or percentage):
-        name = words.memory if words.memory_unit.startswith(OF_NODE) else MEMORY_MIB
-        return {str(name): number * memory}
+        return {str(words.memory): number * memory}
     part = (cores or percentage or ENTIRE) / Fraction(ENTIRE)
     # Who names no memory gets all of it, HAMi says; who names percent and MiB is refused there.
     if memory and words.memory_unit != OF_NODE:

@@ -23,17 +23,17 @@ from gpuplanner.inbox.kubernetes.gpu_requests import (
     BOARDS_MIB,
     MEMORY_MIB,
     PARTS,
+    memory_words,
     node_memory_words,
 )
 from gpuplanner.inbox.kubernetes.kueue import KueueWorkload
-from gpuplanner.inbox.kubernetes.node_gpus import partitions_in_mode
+from gpuplanner.inbox.kubernetes.node_gpus import UNKNOWN_SHARES, partitions_in_mode
 from gpuplanner.inbox.kubernetes.nodes import Node
 from gpuplanner.inbox.kubernetes.objects import gpu_resource, unread_kind
 from gpuplanner.inbox.kubernetes.pods import SERVERS, WORST, Holding, Owner, gangs
 from gpuplanner.inbox.kubernetes.resource_claims import FULL, INSTANCES, Held, class_of, held
 from gpuplanner.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
-from gpuplanner.units import SECONDS_PER_HOUR
 
 COLUMN_MAP = {
     "job": Field("job_id"),
@@ -56,12 +56,13 @@ COLUMN_MAP = {
     "pods": Field("pods", "number", nullable=True),
     "told by": Field("told_by"),
     "devices": Field(DEVICES, nullable=True),
-    "memory of": Field("memory_of", nullable=True),
 }
 """What is made of pods, Jobs and Workloads."""
 
 DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 """Beginning of the extended resources that stand for a device class by its name (Kubernetes, DRA)."""
+NAMES = {MEMORY_MIB: "memory of a GPU (nvidia.com/gpu-Ngb or the annotation gpu-memory)"}
+"""Key of what a pod asks for → what it is called, where that is not the name of a resource."""
 NO_GPU = "asks for no GPU"
 COUNTED = "counted on the row of its job"
 
@@ -78,8 +79,6 @@ class _Grip:
     """GPUs, about, of devices whose number of GPUs is not known."""
     of_pods: list[float] = field(default_factory=list)
     """Devices that each pod holds, in the order of the pods."""
-    memory_of: str | None = None
-    """Boards whose memory would have to be known to say the share."""
 
     def columns(self) -> dict[str, str | None]:
         """The columns that say it; a profile only where there is one, words for devices where any are instances."""
@@ -99,7 +98,6 @@ class _Grip:
             "devices": device_words({word: float(number) for word, number in devices.items()})
             if cut
             else None,
-            "memory of": self.memory_of,
         }
 
 
@@ -110,8 +108,8 @@ def _sum(parts: Iterable[Fraction | int | None]) -> str | None:
 
 
 @dataclass
-class Unread:
-    """Who asks for a resource, or a device class, that is not read.
+class PodsAsking:
+    """Who asks for a resource or a device class.
 
     - ``pods``: How many ask for it.
     - ``example``: One of them.
@@ -123,12 +121,26 @@ class Unread:
     device_hours: float = 0.0
 
 
-def job_rows(dump: Dump) -> tuple[Rows, pl.DataFrame, dict[str, Unread]]:
-    """Make the rows of a dump, the names of its pods by job, and what its pods ask for and is not read."""
+@dataclass(frozen=True)
+class Asked:
+    """What pods ask for and is not certain, by resource or device class.
+
+    - ``unread``: It is not read.
+    - ``gone``: It was on nodes that are not in the dump, which may share GPUs.
+    - ``unresolved``: The part of a GPU that it is does not follow.
+    """
+
+    unread: dict[str, PodsAsking] = field(default_factory=dict)
+    gone: dict[str, PodsAsking] = field(default_factory=dict)
+    unresolved: dict[str, PodsAsking] = field(default_factory=dict)
+
+
+def job_rows(dump: Dump) -> tuple[Rows, pl.DataFrame, Asked]:
+    """Make the rows of a dump, the names of its pods by job, and what its pods ask for and is not certain."""
     jobs = _Jobs(dump)
     rows = jobs.rows()
     schema = {"name": pl.String, "job_id": pl.String}
-    return rows, pl.DataFrame(sorted(jobs.names.items()), schema=schema, orient="row"), jobs.unread
+    return rows, pl.DataFrame(sorted(jobs.names.items()), schema=schema, orient="row"), jobs.asked
 
 
 @dataclass
@@ -139,8 +151,8 @@ class _Jobs:
     """Claims whose devices are counted already: several pods may share one claim."""
     names: dict[str, str] = field(default_factory=dict)
     """Pod → its job, where that has another name."""
-    unread: dict[str, Unread] = field(default_factory=dict)
-    """Resource or device class that is not read → who asks for it."""
+    asked: Asked = field(default_factory=Asked)
+    """What is not certain of what they ask for."""
 
     def rows(self) -> Rows:
         dump = self.dump
@@ -259,7 +271,9 @@ class _Jobs:
         for key, claim in self._claims(pod):
             if key not in self.used:
                 for name in claim.unread:
-                    self._note_unread(pod, name, 1)
+                    _note(self.asked.unread, pod, name, 1)
+                if claim.gpus is None and not claim.unread:
+                    _note(self.asked.unresolved, pod, f"ResourceClaim {key[1]}".strip(), 1)
                 gpus = None if claim.gpus is None else claim.gpus * pod.copies
                 grip.by_memory.append(gpus)
                 grip.held.append((gpus, claim.profile, claim.model or (node.model if node else None)))
@@ -293,8 +307,8 @@ class _Jobs:
             Nodes that they may be on.
         """
         model, single = kinds[0] if len(set(kinds)) == 1 else (None, None)
-        if name in PARTS or name in node_memory_words():
-            by_memory = name in (MEMORY_MIB, BOARDS_MIB) or name in node_memory_words()
+        if name in PARTS or name in memory_words():
+            by_memory = name in (MEMORY_MIB, BOARDS_MIB) or name in memory_words()
             whole = self._memory_of(name, nodes) if by_memory else Fraction(1)
             share = None if whole is None else number / whole
             if name not in (BOARDS_BY_MEMORY, BOARDS_MIB):
@@ -302,11 +316,13 @@ class _Jobs:
             if name != BOARDS:
                 grip.by_memory.append(share)
             if share is None and name != BOARDS_MIB:
-                grip.memory_of = model or "a board that is not named"
+                on = model or "a GPU model that no node names"
+                _note(self.asked.unresolved, thing, f"{NAMES.get(name, name)} on {on}", 1)
             return
         resource = gpu_resource(name)
+        own_node = bool(nodes) and (isinstance(thing, KueueWorkload) or thing.node in self.dump.nodes)
         if resource is None:
-            self._note_unread(thing, name, number)
+            _note(self.asked.unread, thing, name, number)
             if unread_kind(name) != "accelerator":
                 grip.held.append((None, None, model))
                 grip.unresolved += number
@@ -320,7 +336,12 @@ class _Jobs:
             units, there = (sum(values) for values in (
                 [node.units.get(resource.plain, 0) for node in nodes], [node.gpus or 0 for node in nodes],
             ))  # fmt: skip
-            grip.unresolved += number * there / units if units and there else number
+            about = number * there / units if units and there else number
+            grip.unresolved += about
+            if not any(doubt.check == UNKNOWN_SHARES for node in nodes for doubt in node.doubts):
+                _note(self.asked.unresolved, thing, name, about)
+        elif not (own_node or resource.profile or resource.mode) and self.dump.nodes and thing.start:
+            _note(self.asked.gone, thing, name, gpus)
         grip.by_memory.append(gpus)
         grip.held.append((gpus, resource.profile or single, model))
 
@@ -330,13 +351,6 @@ class _Jobs:
         nodes = [node for node in self.dump.nodes.values() if not names.isdisjoint(node.units)]
         agree = all(len({node.replicas.get(name, 1) for node in nodes}) == 1 for name in names)
         return nodes if agree or pod.node else []
-
-    def _note_unread(self, thing: Holding | KueueWorkload, name: str, number: Fraction | int) -> None:
-        """Count a pod, Job or Workload that asks for what is not read."""
-        noted = self.unread.setdefault(name, Unread(example=f"{thing.namespace}/{thing.name}"))
-        noted.pods += thing.copies if isinstance(thing, Holding) else 1
-        if thing.start and thing.end:
-            noted.device_hours += float(number) * (thing.end - thing.start).total_seconds() / SECONDS_PER_HOUR
 
     def _memory_of(self, name: str, nodes: Sequence[Node]) -> Fraction | None:
         """Memory of one board of the nodes, or of all in the dump, as a resource counts it.
@@ -418,6 +432,27 @@ class _Jobs:
 
     def _reject(self, thing: Holding | KueueWorkload, reason: str) -> None:
         self.records.reject(thing.place.file, thing.place.item, thing.place.raw, reason)
+
+
+def _note(
+    noted: dict[str, PodsAsking], thing: Holding | KueueWorkload, name: str, devices: Fraction | int
+) -> None:
+    """Count a pod, Job or Workload among those that ask for something.
+
+    Parameters
+    ----------
+    noted : dict
+        Resource or device class → who asks for it.
+    thing : Holding or KueueWorkload
+        Who asks.
+    name : str
+        What it asks for.
+    devices : number
+        How many devices of it.
+    """
+    of_name = noted.setdefault(name, PodsAsking(example=f"{thing.namespace}/{thing.name}"))
+    of_name.pods += thing.copies if isinstance(thing, Holding) else 1
+    of_name.device_hours += float(devices) * thing.hours
 
 
 def _mean(instants: Sequence[datetime], devices: Sequence[float]) -> datetime | None:

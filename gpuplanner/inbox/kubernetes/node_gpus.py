@@ -64,6 +64,8 @@ MAX_GPUS_PER_NODE = 16
 OTHER_MODEL = "labels of a node name different GPU models"
 OTHER_COUNT = "labels of a node state different numbers of GPUs"
 SHARED_UNITS = "more units on a node than GPUs: each is a share of a GPU"
+ASSUMED_SHARES = "more units on a node than GPUs, taken for equal shares of them"
+UNCONFIRMED = "GPUs of a node that only its capacity counts"
 UNKNOWN_SHARES = "more units on a node than GPUs, and no label says how they share them"
 FEWER_UNITS = "nodes that offer fewer GPUs than they have"
 TOO_MANY = f"more than {MAX_GPUS_PER_NODE} GPUs on a node"
@@ -231,6 +233,10 @@ class _Units:
             if self.stated is None or each is None:
                 if number > MAX_GPUS_PER_NODE and known is None:
                     doubts.append(Doubt(TOO_MANY, words, plain))
+                elif number > 1 and known is None and self.labels.keys().isdisjoint(node_labels("shares")):
+                    kind = next(_texts(self.labels, "instance_type"), None)
+                    named = f"instance type {kind} is not in the catalogue" if kind else "no instance type"
+                    doubts.append(Doubt(UNCONFIRMED, f"{words}, {named}", plain))
             else:
                 there = self.stated * each
                 words += f" on {self.stated} GPUs"
@@ -239,8 +245,7 @@ class _Units:
                         doubts.append(Doubt(OTHER_COUNT, f"{words}, {known} share one", plain))
                 elif number > there or (known == 0 and number == there):
                     times, rest = divmod(number, there)
-                    found[plain] = times if not rest and self.is_certain(times) else 0
-                    check = SHARED_UNITS if found[plain] else UNKNOWN_SHARES
+                    found[plain], check = self.shares(0 if rest else times, labelled=known == 0)
                     doubts.append(Doubt(check, words, plain))
             if found.get(plain) == 0 and self.stated is None:
                 doubts.append(Doubt(UNKNOWN_SHARES, words, plain))
@@ -261,20 +266,28 @@ class _Units:
             return 1
         return _most_instances(self.gpu_models, self.profile)
 
-    def is_certain(self, times: int) -> bool:
-        """Whether so many units on each GPU hold equal parts of it, whatever shares it.
+    def shares(self, times: int, *, labelled: bool) -> tuple[int, str]:
+        """Units that share one GPU, 0 if that does not follow, and the doubt that is left.
 
-        On a GPU that MIG can partition they may be instances, whose compute is not that part, but for as many as it
-        has compute slices. gpu-feature-discovery names the profile of instances, so that its label without one says
-        that there are none.
+        On a GPU that MIG can partition, units may be instances, whose compute is not an equal part of it, but for as
+        many as it has compute slices. On others they may be those of a plugin that parts GPUs by request.
+
+        Parameters
+        ----------
+        times : int
+            Units for each GPU or instance; 0 if they are not equally many.
+        labelled : bool
+            A label says that they are shared, and not by how many.
         """
-        if self.profile is not None or PRODUCT in self.labels:
-            return True
         modes = [partitions_of(board) for board in self.gpu_models]
-        if any(modes):
-            return all(times in mode.values() for mode in modes)
-        slices = {load_gpu_model(board).compute_slices for board in self.gpu_models if board in board_names()}
-        return bool(self.gpu_models) and slices <= {times}
+        sizes = {load_gpu_model(board).compute_slices for board in self.gpu_models if board in board_names()}
+        if not times or not (self.gpu_models or labelled):
+            return 0, UNKNOWN_SHARES
+        if labelled or (all(times in mode.values() for mode in modes) if any(modes) else sizes == {times}):
+            return times, SHARED_UNITS
+        named = self.profile is not None or PRODUCT in self.labels  # gpu-feature-discovery names instances
+        certain = named or not (any(modes) or sizes)
+        return (times, ASSUMED_SHARES) if certain else (0, UNKNOWN_SHARES)
 
     def withheld(self, replicas: Mapping[str, int], allocatable: Object) -> Fraction:
         """GPUs that the node has and does not offer: missing from its capacity, or not allocatable."""
@@ -605,7 +618,7 @@ def _replicas(labels: Object, resources: Mapping[str, int], gpu_models: tuple[st
         if mode
         else _partitions_by_units(labels, gpu_models)
     )
-    if parts != 1:
+    if parts is not None:
         found["amd.com/gpu"] = parts
     named = {name: gpu_resource(name) for name in resources}
     return found | {
@@ -630,14 +643,14 @@ def partitions_in_mode(gpu_models: Iterable[str], mode: str) -> int:
     return numbers.pop() if len(numbers) == 1 else 0
 
 
-def _partitions_by_units(labels: Object, gpu_models: tuple[str, ...]) -> int:
-    """Devices of one AMD GPU by the compute units that each has; 1 where no label says so."""
+def _partitions_by_units(labels: Object, gpu_models: tuple[str, ...]) -> int | None:
+    """Devices of one AMD GPU by the compute units that each has; None where that does not follow."""
     stated = next(_texts(labels, "compute_units"), None)
     if stated is None:
-        return 1
+        return None
     rows = facts("partition_modes").filter(pl.col("gpu_model").is_in(gpu_models), pl.col("kind") == "compute")
     alike = rows.filter(pl.col("compute_units").cast(pl.String) == stated)["partitions"].unique().to_list()
-    return int(alike[0]) if len(alike) == 1 else 1
+    return int(alike[0]) if len(alike) == 1 else None
 
 
 def _most_instances(gpu_models: Iterable[str], profile: str) -> int | None:

@@ -21,6 +21,7 @@ from gpuplanner.inbox.kubernetes.objects import (
     text,
 )
 from gpuplanner.inbox.kubernetes.queues import local_queue_of, queue_of
+from gpuplanner.units import SECONDS_PER_HOUR
 
 GANG_SPREAD = timedelta(seconds=60)
 """Pods of one owner that start, and end, within this time of each other are one gang."""
@@ -107,6 +108,11 @@ class Thing(Identity):
     asks: Mapping[str, Fraction]
     tier: str | None
     limit_s: object
+
+    @property
+    def hours(self) -> float:
+        """Hours that it ran; 0 where it has not begun or ended [h]."""
+        return (self.end - self.start).total_seconds() / SECONDS_PER_HOUR if self.start and self.end else 0.0
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from gpuplanner.inbox.core.source import looks
 from gpuplanner.inbox.core.table_rows import assemble_nodes
 from gpuplanner.inbox.kubernetes.doubts import dump_findings
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, RESERVES, SEEN_AGAIN, Dump, read_dump
-from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, job_rows
+from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, Asked, job_rows
 from gpuplanner.inbox.kubernetes.kueue import quota_table
 from gpuplanner.inbox.kubernetes.nodes import closed_of, inventory_of
 from gpuplanner.inbox.kubernetes.objects import looks_like_kubernetes
@@ -99,7 +99,7 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
     dump = read_dump(paths)
     if not (dump.pods or dump.jobs or dump.workloads) and (dump.nodes or dump.devices):
         return _node_list(dump, paths, boards)
-    found, names, unread = job_rows(dump)
+    found, names, asked = job_rows(dump)
     rows = _with_attempts(found)
     inventory, unknown = inventory_of(dump.nodes, dump.devices.values())
     beats = [node.seen for node in dump.nodes.values() if node.seen]
@@ -107,10 +107,10 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
         rows,
         source="kubernetes",
         last_seen=pl.lit(max(beats, default=None), pl.Datetime("us", "UTC")),
-        checks=(*CHECKS, *_memory_checks(rows)),
+        checks=CHECKS,
         notes=_notes(dump),
         harmless=HARMLESS,
-        findings=dump_findings(dump, unread, unknown),
+        findings=dump_findings(dump, asked, unknown),
         inventory=inventory,
         boards=boards,
     )
@@ -163,7 +163,7 @@ def _node_list(dump: Dump, paths: Sequence[str | Path], boards: Mapping[str, str
         records.reject(where.file, where.item, where.raw, reason)
     rows = records.rows(dump.files)
     place = {"file": pl.lit(0, pl.UInt32), "line": pl.int_range(1, pl.len() + 1), "raw": pl.col("node")}
-    findings += dump_findings(dump, {}, unknown)
+    findings += dump_findings(dump, Asked(), unknown)
     found = assemble_nodes(rows, table.with_columns(**place), findings, notes=_changing(dump))
     return found.with_tables(out_of_service=closed_of(dump.nodes, dump.devices.values()))
 
@@ -179,16 +179,6 @@ def _changing(dump: Dump) -> list[str]:
     """The nodes whose GPUs may soon be cut otherwise."""
     nodes = sorted(f"{name} ({node.config_state})" for name, node in dump.nodes.items() if node.config_state)
     return [f"{CHANGING}{examples(nodes)}"] if nodes else []
-
-
-def _memory_checks(rows: Rows) -> list[Check]:
-    """A line of the report for the boards whose memory is not known but was asked for in parts."""
-    boards = rows.good["memory_of"].drop_nulls().unique().sort().to_list()
-    if not boards:
-        return []
-    what = f"part of the memory of a board whose memory is not known: {examples(boards)}"
-    todo = "their GPU-hours are not counted: dump the nodes too, with their labels"
-    return [Check(what, "warning", todo, pl.col("memory_of").is_not_null())]
 
 
 def _with_attempts(rows: Rows) -> Rows:

@@ -14,6 +14,8 @@ from gpuplanner.inbox.kubernetes.objects import GPU_LIKE, Object, count, part, p
 
 PROFILE_SELECTOR = re.compile(r"\.profile\s*==\s*['\"]([^'\"]+)['\"]")
 MIG_SELECTOR = re.compile(r"\.type\s*==\s*['\"]mig['\"]")
+NVIDIA_DRIVER = "gpu.nvidia.com"
+"""Driver whose devices that are parts of a GPU have ``mig`` in their names (NVIDIA/k8s-dra-driver-gpu)."""
 QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
 
 FULL, INSTANCES, NO_GPU, UNKNOWN = "full GPUs", "MIG instances", "no GPU", "not known"
@@ -236,10 +238,30 @@ def held(
     known_devices = [devices.get(key) for key in mine]
     found = {device.profile if device else profile for device in known_devices}
     models = {device.model for device in known_devices if device}
-    shares = [device.parts if device else 1 for device in known_devices]
+    instances = any(kind.kind == INSTANCES for _, kind in asked)
+    shares = [
+        device.parts if device else _unlisted_parts(key, profile, instances=instances)
+        for key, device in zip(mine, known_devices, strict=True)
+    ]
     return Held(
         gpus=None if unread or 0 in shares else sum((Fraction(1, share) for share in shares), Fraction(0)),
         profile=found.pop() if len(found) == 1 else None,
         model=models.pop() if len(models) == 1 else None,
         unread=unread,
     )
+
+
+def _unlisted_parts(key: tuple[str, str, str], profile: str | None, *, instances: bool) -> int:
+    """Parts of which a device is one that no ResourceSlice lists any more; 0 where it may be a part of a GPU.
+
+    Parameters
+    ----------
+    key : tuple of str
+        Driver, pool and name of the device.
+    profile : str or None
+        MIG profile that its claim selects.
+    instances : bool
+        Whether its claim asks for a class of MIG instances.
+    """
+    is_part = instances or "mig" in key[2] or key[0] != NVIDIA_DRIVER
+    return 0 if is_part and profile is None else 1

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.inbox import Dataset
-from gpuplanner.inbox.kubernetes.doubts import NO_NUMBER
+from gpuplanner.inbox.kubernetes.doubts import NO_NUMBER, UNRESOLVED_SHARES
 from gpuplanner.inbox.kubernetes.dump import RESERVES
 from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, pod_gpus
 from gpuplanner.inbox.kubernetes.node_gpus import registered_boards
@@ -153,6 +153,32 @@ def test_what_is_no_part_is_a_reject_with_its_reason(file: File, limits: Json, a
     assert any(name in trace.rejects["reason"][0] for name in [*limits, *annotations])
 
 
+def test_memory_of_a_board_that_is_not_known_leaves_the_share_unknown_and_names_the_board(file: File):
+    trace = dump(
+        file, pod("a", hami(gpu=1, gpumem=4096)), node("n1", {"nvidia.com/gpu.product": "Odd-Board-7"})
+    )
+    assert trace.jobs["gpus"].to_list() == [None]
+    told = trace.quality.filter(check=UNRESOLVED_SHARES).row(0, named=True)
+    assert told["rows"] == 1
+    assert "nvidia.com/gpumem on Odd-Board-7" in told["effect"]
+
+
+@pytest.mark.parametrize(
+    ("product", "gib"),
+    [
+        ("NVIDIA-H100-80GB-HBM3", 80),
+        ("NVIDIA-A100-SXM4-40GB", 40),
+        ("Tesla-T4", 16),
+        ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", None),  # a GPU is then an instance
+        ("nvidia-a100", None),  # 40 or 80
+        ("Odd-Board-7", None),
+    ],
+)
+def test_the_catalogue_knows_the_memory_where_no_label_tells_it(product: str, gib: int | None):
+    told = read_node(node("n1", {"nvidia.com/gpu.product": product})).memory_mib
+    assert told == (None if gib is None else gib * 1024)
+
+
 def test_a_waiting_pod_counts_by_the_boards_of_the_cluster_if_they_are_alike(file: File):
     waiting = pod("a", hami(gpu=1, gpumem=8156))
     waiting["spec"].pop("nodeName")
@@ -272,3 +298,9 @@ def test_a_workload_of_kueue_counts_parts_too(file: File):
     row = dump(file, workload, flavor).jobs.row(0, named=True)
     assert row["gpus"] == pytest.approx(3 * 2 * 0.30, rel=1e-12)
     assert "H100" in row["gpu_model"]
+
+
+def test_memory_alone_is_kept_apart_until_the_board_is_known():
+    assert pod_gpus({"containers": [{"resources": {"limits": hami(gpu=2, gpumem=1024)}}]}) == {
+        "nvidia.com/gpumem": Fraction(2048)
+    }
