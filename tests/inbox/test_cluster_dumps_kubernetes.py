@@ -193,7 +193,10 @@ GKE = "cloud.google.com/gke-"
             {GPU: "8"}, "A100-80GB", 8,
         ),
         # GKE, N1 machine with attached GPUs: the machine type says nothing of them.
-        ({f"{GKE}accelerator": "nvidia-tesla-t4", TYPE: "n1-standard-8"}, {GPU: "2"}, "T4", 2),
+        (
+            {f"{GKE}accelerator": "nvidia-tesla-t4", f"{GKE}accelerator-count": "2", TYPE: "n1-standard-8"},
+            {GPU: "2"}, "T4", 2,
+        ),
         # AKS node auto-provisioning (karpenter-provider-azure, labels.go): the size decides the memory.
         (
             {"karpenter.azure.com/sku-gpu-name": "A100", TYPE: "Standard_NC48ads_A100_v4"},

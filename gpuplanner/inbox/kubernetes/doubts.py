@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpuplanner.errors import examples
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.kubernetes.dump import Dump
-from gpuplanner.inbox.kubernetes.job_rows import Asked, PodsAsking
+from gpuplanner.inbox.kubernetes.job_rows import PodsAsking, UncertainRequests
 from gpuplanner.inbox.kubernetes.node_gpus import (
     ASSUMED_SHARES,
     FEWER_UNITS,
@@ -30,11 +30,12 @@ NODES_TOO = (
     "(kubectl get pods,jobs,nodes -A -o json)"
 )
 GONE_NODES = "pods on nodes that are not in the dump"
+BY_CATALOGUE = "parts of the memory of GPUs that no node states"
 UNRESOLVED_SHARES = "part of a GPU not known"
 GONE_TOO = "dump the nodes together with the pods, before they are removed, where GPUs were shared on them"
 LABEL_MEMORY = (
-    "dump the nodes too, with nvidia.com/gpu.product, nvidia.com/gpu.memory and nvidia.com/gpu.replicas=N (units that "
-    "share a GPU)"
+    "dump the nodes and resourceslices too, with nvidia.com/gpu.product, nvidia.com/gpu.memory and "
+    "nvidia.com/gpu.replicas=N (units that share a GPU)"
 )
 NO_NUMBER = "number of GPUs of nodes not known"
 LABEL_SHARES = (
@@ -74,14 +75,14 @@ EFFECTS = {
 """Doubt about a node → severity, and which figures it moves."""
 
 
-def dump_findings(dump: Dump, asked: Asked, unknown: Sequence[str]) -> list[Finding]:
+def dump_findings(dump: Dump, asked: UncertainRequests, unknown: Sequence[str]) -> list[Finding]:
     """What the objects of a dump leave open.
 
     Parameters
     ----------
     dump : Dump
         The objects.
-    asked : Asked
+    asked : UncertainRequests
         What pods ask for and is not read, or not certain.
     unknown : sequence of str
         Nodes whose number of GPUs does not follow.
@@ -89,6 +90,11 @@ def dump_findings(dump: Dump, asked: Asked, unknown: Sequence[str]) -> list[Find
     found = [*_unread(dump, asked.unread), *_closed(dump), *_on_nodes(dump)]
     for check, things, effect in (
         (GONE_NODES, asked.gone, f"each unit counts as on the nodes that are there: {GONE_TOO}"),
+        (
+            BY_CATALOGUE,
+            asked.by_catalogue,
+            f"the catalogue's counts, a few percent more or less: {LABEL_MEMORY}",
+        ),
         (UNRESOLVED_SHARES, asked.unresolved, f"GPU-hours leave them out: {LABEL_MEMORY}"),
     ):
         for name, noted in sorted(things.items()):

@@ -122,20 +122,22 @@ class PodsAsking:
 
 
 @dataclass(frozen=True)
-class Asked:
+class UncertainRequests:
     """What pods ask for and is not certain, by resource or device class.
 
     - ``unread``: It is not read.
     - ``gone``: It was on nodes that are not in the dump, which may share GPUs.
     - ``unresolved``: The part of a GPU that it is does not follow.
+    - ``by_catalogue``: It is a part of the memory of a GPU, and only the catalogue says how much one has.
     """
 
     unread: dict[str, PodsAsking] = field(default_factory=dict)
     gone: dict[str, PodsAsking] = field(default_factory=dict)
     unresolved: dict[str, PodsAsking] = field(default_factory=dict)
+    by_catalogue: dict[str, PodsAsking] = field(default_factory=dict)
 
 
-def job_rows(dump: Dump) -> tuple[Rows, pl.DataFrame, Asked]:
+def job_rows(dump: Dump) -> tuple[Rows, pl.DataFrame, UncertainRequests]:
     """Make the rows of a dump, the names of its pods by job, and what its pods ask for and is not certain."""
     jobs = _Jobs(dump)
     rows = jobs.rows()
@@ -151,7 +153,7 @@ class _Jobs:
     """Claims whose devices are counted already: several pods may share one claim."""
     names: dict[str, str] = field(default_factory=dict)
     """Pod → its job, where that has another name."""
-    asked: Asked = field(default_factory=Asked)
+    asked: UncertainRequests = field(default_factory=UncertainRequests)
     """What is not certain of what they ask for."""
 
     def rows(self) -> Rows:
@@ -273,7 +275,7 @@ class _Jobs:
                 for name in claim.unread:
                     _note(self.asked.unread, pod, name, 1)
                 if claim.gpus is None and not claim.unread:
-                    _note(self.asked.unresolved, pod, f"ResourceClaim {key[1]}".strip(), 1)
+                    _note(self.asked.unresolved, pod, f"devices of {', '.join(claim.classes)}", 1)
                 gpus = None if claim.gpus is None else claim.gpus * pod.copies
                 grip.by_memory.append(gpus)
                 grip.held.append((gpus, claim.profile, claim.model or (node.model if node else None)))
@@ -307,6 +309,7 @@ class _Jobs:
             Nodes that they may be on.
         """
         model, single = kinds[0] if len(set(kinds)) == 1 else (None, None)
+        own_node = bool(nodes) and (isinstance(thing, KueueWorkload) or thing.node in self.dump.nodes)
         if name in PARTS or name in memory_words():
             by_memory = name in (MEMORY_MIB, BOARDS_MIB) or name in memory_words()
             whole = self._memory_of(name, nodes) if by_memory else Fraction(1)
@@ -315,12 +318,16 @@ class _Jobs:
                 grip.held.append((share, None, model))
             if name != BOARDS:
                 grip.by_memory.append(share)
+            if share is not None and name in memory_words() and thing.start:
+                if not own_node:
+                    _note(self.asked.gone, thing, name, share)
+                elif not self._is_memory_stated(name, nodes):
+                    _note(self.asked.by_catalogue, thing, name, share)
             if share is None and name != BOARDS_MIB:
                 on = model or "a GPU model that no node names"
                 _note(self.asked.unresolved, thing, f"{NAMES.get(name, name)} on {on}", 1)
             return
         resource = gpu_resource(name)
-        own_node = bool(nodes) and (isinstance(thing, KueueWorkload) or thing.node in self.dump.nodes)
         if resource is None:
             _note(self.asked.unread, thing, name, number)
             if unread_kind(name) != "accelerator":
@@ -338,7 +345,9 @@ class _Jobs:
             ))  # fmt: skip
             about = number * there / units if units and there else number
             grip.unresolved += about
-            if not any(doubt.check == UNKNOWN_SHARES for node in nodes for doubt in node.doubts):
+            if not (
+                own_node and any(doubt.check == UNKNOWN_SHARES for node in nodes for doubt in node.doubts)
+            ):
                 _note(self.asked.unresolved, thing, name, about)
         elif not (own_node or resource.profile or resource.mode) and self.dump.nodes and thing.start:
             _note(self.asked.gone, thing, name, gpus)
@@ -364,6 +373,11 @@ class _Jobs:
         }
         size = sizes.pop() if len(sizes) == 1 else None
         return None if size is None else Fraction(size)
+
+    def _is_memory_stated(self, name: str, nodes: Sequence[Node]) -> bool:
+        """Whether the nodes say how much memory one board of them has, as a resource counts it."""
+        there = [node for node in nodes or self.dump.nodes.values() if node.gpus != 0]
+        return all(node.is_memory_stated or name in node.memory_units for node in there)
 
     def _wants_gpus(self, thing: Holding) -> bool:
         return bool(self._asks(thing)) or any(claim.gpus != 0 for _, claim in self._claims(thing))

@@ -94,6 +94,7 @@ class NodeGpus:
     - ``gpus``: GPUs installed; None if it does not follow from what the node tells.
     - ``profile``: Profile of the instances that ``nvidia.com/gpu`` stands for (MIG strategy single).
     - ``memory_mib``: Memory of one board [MiB], as shares of it are counted; None if the node does not tell.
+    - ``is_memory_stated``: Labels or annotations tell it; else it is that of the catalogue, a few percent more.
     - ``memory_units``: Resource → units of it that are one GPU.
     - ``replicas``: Resource → units of it that share one GPU or instance, where more than one does; 0 if their number
       is not known.
@@ -109,6 +110,7 @@ class NodeGpus:
     gpus: int | None = None
     profile: str | None = None
     memory_mib: int | None = None
+    is_memory_stated: bool = False
     memory_units: Mapping[str, Fraction] = field(default_factory=dict)
     replicas: Mapping[str, int] = field(default_factory=dict)
     units: Mapping[str, int] = field(default_factory=dict)
@@ -193,6 +195,7 @@ def gpus_of_node(labels: Object, notes: Object, capacity: Object, allocatable: O
         gpus=gpus,
         profile=None if profile == "INVALID" else profile,
         memory_mib=(register and register[1]) or _memory_mib(labels, gpu_models, profile),
+        is_memory_stated=register is not None or _memory_label(labels, exact=True) is not None,
         memory_units={
             name: Fraction(quantity(capacity[name], name)) / stated
             for name in node_memory_words()
@@ -223,31 +226,32 @@ class _Units:
     def cross_checked(self, replicas: Mapping[str, int]) -> tuple[dict[str, int], list[Doubt]]:
         """Units that share one GPU where they are more than the GPUs; 0 where that is not certain."""
         found, doubts = dict(replicas), list[Doubt]()
-        each = self.instances_of_gpu()
+        there = self.units_unshared()
+        cut = any(number and _is_parted(name) for name, number in self.resources.items())
         for plain, number in self.full_gpu_units().items():
             known = found.get(plain)
             offered = [
                 name for name in self.resources if name.removesuffix(SHARED) == plain and self.resources[name]
             ]
             words = f"{' and '.join(offered) or plain} {number}"
-            if self.stated is None or each is None:
+            if there is None:
                 if number > MAX_GPUS_PER_NODE and known is None:
                     doubts.append(Doubt(TOO_MANY, words, plain))
-                elif number > 1 and known is None and self.labels.keys().isdisjoint(node_labels("shares")):
+                elif number > 1 and known is None and PRODUCT not in self.labels:  # which would say -SHARED
                     kind = next(_texts(self.labels, "instance_type"), None)
                     named = f"instance type {kind} is not in the catalogue" if kind else "no instance type"
                     doubts.append(Doubt(UNCONFIRMED, f"{words}, {named}", plain))
             else:
-                there = self.stated * each
-                words += f" on {self.stated} GPUs"
+                words += f" on {self.stated} GPUs" if self.stated else f" of {there} instances"
                 if known:
-                    if number > there * known:
+                    fewer = known > 1 and 0 < number < there * known and not cut
+                    if number > there * known or fewer:
                         doubts.append(Doubt(OTHER_COUNT, f"{words}, {known} share one", plain))
                 elif number > there or (known == 0 and number == there):
                     times, rest = divmod(number, there)
                     found[plain], check = self.shares(0 if rest else times, labelled=known == 0)
                     doubts.append(Doubt(check, words, plain))
-            if found.get(plain) == 0 and self.stated is None:
+            if found.get(plain) == 0 and there is None:
                 doubts.append(Doubt(UNKNOWN_SHARES, words, plain))
         return found, doubts
 
@@ -259,6 +263,14 @@ class _Units:
             if resource is not None and resource.profile is None and resource.mode is None:
                 found[resource.plain] = found.get(resource.plain, 0) + number
         return found
+
+    def units_unshared(self) -> int | None:
+        """Units of the plain resource that the node would have if nothing shared them; None if that is not known."""
+        each = self.instances_of_gpu()
+        if self.stated is not None and each is not None:
+            return self.stated * each
+        single = board_and_profile(text(self.labels.get(PRODUCT)))[1] is not None
+        return count(self.labels[COUNT], COUNT) if single and COUNT in self.labels else None
 
     def instances_of_gpu(self) -> int | None:
         """Units that a GPU is for its plain resource: one, or as many as it has instances of the one profile."""
@@ -662,11 +674,11 @@ def _most_instances(gpu_models: Iterable[str], profile: str) -> int | None:
     return numbers.pop() if len(numbers) == 1 else None
 
 
-def _memory_label(labels: Object) -> float | None:
-    """Memory of one GPU by its label [GiB]."""
+def _memory_label(labels: Object, *, exact: bool = False) -> float | None:
+    """Memory of one GPU by its label [GiB]; with `exact` only by those that do not round it to the name of the GPU."""
     for label, unit in node_labels("memory").items():
         match = SIZE.match(text(labels.get(label)) or "")
-        if match and float(match[1]):
+        if match and float(match[1]) and (unit == "MiB" or not exact):
             return float(match[1]) / (MIB_PER_GIB if unit == "MiB" else 1)
     return None
 

@@ -19,7 +19,7 @@ from gpuplanner.inbox.core.source import looks
 from gpuplanner.inbox.core.table_rows import assemble_nodes
 from gpuplanner.inbox.kubernetes.doubts import dump_findings
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, RESERVES, SEEN_AGAIN, Dump, read_dump
-from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, Asked, job_rows
+from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU, UncertainRequests, job_rows
 from gpuplanner.inbox.kubernetes.kueue import quota_table
 from gpuplanner.inbox.kubernetes.nodes import closed_of, inventory_of
 from gpuplanner.inbox.kubernetes.objects import looks_like_kubernetes
@@ -163,7 +163,7 @@ def _node_list(dump: Dump, paths: Sequence[str | Path], boards: Mapping[str, str
         records.reject(where.file, where.item, where.raw, reason)
     rows = records.rows(dump.files)
     place = {"file": pl.lit(0, pl.UInt32), "line": pl.int_range(1, pl.len() + 1), "raw": pl.col("node")}
-    findings += dump_findings(dump, Asked(), unknown)
+    findings += dump_findings(dump, UncertainRequests(), unknown)
     found = assemble_nodes(rows, table.with_columns(**place), findings, notes=_changing(dump))
     return found.with_tables(out_of_service=closed_of(dump.nodes, dump.devices.values()))
 

@@ -56,12 +56,14 @@ class Held:
     - ``gpus``: GPUs, or MIG instances; None if their number is not known.
     - ``profile``, ``model``: MIG profile and board, if all devices have the same.
     - ``unread``: Device classes, or drivers, whose devices may be GPUs and are not known.
+    - ``classes``: Device classes of GPUs that it asks for, else the drivers of its devices.
     """
 
     gpus: Fraction | int | None
     profile: str | None
     model: str | None
     unread: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -224,12 +226,14 @@ def held(
     of_gpus = [(request, kind) for request, kind in asked if kind.kind in (FULL, INSTANCES)]
     profiles = {request.profile or kind.profile for request, kind in of_gpus}
     profile = profiles.pop() if len(profiles) == 1 else None
+    named = {request.device_class for request, _ in of_gpus} or {driver for driver, _, _ in claim.allocated}
+    class_names = tuple(sorted(named))
     if not claim.allocated:
         unread = tuple(sorted({request.device_class for request, kind in asked if kind.kind == UNKNOWN}))
         numbers = [request.number for request, _ in of_gpus]
         known = [number for number in numbers if number is not None]
         gpus = None if unread or len(known) < len(numbers) else sum(known)
-        return Held(gpus, profile, None, unread)
+        return Held(gpus, profile, None, unread, class_names)
     drivers = resource_words("dra_driver", "full_gpu")
     mine = [key for key in claim.allocated if key[0] in drivers]
     unread = tuple(
@@ -248,6 +252,7 @@ def held(
         profile=found.pop() if len(found) == 1 else None,
         model=models.pop() if len(models) == 1 else None,
         unread=unread,
+        classes=class_names,
     )
 
 
