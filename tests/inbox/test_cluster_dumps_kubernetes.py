@@ -12,7 +12,14 @@ import pytest
 
 from gpuplanner.catalog import boards_called
 from gpuplanner.inbox import Dataset
-from gpuplanner.inbox.kubernetes.doubts import CLOSED, NO_NODES
+from gpuplanner.inbox.kubernetes.doubts import (
+    BY_CATALOGUE,
+    CLOSED,
+    GONE_NODES,
+    NO_NODES,
+    NO_NUMBER,
+    UNRESOLVED_SHARES,
+)
 from gpuplanner.inbox.kubernetes.node_gpus import (
     ASSUMED_SHARES,
     FEWER_UNITS,
@@ -21,6 +28,7 @@ from gpuplanner.inbox.kubernetes.node_gpus import (
     PARTS_OF_BOARDS,
     SHARED_UNITS,
     TOO_MANY,
+    UNCONFIRMED,
     UNKNOWN_SHARES,
 )
 from gpuplanner.inbox.registry import read
@@ -319,7 +327,13 @@ def test_seven_gpus_on_an_instance_of_one_are_its_instances(tmp_path: Path):
             0.0,
             {UNKNOWN_SHARES: 1, "number of GPUs not known": 1},
         ),  # not so many each
-        ({f"{GPU}.product": "NVIDIA-L40S"}, "64", 10.0, {TOO_MANY: 1}),
+        (
+            {f"{GPU}.product": "NVIDIA-L40S"},
+            "64",
+            0.0,
+            {TOO_MANY: 1, NO_NUMBER: 1, "number of GPUs not known": 1},
+        ),
+        ({"accelerator": "nvidia-l40s"}, "8", 10.0, {UNCONFIRMED: 1}),  # a label set by hand, and no number
         ({TYPE: "p5.48xlarge", f"{GPU}.product": "Tesla-T4"}, "8", 10.0, {OTHER_MODEL: 1}),
         ({TYPE: "g5.12xlarge", f"{KARPENTER}count": "8"}, "8", 10.0, {OTHER_COUNT: 1}),
         ({TYPE: "g6f.large"}, "1", 10.0, {PARTS_OF_BOARDS: 1}),
@@ -509,6 +523,33 @@ def test_without_nodes_nobody_knows_whether_gpus_are_shared(tmp_path: Path):
     found = dump(tmp_path, pod("a", "n1", {GPU: "2"}))
     assert found.provenance["gpu_hours"] == 20.0
     assert grave(found) == {NO_NODES: 1}
+
+
+HALF_T4 = {GPU: "1", "nvidia.com/gpumem": "8192"}
+T4S = node("n1", {f"{GPU}.product": "Tesla-T4", f"{GPU}.count": "4"}, {GPU: "4"})
+
+
+@pytest.mark.parametrize(
+    ("things", "gpu_hours", "check", "named"),
+    [
+        ([T4S, pod("a", "gone", {GPU: "2"})], 20.0, GONE_NODES, f"1 pod asked for {GPU};"),
+        # 8192 MiB are half of the 16 GiB of the catalogue; a T4 shows 15,360 MiB of them.
+        ([T4S, pod("a", "n1", HALF_T4)], 5.0, BY_CATALOGUE, "1 pod asked for nvidia.com/gpumem;"),
+        ([pod("a", "n1", HALF_T4)], 0.0, UNRESOLVED_SHARES, "1 pod asked for nvidia.com/gpumem on a GPU model"),
+        # A claim keeps its device, and the ResourceSlice went with the node.
+        (
+            [claim("c", "mig.nvidia.com", ("gpu.nvidia.com", "gpu-0-mig-19-0-1")), claiming("a", "c")],
+            0.0, UNRESOLVED_SHARES, "1 pod asked for devices of mig.nvidia.com;",
+        ),
+    ],
+)  # fmt: skip
+def test_shares_that_the_dump_does_not_settle_are_named_with_resource_and_pods(
+    things: list[Json], gpu_hours: float, check: str, named: str, tmp_path: Path
+):
+    found = dump(tmp_path, *things)
+    assert found.provenance["gpu_hours"] == gpu_hours
+    [(rows, effect)] = found.quality.filter(check=check, severity="warning")["rows", "effect"].rows()
+    assert (rows, effect[: len(named)]) == (1, named)
 
 
 def test_network_devices_and_tpus_are_no_gpus(tmp_path: Path):

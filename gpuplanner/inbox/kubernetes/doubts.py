@@ -65,7 +65,7 @@ EFFECTS = {
     ),
     TOO_MANY: (
         "warning",
-        f"units may be shares of GPUs, and GPU-hours too high by their number: {LABEL_SHARES}",
+        f"units may be shares of GPUs, and GPU-hours leave their pods out: {LABEL_SHARES}",
     ),
     PARTS_OF_BOARDS: (
         "warning",

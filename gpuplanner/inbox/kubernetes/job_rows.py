@@ -27,7 +27,7 @@ from gpuplanner.inbox.kubernetes.gpu_requests import (
     node_memory_words,
 )
 from gpuplanner.inbox.kubernetes.kueue import KueueWorkload
-from gpuplanner.inbox.kubernetes.node_gpus import UNKNOWN_SHARES, partitions_in_mode
+from gpuplanner.inbox.kubernetes.node_gpus import TOO_MANY, UNKNOWN_SHARES, partitions_in_mode
 from gpuplanner.inbox.kubernetes.nodes import Node
 from gpuplanner.inbox.kubernetes.objects import gpu_resource, unread_kind
 from gpuplanner.inbox.kubernetes.pods import SERVERS, WORST, Holding, Owner, gangs
@@ -346,7 +346,8 @@ class _Jobs:
             about = number * there / units if units and there else number
             grip.unresolved += about
             if not (
-                own_node and any(doubt.check == UNKNOWN_SHARES for node in nodes for doubt in node.doubts)
+                own_node
+                and any(doubt.check in (TOO_MANY, UNKNOWN_SHARES) for node in nodes for doubt in node.doubts)
             ):
                 _note(self.asked.unresolved, thing, name, about)
         elif not (own_node or resource.profile or resource.mode) and self.dump.nodes and thing.start:

@@ -236,6 +236,7 @@ class _Units:
             words = f"{' and '.join(offered) or plain} {number}"
             if there is None:
                 if number > MAX_GPUS_PER_NODE and known is None:
+                    found[plain] = 0
                     doubts.append(Doubt(TOO_MANY, words, plain))
                 elif number > 1 and known is None and PRODUCT not in self.labels:  # which would say -SHARED
                     kind = next(_texts(self.labels, "instance_type"), None)
@@ -251,7 +252,7 @@ class _Units:
                     times, rest = divmod(number, there)
                     found[plain], check = self.shares(0 if rest else times, labelled=known == 0)
                     doubts.append(Doubt(check, words, plain))
-            if found.get(plain) == 0 and there is None:
+            if known == 0 and there is None:
                 doubts.append(Doubt(UNKNOWN_SHARES, words, plain))
         return found, doubts
 
