@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
 from types import MappingProxyType
@@ -147,19 +147,26 @@ def board_names() -> list[str]:
 
 
 def find_board(text: str) -> str:
-    """Resolve a board name; a unique prefix is enough.
+    """Resolve a board name; a unique prefix is enough, and so is what NVML, node labels or Slurm call it.
 
     Raises
     ------
     GeometryError
-        If no board, or more than one, begins with the text. Unknown boards are refused, never guessed.
+        If no board, or more than one, is called so. Unknown boards are refused, never guessed.
 
     Examples
     --------
-    >>> find_board("B200")
-    'B200-180GB'
+    >>> find_board("B200"), find_board("nvidia_h100_80gb_hbm3")
+    ('B200-180GB', 'H100-80GB-SXM5')
     """
-    return resolve(text, board_names(), what="board", error=GeometryError)
+    return _resolved(text, board_names())
+
+
+def _resolved(text: str, names: Sequence[str]) -> str:
+    from gpuplanner.catalog.aliases import boards_called  # which reads the tables of this module
+
+    called = [board for board in boards_called(text) if board in names]
+    return called[0] if len(called) == 1 else resolve(text, names, what="board", error=GeometryError)
 
 
 def whole_board_names() -> list[str]:
@@ -182,19 +189,19 @@ def _names() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @functools.cache
 def find_any_board(text: str) -> str:
-    """Resolve the name of a board, with a MIG geometry or without; a unique prefix is enough.
+    """Resolve the name of a board, with a MIG geometry or without, as :func:`find_board` does.
 
     Raises
     ------
     GeometryError
-        If no board, or more than one, begins with the text.
+        If no board, or more than one, is called so.
 
     Examples
     --------
     >>> find_any_board("h200"), find_any_board("t4")
     ('H200-141GB', 'T4')
     """
-    return resolve(text, [*board_names(), *whole_board_names()], what="board", error=GeometryError)
+    return _resolved(text, [*board_names(), *whole_board_names()])
 
 
 @dataclass(frozen=True)

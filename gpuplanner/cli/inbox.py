@@ -10,6 +10,7 @@ import typer
 
 from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import (
+    GpuModels,
     Json,
     Out,
     Overwrite,
@@ -18,6 +19,7 @@ from gpuplanner.cli.options import (
     Tz,
     WorkersAsked,
     drawable,
+    stated_models,
     workers_of,
 )
 from gpuplanner.cli.show import show, show_frame
@@ -62,12 +64,7 @@ def ingest(
     key_file: Annotated[
         Path | None, typer.Option("--key-file", help="Key of the pseudonyms, from 'gpuplanner new-key'.")
     ] = None,
-    board: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--board", metavar="WORD=BOARD", help="Board that a word of the source means; may be repeated."
-        ),
-    ] = None,
+    gpu_models: GpuModels = None,
     append: Annotated[
         bool, typer.Option("--append", help="Add only files that are new or changed: what is done anyway.")
     ] = False,
@@ -98,13 +95,6 @@ def ingest(
     if append and replace:
         text = "--append and --replace ask for different things: give one of them"
         raise typer.BadParameter(text)
-    boards = {}
-    for text in board or []:
-        word, equals, name = text.partition("=")
-        if not (equals and word and name):
-            problem = f"--board takes WORD=BOARD, not {text!r}"
-            raise typer.BadParameter(problem)
-        boards[word] = name
     terms, change = _without_names(pseudonyms, key_file)
     with progress_bar(quiet=quiet):
         done = inbox.add(
@@ -118,7 +108,7 @@ def ingest(
             tz=tz,
             origin=origin,
             nodes=nodes,
-            boards=boards or None,
+            boards=stated_models(gpu_models),
             columns=tuple(columns.split(",")) if columns else None,
             interval_s=interval,
             node=node,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpuplanner.cli.app import Exit, app, put, say
-from gpuplanner.cli.options import Board, Given, Json, Out, Quiet, instant, takes
+from gpuplanner.cli.options import Given, Json, Out, Quiet, instant, takes
 from gpuplanner.cli.show import show, show_frame
 
 catalog = typer.Typer(help="Facts about boards, prices and carbon, with their sources.", no_args_is_help=True)
@@ -118,7 +118,10 @@ def verify(
             help="plan.json, of services too, a report, a pack or file of it, or with --against a dump of the cluster."
         ),
     ],
-    board: Board = None,
+    board: Annotated[
+        str | None,
+        typer.Option("--gpu-model", help="GPU model as the catalogue, NVML, a node label or Slurm calls it."),
+    ] = None,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs on each node.")] = 8,
     against: Annotated[
         Path | None,

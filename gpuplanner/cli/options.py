@@ -77,6 +77,14 @@ ScenarioPath = Annotated[
 Board = Annotated[
     str | None, typer.Option("--board", help="Board of the catalogue; a unique prefix will do.")
 ]
+GpuModels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gpu-model",
+        metavar="WORD=MODEL[:PROFILE]",
+        help="GPU model, or MIG profile of one, that a word of the source means.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,18 @@ class Given:
         else:
             found = Scenario.from_yaml(path)
         return replace(found.with_text(self.assignments), **self.fields)
+
+
+def stated_models(texts: list[str] | None) -> dict[str, str] | None:
+    """GPU models by the words of a source, as somebody gave them; None if nobody did."""
+    found = {}
+    for text in texts or []:
+        word, equals, name = text.partition("=")
+        if not (equals and word and name):
+            problem = f"--gpu-model takes WORD=MODEL or WORD=MODEL:PROFILE, not {text!r}"
+            raise typer.BadParameter(problem)
+        found[word] = name
+    return found or None
 
 
 def workers_of(text: str | None, otherwise: int = 1) -> int | str:

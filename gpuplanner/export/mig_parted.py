@@ -57,7 +57,7 @@ def to_mig_parted(plan: pl.DataFrame, board: GpuModel | str, *, at: datetime | N
     ... })
     >>> print(to_mig_parted(plan, "H100-80GB-SXM5"), end="")
     # MIG configs for H100-80GB-SXM5, one per distinct state of a node.
-    # Check with: gpuplanner verify FILE --board H100-80GB-SXM5
+    # Check with: gpuplanner verify FILE --gpu-model H100-80GB-SXM5
     version: v1
     mig-configs:
       "all-disabled":
@@ -76,7 +76,7 @@ def to_mig_parted(plan: pl.DataFrame, board: GpuModel | str, *, at: datetime | N
     configs = named_configs(checked_plan(plan, board), at)
     lines = [
         f"# MIG configs for {board.name}, one per distinct state of a node.",
-        f"# Check with: gpuplanner verify FILE --board {board.name}",
+        f"# Check with: gpuplanner verify FILE --gpu-model {board.name}",
         "version: v1",
         "mig-configs:",
         f"  {json.dumps(ALL_DISABLED)}:",

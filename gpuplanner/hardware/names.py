@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Iterable
@@ -15,9 +16,11 @@ from gpuplanner.schemas import WHOLE_GPU
 
 _SHARED = re.compile(r"[-.]shared$", re.IGNORECASE)
 _CUT = re.compile(
-    r"(?:(?P<board>.*?)[-_/])?(?:mig[-_])?(?P<profile>(?:\d+c\.)?\d+g\.\d+gb(?:[.+-](?:me\.all|me|gfx))?)",
+    r"(?:(?P<board>.*?)[-_/.])?(?:mig[-_.])?(?P<profile>(?:\d+c\.)?\d+g[._]\d+gb(?:[.+-](?:me\.all|me|gfx))?)",
     re.IGNORECASE | re.ASCII,
 )
+_SLICES = re.compile(r"(?P<board>.+)\.(?P<slices>[1-7])", re.ASCII)
+"""Types of sites that name compute slices alone: ``a100l.3`` for ``a100l.3g.40gb`` (docs.mila.quebec, list of GPUs)."""
 _RESOURCES = ("nvidia.com", "gpu", "mig", "")
 """What stands before a profile, or alone, and names no board."""
 
@@ -64,8 +67,9 @@ def parse_device(word: str) -> DeviceWord:
     Parameters
     ----------
     word : str
-        A type of Slurm (``a100_1g.5gb``), a product label (``NVIDIA-H100-80GB-HBM3-MIG-1g.10gb``, also with
-        ``-SHARED`` behind it), a name of NVML, a resource (``nvidia.com/mig-1g.10gb.me``) or a bare profile.
+        A type of Slurm (``a100_1g.5gb``, at sites also ``a100l.3g.40gb``, ``a100l.3``), a product label
+        (``NVIDIA-H100-80GB-HBM3-MIG-1g.10gb``, also with ``-SHARED`` behind it), a name of NVML, a resource
+        (``nvidia.com/mig-1g.10gb.me``) or a bare profile.
 
     Examples
     --------
@@ -73,17 +77,29 @@ def parse_device(word: str) -> DeviceWord:
     DeviceWord(board='nvidia_h100_80gb_hbm3', profile='3g.40gb')
     >>> parse_device("NVIDIA-A30-MIG-1g.6gb.me-SHARED"), parse_device("gpu")
     (DeviceWord(board='NVIDIA-A30', profile='1g.6gb+me'), DeviceWord(board=None, profile=None))
+    >>> parse_device("h100_1g_10gb"), parse_device("a100l.3")
+    (DeviceWord(board='h100', profile='1g.10gb'), DeviceWord(board='a100l', profile='3g.40gb'))
     """
     plain = _SHARED.sub("", word.strip())
     match = _CUT.fullmatch(plain)
     if match is None:
-        return DeviceWord(None if plain.casefold() in _RESOURCES else plain, None)
-    board = re.sub(r"[-_]mig$", "", match["board"] or "", flags=re.IGNORECASE)
-    try:
-        profile = str(ProfileName.parse(match["profile"]))
-    except GeometryError:  # no compute slices: a name that no board has
-        profile = match["profile"]
+        return _sliced(plain) or DeviceWord(None if plain.casefold() in _RESOURCES else plain, None)
+    board = re.sub(r"[-_.]mig$", "", match["board"] or "", flags=re.IGNORECASE)
+    profile = match["profile"].replace("_", ".")
+    with contextlib.suppress(GeometryError):  # no compute slices: a name that no board has
+        profile = str(ProfileName.parse(profile))
     return DeviceWord(None if board.casefold() in _RESOURCES else board, profile)
+
+
+def _sliced(word: str) -> DeviceWord | None:
+    """A GPU model and a number of compute slices: the smallest profile with so many; None where it is no such word."""
+    match = _SLICES.fullmatch(word)
+    called = boards_called(match["board"]) if match else ()
+    if match is None or len(called) != 1 or called[0] not in board_names():
+        return None
+    sizes = [one for one in load_gpu_model(called[0]).profiles if one.compute_slices == int(match["slices"])]
+    sizes.sort(key=lambda one: (one.memory_slices, len(one.name)))
+    return DeviceWord(match["board"], sizes[0].name) if sizes else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -61,7 +61,8 @@ def add_together(parts: Sequence[SourcePart], directory: str | Path, **options: 
     """Read parts into a dataset, so that each source says what these files say, and nothing that it said before."""
     done = []
     for part in parts:
-        given = {name: value for name, value in options.items() if name in SOURCES[part.source].options}
+        known = SOURCES[part.source].options
+        given = {name: value for name, value in options.items() if name in known and value is not None}
         if part.nodes is not None:
             given["nodes"] = part.nodes
         again = not _has(Path(directory), part, given)
@@ -161,7 +162,7 @@ def _has(directory: Path, part: SourcePart, given: Mapping[str, Any]) -> bool:
         if facts["source"] != part.source:
             continue
         terms = facts.get("read_with", {})
-        same = {name: terms.get(name) for name in ("tz",)} == {"tz": given.get("tz")}
+        same = all(terms.get(name) == given.get(name) for name in ("tz", "boards"))
         files = [*part.files, *((part.nodes,) if part.nodes else ())]
         return same and {str(file["sha256"]) for file in facts["files"]} == {
             fingerprint(path) for path in files

@@ -77,7 +77,7 @@ def test_verify_names_the_placement_or_the_reason(command, tmp_path, counts, cod
     path = tmp_path / "config.yaml"
     entry = f"    - devices: all\n      mig-enabled: true\n      mig-devices: {counts}\n"
     path.write_text(f"version: v1\nmig-configs:\n  plan-a:\n{entry}")
-    ended, out, _ = command("verify", str(path), "--board", "A100-40GB", "--json")
+    ended, out, _ = command("verify", str(path), "--gpu-model", "A100-40GB", "--json")
     assert ended == code
     report = json.loads(out)
     assert report["ok"] == (code == 0)
@@ -132,7 +132,7 @@ def test_own_trace_walks_to_a_plan_that_verifies(command, itp, tmp_path):
     assert told["change_takes"] == "1 min for a layout change"
     assert sum(change["changes"] for change in told["layout_changes"]) == told["changes"]
     assert command("verify", plan)[0] == 0
-    assert command("verify", plan, "--board", "A100-40GB")[0] == 1
+    assert command("verify", plan, "--gpu-model", "A100-40GB")[0] == 1
     # Nobody says what the nodes are called: no file is written for names that are made up.
     code, _, err = command("export", plan, "-o", out)
     assert (code, "a plan that names its nodes" in err) == (3, True)
@@ -145,8 +145,9 @@ def test_a_plan_of_named_nodes_is_exported_and_verifies(command, tmp_path, study
     assert code == 0
     assert "mig-parted.yaml" in err
     for name in ("parted/mig-parted.yaml", "operator/configmap.yaml"):
-        assert command("verify", f"{tmp_path}/export/{name}", "--board", "H100-80GB-SXM5")[0] == 0
-    assert command("verify", str(tmp_path), "--board", "H100-80GB-SXM5")[0] == 0  # as the folder of a report
+        assert command("verify", f"{tmp_path}/export/{name}", "--gpu-model", "H100-80GB-SXM5")[0] == 0
+    as_a_report = command("verify", str(tmp_path), "--gpu-model", "H100-80GB-SXM5")
+    assert as_a_report[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_a_plan_of_named_nodes_is_exported_and_verifies(command, tmp_path, study
         (("catalog", "layouts", "H1000"), 3, "unknown"),
         (("nonsense",), 2, "No such command"),
         (("ingest",), 2, "SOURCE"),
-        (("verify", "/dev/null"), 3, "--board"),
+        (("verify", "/dev/null"), 3, "--gpu-model"),
     ],
 )  # fmt: skip
 def test_bad_input_ends_with_one_clear_line(command, arguments, code, said):

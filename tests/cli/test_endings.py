@@ -197,7 +197,7 @@ def test_names_of_files_never_reach_the_terminal_as_commands(command, tmp_path: 
         ("plan", str(bad)),
         ("plan", "sample", "--set", f"{HOSTILE}=1"),
         ("catalog", "layouts", HOSTILE),
-        ("verify", str(bad), "--board", HOSTILE),
+        ("verify", str(bad), "--gpu-model", HOSTILE),
         ("export", str(bad), "-o", str(tmp_path / HOSTILE)),
         ("pack", str(bad)),
         (HOSTILE,),

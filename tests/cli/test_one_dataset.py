@@ -88,7 +88,7 @@ def test_accounting_and_a_node_log_become_one_dataset(public_data: Path, tmp_pat
     jobs = sacct(
         tmp_path / "sacct.txt", ("7", "vision", start, end, 8, "n1"), ("8", "speech", start, end, 4, "n2")
     )
-    run("ingest", "slurm", jobs, "--tz", "UTC", "--board", "h100=H100-80GB-SXM5", "-o", mine)
+    run("ingest", "slurm", jobs, "--tz", "UTC", "--gpu-model", "h100=H100-80GB-SXM5", "-o", mine)
     told = run("ingest", "auto", log, "--node", "n1", "-o", mine)
     by_job = told["telemetry by job"]
     assert by_job["matched_gpu_hours"] > 0
@@ -135,7 +135,7 @@ def test_jobs_that_share_a_node_are_judged_together(tmp_path: Path, run: Run):
     )
     log = smi_log(tmp_path / "n1.csv", [0, 1], 120)
     run("ingest", "nvidia-smi", log, "--tz", "UTC", "-o", mine)
-    told = run("ingest", "slurm", jobs, "--tz", "UTC", "--board", "h100=H100-80GB-SXM5", "-o", mine)
+    told = run("ingest", "slurm", jobs, "--tz", "UTC", "--gpu-model", "h100=H100-80GB-SXM5", "-o", mine)
     assert told["telemetry by job"]["together_gpu_hours"] == pytest.approx(4 * 119 / 60)
     seen = {row["tenant"]: row for row in run("describe", mine)["held GPU-hours by what was seen"]}
     for tenant, share in (("vision", 2 / 3), ("speech", 1 / 3)):

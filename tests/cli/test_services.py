@@ -73,7 +73,7 @@ def test_the_file_is_verified_alone(command, files, tmp_path) -> None:
     code, out, _ = command("verify", str(path))
     assert code == 0
     assert "2 x A100-80GB for 2 services" in out
-    assert command("verify", str(path), "--board", "H100-80GB-SXM5")[0] == Exit.CHECK_FAILED
+    assert command("verify", str(path), "--gpu-model", "H100-80GB-SXM5")[0] == Exit.CHECK_FAILED
     text = path.read_text()
     for right, wrong, words in (
         ('"rate_per_s": 730.0', '"rate_per_s": 930.0', "930 requests/s asked for"),

@@ -24,7 +24,7 @@ LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 WHOLE_PLAN = """\
 # MIG configs for H100-80GB-SXM5, one per distinct state of a node.
-# Check with: gpuplanner verify FILE --board H100-80GB-SXM5
+# Check with: gpuplanner verify FILE --gpu-model H100-80GB-SXM5
 version: v1
 mig-configs:
   "all-disabled":

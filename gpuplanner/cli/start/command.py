@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpuplanner.cli.app import app, put, say
-from gpuplanner.cli.options import Given, Json, Quiet, takes
+from gpuplanner.cli.options import Given, GpuModels, Json, Quiet, stated_models, takes
 from gpuplanner.cli.start import asking, telling
 from gpuplanner.cli.start.several import clusters, start_pools
 from gpuplanner.errors import GpuPlannerError, ScenarioError, TraceFormatError, message
@@ -43,6 +43,7 @@ def start(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder of data, scenario and page; build/start-NAME.")
     ] = None,
+    gpu_models: GpuModels = None,
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take the defaults, and say them.")] = False,
     page: Annotated[bool, typer.Option("--page/--no-page", help="Also write the page.")] = True,
     as_json: Json = False,
@@ -65,8 +66,10 @@ def start(
         stated["projects"] = str(Path(stated["projects"]).resolve())
     asker = asking.Asker.of(yes=yes, talks=talks)
     own = Given(stated, given.assignments)
+    models = stated_models(gpu_models)
     each = [
-        _asked(one, out, asker, own) for one in ([[one] for one in files] if clusters(files) else [files])
+        _asked(one, out, asker, own, models)
+        for one in ([[one] for one in files] if clusters(files) else [files])
     ]
     asked, place, source, nothing = each[0]
     playable = [one for one, _, _, nothing in each if nothing is None]
@@ -105,8 +108,23 @@ def _asked(
     out: Path | None,
     asker: asking.Asker,
     given: Given,
+    models: dict[str, str] | None = None,
 ) -> tuple[Scenario, Path, str, str | None]:
-    """The scenario, the folder it goes to, the source of its jobs, and why nothing can be played, if so."""
+    """The scenario, the folder it goes to, the source of its jobs, and why nothing can be played, if so.
+
+    Parameters
+    ----------
+    files : list of str
+        What was given: files of a cluster, or one dataset, scenario or sample.
+    out : Path, optional
+        Folder of the results.
+    asker : asking.Asker
+        Who answers what nobody said.
+    given : Given
+        Fields of the scenario that were said.
+    models : dict of str to str, optional
+        GPU model by the word that files have for it.
+    """
     from gpuplanner.scenario import Scenario
     from gpuplanner.study.bundled import data_folder
     from gpuplanner.study.decision.beginning import beginning, path_of
@@ -126,7 +144,7 @@ def _asked(
         place = out or Path("build") / f"start-{name}"
         naive, months, basis = asking.zone(asker, parts, tz)
         base = Scenario(name=name, data=str((place / "data").resolve()))
-        if not _read(parts, place / "data", naive):
+        if not _read(parts, place / "data", {"tz": naive, "boards": models}):
             source = parts[0].source
             asked = replace(base, path=path_of(source, path), tz=months or base.tz, **stated).with_text(
                 assignments
@@ -230,7 +248,7 @@ def _folder_of(base: Scenario, given: str) -> Path:
     return Path("build") / f"start-{name}"
 
 
-def _read(parts: tuple[SourcePart, ...], folder: Path, naive: str | None) -> bool:
+def _read(parts: tuple[SourcePart, ...], folder: Path, options: dict[str, Any]) -> bool:
     """Read files into a folder; False where the list of jobs holds none that asks for a GPU."""
     from gpuplanner.inbox import open_dataset
     from gpuplanner.inbox.core.progress import progress_bar
@@ -238,7 +256,7 @@ def _read(parts: tuple[SourcePart, ...], folder: Path, naive: str | None) -> boo
 
     try:
         with progress_bar():
-            add_together(parts, folder, tz=naive)
+            add_together(parts, folder, **options)
     except TraceFormatError as error:
         if ONE_GPU_LESS.search(str(error)):
             return False

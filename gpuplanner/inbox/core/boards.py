@@ -11,6 +11,7 @@ from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.hardware import (
     DeviceWord,
     Share,
+    any_board,
     boards_meant,
     common_share,
     fewest_gpus,
@@ -44,7 +45,7 @@ class Device:
 class Boards:
     """How the words of one source are read.
 
-    - ``stated``: What the user said: word (small letters) → board.
+    - ``stated``: What the user said: word (small letters) → board, or board and MIG profile with a colon between them.
     - ``told``: Word for a board → boards that have all the MIG profiles named with it.
     - ``installed``: Boards of the inventory.
     """
@@ -65,9 +66,10 @@ class Boards:
         ('A100-40GB', 0.1429)
         >>> Boards(stated={"a100": "A100-80GB"}).device("a100").board
         'A100-80GB'
+        >>> Boards(stated={"small": "A100-80GB:1g.10gb"}).device("small").profile
+        '1g.10gb'
         """
-        parts = parse_device(word or WHOLE_GPU)
-        stated = next((self.stated[key] for key in keys_of(word) if key in self.stated), None)
+        parts, stated = self.parts(word), (self._stated(word) or "").partition(":")[0]
         maybe = (stated,) if stated else boards_meant(parts.board, parts.profile)
         nameless = parts.board is None and parts.profile is None
         for known in (near, self.installed, self.told.get(parts.board or "", ())):
@@ -76,6 +78,15 @@ class Boards:
         board = maybe[0] if len(maybe) == 1 else None
         profile = parts.profile and ((board and profile_on(board, parts.profile)) or parts.profile)
         return Device(board, profile, common_share(maybe, parts.profile), maybe)
+
+    def parts(self, word: str | None) -> DeviceWord:
+        """Part a word into board and MIG profile, the profile as the user said it if he did."""
+        parts = parse_device(word or WHOLE_GPU)
+        _, _, profile = (self._stated(word) or "").partition(":")
+        return DeviceWord(parts.board, profile or parts.profile)
+
+    def _stated(self, word: str | None) -> str | None:
+        return next((self.stated[key] for key in keys_of(word) if key in self.stated), None)
 
 
 def keys_of(word: str | None) -> tuple[str, ...]:
@@ -91,24 +102,30 @@ def keys_of(word: str | None) -> tuple[str, ...]:
 
 
 def stated_boards(boards: Mapping[str, str] | None) -> dict[str, str]:
-    """Check what the user said of boards.
+    """Check what the user said of words: each is a GPU model, or with a colon behind it one of its MIG profiles.
 
     Examples
     --------
-    >>> stated_boards({"A100": "a100-80", "gpu": "NVIDIA H100 80GB HBM3"})
-    {'a100': 'A100-80GB', 'gpu': 'H100-80GB-SXM5'}
+    >>> stated_boards({"A100": "a100-80", "gpu": "NVIDIA H100 80GB HBM3", "small": "a100-80:1g.10gb"})
+    {'a100': 'A100-80GB', 'gpu': 'H100-80GB-SXM5', 'small': 'A100-80GB:1g.10gb'}
     """
     found: dict[str, str] = {}
-    for word, name in (boards or {}).items():
-        called = boards_called(name)
+    for word, text in (boards or {}).items():
+        name, _, stated = text.partition(":")
+        where, called = f"GPU model of {word!r}", boards_called(name)
         if len(called) > 1:
-            text = message(
-                f"board of {word!r}", "one board", f"{name!r}: {examples(called)}", "Name one of them."
+            got = f"{name!r}: {examples(called)}"
+            raise TraceFormatError(message(where, "one GPU model", got, "Name one of them."))
+        board = called[0] if called else resolve(name, all_boards(), what="board", error=TraceFormatError)
+        profile = profile_on(board, stated) if stated else None
+        if stated and profile is None:
+            known = [one.name for one in any_board(board).profiles]
+            expected = (
+                f"a MIG profile of {board}: {', '.join(known)}" if known else f"no profile: {board} has none"
             )
-            raise TraceFormatError(text)
-        found[word.casefold()] = (
-            called[0] if called else resolve(name, all_boards(), what="board", error=TraceFormatError)
-        )
+            todo = "Name one of them." if known else f"Say {word}={name} alone."
+            raise TraceFormatError(message(where, expected, repr(stated), todo))
+        found[word.casefold()] = f"{board}:{profile}" if profile else board
     return found
 
 

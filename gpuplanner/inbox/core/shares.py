@@ -31,10 +31,17 @@ FACTS = {
 """Of one key: number of devices in its words, their share of a GPU by compute and by memory, instances among them."""
 
 SHARED_OUT = "their GPU-hours are the share of the board's compute slices that they hold"
-NOT_COUNTED = "GPU-hours leave them out and are too low: name the board with --board WORD=BOARD"
-NOT_DECIDED = "GPU-hours are right; money, energy and layouts need the board: name it with --board WORD=BOARD"
+STATE_IT = "--gpu-model WORD=MODEL, or WORD=MODEL:PROFILE for a MIG instance"
+NOT_COUNTED = f"GPU-hours leave them out and are too low: say what the word means, {STATE_IT}"
+NOT_DECIDED = f"GPU-hours are right; money, energy and layouts need the GPU model: {STATE_IT}"
+NOT_KNOWN = (
+    f"each counts as a full GPU: if it is a part of one, GPU-hours are too high; say what it is, {STATE_IT}"
+)
 NOT_TOLD_APART = "which of its GPUs are of which board is not said: list each board as a node"
-TOLD = "of the boards that the word may mean only one has all the MIG profiles named with it; --board says otherwise"
+TOLD = (
+    "of the GPU models that the word may mean only one has all the MIG profiles named with it; --gpu-model says "
+    "otherwise"
+)
 
 
 def device_words(counts: Mapping[str, float]) -> str | None:
@@ -123,7 +130,7 @@ def _unused(boards: Boards, words: Sequence[str]) -> list[Finding]:
     """What the user said of boards that nothing is called by."""
     met = {key for word in (*words, None) for key in keys_of(word)}
     unused = sorted(word for word in boards.stated if word not in met)
-    effect = "--board changed nothing there: no job and no node has this word"
+    effect = "--gpu-model changed nothing there: no job and no node has this word"
     return [Finding("stated board of no device", "warning", 0, effect, examples(unused))] if unused else []
 
 
@@ -190,12 +197,16 @@ def _nodes(inventory: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[
     nodes = inventory.with_columns(
         pl.col("gpu_model").replace_strict(models, default=None, return_dtype=pl.String)
     )
-    undecided = Counter[str]()
+    undecided, strange = Counter[str](), Counter[str]()
     for text in inventory.filter(pl.col("gpus") > 0)["gpu_model"].drop_nulls():
-        undecided.update(word for word in text.split("|") if boards.device(word).board is None)
+        for word in text.split("|"):
+            device = boards.device(word)
+            if device.board is None:
+                (undecided if device.maybe else strange).update([word])
     mixed = Counter(nodes.filter(pl.col("gpu_model").str.contains("|", literal=True))["gpu_model"].to_list())
     findings = [
         *_finding("board of nodes not decided by its name", "info", undecided, NOT_DECIDED),
+        *_finding("GPU type of nodes that is not known", "warning", strange, NOT_KNOWN),
         *_finding("several boards on one node", "warning", mixed, NOT_TOLD_APART),
     ]
     return nodes, findings
@@ -298,7 +309,7 @@ def _names_board(rows: pl.DataFrame) -> pl.Expr:
 def _facts(keys: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[Finding]]:
     """What each key comes to, and how many rows were decided in which way."""
     lines, cut_rows = [], 0
-    unknown, undecided, told = Counter[str](), Counter[str](), Counter[str]()
+    unknown, undecided, strange, told = (Counter[str]() for _ in range(4))
     without = replace(boards, told={})
     for text, model, near_text, rows, asking in keys.sort(*KEY).iter_rows():
         near = tuple(near_text.split("|")) if near_text else ()
@@ -311,7 +322,7 @@ def _facts(keys: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[Findi
             if device.share is None:
                 unknown[word] += rows
             elif device.board is None and word.casefold() != WHOLE_GPU:
-                undecided[word] += rows if items else asking
+                (undecided if device.maybe else strange)[word] += rows if items else asking
             elif device.board is not None and without.device(word, near).board is None:
                 told[word] += rows
     table = pl.DataFrame(lines, schema={**dict.fromkeys(KEY, pl.String), **FACTS}, orient="row")
@@ -319,6 +330,7 @@ def _facts(keys: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[Findi
         *_finding("MIG instances counted as shares of GPUs", "info", Counter({"": cut_rows}), SHARED_OUT),
         *_finding("MIG instances of a board that is not known", "warning", unknown, NOT_COUNTED),
         *_finding("board not decided by its name", "info", undecided, NOT_DECIDED),
+        *_finding("GPU type that is not known", "warning", strange, NOT_KNOWN),
         *_finding("board told by the MIG profiles named with it", "info", told, TOLD),
     ]
     return table, findings

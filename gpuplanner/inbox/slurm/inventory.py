@@ -123,7 +123,7 @@ def _record(node: str, gres: str, boards: Boards) -> Record:
             if item == "gpu" or item.startswith("gpu:"):
                 refuse(f"Gres: {item!r} is no number of GPUs")
             continue
-        count, device = int(match["count"] or 1), parse_device(match["type"] or WHOLE_GPU)
+        count, device = int(match["count"] or 1), boards.parts(match["type"] or WHOLE_GPU)
         models += [device.board] if device.board else []
         if device.profile is None:
             whole += count
@@ -146,8 +146,8 @@ def _cut_gpus(board: str, counts: Mapping[str, int], boards: Boards) -> list[str
     maybe = [name for name in devices[0].maybe if all(name in device.maybe for device in devices)]
     layouts = layouts_on(maybe, counts)
     if layouts is None:
-        named = f"{board or WHOLE_GPU}=BOARD"
-        refuse(f"MIG instances on a number of GPUs that does not follow: name the board, --board {named}")
+        named = f"{board or WHOLE_GPU}=MODEL"
+        refuse(f"MIG instances on a number of GPUs that does not follow: say --gpu-model {named}")
     return layouts
 
 

@@ -101,7 +101,7 @@ def verify_any(
     if not _is_plan(path):
         board = board or _board_named(Path(path))
         if board is None:
-            text = message(str(path), "--board with the board of the nodes", "none", "Name it.")
+            text = message(str(path), "--gpu-model with the GPU model of the nodes", "none", "Name it.")
             raise ScenarioError(text)
         return verify_file(path, any_board(board), gpus_per_node=gpus_per_node)
     text = read_text(path, error=ScenarioError, what="plan", limit_bytes=LARGEST_FILE)

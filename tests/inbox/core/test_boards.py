@@ -35,6 +35,7 @@ def resolved(*rows, inventory=None, stated=None):
 
 UNKNOWN = "MIG instances of a board that is not known"
 UNDECIDED = "board not decided by its name"
+STRANGE = "GPU type that is not known"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,8 @@ def test_a_word_tells_board_and_share(word, board, share, memory, profile):
     assert row[2] == (pytest.approx(2 * memory) if memory is not None else None)
     assert row[3:] == (instances, profile)
     assert UNKNOWN not in found
-    assert (UNDECIDED in found) == (board not in board_names() and board != "T4")
+    assert (UNDECIDED in found) == (board not in board_names() and board not in ("T4", "nothing known"))
+    assert (STRANGE in found) == (board == "nothing known")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_nodes_have_the_boards_that_words_and_layouts_tell():
     told, findings = resolve_nodes(inventory, {"y": "T4"})
     assert told["gpu_model"].to_list() == ["A100-40GB", "A100-40GB", "T4|A30-24GB", "T4|x", None]
     assert [(found.check, found.rows, found.example) for found in findings] == [
-        ("board of nodes not decided by its name", 1, "'x'"),
+        ("GPU type of nodes that is not known", 1, "'x'"),
         ("several boards on one node", 2, "'T4|A30-24GB', 'T4|x'"),
         ("stated board of no device", 0, "'y'"),
     ]

@@ -147,7 +147,7 @@ def test_an_inventory_has_no_rejects(file: File):
     with pytest.raises(TraceFormatError, match="line 3: the same node again"):
         read_nodes([file("node,gpus,gpu_model\nn1,8,H100\nn1,8,H100\n")])
     told = checks(read_nodes([file("sn,gpu,model\nn1,0,\nn2,8,G2\n")]))
-    assert told == {"node without GPUs": 1, "board of nodes not decided by its name": 1}
+    assert told == {"node without GPUs": 1, "GPU type of nodes that is not known": 1}
 
 
 def test_a_dataset_of_one_kind_takes_the_place_of_one_of_another(file: File, tmp_path: Path):

@@ -57,6 +57,37 @@ def test_sinfo_lists_a_node_once_per_partition(file: File):
     assert nodes(file(text)) == [("c-1", 0, None), ("gpu-1", 4, "a100")]
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("NODELIST GRES\ngpu-[1-4] gpu:a100:4\n", "several nodes on one line: use sinfo -N"),
+        ("NODELIST GRES\ngpu-1 gpu:a100:4\ngpu-1 gpu:a100:2\n", "the same node again"),
+        ("NODELIST GRES\ngpu-1\n", "not a name and a Gres"),
+        (
+            "NodeName=n1\n   Gres=gpu:a100_1g.10gb:14\n",
+            "MIG instances on a number of GPUs that does not follow: say --gpu-model a100=MODEL",
+        ),
+        ("NodeName=n1\n   Gres=gpu:a100:many\n", "'gpu:a100:many' is no number of GPUs"),
+        ("NodeName= Arch=x86_64\n", "not a name and a Gres"),
+    ],
+)
+def test_a_node_whose_gpus_do_not_follow_is_an_error(file: File, text: str, reason: str):
+    with pytest.raises(TraceFormatError, match="expected one whole row per node") as error:
+        read_inventory(file(text))
+    assert reason in str(error.value)
+
+
+def test_nodes_go_with_the_jobs(file: File):
+    jobs = file(
+        "JobID|State|Submit|Start|End|AllocTRES\n1|COMPLETED|1756706400|1756710000|1756717200|gres/gpu=1\n",
+        "j",
+    )
+    trace = read_slurm([jobs], nodes=file(SCONTROL, "nodes.txt"))
+    assert trace.inventory is not None
+    assert trace.inventory["gpus"].sum() == 12
+    assert [each["name"] for each in trace.provenance["files"]] == ["j", "nodes.txt"]
+
+
 CSV = "node,gpus,gpu_model,rack,installed,retired,mig_enabled,layouts\n"
 
 
