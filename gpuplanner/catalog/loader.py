@@ -61,6 +61,8 @@ FACT_TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "sharing_modes": {},
     "partition_modes": {"partitions": pl.Int32, "compute_units": pl.Int32, "memory_gb": pl.Float64},
     "telemetry_metrics": {},
+    "foreign_forms": {},
+    "export_commands": {},
     "slurm_states": {"number": pl.Int64},
     "currencies": {"minor_units": pl.Int32},
     "instance_types": {"gpus": pl.Int32, "board_share": pl.Float64},
@@ -111,7 +113,8 @@ def facts(name: str) -> pl.DataFrame:
         ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"``,
         ``"parameters"``, ``"model_presets"``, ``"training_tools"``, ``"training_methods"``,
         ``"training_words"``, ``"path_abilities"``, ``"partition_modes"``, ``"telemetry_metrics"``,
-        ``"slurm_states"``, ``"currencies"``, ``"instance_types"``, ``"node_labels"`` or ``"gpu_resources"``.
+        ``"foreign_forms"``, ``"export_commands"``, ``"slurm_states"``, ``"currencies"``, ``"instance_types"``,
+        ``"node_labels"`` or ``"gpu_resources"``.
 
     Returns
     -------
@@ -133,6 +136,23 @@ def facts(name: str) -> pl.DataFrame:
     return pl.read_csv(path.read_bytes(), infer_schema=False).with_columns(
         pl.col(column).cast(dtype) for column, dtype in FACT_TABLES[table].items()
     )
+
+
+@functools.cache
+def export_command(name: str) -> str:
+    """The command line that writes what gpuplanner reads.
+
+    Parameters
+    ----------
+    name : str
+        ``"sacct"``, ``"nodes"`` or ``"kubectl"``.
+
+    Examples
+    --------
+    >>> export_command("nodes")
+    'scontrol show node > nodes.txt'
+    """
+    return str(facts("export_commands").row(by_predicate=pl.col("name") == name, named=True)["command"])
 
 
 def board_names() -> list[str]:

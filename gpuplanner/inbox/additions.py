@@ -23,7 +23,7 @@ from gpuplanner.inbox.core.months import MONTH, SAMPLES
 from gpuplanner.inbox.core.source import useful
 from gpuplanner.inbox.draft import TERMS, Draft, replace_dataset
 from gpuplanner.inbox.growth import as_it_is, laid_over, with_files, without
-from gpuplanner.inbox.registry import AUTO, name_of, read
+from gpuplanner.inbox.registry import AUTO, name_of, naming_foreign_forms, read
 from gpuplanner.inbox.sources import SOURCES
 from gpuplanner.inbox.store import (
     MARK,
@@ -188,7 +188,8 @@ def add(
             # In the folder itself nothing may stand half-written; beside it, what a killed run leaves is swept.
             with spare_room(directory) as room:
                 files = useful(f"source {name!r}", given, SOURCES[name].options)
-                read_long = change(long(fresh, room, f"{layer}.parquet", **files))
+                with naming_foreign_forms(fresh):
+                    read_long = change(long(fresh, room, f"{layer}.parquet", **files))
                 facts_read = {**read_long.provenance, **own}
                 _refuse_rivals({*read_long.tables, *(["jobs"] if whole else [])}, facts, layer)
                 grown = with_files(draft, replace(read_long, provenance=facts_read), layer, room)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpuplanner.catalog import export_command, facts
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.source import load, useful
+from gpuplanner.inbox.schedulers.job_table import JOB_TABLE
 from gpuplanner.inbox.sources import NODES, OBJECTS, SOURCES, looks_like_kubernetes
 from gpuplanner.names import resolve
 
 AUTO = "auto"
+READABLE = (
+    "what sacct, scontrol, kubectl, Prometheus or nvidia-smi writes, a bill, a public trace or a job table"
+)
 ALIASES = {"sacct": "slurm", "kubectl": "kubernetes"}
 
 
@@ -30,7 +37,7 @@ def detect(path: str | Path, columns: Sequence[str] | None = None) -> str:
     Raises
     ------
     TraceFormatError
-        If it cannot be read or looks like none; the message lists the sources.
+        If it cannot be read or looks like none; the message says what it looks like, and what to run instead.
 
     Examples
     --------
@@ -46,13 +53,54 @@ def detect(path: str | Path, columns: Sequence[str] | None = None) -> str:
     for source in SOURCES.values():
         if lines and any(map(source.sniff, headed if "columns" in source.options else headed[:1])):
             return NODES if source.name == OBJECTS and _is_list_of_nodes(path) else source.name
-    text = message(
-        str(path),
-        f"the first lines of one of the sources {', '.join(SOURCES)}",
-        repr(lines[0][:120]) if lines else "an empty file",
-        "Name the source to see what it misses; nvidia-smi without a header needs its columns too.",
+    _refuse_foreign(path, lines)
+    got = repr(lines[0][:120]) if lines else "an empty file"
+    todo = (
+        "Name the source to see what it misses ('gpuplanner ingest --list' has them all; nvidia-smi without a header "
+        f"needs its columns too), or write a job table: {JOB_TABLE}."
     )
-    raise TraceFormatError(text)
+    raise TraceFormatError(message(str(path), READABLE, got, todo))
+
+
+def _refuse_foreign(path: str | Path, lines: Sequence[str]) -> None:
+    """Refuse a file in a form that is known and not read, with the command that writes what is."""
+    found = foreign_form(lines)
+    if found is not None:
+        form, todo = found
+        raise TraceFormatError(message(str(path), READABLE, f"what looks like {form}", todo))
+
+
+def foreign_form(lines: Sequence[str]) -> tuple[str, str] | None:
+    """What the first lines of a file look like that no source is, and what to run instead.
+
+    Examples
+    --------
+    >>> foreign_form(["JobId=7 JobName=train"])[0], foreign_form(["JobID|State"]) is None
+    ('scontrol show job', True)
+    """
+    text = "\n".join(lines)
+    for form, pattern, todo in facts("foreign_forms").select("form", "pattern", "todo").iter_rows():
+        match = re.search(pattern, text, re.MULTILINE)
+        if match is not None:
+            for name in ("sacct", "nodes", "kubectl"):
+                todo = todo.replace(f"{{{name}}}", export_command(name))
+            return form.format(**match.groupdict()), todo.replace("{job_table}", JOB_TABLE)
+    return None
+
+
+@contextmanager
+def naming_foreign_forms(paths: Sequence[str | Path]) -> Iterator[None]:
+    """Say of files that a reader refuses what they look like, where that is known."""
+    try:
+        yield
+    except TraceFormatError as error:
+        for path in paths:
+            try:
+                lines = head(path)
+            except TraceFormatError:
+                raise error from None
+            _refuse_foreign(path, lines)
+        raise
 
 
 def read(
@@ -103,7 +151,8 @@ def read(
     files = [paths] if isinstance(paths, (str, Path)) else list(paths)
     given = {name: value for name, value in options.items() if value is not None}
     chosen = SOURCES[name_of(source, files, given.get("columns"))]
-    return chosen.read(files, **useful(f"source {chosen.name!r}", given, chosen.options))
+    with naming_foreign_forms(files):
+        return chosen.read(files, **useful(f"source {chosen.name!r}", given, chosen.options))
 
 
 def name_of(source: str, files: Sequence[str | Path], columns: Sequence[str] | None = None) -> str:

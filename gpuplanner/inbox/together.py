@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuplanner.catalog import export_command
 from gpuplanner.errors import TraceFormatError, examples, file_name, message
 from gpuplanner.inbox.additions import Added, add
 from gpuplanner.inbox.core.lines.text_file import fingerprint, head
@@ -50,7 +51,7 @@ def parts_of(paths: Sequence[str | Path]) -> tuple[SourcePart, ...]:
     """
     groups: dict[tuple[str, str | None], list[Path]] = {}
     for path in _files(paths):
-        source = _source_of(path)
+        source = detect(path)
         groups.setdefault((source, SOURCES[source].kind(path)), []).append(path)
     _join_objects(groups)
     found = [SourcePart(source, tuple(files), kind) for (source, kind), files in groups.items()]
@@ -96,18 +97,6 @@ def offsets_of(parts: Sequence[SourcePart]) -> tuple[tuple[str, ...], str | None
                 elif takes and naive is None:
                     naive = hit[0].strip()
     return tuple(offsets), naive
-
-
-def _source_of(path: Path) -> str:
-    """The source that a file looks like, or what somebody can do who knows no sources."""
-    lines = head(path)
-    try:
-        return detect(path)
-    except TraceFormatError:
-        got = repr(lines[0][:80]) if lines else "an empty file"
-        todo = "Leave it out, or write it again; gpuplanner ingest --list names what can be read."
-        expected = "what sacct, scontrol, kubectl or telemetry writes, or a public trace"
-        raise TraceFormatError(message(str(path), expected, got, todo)) from None
 
 
 def _files(paths: Sequence[str | Path]) -> Iterator[Path]:
@@ -172,7 +161,7 @@ def _has(directory: Path, part: SourcePart, given: Mapping[str, Any]) -> bool:
 
 TELEMETRY = frozenset({"samples", "coverage", "processes"})
 """Tables of readings: of how busy GPUs are."""
-JOBS_TO_ADD = "Add what sacct --parsable2 or kubectl get pods -A -o json writes, beside these files"
+JOBS_TO_ADD = "Add the list of jobs that {} or {} writes, beside these files"
 
 
 def require_jobs(found: Iterable[str], files: Sequence[str | Path], folder: str | Path | None = None) -> None:
@@ -183,17 +172,18 @@ def require_jobs(found: Iterable[str], files: Sequence[str | Path], folder: str 
     >>> require_jobs(["inventory"], ["nodes.txt"])
     Traceback (most recent call last):
         ...
-    gpuplanner.errors.TraceFormatError: start: expected a list of jobs; got inventory in 'nodes.txt'. Add what sacct ...
+    gpuplanner.errors.TraceFormatError: start: expected a list of jobs; got inventory in 'nodes.txt'. Add the list ...
     """
     if {"jobs", "job_states"} & set(found):
         return
     named = examples([file_name(path) for path in files])
     told = list(found)
+    to_add = JOBS_TO_ADD.format(export_command("sacct"), export_command("kubectl"))
     if TELEMETRY & set(told):
         got = f"readings of GPUs alone in {named}"
-        todo = f"{JOBS_TO_ADD}: readings say how busy GPUs are, not who asked for them."
+        todo = f"{to_add}: readings say how busy GPUs are, not who asked for them."
         if folder is not None:
             todo += f" For that alone: gpuplanner describe {folder}, gpuplanner forecast {folder}."
     else:
-        got, todo = f"{', '.join(told) or 'nothing'} in {named}", f"{JOBS_TO_ADD}."
+        got, todo = f"{', '.join(told) or 'nothing'} in {named}", f"{to_add}."
     raise TraceFormatError(message("start", "a list of jobs", got, todo))

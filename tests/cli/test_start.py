@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 import typer
 
+from gpuplanner.catalog import export_command
 from gpuplanner.cli.start.asking import Asker
 from gpuplanner.inbox import write_dataset
 from gpuplanner.scenario import Scenario
@@ -194,7 +195,7 @@ def test_unknown_names_the_command_that_helps(command, tmp_path, header, row, re
     one = decided(command, file, "-o", tmp_path / "out", "--yes")["decision"]
     assert one["action"] == "unknown"
     assert reason in one["sentence"]
-    assert one["missing"][0]["command"].startswith("sacct --parsable2")
+    assert one["missing"][0]["command"] == f"{export_command('sacct')} && gpuplanner start jobs.txt"
 
 
 DUMPS = Path(__file__).parents[1] / "inbox" / "cluster_dumps" / "kubernetes"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from gpuplanner.catalog import export_command
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.hardware import parse_device
 from gpuplanner.inbox import Dataset
 from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.schedulers.job_table import JOB_TABLE
 
 CASES = Path(__file__).parent / "cluster_dumps" / "slurm"
 Unpack = Callable[[str], Path]
@@ -114,3 +117,119 @@ def test_a_stated_profile_that_the_model_has_not_is_refused_with_those_that_it_h
         read("slurm", path, tz="UTC", boards={"half": "A100-40GB:3g.40gb"})
     with pytest.raises(TraceFormatError, match="T4 has none"):
         read("slurm", path, tz="UTC", boards={"half": "T4:1g.5gb"})
+
+
+# What looks like something that is not read, and what to run instead
+
+SACCT_LINE = export_command("sacct")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("08-no-jobid/sacct.txt", ["'State'", "'JobID'", "Submit", SACCT_LINE]),
+        ("09-allocgres/sacct.txt", ["'AllocTRES' may be 'AllocGRES' here", SACCT_LINE]),
+        ("10-fixed-width/sacct.txt", ["without --parsable2", SACCT_LINE]),
+        (
+            "11-semicolon-german-dates/sacct.csv",
+            ["another delimiter", "02.03.2026 ", "--delimiter", "SLURM_TIME_FORMAT", SACCT_LINE],
+        ),
+        ("11-semicolon-german-dates/sacct_pipe.txt", ["'02.03.2026 01:03:35'", "Set SLURM_TIME_FORMAT=%s"]),
+        ("11-semicolon-german-dates/sacct_semi_iso.csv", ["another delimiter", "--delimiter", SACCT_LINE]),
+        ("19-pbs-accounting/20260316", ["PBS", JOB_TABLE, "'PBS'"]),
+        ("20-htcondor/history.json", ["condor_history", JOB_TABLE, "'HTCondor'"]),
+        ("21-lsf-bjobs-json/bjobs.json", ["bjobs", JOB_TABLE, "'LSF'"]),
+        ("22-sreport/sreport_p.txt", ["sreport", "names no job", SACCT_LINE]),
+        ("26-scontrol-show-job/jobs.txt", ["scontrol show job", SACCT_LINE]),
+        ("30-tools-dumps/meta.json", ["ClusterCockpit", JOB_TABLE]),
+        ("30-tools-dumps/squeue.txt", ["squeue", SACCT_LINE]),
+        ("32-squeue-json-2108/squeue.json", ["squeue of Slurm 21.08", SACCT_LINE]),
+    ],
+)
+@pytest.mark.parametrize("source", ["auto", "slurm"])
+def test_a_form_that_is_not_read_is_named_with_the_command_to_run(
+    name: str, words: list[str], source: str, case: Unpack
+):
+    with pytest.raises(TraceFormatError) as found:
+        read(source, case(name), tz="UTC")
+    assert [word for word in words if word not in str(found.value)] == []
+
+
+JOBCOMP = (  # alex at FAU, public log of a support case; the format: SchedMD/slurm jobcomp_filetxt.c
+    "JobId=2293679 UserId=ada(210981) GroupId=g(14700) Name=run it.sh JobState=FAILED Partition=a100 TimeLimit=1440 "
+    "StartTime=2025-01-11T20:00:00 EndTime=2025-01-11T22:00:00 NodeList=a0532 NodeCnt=1 ProcCnt=16 WorkDir=/home/ada "
+    "ReservationName= Tres=cpu=16,mem=240000M,node=1,billing=16,gres/gpu=2,gres/gpu:a100=2 Account=btr0 QOS=normal "
+    "WcKey=* Cluster=alex SubmitTime=2025-01-11T19:45:14 EligibleTime=2025-01-11T19:45:14 DerivedExitCode=0:0 "
+    "ExitCode=2:0 \n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        (JOBCOMP, "job completion log (jobcomp/filetxt)"),
+        # SchedMD, sreport(1): the header of a report without --parsable
+        (
+            "-" * 80 + "\nCluster/Account/User Utilization 2026-03-01T00:00:00 - 2026-03-31T23:59:59\n",
+            "sreport",
+        ),
+        # SchedMD, sinfo(1): default format
+        (
+            "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\nbatch     up   infinite   2  alloc adev[8-9]\n",
+            "sinfo",
+        ),
+        # IBM Spectrum LSF, lsb.acct
+        (
+            '"JOB_FINISH" "10.1" 1772416537 40001 1001 33554438 4 1772416500 0 0 1772416537 "u06" "gpu"\n',
+            "LSF",
+        ),
+        # Grid Engine, qacct(1)
+        ("=" * 62 + "\nqname        gpu.q\nhostname     n1\nowner        ada\n", "Grid Engine"),
+        # HTCondor manual, condor_history
+        (
+            " ID     OWNER          SUBMITTED   RUN_TIME     ST COMPLETED   CMD\n 7.0   ada  3/2 08:00\n",
+            "condor",
+        ),
+        ("03/02/2026 05:33:09;E;7.torque;user=ada Resource_List.nodes=2:ppn=8:gpus=4\n", "PBS"),
+        ("JobID,User,State,AllocTRES\n7,ada,COMPLETED,gres/gpu=1\n", "another delimiter"),
+    ],
+)
+def test_further_forms_are_named_too(text: str, form: str, file: Callable[..., Path]):
+    with pytest.raises(TraceFormatError, match=f"got what looks like .*{re.escape(form)}"):
+        read("auto", file(text))
+
+
+def test_the_queue_of_now_is_read_and_said_to_be_no_past(case: Unpack):
+    found = read("auto", case("12-squeue-json/squeue.json"))
+    rows = found.jobs.select("job_id", "state", "gpus", "end_time", "time_limit_s").sort("job_id").rows()
+    assert rows == [
+        ("9000", "RUNNING", 4.0, None, 86400.0),
+        ("9001", "RUNNING", 2.0, None, 86400.0),
+        ("9002", "PENDING", 8.0, None, 86400.0),
+        ("9003_[0-9%2]", "PENDING", 1.0, None, 86400.0),
+    ]
+    assert grave(found)["jobs of one moment, as squeue shows them"] == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("latin1.txt", "line 2: .* iconv -f ISO-8859-1 -t UTF-8"),
+        ("utf16.txt", "UTF-16 text. .* iconv -f UTF-16 -t UTF-8"),
+        ("sacct.txt.bz2", r"bzip2. Unpack it: bunzip2 --keep sacct\.txt\.bz2"),
+        ("sacct.txt.xz", r"xz. Unpack it: xz --decompress --keep sacct\.txt\.xz"),
+    ],
+)
+def test_packings_and_encodings_are_named_with_the_command_that_cures_them(
+    name: str, words: str, case: Unpack
+):
+    with pytest.raises(TraceFormatError, match=words):
+        read("slurm", case(f"29-packed/{name}"), tz="UTC")
+
+
+def test_the_same_jobs_come_of_plain_packed_and_windows_text(case: Unpack):
+    plain = read("slurm", case("04-trailing-delimiter-gpuutil/sacct.txt"), tz="UTC")
+    for name in ("29-packed/sacct.txt.gz", "29-packed/crlf_bom.txt"):
+        assert read("slurm", case(name), tz="UTC").jobs.equals(plain.jobs)
+    found = read("slurm", case("29-packed/bar.txt"), tz="UTC")
+    assert found.jobs["job_id", "job_name", "gpus"].rows() == [("1", "a|b", 2.0), ("2", "plain", 2.0)]

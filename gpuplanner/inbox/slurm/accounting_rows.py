@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import polars as pl
 
+from gpuplanner.catalog import export_command
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.rows import OUT_OF_TIME, Rows, out_of_time
@@ -29,29 +30,64 @@ TRES_SCHEMA = {
 }
 
 
-def with_times(rows: Rows, zone: str | None) -> Rows:
-    """Read the instants: naive in the zone, with an offset, or as epoch seconds (``SLURM_TIME_FORMAT=%s``)."""
-    names = [f"{text}_time" for text in TIMES]
-    frame = rows.good.with_columns(pl.when(~pl.col(text).is_in(NO_VALUE)).then(text) for text in TIMES)
+def with_times(
+    rows: Rows,
+    zone: str | None,
+    *,
+    source: str = "slurm",
+    labels: Mapping[str, str] = TIMES,
+    todo: str = "",
+) -> Rows:
+    """Read the instants: naive in the zone, with an offset, or as epoch seconds (``SLURM_TIME_FORMAT=%s``).
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows with a column of text for each instant.
+    zone : str, optional
+        Zone of naive times.
+    source : str
+        Source of the rows, for messages.
+    labels : mapping of str to str
+        Column of text → what the source calls it.
+    todo : str
+        How to write times that can be read; default: as sacct does it.
+    """
+    names = [f"{text}_time" for text in labels]
+    frame = rows.good.with_columns(pl.when(~pl.col(text).is_in(NO_VALUE)).then(text) for text in labels)
     naive = frame.with_columns(
-        pl.col(list(TIMES)).str.to_datetime(NAIVE, time_unit="us", strict=False).name.suffix("_time")
+        pl.col(list(labels)).str.to_datetime(NAIVE, time_unit="us", strict=False).name.suffix("_time")
     )
     zoneless = naive.filter(pl.any_horizontal(pl.col(names).is_not_null()))
     if zone is None and zoneless.height:
-        shown = zoneless.select(pl.coalesce(*TIMES)).item(0, 0)
-        where, got = f"slurm: times of {zoneless.height} rows", f"times without an offset, such as {shown!r}"
-        todo = "Say in which zone sacct ran: --tz Europe/Oslo or --tz UTC."
-        raise TraceFormatError(message(where, "a stated time zone", got, todo))
+        shown = zoneless.select(pl.coalesce(*labels)).item(0, 0)
+        where, got = (
+            f"{source}: times of {zoneless.height} rows",
+            f"times without an offset, such as {shown!r}",
+        )
+        stated = "Say in which zone they are: --tz Europe/Oslo or --tz UTC."
+        raise TraceFormatError(message(where, "a stated time zone", got, stated))
     read = to_utc(naive, names, zone or "UTC").with_columns(
-        pl.coalesce(f"{text}_time", _absolute(pl.col(text))).alias(f"{text}_time") for text in TIMES
+        pl.coalesce(f"{text}_time", _absolute(pl.col(text))).alias(f"{text}_time") for text in labels
     )
+    _require_times(read, source, labels, todo)
     skipped = f", or one that the clocks of {zone} skip" if zone else ""
     faults = {}
-    for text, label in TIMES.items():
+    for text, label in labels.items():
         instant = pl.col(f"{text}_time")
         faults[f"{label}: not a time{skipped}"] = pl.col(text).is_not_null() & instant.is_null()
         faults[f"{label}: {OUT_OF_TIME}"] = out_of_time(instant)
     return replace(rows, good=read).reject(faults)
+
+
+def _require_times(read: pl.DataFrame, source: str, labels: Mapping[str, str], todo: str) -> None:
+    """Refuse files of several jobs in which no submission, or no start, is a time."""
+    for text in ("submit", "start"):
+        told = read[text].drop_nulls()
+        if len(told) > 1 and read[f"{text}_time"].null_count() == read.height:
+            got = f"{told[0]!r} in the first of {len(told)} rows, of which none is one"
+            usual = f"Set SLURM_TIME_FORMAT=%s: {export_command('sacct')}."
+            raise TraceFormatError(message(f"{source}: {labels[text]}", "times", got, todo or usual))
 
 
 def _absolute(text: pl.Expr) -> pl.Expr:

@@ -37,6 +37,13 @@ XDMOD_FIELDS = (
 
 FIELD_LISTS = tuple(text.split("|") for text in (SONAR_FIELDS, XDMOD_FIELDS))
 
+SACCT_NAMES = frozenset(
+    {"jobid", "jobidraw", "state", "submit", "eligible", "start", "end", "elapsed", "elapsedraw"}
+    | {"alloctres", "reqtres", "allocgres", "nodelist"}
+)
+"""Fields of sacct, in small letters, a few of which tell its header line."""
+FEWEST_NAMES = 3
+
 INSTANT_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:?\d\d)?|\d{9,11}")
 SLURM_JSON = re.compile(r'"(?:slurm_)?jobs"\s*:\s*\[')
 OTHER_JSON = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
@@ -164,6 +171,9 @@ def looks_like_slurm(lines: Sequence[str]) -> bool:
     if is_json(lines):
         text = "\n".join(lines)
         return SLURM_JSON.search(text) is not None and not OTHER_JSON.search(text)
-    return any(header_has([name, "State"], "|")(lines) for name in ("JobID", "JobIDRaw")) or (
-        known_fields(lines) is not None
+    header = {name.strip().casefold() for name in lines[0].split("|")}
+    return (
+        any(header_has([name, "State"], "|")(lines) for name in ("JobID", "JobIDRaw"))
+        or len(header & SACCT_NAMES) >= FEWEST_NAMES
+        or known_fields(lines) is not None
     )

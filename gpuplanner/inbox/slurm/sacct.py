@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from gpuplanner.catalog import export_command
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, RUN_S, Check, Finding
@@ -32,7 +33,7 @@ from gpuplanner.inbox.slurm.accounting_rows import (
 )
 from gpuplanner.inbox.slurm.fields import duration_s, known_fields, looks_like_slurm
 from gpuplanner.inbox.slurm.inventory import read_inventory
-from gpuplanner.inbox.slurm.sacct_json import REPAIRED, read_slurm_json
+from gpuplanner.inbox.slurm.sacct_json import LIVE, REPAIRED, read_slurm_json
 
 COLUMN_MAP = {
     "JobID": Field("job_id", nullable=True, optional=True),
@@ -55,6 +56,7 @@ COLUMN_MAP = {
     "TimelimitRaw": Field("limit_min", nullable=True, optional=True),
     "Timelimit": Field("limit", nullable=True, optional=True),
     REPAIRED: Field("repaired", nullable=True, optional=True),
+    LIVE: Field("live", nullable=True, optional=True),
 }
 """Fields of sacct that are read; the others are not. Account is the tenant, QOS the tier."""
 
@@ -76,7 +78,7 @@ SACCT = Dialect(
     names=known_fields,
     free_tail=frozenset({"jobname", "comment", "admincomment", "systemcomment", "workdir", "submitline"}),
     any_of=NEEDED,
-    hint="Let sacct print its header line, and ask for these fields with --format.",
+    hint=f"JobID, State, Submit, Start, End and AllocTRES are needed: run {export_command('sacct')}.",
 )
 
 STEP = "step of a job: its GPUs are counted on the job row"
@@ -88,6 +90,12 @@ CHECKS = (
         "warning",
         "a fault of Slurm's JSON up to 23.02: the start was taken from the elapsed time",
         pl.col("repaired").is_not_null(),
+    ),
+    Check(
+        "jobs of one moment, as squeue shows them",
+        "warning",
+        f"what ran before is missing: for the past run {export_command('sacct')}",
+        pl.col("live").is_not_null(),
     ),
     Check(
         "typed and untyped GPUs of a job both given",
@@ -239,7 +247,7 @@ STATE_COLUMNS = {
 }
 LISTING = Dialect(separator="|", quotes=False)
 STEP_OF_A_JOB = "step of a job"
-NO_TIMES = "no times and no GPUs: ask sacct for Submit,Start,End,AllocTRES as well to read it as jobs"
+NO_TIMES = f"no times and no GPUs: to read it as jobs run {export_command('sacct')}"
 
 
 @looks(lambda lines: header_has(NAMED, "|")(lines) and not any(header_has([n], "|")(lines) for n in TIMES))

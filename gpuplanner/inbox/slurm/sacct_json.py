@@ -1,4 +1,4 @@
-"""Slurm accounting as JSON: what ``sacct --json`` prints (21.08 and later), and what Sonar makes of sacct."""
+"""Slurm's jobs as JSON: of ``sacct --json`` (21.08 and later), of Sonar, and of ``squeue --json`` (22.05 and later)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ LISTS = ("jobs", "data", "attributes", "slurm_jobs")
 REPAIRED = "start repaired"
 """Column that marks jobs whose stated start is the time at which they became eligible."""
 
+LIVE = "shown by squeue"
+"""Column that marks jobs of ``squeue --json``, which shows what waits and runs at one moment."""
+
 SACCT_TEXTS = {
     **{"Account": "account", "User": "user", "QOS": "qos", "JobName": "name"},
     **{"Partition": "partition", "NodeList": "nodes"},
@@ -24,7 +27,19 @@ SONAR_TEXTS = {
     **{"Submit": "submit_time", "Start": "start_time", "End": "end_time", "ReqTRES": "requested_resources"},
     **{"Account": "account", "User": "user_name", "JobName": "job_name", "Partition": "partition"},
 }
-"""Column of sacct → where its text stands."""
+SQUEUE_TEXTS = {
+    **{"Account": "account", "User": "user_name", "QOS": "qos", "JobName": "name", "Partition": "partition"},
+    **{"NodeList": "nodes", "AllocTRES": "tres_alloc_str", "ReqTRES": "tres_req_str"},
+}
+SQUEUE_TIMES = {
+    "Submit": "submit_time",
+    "Eligible": "eligible_time",
+    "Start": "start_time",
+    "End": "end_time",
+}
+"""Column of sacct → where its text, or its time, stands."""
+HAS_NO_END = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING")
+"""States in which squeue shows as the end the time at which the limit of the job is reached."""
 
 SPAN = ("time.start", "time.eligible", "time.end", "time.elapsed", "time.suspended")
 
@@ -45,7 +60,8 @@ def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -
                 records.reject(number, item.place, item.raw, item.fault or NOT_A_JOB)
                 continue
             try:
-                record = _sonar(job) if "job_state" in job else _sacct(job)
+                live = "tres_req_str" in job
+                record = _squeue(job) if live else _sonar(job) if "job_state" in job else _sacct(job)
             except ValueError as error:
                 records.reject(number, item.place, item.raw, str(error))
             else:
@@ -108,6 +124,28 @@ def _sonar(job: Mapping[str, Any]) -> Record:
     }
 
 
+def _squeue(job: Mapping[str, Any]) -> Record:
+    """Fields of a job as ``squeue --json`` or ``scontrol show jobs --json`` shows it, from Slurm 22.05 on.
+
+    References
+    ----------
+    SchedMD/slurm: src/plugins/data_parser/v0.0.40/parsers.c, JOB_INFO.
+    """
+    if not isinstance(job.get("job_state"), list):
+        refuse("squeue of Slurm before 22.05")
+    state = _state(job["job_state"])
+    times = {column: _number(job, name) or None for column, name in SQUEUE_TIMES.items()}
+    times |= {"End": None} if state in HAS_NO_END else {}
+    return {
+        "JobID": _job_id(job),
+        "State": state,
+        **{column: _plain(time) for column, time in times.items()},
+        **{column: _text(job.get(name)) for column, name in SQUEUE_TEXTS.items()},
+        "TimelimitRaw": _plain(_number(job, "time_limit")),
+        LIVE: "yes",
+    }
+
+
 def _job_id(job: Mapping[str, Any]) -> str:
     """The id that sacct prints as text: 7, 7_3 for a task of an array, 7_[3-9] for waiting ones, 7+1."""
     own = _number(job, "job_id")
@@ -115,11 +153,11 @@ def _job_id(job: Mapping[str, Any]) -> str:
         refuse("job_id: missing")
     group = _number(job, "array.job_id", "array_job_id")
     task = _number(job, "array.task_id", "array_task_id")
-    waiting = _text(_at(job, "array.task"))
+    waiting = _text(_at(job, "array.task", job.get("array_task_string")))
     if group and task is not None:
         return f"{group}_{task}"
-    if group and waiting:
-        return f"{group}_[{waiting}]"
+    if waiting:
+        return f"{group or own}_[{waiting}]"
     leader = _number(job, "het.job_id", "het_job_id")
     offset = _number(job, "het.job_offset", "het_job_offset")
     return f"{leader}+{offset or 0}" if leader else str(own)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from gpuplanner.catalog import paths_by_source
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.catalog import export_command, paths_by_source
+from gpuplanner.errors import ScenarioError, TraceFormatError, message
 from gpuplanner.hardware.abilities import default_path
-from gpuplanner.inbox import open_dataset
+from gpuplanner.inbox import Dataset, open_dataset
 from gpuplanner.inbox.core.quarantine import believed
 from gpuplanner.inbox.store import MARK
 from gpuplanner.scenario import Scenario
@@ -27,11 +27,8 @@ NEEDS = {"slurm": SLURM, "operator": KUBERNETES, "dra": KUBERNETES, "autoscaler"
 """Path → the scheduler that it is a part of; NVML and mig-parted work beside any."""
 SCHEDULERS = {"slurm": SLURM, "operator": KUBERNETES}
 """Usual path of a source → the scheduler that it speaks of."""
-COMMANDS = {
-    SLURM: "sacct --parsable2 --allusers --starttime=2026-01-01 --format=JobID,User,Account,Partition,State,Submit,"
-    "Start,End,TimelimitRaw,NNodes,NodeList,ReqTRES,AllocTRES > jobs.txt && gpuplanner start jobs.txt",
-    KUBERNETES: "kubectl get pods,jobs,nodes -A -o json > dump.json && gpuplanner start dump.json",
-}
+EXPORTS = {SLURM: "sacct", KUBERNETES: "kubectl"}
+"""Scheduler → the export of its jobs in the catalogue."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +81,7 @@ def beginning(data: str) -> Beginning:
     if correction is not None:
         nothing = correction.reason
     elif gpus.is_empty():
+        _require_tracked(trace)
         nothing = NO_GPU
     elif gpus["start_time"].null_count() == gpus.height:
         nothing = NEVER_RAN
@@ -102,6 +100,20 @@ def beginning(data: str) -> Beginning:
         ownership=stated_ownership(inventory),
         nothing=nothing,
     )
+
+
+def _require_tracked(trace: Dataset) -> None:
+    """Refuse accounting of Slurm in which no job has a GPU, where the node list has some."""
+    inventory = trace.inventory
+    installed = 0 if inventory is None else int(inventory["gpus"].sum() or 0)
+    if trace.stated.source != "slurm" or not installed or trace.jobs["gpus"].has_nulls():
+        return
+    got = f"none in {trace.jobs.height:,} jobs, and {installed} GPUs in the node list"
+    todo = (
+        "Accounting does not track GPUs: set AccountingStorageTRES=gres/gpu in slurm.conf, with gres/gpu:TYPE for each "
+        "type, and restart slurmctld. Past jobs stay without: export again when jobs have run since."
+    )
+    raise TraceFormatError(message("slurm: AllocTRES", "gres/gpu of jobs", got, todo))
 
 
 def path_of(source: str, asked: str | None) -> str:
@@ -135,7 +147,8 @@ def path_of(source: str, asked: str | None) -> str:
 
 def nothing_known(scenario: Scenario, reason: str, source: str) -> Comparison:
     """The answer where nothing can be played, with the command that writes what is missing."""
-    command = COMMANDS[SCHEDULERS.get(default_path(source), SLURM)]
+    export = export_command(EXPORTS[SCHEDULERS.get(default_path(source), SLURM)])
+    command = f"{export} && gpuplanner start {export.rpartition(' ')[2]}"
     has_data = (data_folder(scenario.data) / MARK.file).is_file()
     correction = correction_of(scenario.data) if has_data else None
     decision = (

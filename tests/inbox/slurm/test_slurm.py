@@ -152,12 +152,29 @@ def test_a_field_list_without_a_header_can_be_named(file: File):
     assert trace.summary()["gpu_hours"] == 3.0
 
 
-def test_a_bar_inside_a_name_that_is_not_last_is_rejected_not_misread(file: File):
+def test_a_renamed_column_is_named_with_its_nearest(file: File):
+    with pytest.raises(TraceFormatError, match=r"'AllocTRES' may be 'AllocTRESs' here"):
+        table(file, "", header="JobID|State|Submit|Start|End|AllocTRESs")
+
+
+def test_missing_fields_are_all_named(file: File):
+    with pytest.raises(
+        TraceFormatError,
+        match=r"'Submit' or 'Eligible' or 'Start', 'Start' or 'End', .*'AllocTRES' or 'ReqTRES' of slurm",
+    ):
+        table(file, "1|x|COMPLETED", header="JobID|JobName|State")
+
+
+def test_a_bar_inside_the_only_free_text_is_part_of_it_and_elsewhere_rejected_not_misread(file: File):
     header = "JobID|JobName|State|Submit|Start|End|AllocTRES"
     good = f"1|x|COMPLETED|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|gres/gpu=1"
     trace = table(file, good, good.replace("1|x", "2|x|y"), header=header)
-    assert trace.jobs["job_id"].to_list() == ["1"]
-    assert trace.rejects["reason"].to_list() == ["more fields than columns"]
+    assert trace.jobs["job_id", "job_name"].rows() == [("1", "x"), ("2", "x|y")]
+    two = table(file, good + "|a", good.replace("1|x", "2|x|y") + "|a|b|c", header=f"{header}|Comment")
+    assert two.jobs["job_id"].to_list() == [
+        "1"
+    ]  # of two free texts nobody knows which has it, and the last takes all
+    assert two.rejects["reason"].str.starts_with("Submit: not a time").to_list() == [True]
 
 
 def test_arrays_and_requeued_jobs_keep_their_attempts_apart(file: File):

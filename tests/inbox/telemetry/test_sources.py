@@ -62,6 +62,11 @@ def test_the_same_file_twice_is_refused_except_pages(good: Good, file: File):
             read(name, paths, **hints)
 
 
+def test_a_file_like_none_names_the_way_to_all_sources(file: File):
+    with pytest.raises(TraceFormatError, match="gpuplanner ingest --list"):
+        detect(file("hello\nworld\n"))
+
+
 def test_files_without_times_need_an_origin(file: File, good: Good):
     name, text, hints, _ = good
     if "origin" in hints:

@@ -297,16 +297,23 @@ class Body:
             "line", "raw", fields=pl.col("text").str.split(separator), file=pl.lit(self.number, pl.UInt32)
         )
         fields, count = pl.col("fields"), pl.col("fields").list.len()
-        free = names[-1].casefold() in self.dialect.free_tail
+        free = [place for place, name in enumerate(names) if name.casefold() in self.dialect.free_tail]
         faults[TOO_FEW] = count < len(names)
-        if not free:  # such a last field takes whatever follows
-            faults["more fields than columns"] = count > len(names)
+        more = count.cast(pl.Int64) - len(names)
+        if len(free) == 1 and cut.select((more > 0).any()).item():
+            # Of several fields the only one of free text has the separator in it.
+            head, rest = fields.list.head(free[0]), fields.list.tail(len(names) - 1 - free[0])
+            text = fields.list.slice(free[0], 1 + more).list.join(separator)
+            whole = pl.concat_list(head, text, rest)
+            cut = cut.with_columns(fields=pl.when(more > 0).then(whole).otherwise(fields))
+        elif free[-1:] != [len(names) - 1]:  # such a last field takes whatever follows
+            faults["more fields than columns"] = more > 0
         rows = self._rows(cut).reject(faults)
         found = {
             RAW + name: pl.lit(None, pl.String)
             if name not in places
             else fields.list.slice(places[name]).list.join(separator)
-            if free and places[name] == len(names) - 1
+            if places[name] == len(names) - 1 and places[name] in free
             else fields.list.get(places[name], null_on_oob=True)
             for name in self.columns
         }

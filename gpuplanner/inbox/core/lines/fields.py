@@ -22,7 +22,8 @@ class Field:
 
     - ``name``: Our name.
     - ``kind``: ``"text"``, ``"number"``, ``"decimal"`` (exact to 18 decimals, for money), ``"time"`` (naive, in
-      `format`) or ``"instant"`` (a date and time with its offset from UTC, as ``Z``, ``UTC`` or ``+08:00``).
+      `format`), ``"instant"`` (a date and time with its offset from UTC, as ``Z``, ``UTC`` or ``+08:00``) or
+      ``"moment"`` (text of a date and time in one of several forms, which the reader tells apart).
     - ``nullable``: The value may be empty.
     - ``optional``: The whole column may be absent.
     - ``at_once``: Of a text: where all that a block of lines has in it are bare numbers or nothing, it may be read as
@@ -32,7 +33,7 @@ class Field:
     """
 
     name: str
-    kind: Literal["text", "number", "decimal", "time", "instant"] = "text"
+    kind: Literal["text", "number", "decimal", "time", "instant", "moment"] = "text"
     nullable: bool = False
     optional: bool = False
     at_once: bool = False
@@ -49,7 +50,7 @@ class Dialect:
     - ``quotes``: Fields may stand in quotation marks.
     - ``names``: Field names of a file without a header line, from its first lines; None if the first line is a
       header.
-    - ``free_tail``: Folded names of fields that may contain the separator when they stand last.
+    - ``free_tail``: Folded names of fields that may contain the separator, if they stand last or one of them alone.
     - ``any_of``: Of each group, at least one column must be there.
     - ``missing``: Words that stand for a missing value, beside nothing at all.
     - ``hint``: What to do where columns are missing.

@@ -17,6 +17,7 @@ EXACT = (pl.String, pl.Decimal, pl.Null)
 FITTING = {
     "text": (*EXACT, pl.Boolean),
     "decimal": (*EXACT, pl.Float32, pl.Float64),
+    "moment": (pl.String, pl.Datetime, pl.Date, pl.Null),
     "instant": (pl.String, pl.Datetime, pl.Date, pl.Null),
 }
 """Kind of a field → types of columns whose values have one meaning as such, beside whole numbers for the first two

@@ -41,6 +41,11 @@ OTHER_FORMATS = {
 }
 REMEDIES = {
     UTF_16: "Convert it: iconv -f UTF-16 -t UTF-8.",
+    "xz": "Unpack it: xz --decompress --keep FILE.",
+    "bzip2": "Unpack it: bunzip2 --keep FILE.",
+    "zstandard": "Unpack it: zstd --decompress FILE.",
+    "a ZIP archive": "Unpack it: unzip FILE.",
+    "a tar archive": "Unpack it: tar -xf FILE.",
     PICKLE: "Export it as CSV or JSON: opening a pickle can run any program, so none is ever opened.",
 }
 TAR, TAR_AT = b"ustar", 257
@@ -64,7 +69,7 @@ def refuse_other_formats(data: bytes, path: Path) -> None:
     if kind is None and data.startswith(TAR, TAR_AT):
         kind = "a tar archive"
     if kind is not None:
-        todo = REMEDIES.get(kind, "Unpack or export it first.")
+        todo = REMEDIES.get(kind, "Unpack or export it first.").replace("FILE", path.name)
         raise TraceFormatError(message(str(path), "UTF-8 text, plain or gzip", kind, todo))
 
 
