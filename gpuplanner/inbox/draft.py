@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,17 +15,21 @@ import polars as pl
 
 from gpuplanner.files import replaced_directory, to_json
 from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
-from gpuplanner.inbox.core.findings import Finding, combined, report
+from gpuplanner.inbox.core.findings import UNKNOWN_GPUS, Finding, combined, report, run_checks
+from gpuplanner.inbox.core.job_rows import unresolved_gpu_hours
 from gpuplanner.inbox.core.kept_files import read_table, scan_table
 from gpuplanner.inbox.core.months import SAMPLES, by_month, of_span, scan_months, write_month, write_table
 from gpuplanner.inbox.core.quarantine import (
+    OTHER_LAYOUT,
+    OUTGROWN,
     QUARANTINED,
     believed,
+    outgrown_nodes,
     quarantine_facts,
     quarantine_findings,
     with_quarantine,
 )
-from gpuplanner.inbox.core.shares import resolve_jobs
+from gpuplanner.inbox.core.shares import UNDECIDED, resolve_jobs
 from gpuplanner.inbox.store import (
     FORMAT,
     MARK,
@@ -40,6 +45,8 @@ from gpuplanner.inbox.telemetry.holders import devices_of, find_holders
 from gpuplanner.inbox.telemetry.join_report import join_report
 from gpuplanner.schemas import TABLES, Jobs, conform
 
+ANY_DEVICE = ("slurm", "job-table")
+"""Sources whose GPUs without a type may be whole ones or MIG instances."""
 TERMS = "read_with"
 """Name in the facts of a source of the options that all its files were read with."""
 
@@ -141,20 +148,30 @@ def _judged(draft: Draft) -> Draft:
     before = jobs
     if "inventory" not in layer.facts["tables"]:
         # Boards of which the words left a doubt may follow from the nodes.
-        known, _, found = resolve_jobs(jobs, inventory, layer.facts.get(TERMS, {}).get("boards"))
+        stated = layer.facts.get(TERMS, {}).get("boards")
+        by_slurm = layer.facts["source"] in ANY_DEVICE
+        known, _, found = resolve_jobs(jobs, inventory, stated, any_device=by_slurm)
         jobs = conform(known, Jobs, where="jobs")
     marked = with_quarantine(jobs, inventory)
-    if marked.equals(before):
+    found += outgrown_nodes(marked, inventory)
+    if marked.equals(before) and not found:
         return draft
     until = datetime.fromisoformat(layer.facts["span_end"])
-    counted = {"gpu_hours": gpu_hours(believed(marked), until), **quarantine_facts(marked, until)}
+    told = believed(marked)
+    counted = {"gpu_hours": gpu_hours(told, until), **quarantine_facts(marked, until)}
     again = {each.check for each in found}
-    told = [
+    if "inventory" not in layer.facts["tables"]:
+        again |= UNDECIDED | {UNKNOWN_GPUS.check}
+        found += run_checks(told, [UNKNOWN_GPUS])
+        counted["unresolved_gpu_hours"] = unresolved_gpu_hours(told, until)
+    kept = [
         Finding(*row)
         for row in layer.quality.iter_rows()
-        if not row[0].startswith(QUARANTINED) and row[0] not in again
+        if not row[0].startswith(QUARANTINED)
+        and row[0] not in {*again, OUTGROWN}
+        and not re.search(OTHER_LAYOUT, row[0])
     ]
-    quality = report([*told, *found, *quarantine_findings(marked, until)])
+    quality = report([*kept, *found, *quarantine_findings(marked, until)])
     layers = {**draft.layers, name: replace(layer, facts={**layer.facts, **counted}, quality=quality)}
     return replace(draft, layers=layers, tables={**draft.tables, "jobs": marked})
 

@@ -155,6 +155,8 @@ def looks_like_kubernetes(path: str | Path) -> bool:
 def _read_nodes(paths: Sequence[str | Path], **options: object) -> Dataset:
     """Read node lists in a form of Slurm, in ours, or in that of Kubernetes."""
     objects = bool(paths) and all(map(looks_like_kubernetes, paths))
+    if objects:
+        options.pop("tz", None)  # its times are in UTC
     entry = "kubernetes.reader:read_kubernetes_nodes" if objects else "slurm.inventory:read_nodes"
     found: Dataset = load(entry)(paths, **options)
     return found
@@ -163,10 +165,10 @@ def _read_nodes(paths: Sequence[str | Path], **options: object) -> Dataset:
 LISTS = (
     Source(
         NODES,
-        "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo -N, kubectl get nodes -o json",
+        "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo, slurm.conf, kubectl get nodes -o json",
         _read_nodes,
         Form("node list", "slurm.inventory:read_nodes").sniff,
-        BOARDS,
+        BOARDS | TZ,
         whole_files=lambda _: False,
     ),
 )

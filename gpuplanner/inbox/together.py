@@ -89,7 +89,7 @@ def offsets_of(parts: Sequence[SourcePart]) -> tuple[tuple[str, ...], str | None
     naive = None
     known = {source.name for source in PUBLIC}
     for part in parts:
-        takes = "tz" in SOURCES[part.source].options and part.source not in known
+        takes = "tz" in SOURCES[part.source].options and part.source not in (*known, NODES)
         for path in part.files:
             for hit in INSTANT.finditer("\n".join(head(path) or ())):
                 if hit[1]:

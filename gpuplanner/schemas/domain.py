@@ -139,6 +139,7 @@ class Inventory(dy.Schema):
     retired = _time("when it went; null if it is still there", nullable=True)
     mig_enabled = dy.Bool(nullable=True, metadata=_meaning("MIG mode is on"))
     layouts = _text("layout of each GPU, joined by ';'", nullable=True)
+    shares = _text("parts that jobs may hold of each GPU: 'shard:4', 'mps:100'; null if none", nullable=True)
 
 
 class Demand(dy.Schema):

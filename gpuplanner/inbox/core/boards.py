@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,6 +23,12 @@ from gpuplanner.hardware import (
 from gpuplanner.names import resolve
 from gpuplanner.schemas import WHOLE_GPU
 
+AMBIGUOUS = "?"
+"""Word for a device on a node of several kinds, of which nothing tells which one it is."""
+SHARES = ("shard", "mps")
+"""Resources of Slurm by which jobs share a GPU."""
+SHARED = re.compile(rf"(?P<name>{'|'.join(SHARES)})(?:@(?P<parts>\d+(?:\.\d+)?))?")
+"""Word for a share of a GPU, with the number of such parts that the GPU has where the node states it."""
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -68,7 +75,16 @@ class Boards:
         'A100-80GB'
         >>> Boards(stated={"small": "A100-80GB:1g.10gb"}).device("small").profile
         '1g.10gb'
+        >>> Boards().device("shard@4").share.compute, Boards().device("mps").share
+        (0.25, None)
         """
+        if word == AMBIGUOUS:
+            return Device(None, None, None, tuple(near))
+        if (part := SHARED.fullmatch(word or "")) is not None:
+            size = None if part["parts"] is None else 1.0 / float(part["parts"])
+            board = near[0] if len(near := tuple(near)) == 1 else None
+            profile, share = (part["name"], None) if size is None else (None, Share(size, size))
+            return Device(board, profile, share, near)
         parts, stated = self.parts(word), (self._stated(word) or "").partition(":")[0]
         maybe = (stated,) if stated else boards_meant(parts.board, parts.profile)
         nameless = parts.board is None and parts.profile is None

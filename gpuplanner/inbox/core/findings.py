@@ -59,6 +59,13 @@ class Check:
     condition: pl.Expr
 
 
+UNKNOWN_GPUS = Check(
+    "number of GPUs not known",
+    "warning",
+    "demand and GPU-hours leave them out and are too low",
+    pl.col("gpus").is_null(),
+)
+
 JOB_CHECKS = (
     Check(
         "ended without an end time",
@@ -90,12 +97,7 @@ JOB_CHECKS = (
         "their GPU-hours are not counted",
         pl.col("start_time").is_null() & (pl.col("state") == "RUNNING"),
     ),
-    Check(
-        "number of GPUs not known",
-        "warning",
-        "demand and GPU-hours leave them out and are too low",
-        pl.col("gpus").is_null(),
-    ),
+    UNKNOWN_GPUS,
     Check("no GPU", "info", "they count as jobs but add nothing to demand or GPU-hours", pl.col("gpus") == 0),
     Check(
         "state not known",

@@ -31,7 +31,14 @@ from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.long_rows import PART_ROWS, LongRows
 from gpuplanner.inbox.core.merge_jobs import KEY, SUPERSEDED
 from gpuplanner.inbox.core.months import write_parts
-from gpuplanner.inbox.core.quarantine import believed, quarantine_facts, quarantine_findings, quarantine_of
+from gpuplanner.inbox.core.quarantine import (
+    HELD_ON_NODES,
+    believed,
+    outgrown_nodes,
+    quarantine_facts,
+    quarantine_findings,
+    quarantine_of,
+)
 from gpuplanner.inbox.core.shares import Counting
 from gpuplanner.inbox.core.times import iso
 from gpuplanner.schemas import Jobs, conform, filter_rows
@@ -117,13 +124,15 @@ def assemble(
     findings: Sequence[Finding] = (),
     inventory: pl.DataFrame | None = None,
     boards: Mapping[str, str] | None = None,
+    any_device: bool = False,
     more_files: Sequence[TextFile] = (),
     into: Path | None = None,
 ) -> Dataset:
     """Make a trace of rows that have the columns of ``schemas.Jobs``.
 
-    `findings` are those of the reader itself. Long rows hold no attempt twice. With a folder ``into``, jobs and rejects
-    are written there, and what is given back has neither.
+    `findings` are those of the reader itself; `any_device` as :func:`~.core.shares.resolve_jobs` takes it. Long rows
+    hold no attempt twice. With a folder ``into``, jobs and rejects are written there, and what is given back has
+    neither.
     """
     instants = [pl.col("submit_time", "start_time", "end_time").max()]
     seen = pl.max_horizontal(*instants, *([] if last_seen is None else [last_seen.max()]))
@@ -131,7 +140,7 @@ def assemble(
         long = LongRows.of([_without_duplicates(rows.reject(ORDER_FAULTS), seen)])
     else:
         long = rows.then(lambda part: part.reject(ORDER_FAULTS)).settle()
-    counting = Counting.of(long.good, inventory, boards)
+    counting = Counting.of(long.good, inventory, boards, any_device=any_device)
     looked_at = {name for check in checks for name in check.condition.meta.root_names()}
     looked_at |= set() if last_seen is None else set(last_seen.meta.root_names())
     looked_at |= {UNRESOLVED} & set(rows.good.columns) if isinstance(rows, Rows) else set()
@@ -148,6 +157,8 @@ def assemble(
     looked = _looked_at(long, marks, seen, [*JOB_CHECKS, *checks])
     found = [*counting.findings, *looked.findings, *findings, *file_findings(long, [SUPERSEDED, *harmless])]
     found += quarantine_findings(looked.marked, looked.until)
+    if counting.inventory is not None:
+        found += outgrown_nodes(pl.concat(long.good.tables(HELD_ON_NODES)), counting.inventory)
     told = looked.hours.drop_nulls()
     found += gap_findings(pl.concat([told["first"], told["last"]]).sort())
     held: list[float] = []

@@ -14,11 +14,13 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
+from gpuplanner.errors import examples
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.long_rows import LongTable
 from gpuplanner.inbox.core.node_names import known_nodes
 from gpuplanner.intervals import untimed
-from gpuplanner.units import SECONDS_PER_HOUR
+from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.units import SECONDS_PER_HOUR, counted
 
 ALONE = timedelta(days=365)
 """Time to all other jobs from which a few stand alone."""
@@ -85,6 +87,76 @@ def quarantine_of(jobs: LongTable, inventory: pl.DataFrame | None) -> pl.DataFra
     return with_quarantine(whole, inventory).select("place", "quarantined").drop_nulls()
 
 
+HELD_ON_NODES = ("gpus", "node_list", "gpu_model", "profile_requested", "instances", "start_time", "end_time")
+OTHER_LAYOUT = "; no GPU (?:is whole|has such an instance) today$"
+OUTGROWN = "node that lists fewer GPUs than jobs held on it"
+
+
+def proven_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, int]:
+    """GPUs of nodes on which a single job held more than the list has, up to the size of a node called alike.
+
+    A GPU that fell off the bus, or a node that was replaced, is missing in a list of today and not in its past.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"gpus": [8.0, 9.0], "node_list": ["n1", "n2"]})
+    >>> proven_sizes(jobs, pl.DataFrame({"node": ["n1", "n2"], "gpus": [7, 8]}))
+    {'n1': 8}
+    """
+    alike = inventory.group_by(pl.col("node").str.replace_all(r"\d+", "#")).agg(most=pl.col("gpus").max())
+    largest = jobs.group_by(node="node_list").agg(held=pl.col("gpus").max())
+    found = (
+        inventory.join(largest, on="node")
+        .join(alike, left_on=pl.col("node").str.replace_all(r"\d+", "#"), right_on="node", suffix="_alike")
+        .filter(
+            pl.col("held") > pl.col("gpus") + ROUNDING_GPUS, pl.col("held") <= pl.col("most") + ROUNDING_GPUS
+        )
+        .sort("node")
+    )
+    return dict(found.select("node", pl.col("held").ceil().cast(pl.Int64)).iter_rows())
+
+
+def outgrown_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
+    """Lines of the quality report on a past that the node list of today does not show: sizes and MIG layouts."""
+    found = _other_layouts(jobs, inventory)
+    sizes = proven_sizes(jobs, inventory)
+    if not sizes:
+        return found
+    listed = dict(inventory.select("node", "gpus").iter_rows())
+    named = examples([f"{node}: {listed[node]} of {size}" for node, size in sizes.items()])
+    effect = "past jobs count as accounting states them; the list counts as installed: check the node"
+    return [*found, Finding(OUTGROWN, "warning", len(sizes), effect, named)]
+
+
+def _other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
+    """Jobs that held what no GPU of their model is partitioned into today."""
+    whole, cut = set[str](), dict[str, str]()
+    for model, layouts in inventory.filter(pl.col("gpus") > 0).select("gpu_model", "layouts").iter_rows():
+        parts = str(layouts or WHOLE_GPU).split(";")
+        whole |= {str(model)} if WHOLE_GPU in parts else set()
+        cut[str(model)] = f"{cut.get(str(model), '')};{layouts or ''}"
+    hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / SECONDS_PER_HOUR
+    held = (
+        jobs.filter(pl.col("gpus") > 0, pl.col("gpu_model").is_in(list(cut)))
+        .with_columns(whole=pl.col("instances").is_null() & (pl.col("gpus") % 1 == 0))
+        .group_by("gpu_model", "whole", "profile_requested")
+        .agg(rows=pl.len(), hours=hours.sum())
+        .sort("gpu_model", "whole", "profile_requested")
+    )
+    found = []
+    for model, full, profile, rows, gpu_hours in held.iter_rows():
+        jobs_ask = f"{counted(rows, 'job')} ask{'s' * (rows == 1)} for"
+        if full and model not in whole:
+            text = f"{jobs_ask} a whole {model}; no GPU is whole today"
+        elif not full and profile is not None and f"{profile}:" not in cut[model]:
+            text = f"{jobs_ask} {profile} of {model}; no GPU has such an instance today"
+        else:
+            continue
+        effect = "counted in the past as it ran, and left out of what today's nodes are judged by"
+        found.append(Finding(text, "warning", rows, effect, "", gpu_hours))
+    return found
+
+
 def believed(jobs: pl.DataFrame) -> pl.DataFrame:
     """The jobs that figures are made of: all that are not in quarantine.
 
@@ -136,9 +208,12 @@ def _broken(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tupl
         jobs = _without(jobs, rows)
     if inventory is None:
         return
-    installed = int(inventory["gpus"].sum())
-    if not installed:
+    if not int(inventory["gpus"].sum()):
         return
+    sizes = proven_sizes(jobs, inventory)
+    gpus = pl.col("node").replace_strict(sizes, default=None, return_dtype=pl.Int64)
+    inventory = inventory.with_columns(gpus=pl.coalesce(gpus, pl.col("gpus").cast(pl.Int64)))
+    installed = int(inventory["gpus"].sum())
     too_large = jobs.filter(pl.col("gpus") > installed + ROUNDING_GPUS)["row"]
     yield BEYOND_INVENTORY, too_large
     held = jobs.filter(

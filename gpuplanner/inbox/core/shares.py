@@ -11,7 +11,16 @@ import polars as pl
 
 from gpuplanner.errors import GeometryError, examples
 from gpuplanner.hardware import parse_device, parse_layout
-from gpuplanner.inbox.core.boards import Boards, Device, keys_of, stated_boards, told_by_profiles
+from gpuplanner.inbox.core.boards import (
+    AMBIGUOUS,
+    SHARED,
+    SHARES,
+    Boards,
+    Device,
+    keys_of,
+    stated_boards,
+    told_by_profiles,
+)
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.long_rows import LongTable
 from gpuplanner.inbox.core.node_names import known_nodes
@@ -37,6 +46,34 @@ NOT_DECIDED = f"GPU-hours are right; money, energy and layouts need the GPU mode
 NOT_KNOWN = (
     f"each counts as a full GPU: if it is a part of one, GPU-hours are too high; say what it is, {STATE_IT}"
 )
+UNKNOWN_SHARES = "shares of GPUs on nodes that are not known"
+LIST_NODES = (
+    "GPU-hours leave them out and are too low: add the node list with its Gres (scontrol show node), which states how "
+    "many shard or mps a GPU has"
+)
+UNTRACKED = "shares of GPUs that accounting does not track"
+TRACK_SHARES = (
+    "jobs on them count without GPUs, so the nodes look idle and are never offered for release: set "
+    "AccountingStorageTRES=gres/{} in slurm.conf; past jobs stay without"
+)
+UNTYPED = "untyped GPUs on nodes of several kinds"
+TRACK_TYPES = (
+    "GPU-hours leave them out and are too low: what they held cannot be told apart; set "
+    "AccountingStorageTRES=gres/gpu:TYPE for each type in slurm.conf; past jobs stay without"
+)
+UNDECIDED = frozenset(
+    {
+        "MIG instances of a board that is not known",
+        "board not decided by its name",
+        "GPU type that is not known",
+        UNKNOWN_SHARES,
+        UNTRACKED,
+    }
+)
+"""Findings that a node list may put an end to, told anew of all jobs whenever there is one."""
+GCD, GCDS_OF_BOARD = "-GCD", 2
+"""How models are called of which a board has two dies, each a GPU to Slurm, ROCm and Kubernetes."""
+DIES = "GPU-hours, power and prices are of one die; two are a board"
 NOT_TOLD_APART = "which of its GPUs are of which board is not said: list each board as a node"
 TOLD = (
     "of the GPU models that the word may mean only one has all the MIG profiles named with it; --gpu-model says "
@@ -58,9 +95,24 @@ def device_words(counts: Mapping[str, float]) -> str | None:
 
 
 def resolve_jobs(
-    jobs: pl.DataFrame, inventory: pl.DataFrame | None, stated: Mapping[str, str] | None = None
+    jobs: pl.DataFrame,
+    inventory: pl.DataFrame | None,
+    stated: Mapping[str, str] | None = None,
+    *,
+    any_device: bool = False,
 ) -> tuple[pl.DataFrame, pl.DataFrame | None, list[Finding]]:
     """Decide what the devices of jobs and nodes are, and count jobs in GPUs.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Jobs as :class:`Counting` takes them.
+    inventory : polars.DataFrame, optional
+        Nodes, table ``schemas.Inventory``.
+    stated : mapping of str to str, optional
+        Word of the source → GPU model, as the user stated it.
+    any_device : bool
+        GPUs without a word may be whole ones or MIG instances, as Slurm counts them.
 
     Examples
     --------
@@ -71,7 +123,7 @@ def resolve_jobs(
     >>> [finding.check for finding in findings]
     ['MIG instances counted as shares of GPUs', 'board told by the MIG profiles named with it']
     """
-    counting = Counting.of(LongTable(kept=[jobs]), inventory, stated)
+    counting = Counting.of(LongTable(kept=[jobs]), inventory, stated, any_device=any_device)
     return counting.count(jobs), counting.inventory, counting.findings
 
 
@@ -82,15 +134,22 @@ class Counting:
     - ``inventory``: Nodes with their boards.
     - ``findings``: What was decided how.
     - ``facts``: What each key comes to.
+    - ``any_device``: GPUs without a word may be whole ones or MIG instances.
     """
 
     inventory: pl.DataFrame | None
     findings: list[Finding]
     facts: pl.DataFrame
+    any_device: bool = False
 
     @classmethod
     def of(
-        cls, jobs: LongTable, inventory: pl.DataFrame | None, stated: Mapping[str, str] | None = None
+        cls,
+        jobs: LongTable,
+        inventory: pl.DataFrame | None,
+        stated: Mapping[str, str] | None = None,
+        *,
+        any_device: bool = False,
     ) -> Counting:
         """Decide it for jobs that stand in pieces."""
         said: dict[str, None] = {}
@@ -99,14 +158,15 @@ class Counting:
         words = [*said, *_words_of_nodes(inventory)]
         boards = Boards(stated_boards(stated), told_by_profiles(map(parse_device, words)))
         nodes, findings = (None, []) if inventory is None else _nodes(inventory, boards)
-        keys = pl.concat(_keys(_placed(part, nodes)) for part in jobs.tables(LOOKED_AT))
+        keys = pl.concat(_keys(_placed(part, nodes, any_device)) for part in jobs.tables(LOOKED_AT))
         summed = keys.group_by(*KEY).agg(pl.col("rows", "asking").sum())
         facts, found = _facts(summed, replace(boards, installed=_installed(nodes)))
-        return cls(nodes, [*found, *findings, *_unused(boards, words)], facts)
+        found += _untracked(jobs, nodes)
+        return cls(nodes, [*found, *findings, *_unused(boards, words)], facts, any_device)
 
     def count(self, jobs: pl.DataFrame) -> pl.DataFrame:
         """Jobs, or a piece of them, in GPUs."""
-        return _counted(_placed(jobs, self.inventory), self.facts)
+        return _counted(_placed(jobs, self.inventory, self.any_device), self.facts)
 
 
 def resolve_nodes(
@@ -146,9 +206,14 @@ def _with_words(jobs: pl.DataFrame) -> pl.DataFrame:
     word = pl.concat_str(
         [pl.when(one_board).then("gpu_model"), "profile_requested"], separator="_", ignore_nulls=True
     )
-    sliced = pl.col("profile_requested").is_not_null() & (pl.col("profile_requested") != WHOLE_GPU)
-    plain = pl.when(sliced & pl.col("instances").is_null() & (pl.col("gpus") > 0)).then(
-        pl.concat_str([word, pl.lit("="), pl.col("gpus").cast(pl.String)])
+    profile = pl.col("profile_requested")
+    sliced = profile.is_not_null() & (profile != WHOLE_GPU)
+    plain = (
+        pl.when(sliced & pl.col("instances").is_null() & (pl.col("gpus") > 0))
+        .then(pl.concat_str([word, pl.lit("="), pl.col("gpus").cast(pl.String)]))
+        # Shares that were read before the nodes were known.
+        .when(profile.is_in(SHARES) & pl.col("gpus").is_null())
+        .then(pl.concat_str([profile, pl.lit("="), pl.col("instances").cast(pl.String)]))
     )
     return rows.with_columns(pl.coalesce(pl.col(DEVICES).cast(pl.String), plain).alias(DEVICES))
 
@@ -204,7 +269,11 @@ def _nodes(inventory: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[
             if device.board is None:
                 (undecided if device.maybe else strange).update([word])
     mixed = Counter(nodes.filter(pl.col("gpu_model").str.contains("|", literal=True))["gpu_model"].to_list())
+    half = nodes.filter(pl.col("gpu_model").str.ends_with(GCD))
+    dies = int(half["gpus"].sum())
+    pairs = f"{dies} GCDs = {dies / GCDS_OF_BOARD:g} {half['gpu_model'][0].removesuffix(GCD)}" if dies else ""
     findings = [
+        *([Finding("GPUs that are one die of a board", "info", half.height, DIES, pairs)] if dies else []),
         *_finding("board of nodes not decided by its name", "info", undecided, NOT_DECIDED),
         *_finding("GPU type of nodes that is not known", "warning", strange, NOT_KNOWN),
         *_finding("several boards on one node", "warning", mixed, NOT_TOLD_APART),
@@ -227,44 +296,93 @@ def _installed(nodes: pl.DataFrame | None) -> tuple[str, ...]:
 
 
 def _places(jobs: pl.DataFrame, nodes: pl.DataFrame | None) -> pl.DataFrame:
-    """By row: the boards on the nodes of the job, and the one kind of instance that they are all cut into."""
-    found: dict[str, tuple[str | None, str | None]] = {}
+    """By row: the boards on the nodes of the job, their one kind of instance, and the parts that GPUs are shared in."""
+    found: dict[str, tuple[str | None, str | None, str | None]] = {}
     if nodes is not None:
-        facts = {row[0]: row[1:] for row in nodes.select("node", "gpu_model", "layouts").iter_rows()}
+        columns = ("node", "gpu_model", "layouts", "shares")
+        there = nodes.with_columns(
+            pl.lit(None, pl.String).alias(name) for name in columns if name not in nodes.columns
+        )
+        facts = {row[0]: row[1:] for row in there.select(columns).iter_rows()}
         for text in jobs["node_list"].drop_nulls().unique():
             found[text] = _place(text, facts)
-    near, only = ({text: place[part] for text, place in found.items()} for part in (0, 1))
+    names = ("device_near", "device_only", "device_parts")
     return jobs.select(
-        device_near=pl.col("node_list").replace_strict(near, default=None, return_dtype=pl.String),
-        device_only=pl.col("node_list").replace_strict(only, default=None, return_dtype=pl.String),
+        pl.col("node_list")
+        .replace_strict(
+            {text: place[part] for text, place in found.items()}, default=None, return_dtype=pl.String
+        )
+        .alias(name)
+        for part, name in enumerate(names)
     )
 
 
 def _place(
-    node_list: str, facts: Mapping[str, tuple[str | None, str | None]]
-) -> tuple[str | None, str | None]:
+    node_list: str, facts: Mapping[str, tuple[str | None, str | None, str | None]]
+) -> tuple[str | None, str | None, str | None]:
     here = {facts[name] for name in known_nodes(node_list) or () if name in facts}
-    near = "|".join(sorted({model for model, _ in here if model})) or None
-    kinds = {(model, _only_profile(layouts)) for model, layouts in here}
+    near = "|".join(sorted({model for model, _, _ in here if model})) or None
+    kinds = {(model, _only_profile(layouts)) for model, layouts, _ in here}
     model, profile = kinds.pop() if len(kinds) == 1 else (None, None)
-    return near, f"{model}_{profile}" if model and profile else None
+    shares = {text for _, _, text in here}
+    only = AMBIGUOUS if profile == AMBIGUOUS else f"{model}_{profile}" if model and profile else None
+    return near, only, shares.pop() if len(shares) == 1 else None
 
 
 def _only_profile(layouts: str | None) -> str | None:
-    """The profile of all GPUs of a node, where they have but one; None if a GPU is not cut."""
+    """The profile of all GPUs of a node, where they have but one; None if all are whole, ``"?"`` of several."""
     profiles = _profiles(layouts)
     whole = any(text.strip() == WHOLE_GPU for text in (layouts or "").split(";"))
-    return profiles[0] if len(profiles) == 1 and not whole else None
+    if len(profiles) + whole > 1:
+        return AMBIGUOUS
+    return profiles[0] if profiles else None
 
 
-def _placed(jobs: pl.DataFrame, nodes: pl.DataFrame | None) -> pl.DataFrame:
+def _untracked(jobs: LongTable, nodes: pl.DataFrame | None) -> list[Finding]:
+    """Nodes whose GPUs are shared, while no job there has a share of a GPU."""
+    if nodes is None or "shares" not in nodes.columns or nodes["shares"].null_count() == nodes.height:
+        return []
+    shared = dict(nodes.filter(pl.col("shares").is_not_null()).select("node", "shares").iter_rows())
+    rows, tracked = 0, False
+    for part in jobs.tables(LOOKED_AT):
+        part = _with_words(part)
+        texts = part["node_list"].drop_nulls().unique()
+        there = part.filter(
+            pl.col("node_list").is_in(
+                [text for text in texts if shared.keys() & {*(known_nodes(text) or ())}]
+            )
+        )
+        share = pl.col("gpus").is_null() | (pl.col("gpus") % 1 > 0) & pl.col("instances").is_null()
+        tracked |= bool(there.select(share.any()).item())
+        rows += there.filter(pl.col("gpus") == 0).height
+    if tracked or not rows:
+        return []
+    names = dict.fromkeys(text.partition(":")[0] for each in shared.values() for text in each.split(","))
+    effect = TRACK_SHARES.format(",gres/".join(names))
+    return [Finding(UNTRACKED, "warning", rows, effect, examples(sorted(shared)))]
+
+
+def _placed(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: bool) -> pl.DataFrame:
     """Jobs with the words for their devices, and what their nodes say of these."""
     jobs, held, known = _with_words(jobs), pl.col("gpus") > 0, pl.col("instances").is_not_null()
     nameless = held & ~known & pl.col("gpu_model").is_null()
+    if not any_device:
+        nameless &= pl.col("device_only") != AMBIGUOUS
     of_node = pl.when(nameless).then(
         pl.concat_str("device_only", pl.lit("="), pl.col("gpus").cast(pl.String))
     )
     rows = pl.concat([jobs, _places(jobs, nodes)], how="horizontal")
+    if nodes is not None and rows["device_parts"].null_count() < rows.height:
+        for name in SHARES:
+            parts = pl.col("device_parts").str.extract(rf"\b{name}:([\d.]+)")
+            word = pl.concat_str(pl.lit(f"{name}@"), parts, pl.lit("="))
+            ours = pl.col(DEVICES).str.starts_with(f"{name}=") & parts.is_not_null()
+            rows = rows.with_columns(
+                pl.when(ours)
+                .then(pl.col(DEVICES).str.replace(f"{name}=", word))
+                .otherwise(DEVICES)
+                .alias(DEVICES)
+            )
     if "board_named" not in rows.columns:
         rows = rows.with_columns(board_named=pl.when(held).then(_names_board(rows)))
     return rows.with_columns(pl.coalesce(DEVICES, of_node))
@@ -278,24 +396,33 @@ def _keys(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _counted(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     """Rows in GPUs, as their keys come to."""
-    held, known = pl.col("gpus") > 0, pl.col("instances").is_not_null()
+    held = pl.col("gpus") > 0
+    known = pl.col("instances").is_not_null() & (
+        pl.col("gpus").is_not_null() | ~pl.col("profile_requested").is_in(SHARES).fill_null(value=False)
+    )
     counted = pl.coalesce("gpus", "device_count")
     # Devices that a job holds beyond its words are whole GPUs; where it holds fewer than its words, they shrink.
     fewer = (counted / pl.col("device_count")).clip(upper_bound=1.0)
     beyond = (counted - pl.col("device_count")).clip(lower_bound=0.0)
     cut = (pl.col("device_cut") > 0).fill_null(value=False) & ~known
+    of_share = ~known & pl.col("gpus").is_null() & pl.col("device_compute").is_not_null()
+    either = pl.col(DEVICES).str.starts_with(f"{AMBIGUOUS}=").fill_null(value=False)
     table = rows.join(facts, on=KEY, how="left", nulls_equal=True, maintain_order="left").with_columns(
-        gpus=pl.when(cut).then(pl.col("device_compute") * fewer + beyond).otherwise("gpus"),
-        gpus_by_memory=pl.when(cut)
+        gpus=pl.when(cut | of_share)
+        .then(pl.col("device_compute") * fewer + beyond)
+        .when(~either)
+        .then("gpus"),
+        gpus_by_memory=pl.when(cut | of_share)
         .then(pl.col("device_memory") * fewer + beyond)
-        .otherwise("gpus_by_memory"),
-        instances=pl.when(cut).then("device_cut").otherwise("instances"),
+        .when(~either)
+        .then("gpus_by_memory"),
+        instances=pl.when(cut).then("device_cut").when(~of_share).then("instances"),
         gpu_model=pl.coalesce(
             pl.when(held | pl.col(DEVICES).is_not_null()).then("device_board"), "gpu_model"
         ),
-        profile_requested=pl.when(cut).then("device_profile").otherwise("profile_requested"),
+        profile_requested=pl.when(cut).then("device_profile").when(~of_share).then("profile_requested"),
     )
-    return table.drop("device_near", "device_only", DEVICES, *FACTS)
+    return table.drop("device_near", "device_only", "device_parts", DEVICES, *FACTS)
 
 
 def _names_board(rows: pl.DataFrame) -> pl.Expr:
@@ -308,18 +435,23 @@ def _names_board(rows: pl.DataFrame) -> pl.Expr:
 
 def _facts(keys: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[Finding]]:
     """What each key comes to, and how many rows were decided in which way."""
-    lines, cut_rows = [], 0
+    lines, cut_rows, of_several = [], 0, Counter[str]()
+    of_unknown_shares = Counter[str]()
     unknown, undecided, strange, told = (Counter[str]() for _ in range(4))
     without = replace(boards, told={})
     for text, model, near_text, rows, asking in keys.sort(*KEY).iter_rows():
         near = tuple(near_text.split("|")) if near_text else ()
         items = [(word, count, boards.device(word, near)) for word, count in _items(text)]
         lines.append((text, model, near_text, *_line(items, model, boards, near)))
-        cut_rows += rows if any(device.profile for _, _, device in items) else 0
+        cut_rows += rows if any(device.profile and device.share for _, _, device in items) else 0
         named = [word for word, _, _ in items] or (model or "").split("|")
         for word in dict.fromkeys(filter(None, named)):
             device = boards.device(word, near)
-            if device.share is None:
+            if word == AMBIGUOUS:
+                of_several[near_text or ""] += rows
+            elif SHARED.fullmatch(word):
+                of_unknown_shares[word] += rows if device.share is None else 0
+            elif device.share is None:
                 unknown[word] += rows
             elif device.board is None and word.casefold() != WHOLE_GPU:
                 (undecided if device.maybe else strange)[word] += rows if items else asking
@@ -329,6 +461,8 @@ def _facts(keys: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[Findi
     findings = [
         *_finding("MIG instances counted as shares of GPUs", "info", Counter({"": cut_rows}), SHARED_OUT),
         *_finding("MIG instances of a board that is not known", "warning", unknown, NOT_COUNTED),
+        *_finding(UNKNOWN_SHARES, "warning", of_unknown_shares, LIST_NODES),
+        *_finding(UNTYPED, "warning", of_several, TRACK_TYPES),
         *_finding("board not decided by its name", "info", undecided, NOT_DECIDED),
         *_finding("GPU type that is not known", "warning", strange, NOT_KNOWN),
         *_finding("board told by the MIG profiles named with it", "info", told, TOLD),
@@ -348,7 +482,10 @@ def _line(
     memory = [
         count * share.memory for count, share in shares if share is not None and share.memory is not None
     ]
-    names = dict.fromkeys(device.board or parse_device(word).board for word, _, device in items)
+    names = dict.fromkeys(
+        device.board or (None if word == AMBIGUOUS or SHARED.fullmatch(word) else parse_device(word).board)
+        for word, _, device in items
+    )
     profiles = {device.profile for _, _, device in items}
     return (
         sum(count for _, count, _ in items),

@@ -81,6 +81,7 @@ def read_job_table(
         checks=(AMBIGUOUS_TIME, NO_TEAM),
         inventory=inventory,
         boards=boards,
+        any_device=True,
         more_files=[] if node_file is None else [node_file],
     )
 

@@ -48,6 +48,7 @@ INSTANT_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:?\d\d)?|\
 SLURM_JSON = re.compile(r'"(?:slurm_)?jobs"\s*:\s*\[')
 OTHER_JSON = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
 TYPED_GPU = re.compile(r"gres/gpu:(.+)")
+SHARE_OF_GPU = re.compile(r"gres/(shard|mps)(?::(.+))?")
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,15 @@ class Tres:
     """GPUs and nodes of one TRES text.
 
     - ``gpus``: Number of devices, GPUs and MIG instances alike: the untyped count where there is one, else the sum of
-      the typed ones: never both.
+      the typed ones: never both. None where the devices are shares of GPUs (``gres/shard``, ``gres/mps``), whose size
+      the node states.
     - ``types``: Number of different GPU types.
     - ``typed``: Sum of the typed counts.
     - ``devices``: Types and their counts, as :data:`gpuplanner.inbox.core.shares.DEVICES` has them.
     - ``nodes``: Number of nodes.
     """
 
-    gpus: float
+    gpus: float | None
     types: int
     typed: float
     devices: str | None
@@ -78,10 +80,13 @@ def parse_tres(text: str) -> Tres:
     4.0
     >>> parse_tres("gres/gpu:a100=2,gres/gpu:nvidia_a100_3g.20gb=1").devices
     'a100=2,nvidia_a100_3g.20gb=1'
+    >>> parse_tres("cpu=4,gres/shard=2,gres/shard:a100=2").devices
+    'shard=2'
     """
     untyped: int | None = None
     nodes: int | None = None
     typed: dict[str, int] = {}
+    shares: dict[str, int] = {}
     for item in text.split(","):
         name, equals, value = item.strip().partition("=")
         if not (name and equals and value):
@@ -92,12 +97,16 @@ def parse_tres(text: str) -> Tres:
             nodes = _count(value)
         elif match := TYPED_GPU.fullmatch(name):
             typed[match[1]] = typed.get(match[1], 0) + _count(value)
+        elif match := SHARE_OF_GPU.fullmatch(name):
+            # Like GPUs, shares may be counted both with and without a type.
+            shares[match[1]] = max(shares.get(match[1], 0), _count(value))
     total = sum(typed.values())
+    shared = device_words(dict(sorted(shares.items())))
     return Tres(
-        gpus=float(total if untyped is None else untyped),
+        gpus=None if shared else float(total if untyped is None else untyped),
         types=len(typed),
         typed=float(total),
-        devices=device_words(dict(sorted(typed.items()))),
+        devices=shared or device_words(dict(sorted(typed.items()))),
         nodes=nodes,
     )
 

@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from gpuplanner.errors import GeometryError
+from gpuplanner.errors import GeometryError, TraceFormatError, message
 from gpuplanner.hardware import OFF, parse_device, parse_layout
 from gpuplanner.inbox.core.boards import Boards, layouts_on, stated_boards, told_by_profiles
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
+from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.lines.reading import faultless, read_rows
 from gpuplanner.inbox.core.lines.rows import Record, Records, Rows, refuse, with_offset
 from gpuplanner.inbox.core.lines.text_blocks import read_text_file
 from gpuplanner.inbox.core.lines.text_file import TextFile, head
+from gpuplanner.inbox.core.node_names import known_nodes
 from gpuplanner.inbox.core.shares import resolve_nodes
 from gpuplanner.inbox.core.source import looks
 from gpuplanner.inbox.core.table_rows import assemble_nodes
+from gpuplanner.inbox.core.times import INSTANT, known_zone
 from gpuplanner.inbox.slurm.fields import NO_VALUE
-from gpuplanner.schemas import WHOLE_GPU, Inventory, conform
+from gpuplanner.schemas import TABLES, WHOLE_GPU, Inventory, check, conform
 from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
 SINFO_HEADER = {"NODELIST", "GRES"}
+OF_SCONTROL = re.compile(r"(?i)\s*(?:NodeName|SlurmctldHost|ClusterName)=")
+"""How lines of scontrol, and of slurm.conf, begin that has nodes in it."""
+OF_CONF = re.compile(r"[A-Z]\w*=")
+OF_JSON = re.compile(r'"(?:nodes|sinfo)"\s*:\s*\[')
 PARENTHESES = re.compile(r"\([^()]*\)")
+SHARE = re.compile(r"(?P<name>shard|mps)(?::(?P<type>[^:]*[^:\d][^:]*))?:(?P<count>\d{1,9})")
+SHARES = re.compile(r"(?:shard|mps):\d+(?:\.\d+)?(?:,(?:shard|mps):\d+(?:\.\d+)?)*")
+DATED = re.compile(r"\[[^\[\]]*@(?P<time>[^\[\]\s]+)\]\s*$")
+"""Who gave the reason of a node that is closed, and when: ``[root@2026-03-22T11:03:34]``."""
 GPU = re.compile(r"gpu(?::(?P<type>(?!no_consume)[^:]*[^:\d][^:]*))?(?::no_consume)?(?::(?P<count>\d{1,6}))?")
 
-STATE = {"state": Field("state", nullable=True, optional=True)}
+STATE = {name: Field(name, nullable=True, optional=True) for name in ("state", "since")}
 Found = tuple[int, str, dict[str, str]]
 """Number of the line, the line, and what it or its record says, by names in capital letters."""
 
@@ -42,9 +57,14 @@ def is_slurm_nodes(lines: Sequence[str]) -> bool:
     >>> is_slurm_nodes(["NodeName=n1 Arch=x86_64"]), is_slurm_nodes(["node,gpus,gpu_model"])
     (True, False)
     """
-    return bool(lines) and (
-        lines[0].lstrip().startswith("NodeName=") or set(lines[0].split()) >= SINFO_HEADER
-    )
+    if not lines:
+        return False
+    if is_json(lines):
+        text = "\n".join(lines)
+        return OF_JSON.search(text) is not None and '"apiVersion"' not in text
+    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    ours = OF_SCONTROL.match(first) or (OF_CONF.match(first) and any(map(OF_SCONTROL.match, lines)))
+    return bool(ours) or set(re.split(r"[|\s]+", lines[0].upper())) >= SINFO_HEADER
 
 
 def read_slurm_nodes(
@@ -67,43 +87,107 @@ def read_slurm_nodes(
     file = read_text_file(path)
     lines = list(file.lines.iter_rows())
     first = next((text for _, text in lines if text.strip()), "")
-    found = scontrol_records(lines) if first.lstrip().startswith("NodeName=") else _sinfo(lines)
+    if is_json([first]):
+        found = list(_json_records(path, "\n".join(text for _, text in lines)))
+    elif set(re.split(r"[|\s]+", first.upper())) >= SINFO_HEADER:
+        found = _sinfo(lines)
+    else:
+        found = _with_defaults(scontrol_records(lines))
     matches = (GPU.fullmatch(item) for *_, told in found for item in _gres(told.get("GRES", "")))
     types = {match["type"] for match in matches if match}
     boards = Boards(stated_boards(stated), told_by_profiles(parse_device(word) for word in types if word))
     records, seen = Records(columns | STATE), set()
     for number, line, told in found:
-        node, gres = told.get("NODENAME") or told.get("NODELIST", ""), told.get("GRES", "")
-        if (node, gres) in seen:
+        named, gres = told.get("NODENAME") or told.get("NODELIST", ""), told.get("GRES", "")
+        if "FUTURE" in told.get("STATE", "").upper():
             continue
-        seen.add((node, gres))
-        try:
-            records.add(0, number, line, {**_record(node, gres, boards), "state": told.get("STATE") or None})
-        except ValueError as error:
-            records.reject(0, number, line, str(error))
+        closed = {"state": told.get("STATE") or None, "since": _since(told)}
+        for node in known_nodes(named) or ("",):
+            if (node, gres) in seen:
+                continue
+            seen.add((node, gres))
+            try:
+                records.add(0, number, line, {**_record(node, gres, boards), **closed})
+            except ValueError as error:
+                records.reject(0, number, line, str(error))
     return records.rows([file])
 
 
 def scontrol_records(lines: Sequence[tuple[int, str]], first: str = "NodeName=") -> list[Found]:
-    """Each record begins with the line of its name."""
+    """Each record begins with the line of its name; the lines that are indented below belong to it."""
     found: list[Found] = []
+    ours = False
     for number, line in lines:
-        if line.lstrip().startswith(first):
+        begins = line.lstrip().casefold().startswith(first.casefold())
+        ours = begins or (ours and line[:1] in ("", " ", "\t"))
+        if begins:
             found.append((number, line, {}))
-        for word in line.split() if found else ():
+        for word in line.split() if ours else ():
             name, _, value = word.partition("=")
             found[-1][2].setdefault(name.upper(), value)
+        if ours and "Reason=" in line:
+            found[-1][2]["REASON"] = line.partition("Reason=")[2]
     return found
 
 
+def _with_defaults(found: Sequence[Found]) -> list[Found]:
+    """Nodes of slurm.conf with what its lines ``NodeName=DEFAULT`` before them say."""
+    defaults: dict[str, str] = {}
+    nodes = []
+    for number, line, told in found:
+        if told.get("NODENAME", "").upper() == "DEFAULT":
+            defaults |= told
+        else:
+            nodes.append((number, line, {**defaults, **told}))
+    return nodes
+
+
 def _sinfo(lines: Sequence[tuple[int, str]]) -> list[Found]:
-    """A line for each node; one that has not a word for each column tells nothing."""
-    (_, _, header), *table = [(number, line, line.split()) for number, line in lines if line.strip()]
+    """A line for each node, or for some that are alike; one that has not a word for each column tells nothing."""
+    separator = "|" if "|" in lines[0][1] else None
+    (_, _, header), *table = [
+        (number, line, [word.strip() for word in line.split(separator)])
+        for number, line in lines
+        if line.strip()
+    ]
+    names = [name.upper() for name in header]
     return [
-        (number, line, dict(zip(header, words, strict=True)) if len(words) == len(header) else {})
+        (number, line, dict(zip(names, words, strict=True)) if len(words) == len(names) else {})
         for number, line, words in table
         if words != header
     ]
+
+
+def _json_records(path: str | Path, text: str) -> Iterator[Found]:
+    """Nodes of ``scontrol show node --json``, or of ``sinfo --json``.
+
+    References
+    ----------
+    SchedMD/slurm: src/plugins/data_parser/v0.0.40/parsers.c, NODE and SINFO_DATA.
+    """
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        todo = "Write it again: scontrol show node --json > nodes.json."
+        raise TraceFormatError(message(str(path), "one JSON document", str(error), todo)) from None
+    for number, item in enumerate(found.get("nodes") or found.get("sinfo") or (), 1):
+        group = item.get("node", item)
+        gres, names = item.get("gres"), item.get("nodes")
+        state, since = group.get("state") or (), item.get("reason_changed_at")
+        told = {
+            "NODENAME": ",".join(names["nodes"]) if isinstance(names, dict) else item.get("name", ""),
+            "GRES": gres["total"] if isinstance(gres, dict) else gres or "",
+            "STATE": state if isinstance(state, str) else "+".join(state),
+            "TIMESTAMP": str((since.get("number") if isinstance(since, dict) else since) or ""),
+        }
+        yield number, json.dumps(item)[:200], told
+
+
+def _since(told: Mapping[str, str]) -> str | None:
+    """When a node was closed, by its reason."""
+    match = DATED.search(told.get("REASON", ""))
+    text = match["time"] if match else told.get("TIMESTAMP", "")
+    return None if text in (*NO_VALUE, "0") else text
 
 
 def _gres(text: str) -> list[str]:
@@ -113,12 +197,13 @@ def _gres(text: str) -> list[str]:
 def _record(node: str, gres: str, boards: Boards) -> Record:
     if not node:
         refuse("not a name and a Gres for each column of the header")
-    if "[" in node:
-        refuse("several nodes on one line: use sinfo -N")
     whole, models = 0, []
     cut: dict[str, dict[str, int]] = {}
+    parts: dict[str, int] = {}
     for item in _gres(gres):
-        match = GPU.fullmatch(item)
+        match, share = GPU.fullmatch(item), SHARE.fullmatch(item)
+        if share is not None:
+            parts[share["name"]] = parts.get(share["name"], 0) + int(share["count"])
         if match is None:
             if item == "gpu" or item.startswith("gpu:"):
                 refuse(f"Gres: {item!r} is no number of GPUs")
@@ -137,6 +222,12 @@ def _record(node: str, gres: str, boards: Boards) -> Record:
         "gpu_model": "|".join(dict.fromkeys(models)) or None,
         "mig_enabled": "true" if layouts else None,
         "layouts": ";".join([WHOLE_GPU] * whole + layouts) if layouts else None,
+        "shares": ",".join(
+            f"{name}:{count / (whole + len(layouts)):.6g}"
+            for name, count in parts.items()
+            if count and whole + len(layouts)
+        )
+        or None,
     }
 
 
@@ -157,7 +248,7 @@ def _columns(node: str, gpus: str, model: str) -> dict[str, Field]:
     return {node: Field("node"), gpus: number, model: Field("gpu_model", nullable=True)}
 
 
-ABSENT = ("installed", "retired", "mig_enabled", "layouts")
+ABSENT = ("installed", "retired", "mig_enabled", "layouts", "shares")
 """Columns that are looked at, and that some forms of lists do not have."""
 
 COLUMN_MAP = _columns("node", "gpus", "gpu_model") | {
@@ -184,11 +275,18 @@ CPU_ONLY = Check("node without GPUs", "info", "it adds nothing to capacity", pl.
 
 # In words of its own: POWERED_DOWN is a node that comes back when it is needed.
 CLOSED_STATE = r"(?i)\b(?:DOWN|DRAIN|DRAINED|DRAINING|DRNG|FAIL|FAILING|FUTURE|MAINT|NOT_RESPONDING)\b"
+IS_CLOSED = (pl.col("gpus") > 0) & pl.col("state").str.contains(CLOSED_STATE)
 CLOSED = Check(
     "node that takes no new jobs",
     "info",
-    "its GPUs count as installed",
-    (pl.col("gpus") > 0) & pl.col("state").str.contains(CLOSED_STATE),
+    "its GPUs count as installed, and as out of service since the date of its reason",
+    IS_CLOSED,
+)
+UNDATED = Check(
+    "node that takes no new jobs since a time that is not known",
+    "warning",
+    "its GPUs count as installed and free: its reason has no date, or a local one, for which say --tz",
+    IS_CLOSED & pl.col("closed_from").is_null(),
 )
 
 
@@ -198,7 +296,7 @@ def read_inventory(
     r"""Read a node list: table ``schemas.Inventory`` sorted by node, and the file, for the provenance.
 
     The list is CSV with `node`, `gpus`, `gpu_model` and what else :data:`COLUMN_MAP` has, or with the columns of OpenB
-    or of the spot cluster; or the text of ``scontrol show node`` or ``sinfo -N -o "%N %G"``. An inventory is a
+    or of the spot cluster; or ``scontrol show node`` and ``sinfo``, as text or JSON, or slurm.conf. An inventory is a
     denominator, so a fault in it is an error, never a reject. `boards`: word of the list → board, where the number of
     GPUs depends on it.
 
@@ -248,6 +346,9 @@ def _with_layouts(rows: Rows) -> Rows:
             "layouts: not such as '3g.20gb:2;1g.5gb:7;gpu'": layouts.is_not_null() & number.is_null(),
             "layouts: of more GPUs than the node has": number > pl.col("gpus"),
             "layouts: of cut GPUs, and mig_enabled is false": has_cut & ~mode,
+            "shares: not such as 'shard:4' or 'mps:100'": ~pl.col("shares").str.contains(
+                f"^(?:{SHARES.pattern})$"
+            ),
         }
     )
     mig = pl.coalesce(mode, pl.when(has_cut).then(pl.lit(value=True)))
@@ -296,9 +397,42 @@ def looks_like_nodes(lines: Sequence[str]) -> bool:
     return columns_of_nodes(lines) is not None or is_slurm_nodes(lines)
 
 
+def with_closing(rows: Rows, tz: str | None) -> Rows:
+    """Nodes with the instant at which they were closed, where the list says it: ``closed_from``."""
+    if "since" not in rows.good.columns:
+        return rows.with_columns(state=pl.lit(None, pl.String), closed_from=pl.lit(None, INSTANT))
+    zone = None if tz is None else ZoneInfo(known_zone(tz))
+    instants = {text: _instant(text, zone) for text in rows.good["since"].drop_nulls().unique()}
+    since = pl.col("since").replace_strict(instants, default=None, return_dtype=INSTANT)
+    return rows.with_columns(closed_from=pl.when(IS_CLOSED).then(since))
+
+
+def _instant(text: str, zone: ZoneInfo | None) -> datetime | None:
+    if text.isdigit():
+        return datetime.fromtimestamp(int(text), UTC)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    stated = found if found.tzinfo is not None or zone is None else found.replace(tzinfo=zone)
+    return None if stated.tzinfo is None else stated.astimezone(UTC)
+
+
+def closed_nodes(nodes: pl.DataFrame) -> pl.DataFrame | None:
+    """Table ``schemas.OutOfService`` of nodes that are closed since a known instant; None where there is none."""
+    closed = nodes.filter(pl.col("closed_from").is_not_null()).sort("closed_from", "node")
+    found = closed.select(
+        "node", start_time="closed_from", end_time=pl.lit(None, INSTANT), gpus=pl.lit(None, pl.Float64),
+        bucket=pl.lit("down"),
+    )  # fmt: skip
+    return check(found, TABLES["out_of_service"], where="node list") if found.height else None
+
+
 @looks(looks_like_nodes)
-def read_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Dataset:
-    r"""Read node lists.
+def read_nodes(
+    paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None, tz: str | None = None
+) -> Dataset:
+    r"""Read node lists; nodes that are closed are out of service since the date of their reason.
 
     Examples
     --------
@@ -309,7 +443,7 @@ def read_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None 
     ...     read_nodes([path]).summary()["gpus"]
     4
     """
-    rows = inventory_rows(paths, boards)
+    rows = with_closing(inventory_rows(paths, boards), tz)
     nodes, findings = resolve_nodes(rows.good, boards)
-    checks = [CPU_ONLY, *([CLOSED] if "state" in nodes.columns else [])]
-    return assemble_nodes(rows, nodes, findings, checks=checks)
+    found = assemble_nodes(rows, nodes, findings, checks=[CPU_ONLY, CLOSED, UNDATED])
+    return found.with_tables(out_of_service=closed_nodes(nodes))

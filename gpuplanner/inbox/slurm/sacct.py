@@ -33,6 +33,7 @@ from gpuplanner.inbox.slurm.accounting_rows import (
 )
 from gpuplanner.inbox.slurm.fields import duration_s, known_fields, looks_like_slurm
 from gpuplanner.inbox.slurm.inventory import read_inventory
+from gpuplanner.inbox.slurm.measured_use import of_cluster, several_clusters, step_use, with_use
 from gpuplanner.inbox.slurm.sacct_json import LIVE, REPAIRED, read_slurm_json
 
 COLUMN_MAP = {
@@ -55,12 +56,15 @@ COLUMN_MAP = {
     "Elapsed": Field("elapsed", nullable=True, optional=True),
     "TimelimitRaw": Field("limit_min", nullable=True, optional=True),
     "Timelimit": Field("limit", nullable=True, optional=True),
+    "Cluster": Field("cluster", nullable=True, optional=True),
+    "TRESUsageInTot": Field("tres_used", nullable=True, optional=True),
+    "AdminComment": Field("admin_comment", nullable=True, optional=True),
     REPAIRED: Field("repaired", nullable=True, optional=True),
     LIVE: Field("live", nullable=True, optional=True),
 }
 """Fields of sacct that are read; the others are not. Account is the tenant, QOS the tier."""
 
-TEXTS = ("slurm_state", "submit", "eligible", "start", "end", "elapsed")
+TEXTS = ("slurm_state", "submit", "eligible", "start", "end", "elapsed", "tres_used")
 """Fields that are not looked at again once they are read."""
 
 NEEDED = (
@@ -122,6 +126,12 @@ CHECKS = (
         pl.col("job_id").str.contains("[", literal=True),
     ),
     Check(
+        "use of GPUs measured by Slurm or jobstats",
+        "info",
+        "none: it counts as measured where there is no telemetry",
+        pl.col("sm_activity").is_not_null(),
+    ),
+    Check(
         "no account",
         "warning",
         "put on tenant 'unknown'",
@@ -171,11 +181,15 @@ def read_slurm(
     """
     zone = None if tz is None else known_zone(tz)
     given = set[str]()
+    clusters = set[str]()
+    used: list[pl.DataFrame] = []
     times = {name: COLUMN_MAP[name].name for name in ("Submit", "Start", "End")}
 
     def read(rows: Rows) -> Rows:
         given.update(name for name, column in times.items() if not rows.good[column].is_null().all())
         rows = rows.with_columns(job_id=pl.coalesce("job_id", "job_id_raw"))
+        clusters.update(rows.good["cluster"].drop_nulls().unique())
+        used.extend(step_use(rows.good))
         rows = rows.reject({STEP: pl.col("job_id").str.contains(".", literal=True)})
         rows = rows.reject({"JobID: missing": pl.col("job_id").is_null()})
         elapsed = pl.coalesce("elapsed_s", duration_s(pl.col("elapsed")))
@@ -192,7 +206,10 @@ def read_slurm(
 
     rows = _read(paths, columns, read, into)
     derived = derived_times(times.keys() - given)
+    if len(clusters) > 1:
+        rows = rows.then(lambda part: part.with_columns(job_id=of_cluster("job_id")))
     rows = with_attempts(rows.then(derived.fill, with_resources)).then(with_names)
+    rows = rows.then(lambda part: with_use(part, used, several=len(clusters) > 1))
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
     trace = assemble(
         rows,
@@ -202,9 +219,11 @@ def read_slurm(
             pl.col("start_time") + seconds(pl.col("elapsed_s"))
         ),
         checks=[*CHECKS, *derived.checks],
+        findings=[several_clusters(clusters)] if len(clusters) > 1 else [],
         harmless=[STEP],
         inventory=inventory,
         boards=boards,
+        any_device=True,
         more_files=[] if node_file is None else [node_file],
         into=into,
     )

@@ -21,7 +21,7 @@ LIVE = "shown by squeue"
 
 SACCT_TEXTS = {
     **{"Account": "account", "User": "user", "QOS": "qos", "JobName": "name"},
-    **{"Partition": "partition", "NodeList": "nodes"},
+    **{"Partition": "partition", "NodeList": "nodes", "Cluster": "cluster"},
 }
 SONAR_TEXTS = {
     **{"Submit": "submit_time", "Start": "start_time", "End": "end_time", "ReqTRES": "requested_resources"},
@@ -29,7 +29,7 @@ SONAR_TEXTS = {
 }
 SQUEUE_TEXTS = {
     **{"Account": "account", "User": "user_name", "QOS": "qos", "JobName": "name", "Partition": "partition"},
-    **{"NodeList": "nodes", "AllocTRES": "tres_alloc_str", "ReqTRES": "tres_req_str"},
+    **{"NodeList": "nodes", "AllocTRES": "tres_alloc_str", "ReqTRES": "tres_req_str", "Cluster": "cluster"},
 }
 SQUEUE_TIMES = {
     "Submit": "submit_time",

@@ -8,7 +8,7 @@ import polars as pl
 
 from gpuplanner.inbox import open_dataset
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.findings import QualityWarning, warnings_of
+from gpuplanner.inbox.core.findings import UNKNOWN_GPUS, QualityWarning, warnings_of
 from gpuplanner.inbox.store import told_by
 from gpuplanner.study.bundled import data_folder
 
@@ -72,7 +72,8 @@ def correction_of(data: str | Dataset) -> Correction | None:
     if share <= MAX_LEFT_OUT_SHARE:
         return None
     grave = trace.quality.filter(pl.col("severity") != "info", pl.col("effect").str.contains(LEAVES_OUT))
-    first = grave.sort("gpu_hours", "rows", descending=True, nulls_last=True).head(1)
+    named_cause = pl.col("check") != UNKNOWN_GPUS.check
+    first = grave.sort(named_cause, "gpu_hours", "rows", descending=True, nulls_last=True).head(1)
     if first.is_empty():
         return Correction(
             share, "rows that cannot be read", "look at rejects.parquet in the folder of the data"

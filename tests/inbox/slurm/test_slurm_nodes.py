@@ -60,7 +60,6 @@ def test_sinfo_lists_a_node_once_per_partition(file: File):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("NODELIST GRES\ngpu-[1-4] gpu:a100:4\n", "several nodes on one line: use sinfo -N"),
         ("NODELIST GRES\ngpu-1 gpu:a100:4\ngpu-1 gpu:a100:2\n", "the same node again"),
         ("NODELIST GRES\ngpu-1\n", "not a name and a Gres"),
         (
