@@ -22,7 +22,7 @@ from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
 from gpuplanner.study.decision.asked import Asked, asked_of
 from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.heavier import heavier_arena, scaled
-from gpuplanner.study.decision.policies import POLICY_NAMES, REST, WAYS
+from gpuplanner.study.decision.policies import FEWER, POLICY_NAMES, REST, WAYS
 from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, NEVER_RAN, NO_GPU, PEAKS, QUEUE, TODAY
 from gpuplanner.study.past.history import History, history
@@ -266,6 +266,7 @@ def asked_policies(
         name
         for name in POLICY_NAMES
         if (policies is None or name in policies)
+        and not (known.fleet.today.shared and WAYS[name].levers != (FEWER,))
         and WAYS[name].performed_by(able, can_be_cut=known.fleet.can_be_cut)
     ]
 

@@ -217,7 +217,7 @@ def _rate_of(found: Contest, course: _Proposal) -> float | None:
 def _cut_that_ends(found: Contest) -> Trial | None:
     """All of today's nodes in other layouts that end the waiting for the fleet, for the requests that are made."""
     cuts = WAYS[STATIC_MIG].performed_by(found.able, can_be_cut=found.known.fleet.can_be_cut)
-    if not cuts or REQUESTED not in found.asked.views:
+    if not cuts or REQUESTED not in found.asked.views or found.asked.nodes.shared:
         return None
     arena = found.arena
     tuning = Tuning(arena, arena.judged, np.ones(len(arena.today.day_hours), bool), None, found.able)
@@ -354,7 +354,8 @@ def _level(peaks: np.ndarray, scenario: Scenario, fleet: int) -> float | None:
 def _nodes_for(asked: Asked, level: float) -> list[int]:
     """The fewest of today's nodes with so many GPUs, the largest first."""
     order = sorted(range(len(asked.nodes.gpus)), key=lambda number: -asked.nodes.gpus[number])
-    kept: list[int] = []
+    kept = [number for number in order if asked.nodes.names[number] in asked.nodes.shared]
+    order = [number for number in order if number not in kept]
     while order and sum(asked.nodes.gpus[number] for number in kept) < level:
         kept.append(order.pop(0))
     return sorted(kept)

@@ -160,14 +160,18 @@ class Tuning:
         """As few of today's nodes as hold the target, of each way that they are cut in turn."""
         asked, nodes = self.arena.asked, self.arena.asked.nodes
         kinds: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        always = [number for number, name in enumerate(nodes.names) if name in nodes.shared]
         for number in kept_longest(asked):
+            if number in always:
+                continue
             kinds.setdefault((nodes.gpus[number], tuple(sorted(nodes.layouts[number]))), []).append(number)
         kept = {kind: len(numbers) for kind, numbers in kinds.items()}
         found: list[Trial] = []
 
         def with_so_many(kind: tuple[int, tuple[str, ...]], count: int) -> WaySetting | None:
             counts = {**kept, kind: count}
-            numbers = sorted(number for one, all_of in kinds.items() for number in all_of[: counts[one]])
+            some = [number for one, all_of in kinds.items() for number in all_of[: counts[one]]]
+            numbers = sorted([*always, *some])
             return as_they_are(asked, STATIC_WHOLE, numbers) if numbers else None
 
         for kind, numbers in sorted(kinds.items(), key=lambda item: -len(item[1]) * item[0][0]):

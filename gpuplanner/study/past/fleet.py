@@ -265,7 +265,7 @@ def _with_remarks(
 ) -> TodaysNodes:
     """Nodes with what a reader must know of them, and whether the jobs are those of one moment."""
     snapshot = snapshot_remark(jobs, begin, end)
-    found = [*there.remarks, *([snapshot] if snapshot else [])]
+    found = [*there.remarks, *today.remarks, *([snapshot] if snapshot else [])]
     if today.inferred and today.named:
         found += smaller_than_their_like(today)
     return replace(today, remarks=tuple(found), snapshot=snapshot is not None)

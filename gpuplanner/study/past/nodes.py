@@ -43,6 +43,7 @@ class TodaysNodes:
       have them.
     - ``remarks``: What a reader must know of them, in sentences.
     - ``snapshot``: The jobs are those of one moment rather than of a time.
+    - ``shared``: Nodes whose GPUs jobs share: they are kept as they are, whoever used them.
 
     Examples
     --------
@@ -58,6 +59,7 @@ class TodaysNodes:
     named: bool
     remarks: tuple[str, ...] = ()
     snapshot: bool = False
+    shared: frozenset[str] = frozenset()
 
     @property
     def total(self) -> int:
@@ -125,7 +127,13 @@ def nodes_of(inventory: pl.DataFrame, board: GpuModel, *, inferred: bool) -> Tod
     ]
     each.sort(key=lambda node: (-node[1], -node[2].count(WHOLE_GPU), node[0]))
     names, gpus, layouts = (tuple(part) for part in zip(*each, strict=True)) if each else ((), (), ())
-    return TodaysNodes(names, gpus, layouts, inferred, BESIDE not in names)
+    shared = inventory.filter(pl.col("shares").is_not_null())["node"] if "shares" in inventory.columns else ()
+    remarks = (
+        (f"{examples(sorted(shared))}: jobs share its GPUs, so no GPU of it is released.",)
+        if len(shared)
+        else ()
+    )
+    return TodaysNodes(names, gpus, layouts, inferred, BESIDE not in names, remarks, shared=frozenset(shared))
 
 
 def smaller_than_their_like(nodes: TodaysNodes) -> tuple[str, ...]:
