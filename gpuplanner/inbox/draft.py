@@ -21,12 +21,12 @@ from gpuplanner.inbox.core.kept_files import read_table, scan_table
 from gpuplanner.inbox.core.months import SAMPLES, by_month, of_span, scan_months, write_month, write_table
 from gpuplanner.inbox.core.quarantine import (
     OTHER_LAYOUT,
-    OUTGROWN,
     QUARANTINED,
     believed,
     outgrown_nodes,
     quarantine_facts,
     quarantine_findings,
+    with_proven_sizes,
     with_quarantine,
 )
 from gpuplanner.inbox.core.shares import UNDECIDED, resolve_jobs
@@ -154,6 +154,7 @@ def _judged(draft: Draft) -> Draft:
         jobs = conform(known, Jobs, where="jobs")
     marked = with_quarantine(jobs, inventory)
     found += outgrown_nodes(marked, inventory)
+    sized = with_proven_sizes(jobs, inventory)
     if marked.equals(before) and not found:
         return draft
     until = datetime.fromisoformat(layer.facts["span_end"])
@@ -167,13 +168,11 @@ def _judged(draft: Draft) -> Draft:
     kept = [
         Finding(*row)
         for row in layer.quality.iter_rows()
-        if not row[0].startswith(QUARANTINED)
-        and row[0] not in {*again, OUTGROWN}
-        and not re.search(OTHER_LAYOUT, row[0])
+        if not row[0].startswith(QUARANTINED) and row[0] not in again and not re.search(OTHER_LAYOUT, row[0])
     ]
     quality = report([*kept, *found, *quarantine_findings(marked, until)])
     layers = {**draft.layers, name: replace(layer, facts={**layer.facts, **counted}, quality=quality)}
-    return replace(draft, layers=layers, tables={**draft.tables, "jobs": marked})
+    return replace(draft, layers=layers, tables={**draft.tables, "jobs": marked, "inventory": sized})
 
 
 def _fill(folder: Path, draft: Draft) -> None:

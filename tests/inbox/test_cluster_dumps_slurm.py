@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from gpuplanner.catalog import export_command
+from gpuplanner.catalog import board_spec, export_command
+from gpuplanner.cost.energy import power_model
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.hardware import parse_device
-from gpuplanner.inbox import Dataset
+from gpuplanner.inbox import Dataset, open_dataset
 from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.schedulers.job_table import JOB_TABLE
+from gpuplanner.inbox.together import add_together, parts_of
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.beginning import beginning
+from gpuplanner.study.decision.decide import decide
 
 CASES = Path(__file__).parent / "cluster_dumps" / "slurm"
 Unpack = Callable[[str], Path]
@@ -233,3 +241,266 @@ def test_the_same_jobs_come_of_plain_packed_and_windows_text(case: Unpack):
         assert read("slurm", case(name), tz="UTC").jobs.equals(plain.jobs)
     found = read("slurm", case("29-packed/bar.txt"), tz="UTC")
     assert found.jobs["job_id", "job_name", "gpus"].rows() == [("1", "a|b", 2.0), ("2", "plain", 2.0)]
+
+
+# Jobs and node lists together, as start reads them
+
+
+def together(folder: Path, *files: Path, tz: str | None = "UTC") -> Dataset:
+    add_together(parts_of(files), folder / "data", tz=tz)
+    return open_dataset(folder / "data")
+
+
+def warned(found: Dataset) -> dict[str, str]:
+    """Warnings and errors with their effects and examples, but for days without a job."""
+    rows = found.quality.filter(pl.col("severity") != "info", ~pl.col("check").str.contains("no submission"))
+    return {row["check"]: f"{row['effect']} {row['example']}" for row in rows.iter_rows(named=True)}
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu_hours", "gpus", "warnings"),
+    [
+        ("01-steps-mig-h100", 1815.7644841269841, 12, []),
+        ("02-mig-names-no-board", 411.3064682539683, 4, []),
+        ("04-trailing-delimiter-gpuutil", 1801.0927777777779, 8, ["no account"]),
+        ("05-two-clusters-one-dump", 3655.0525, 16, []),
+        ("06b-shard-node", 5899.174583333333, 16, []),
+        ("07b-mi250x-idle", 1443.2380555555555, 16, []),
+        ("14-gpu-fell-off", 9613.550277777778, 32, ["node that lists fewer GPUs than jobs held on it"]),
+        ("15-arrays-het-requeue", 137.0, 16, ["array of waiting tasks on one row"]),
+        (
+            "28b-untyped-two-profiles",
+            0.0,
+            1,
+            ["number of GPUs not known", "untyped GPUs on nodes of several kinds"],
+        ),
+        ("28c-typed-twin", 1172.699484126984, 4, []),
+        ("31-mps", 1059.7305555555556, 4, []),
+        (
+            "36-recut-last-week",
+            8884.974722222221,
+            25,
+            ["277 jobs ask for 1g.5gb of A100-40GB; no GPU has such an instance today"],
+        ),
+        (
+            "36b-one-old-whole-job",
+            1817.7644841269841,
+            12,
+            ["1 job asks for a whole A100-40GB; no GPU is whole today"],
+        ),
+    ],
+)
+def test_gpu_hours_and_gpus_of_a_cluster(
+    name: str, gpu_hours: float, gpus: int, warnings: list[str], case: Unpack, tmp_path: Path
+):
+    found = together(tmp_path, case(f"{name}/sacct.txt"), case(f"{name}/nodes.txt"))
+    assert found.provenance["gpu_hours"] == pytest.approx(gpu_hours, rel=1e-12, abs=1e-9)
+    assert found.inventory is not None
+    assert found.inventory["gpus"].sum() == gpus
+    assert sorted(warned(found)) == warnings
+
+
+def test_json_of_sacct_counts_the_same_jobs(case: Unpack):
+    found = read("slurm", case("16-sacct-json-2405/sacct.json"))
+    assert (found.jobs.height, found.provenance["gpu_hours"]) == (181, pytest.approx(1919.9197222222222))
+
+
+def test_accounting_without_gpus_names_the_setting(case: Unpack, tmp_path: Path):
+    together(tmp_path, case("03-gres-not-tracked/sacct.txt"), case("03-gres-not-tracked/nodes.txt"))
+    with pytest.raises(TraceFormatError, match=r"16 GPUs .*AccountingStorageTRES=gres/gpu .*Past jobs stay"):
+        beginning(str(tmp_path / "data"))
+
+
+def test_steps_state_the_measured_use_of_their_job(case: Unpack):
+    found = read("slurm", case("04-trailing-delimiter-gpuutil/sacct.txt"), tz="UTC")
+    first = found.jobs.filter(job_id="40001").row(0, named=True)
+    assert first["sm_activity"] == pytest.approx(0.12)  # gres/gpuutil=12 over the whole run of one GPU
+    assert first["memory_peak_gib"] == pytest.approx(40777 / 1024)
+    assert found.jobs["sm_activity"].null_count() == 0
+
+
+def test_clusters_of_one_file_are_told_apart(case: Unpack):
+    found = read("slurm", case("05-two-clusters-one-dump/sacct.txt"), tz="UTC")
+    assert found.jobs["attempt"].unique().to_list() == [1]
+    assert found.jobs["job_id"].str.extract("^(.*)/").value_counts(sort=True).rows() == [
+        ("vega", 190),
+        ("rigel", 160),
+    ]
+
+
+def test_shares_that_accounting_does_not_track_are_named(case: Unpack, tmp_path: Path):
+    found = together(tmp_path, case("06b-shard-node/sacct_untracked.txt"), case("06b-shard-node/nodes.txt"))
+    effect = warned(found)["shares of GPUs that accounting does not track"]
+    assert "AccountingStorageTRES=gres/shard" in effect
+    assert effect.endswith("'s02'")
+    assert found.provenance["gpu_hours"] == pytest.approx(2799.238611111111)
+
+
+def test_shares_without_a_node_list_are_not_counted_in_silence(case: Unpack):
+    found = read("slurm", case("06b-shard-node/sacct.txt"), tz="UTC")
+    assert grave(found)["shares of GPUs on nodes that are not known"] == 2091
+    assert found.provenance["gpu_hours"] == pytest.approx(2799.238611111111)
+
+
+@pytest.mark.parametrize(
+    ("gres", "tres", "gpus"),
+    [
+        ("gpu:2,shard:64", "gres/shard=8", 0.25),  # SchedMD, gres.html, sharding: 32 shards a GPU
+        ("gpu:2,mps:200", "gres/mps=50", 0.5),  # SchedMD, gres.html, MPS: 100 a GPU
+        ("gpu:a100:4(S:0-1),shard:a100:16", "gres/shard=1,gres/shard:a100=1", 0.25),
+        ("gpu:a100:4,shard:16", "gres/gpu=2", 2.0),
+    ],
+)
+def test_a_job_counts_by_the_share_that_its_node_states(
+    gres: str, tres: str, gpus: float, file: Callable[..., Path], tmp_path: Path
+):
+    jobs = f"{SACCT[:-1]}|NodeList\n1|{EIGHT_TO_NOON}|cpu=1,{tres},node=1|tux1\n"
+    found = together(tmp_path, file(jobs), file(f"NodeName=tux1\n   Gres={gres}\n", "nodes.txt"))
+    assert found.jobs["gpus", "instances", "profile_requested"].rows() == [(gpus, None, None)]
+    assert warned(found) == {}
+
+
+def test_untyped_gpus_are_told_by_nodes_of_one_kind(file: Callable[..., Path], tmp_path: Path):
+    rows = "".join(f"{n}|{EIGHT_TO_NOON}|gres/gpu=1|{node}\n" for n, node in enumerate(("m1", "w1", "x1")))
+    nodes = "NodeName=m1 Gres=gpu:a100_3g.20gb:2\nNodeName=w1 Gres=gpu:h100:4\n"
+    nodes += "NodeName=x1 Gres=gpu:a100:1,gpu:a100_3g.20gb:2\n"
+    found = together(tmp_path, file(f"{SACCT[:-1]}|NodeList\n{rows}"), file(nodes, "nodes.txt"))
+    assert found.jobs.sort("job_id")["gpus"].to_list() == [pytest.approx(3 / 7), 1.0, None]
+    assert "gres/gpu:TYPE" in warned(found)["untyped GPUs on nodes of several kinds"]
+
+
+def test_a_whole_job_on_a_partitioned_fleet_is_counted_and_named(case: Unpack, tmp_path: Path):
+    name = "28d-whole-job-on-cut-fleet"
+    found = together(tmp_path, case(f"{name}/mixed.txt"), case(f"{name}/nodes2.txt"))
+    assert found.provenance["gpu_hours"] == pytest.approx(10.0 + 2 * 10.0 * 3 / 7)
+    assert list(warned(found)) == ["1 job asks for a whole A100-40GB; no GPU is whole today"]
+
+
+def test_two_dies_of_mi250x_are_a_board(case: Unpack):
+    found = read("nodes", case("07b-mi250x-idle/nodes.txt"))
+    assert found.quality["example"].to_list() == ["16 GCDs = 8 MI250X"]
+    assert found.inventory is not None
+    [model] = found.inventory["gpu_model"].unique()
+    # Two dies draw what the board's data sheet states, 560 W, and a tenth of it idle; each has half its memory.
+    assert 2 * power_model(model).idle_w == pytest.approx(56.0)
+    assert (board_spec(model).tdp_w, board_spec(model).memory_gb) == (280.0, 64.0)
+
+
+def test_jobstats_in_the_comment_is_measured_use(file: Callable[..., Path]):
+    # PrincetonUniversity/jobstats: one entry a node, use and memory a GPU
+    nodes = {"n1": {"gpu_utilization": {"0": 90.0, "1": 10.0}, "gpu_used_memory": {"0": 2**34, "1": 2**30}}}
+    packed = base64.b64encode(gzip.compress(json.dumps({"nodes": nodes, "gpus": 2}).encode(), mtime=0))
+    header = SACCT[:-1] + "|AdminComment|JobName\n"
+    text = f"1|{EIGHT_TO_NOON}|gres/gpu=2|JS1:{packed.decode()}|a\n2|{EIGHT_TO_NOON}|gres/gpu=1|JS1:Short|b\n"
+    found = read("slurm", file(header + text), tz="UTC")
+    assert found.jobs.sort("job_id")["sm_activity", "memory_peak_gib"].rows() == [(0.5, 16.0), (None, None)]
+
+
+# Node lists
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    [
+        ("13-nodes-json/nodes.json", 12),
+        ("27-node-lists/nodes_conf.txt", 24),
+        ("27-node-lists/slurm.conf", 24),
+        ("27-node-lists/sinfo_ranges.txt", 40),
+        ("27-node-lists/scontrol_future.txt", 8),
+    ],
+)
+def test_node_lists_are_read(name: str, gpus: int, case: Unpack):
+    found = read("nodes", case(name), tz="UTC").inventory
+    assert found is not None
+    assert found["gpus"].sum() == gpus
+    assert read("auto", case(name)).kind == "inventory"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "27-node-lists/sinfo_O.txt",
+        "27-node-lists/sinfo_gresused.txt",
+        "27-node-lists/sinfo_noheader.txt",
+        "33-sinfo-default/sinfo.txt",
+        "33-sinfo-default/sinfo_Nl.txt",
+    ],
+)
+@pytest.mark.parametrize("source", ["auto", "nodes"])
+def test_a_node_list_without_gpus_names_the_command(name: str, source: str, case: Unpack):
+    with pytest.raises(TraceFormatError, match=re.escape(export_command("nodes"))):
+        read(source, case(name))
+
+
+SINFO_JSON = {  # SchedMD/slurm src/plugins/data_parser/v0.0.40/parsers.c, SINFO_DATA
+    "sinfo": [
+        {
+            "node": {"state": ["IDLE", "DRAIN"]},
+            "nodes": {"nodes": ["g1", "g2"]},
+            "gres": {"total": "gpu:a100:4", "used": "gpu:a100:0"},
+        },
+        {"node": {"state": ["IDLE"]}, "nodes": {"nodes": ["c1"]}, "gres": {"total": "", "used": ""}},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        (json.dumps(SINFO_JSON), 8),
+        (
+            "NODELIST|GRES|STATE|REASON|TIMESTAMP\ng1|gpu:a100:4(S:0-1)|drained|bad fan|2026-03-22T11:03:34\n",
+            4,
+        ),
+        # slurm.conf(5): the settings of the cluster come first
+        ("ClusterName=tux\nGresTypes=gpu\n# nodes\nNodeName=tux[1-3] Gres=gpu:2,shard:64\n", 6),
+    ],
+)
+def test_further_node_lists_are_read(text: str, gpus: int, file: Callable[..., Path]):
+    found = read("auto", file(text, "nodes"), tz="UTC")
+    assert found.kind == "inventory"
+    assert found.table["gpus"].sum() == gpus
+
+
+CLOSED = "   State=IDLE+DRAIN\n   Reason=bad GPU [root@{}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "tz", "since"),
+    [
+        ("NodeName=n1 Gres=gpu:4\n" + CLOSED.format("2026-03-22T11:03:34"), "Europe/Oslo", 10),
+        ("NodeName=n1 Gres=gpu:4\n" + CLOSED.format("1774173814"), None, 10),  # SLURM_TIME_FORMAT=%s
+        ("NODELIST|GRES|STATE|REASON|TIMESTAMP\nn1|gpu:4|drained|bad|2026-03-22T10:03:34\n", "UTC", 10),
+        (
+            json.dumps({"nodes": [{"name": "n1", "gres": "gpu:4", "state": ["IDLE", "DRAIN"],
+                                   "reason_changed_at": {"set": True, "number": 1774173814}}]}),
+            None, 10,
+        ),
+        ("NodeName=n1 Gres=gpu:4\n" + CLOSED.format("2026-03-22T11:03:34"), None, None),
+        ("NodeName=n1 Gres=gpu:4\n   State=IDLE\n   Reason=was bad [root@1774173814]\n", None, None),
+    ],
+)  # fmt: skip
+def test_a_closed_node_is_out_of_service_since_the_date_of_its_reason(
+    text: str, tz: str | None, since: int | None, file: Callable[..., Path]
+):
+    found = read("nodes", file(text, "nodes"), tz=tz)
+    rows = found.tables["out_of_service"].rows() if "out_of_service" in found.tables else []
+    at = None if since is None else datetime(2026, 3, 22, since, 3, 34, tzinfo=UTC)
+    assert [(row[0], row[1], row[2]) for row in rows] == ([] if since is None else [("n1", at, None)])
+    undated = "node that takes no new jobs since a time that is not known"
+    assert (undated in warned(found)) == (since is None and "DRAIN" in text)
+
+
+def test_a_node_whose_gpus_are_shared_is_never_released(file: Callable[..., Path], tmp_path: Path):
+    day = "ling|COMPLETED|2026-03-{0:02d}T08:00:00|2026-03-{0:02d}T08:00:00|2026-03-{0:02d}T20:00:00"
+    rows = "".join(
+        f"{n}{kind}|{day.format(n)}|{tres}|{node}\n"
+        for n in range(2, 22)
+        for kind, tres, node in (("1", "gres/gpu=4", "s1"), ("2", "cpu=1", "s2"), ("3", "gres/gpu=1", "s3"))
+    )
+    nodes = "NodeName=s1 Gres=gpu:4\nNodeName=s2 Gres=gpu:4,shard:16\nNodeName=s3 Gres=gpu:4\nNodeName=s4 Gres=gpu:4\n"
+    together(tmp_path, file(f"{SACCT[:-1]}|NodeList\n{rows}"), file(nodes, "nodes.txt"))
+    decision = decide(Scenario(data=str(tmp_path / "data"), path="slurm")).decision
+    assert decision.action == "give_back"
+    assert "s2" in {node for layout in decision.layouts for node in layout.nodes}
+    assert decision.gpus < decision.fleet_gpus == 16

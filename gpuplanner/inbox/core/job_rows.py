@@ -38,6 +38,7 @@ from gpuplanner.inbox.core.quarantine import (
     quarantine_facts,
     quarantine_findings,
     quarantine_of,
+    with_proven_sizes,
 )
 from gpuplanner.inbox.core.shares import Counting
 from gpuplanner.inbox.core.times import iso
@@ -157,8 +158,11 @@ def assemble(
     looked = _looked_at(long, marks, seen, [*JOB_CHECKS, *checks])
     found = [*counting.findings, *looked.findings, *findings, *file_findings(long, [SUPERSEDED, *harmless])]
     found += quarantine_findings(looked.marked, looked.until)
-    if counting.inventory is not None:
-        found += outgrown_nodes(pl.concat(long.good.tables(HELD_ON_NODES)), counting.inventory)
+    inventory = counting.inventory
+    if inventory is not None:
+        held_on_nodes = pl.concat(long.good.tables(HELD_ON_NODES))
+        found += outgrown_nodes(held_on_nodes, inventory)
+        inventory = with_proven_sizes(held_on_nodes, inventory)
     told = looked.hours.drop_nulls()
     found += gap_findings(pl.concat([told["first"], told["last"]]).sort())
     held: list[float] = []
@@ -185,7 +189,7 @@ def assemble(
     marked = looked.marked.sort("submit_time", maintain_order=True)
     known |= {"gpu_hours": sum(held), **quarantine_facts(marked, looked.until)}
     known["unresolved_gpu_hours"] = sum(unresolved)
-    return Dataset(tables, rejects, report(found), known).with_tables(inventory=counting.inventory)
+    return Dataset(tables, rejects, report(found), known).with_tables(inventory=inventory)
 
 
 def unresolved_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:

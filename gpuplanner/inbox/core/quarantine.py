@@ -116,6 +116,15 @@ def proven_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, int]:
     return dict(found.select("node", pl.col("held").ceil().cast(pl.Int64)).iter_rows())
 
 
+def with_proven_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """The inventory with the GPUs of :func:`proven_sizes`."""
+    sizes = proven_sizes(jobs, inventory)
+    if not sizes:
+        return inventory
+    gpus = pl.col("node").replace_strict(sizes, default=None, return_dtype=inventory["gpus"].dtype)
+    return inventory.with_columns(gpus=pl.coalesce(gpus, "gpus"))
+
+
 def outgrown_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
     """Lines of the quality report on a past that the node list of today does not show: sizes and MIG layouts."""
     found = _other_layouts(jobs, inventory)
@@ -124,7 +133,7 @@ def outgrown_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]
         return found
     listed = dict(inventory.select("node", "gpus").iter_rows())
     named = examples([f"{node}: {listed[node]} of {size}" for node, size in sizes.items()])
-    effect = "past jobs count as accounting states them; the list counts as installed: check the node"
+    effect = "the node counts with the GPUs that its jobs held, as accounting states them: check it"
     return [*found, Finding(OUTGROWN, "warning", len(sizes), effect, named)]
 
 
@@ -210,9 +219,7 @@ def _broken(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tupl
         return
     if not int(inventory["gpus"].sum()):
         return
-    sizes = proven_sizes(jobs, inventory)
-    gpus = pl.col("node").replace_strict(sizes, default=None, return_dtype=pl.Int64)
-    inventory = inventory.with_columns(gpus=pl.coalesce(gpus, pl.col("gpus").cast(pl.Int64)))
+    inventory = with_proven_sizes(jobs, inventory)
     installed = int(inventory["gpus"].sum())
     too_large = jobs.filter(pl.col("gpus") > installed + ROUNDING_GPUS)["row"]
     yield BEYOND_INVENTORY, too_large

@@ -133,13 +133,13 @@ class Counting:
 
     - ``inventory``: Nodes with their boards.
     - ``findings``: What was decided how.
-    - ``facts``: What each key comes to.
+    - ``facts``: What each key comes to; None where no job has a word for its devices, so that there is nothing to do.
     - ``any_device``: GPUs without a word may be whole ones or MIG instances.
     """
 
     inventory: pl.DataFrame | None
     findings: list[Finding]
-    facts: pl.DataFrame
+    facts: pl.DataFrame | None
     any_device: bool = False
 
     @classmethod
@@ -153,6 +153,8 @@ class Counting:
     ) -> Counting:
         """Decide it for jobs that stand in pieces."""
         said: dict[str, None] = {}
+        if inventory is None and not stated and not any(map(_has_words, jobs.tables(LOOKED_AT))):
+            return cls(None, [], None)
         for part in jobs.tables(LOOKED_AT):
             said |= dict.fromkeys(_words_of_jobs(_with_words(part)))
         words = [*said, *_words_of_nodes(inventory)]
@@ -166,6 +168,13 @@ class Counting:
 
     def count(self, jobs: pl.DataFrame) -> pl.DataFrame:
         """Jobs, or a piece of them, in GPUs."""
+        if self.facts is None:
+            named = (
+                []
+                if "board_named" in jobs.columns
+                else [pl.when(pl.col("gpus") > 0).then(pl.lit(value=False))]
+            )
+            return _with_words(jobs).with_columns(each.alias("board_named") for each in named).drop(DEVICES)
         return _counted(_placed(jobs, self.inventory, self.any_device), self.facts)
 
 
@@ -216,6 +225,12 @@ def _with_words(jobs: pl.DataFrame) -> pl.DataFrame:
         .then(pl.concat_str([profile, pl.lit("="), pl.col("instances").cast(pl.String)]))
     )
     return rows.with_columns(pl.coalesce(pl.col(DEVICES).cast(pl.String), plain).alias(DEVICES))
+
+
+def _has_words(jobs: pl.DataFrame) -> bool:
+    """Whether a job has a word for its devices."""
+    names = [name for name in (DEVICES, "gpu_model", "profile_requested") if name in jobs.columns]
+    return any(jobs[name].null_count() < jobs.height for name in names)
 
 
 def _items(text: str | None) -> list[tuple[str, float]]:
