@@ -13,13 +13,15 @@ from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.bills.focus import DETAIL
 from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import columns_of, looks
 
-DATES = ("BillingPeriodStartDate", "BillingPeriodEndDate", "Date")
+PERIOD = ("BillingPeriodStartDate", "BillingPeriodEndDate")
+DATES = (*PERIOD, "Date")
 COLUMN_MAP = {
-    **{name: Field(name) for name in DATES},
+    **{name: Field(name, nullable=name in PERIOD) for name in DATES},
     "BillingAccountId": Field("BillingAccountId"),
     "SubscriptionId": Field("SubAccountId", nullable=True),
     "SubscriptionName": Field("SubAccountName", nullable=True, optional=True),
@@ -81,11 +83,19 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
     """
     delivery = delivered(paths)
     parquet = all(path.suffix == ".parquet" for path in delivery.files)
-    dates = {name: Field(name, "instant" if parquet else "text") for name in DATES}
+    dates = {name: Field(name, "instant" if parquet else "text", name in PERIOD) for name in DATES}
     dialect = replace(BILL, any_of=(("BillingCurrencyCode", "BillingCurrency"),))
     rows = read_rows(delivery.files, {**COLUMN_MAP, **dates}, source="azure", dialect=dialect)
+    blank = {name: pl.col(name).is_null() for name in PERIOD}
+    rows = rows.with_columns(no_period=pl.any_horizontal(blank.values()))
     if not parquet:
         rows = rows.with_columns(_day(name).alias(name) for name in DATES)
+    # An export without the period is of the months of its days.
+    month = (pl.col("Date").dt.month_start(), pl.col("Date").dt.month_end())
+    rows = rows.with_columns(
+        pl.when("no_period").then(edge).otherwise(name).alias(name)
+        for name, edge in zip(PERIOD, month, strict=True)
+    )
     kind, model = pl.col("charge_type"), pl.col("model")
     rows = rows.reject(
         {
@@ -124,9 +134,11 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
         got = "commitments bought, and their cost spread over use"
         todo = "Read one of them: both hold the same charges."
         raise TraceFormatError(message("azure", "an export of actual or of amortised cost", got, todo))
-    return assemble_bill(
-        rows, delivery, source="azure", notes=["amortised cost" if spread else "actual cost"]
+    check = Check(
+        "no billing period", "info", "the month of the day was taken as billing period", pl.col("no_period")
     )
+    notes = ["amortised cost" if spread else "actual cost"]
+    return assemble_bill(rows, delivery, source="azure", checks=[check], notes=notes)
 
 
 def _day(name: str) -> pl.Expr:

@@ -12,6 +12,7 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.bills.delivery import Delivery
+from gpuplanner.inbox.bills.summary import GPU_HOUR_UNITS, gpu_lines, looks_like_gpus
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check, Finding
 from gpuplanner.inbox.core.lines.fields import Dialect, Field, header_names
@@ -39,6 +40,9 @@ def amount(name: str, *, nullable: bool = False, optional: bool = False) -> Fiel
     return Field(name, "decimal", nullable, optional, low=-MAX_AMOUNT, high=MAX_AMOUNT)
 
 
+UNKNOWN_GPUS = "lines that speak of GPUs, of an instance type that is not known"
+UNKNOWN_EFFECT = "their GPU-hours are not counted: gpuplanner describe lists their types"
+OPTIONAL = ("x_InstanceType", "PricingUnit", "ChargeDescription", "CommitmentDiscountStatus")
 CHECKS = (
     Check(
         "equal to an earlier row in every field",
@@ -102,6 +106,15 @@ def assemble_bill(
         }
     )
     rows = rows.with_columns(Tags=pl.col("tidy"))
+    # In the order of the rows: what speaks of GPUs and is of no instance type that the catalogue has.
+    unknown = (pl.col("ChargeCategory") == "Usage") & looks_like_gpus() & pl.col("gpu_count").is_null()
+    uncounted = ~pl.col("PricingUnit").str.contains(GPU_HOUR_UNITS).fill_null(value=False)
+    lines = gpu_lines(
+        rows.good.with_columns(
+            pl.lit(None, pl.String).alias(name) for name in OPTIONAL if name not in rows.good.columns
+        )
+    )
+    rows = rows.with_columns(lines.select(unknown_gpus=unknown & uncounted).to_series())
     currencies = rows.good["BillingCurrency"].unique().sort().to_list()
     several = Check(
         "lines in several currencies",
@@ -115,7 +128,12 @@ def assemble_bill(
         source=source,
         order=["BillingPeriodStart", "ChargePeriodStart"],
         what="charge",
-        checks=[several, *CHECKS, *checks],
+        checks=[
+            several,
+            *CHECKS,
+            *checks,
+            Check(UNKNOWN_GPUS, "warning", UNKNOWN_EFFECT, pl.col("unknown_gpus")),
+        ],
         findings=_file_findings(rows, delivery),
         totals={
             f"{cost}_{currency}": exact_text(pl.col(cost).filter(pl.col("BillingCurrency") == currency).sum())

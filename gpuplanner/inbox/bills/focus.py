@@ -11,15 +11,16 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill, headers
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import columns_of, looks
 
 COLUMN_MAP = {
-    "BillingPeriodStart": Field("BillingPeriodStart", "instant"),
-    "BillingPeriodEnd": Field("BillingPeriodEnd", "instant"),
-    "ChargePeriodStart": Field("ChargePeriodStart", "instant"),
-    "ChargePeriodEnd": Field("ChargePeriodEnd", "instant"),
+    "BillingPeriodStart": Field("BillingPeriodStart", "instant", naive_is_utc=True),
+    "BillingPeriodEnd": Field("BillingPeriodEnd", "instant", naive_is_utc=True),
+    "ChargePeriodStart": Field("ChargePeriodStart", "instant", naive_is_utc=True),
+    "ChargePeriodEnd": Field("ChargePeriodEnd", "instant", naive_is_utc=True),
     "BillingAccountId": Field("BillingAccountId"),
     "BillingCurrency": Field("BillingCurrency"),
     "ChargeCategory": Field("ChargeCategory"),
@@ -34,7 +35,7 @@ COLUMN_MAP = {
         name: Field(name, nullable=True, optional=True)
         for name in (
             *("ChargeClass", "ChargeDescription", "ProviderName", "SubAccountId", "SubAccountName"),
-            *("SkuId", "RegionId", "ResourceId", "PricingCategory"),
+            *("SkuId", "RegionId", "ResourceId", "ResourceType", "PricingCategory"),
             *("CommitmentDiscountId", "CommitmentDiscountStatus", "Tags"),
             *(
                 "SkuPriceDetails",
@@ -57,18 +58,28 @@ VERSION_MARKS = {
 """Columns that came with a version."""
 
 DETAIL = r'"(?:InstanceType|ServiceType|MachineType)"\s*:\s*"([^"]+)"'
-USAGE = r":([a-z][a-z0-9-]*\.[a-z0-9-]+)$"
+SHAPE = r"^((?:BM|VM)\.[A-Za-z0-9.]+)$"
+USAGE = r":((?:ml\.)?[a-z][a-z0-9-]*\.[a-z0-9-]+)$"
 
 INSTANCE_TYPE = pl.coalesce(
     pl.col("x_InstanceType"),
     pl.col("SkuPriceDetails").str.extract(DETAIL),
     pl.col("x_SkuDetails").str.extract(DETAIL),
     pl.col("x_UsageType").str.extract(USAGE),
+    pl.col("ResourceType").str.extract(SHAPE),
     pl.col("SkuMeter"),
     pl.col("x_SkuMeterName"),
 )
 """Where the instance type stands: in a column of its own (our tables of charges), in the details of the price (AWS,
-Microsoft), at the end of the usage type (AWS), in the name of the meter (Microsoft)."""
+Microsoft), at the end of the usage type (AWS), in the type of the resource (OCI), in the name of the meter
+(Microsoft)."""
+ZONELESS = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[\",;]|$)"
+"""A time without its offset in a line; by the standard all are UTC, and AWS leaves the ``Z`` out [1]_.
+
+References
+----------
+.. [1] FinOps Foundation, FOCUS 1.0, Date/Time Format; AWS Data Exports, FOCUS 1.0 with AWS columns.
+"""
 
 
 @looks(columns_of(COLUMN_MAP))
@@ -100,7 +111,13 @@ def read_focus(paths: Sequence[str | Path]) -> Dataset:
     rows = read_rows(delivery.files, COLUMN_MAP, source="focus", dialect=BILL)
     rows = rows.with_columns(x_InstanceType=INSTANCE_TYPE)
     notes = [f"FOCUS {version}" for version in versions]
-    return assemble_bill(rows, delivery, source="focus", notes=notes)
+    zoneless = Check(
+        "times without a zone",
+        "info",
+        "taken as UTC, as the standard has them",
+        pl.col("raw").str.contains(ZONELESS),
+    )
+    return assemble_bill(rows, delivery, source="focus", checks=[zoneless], notes=notes)
 
 
 def version_of(names: Collection[str]) -> str:

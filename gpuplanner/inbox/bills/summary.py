@@ -14,32 +14,44 @@ from gpuplanner.schemas.kinds import DECIMAL
 GPU_HOUR_UNITS = r"(?i)^gpu[- ]?hours?$"
 """Unit of lines that count GPUs themselves."""
 
+GPU_WORDS = (
+    r"(?i)\b(?:gpus?|nvidia|tesla|instinct|accelerators?|[abhlv]\d00x?|gb[23]00|l40s?|l4|t4|mi\d\d\dx?)\b"
+    r"|(?:^|[\s:.])(?:p[2-9]|g[3-9])[a-z]*\.[a-z0-9-]+"
+)
+"""What speaks of GPUs in a line of a bill: the words, names of GPU models, and the families of AWS."""
 HOUR_UNITS = r"(?i)^(\d+ )?(?:h|hrs?|hours?)$"
 """Unit of lines that count hours of an instance; Microsoft prices blocks such as ``100 Hours``."""
 
+MANAGED = "ml."
+"""What SageMaker adds to the name of an instance type: it is the same instance."""
 MARKET = r" (?:spot|low priority)$"
 """What Microsoft adds to the name of a meter for spare capacity; it is the same instance."""
 
 
 @functools.cache
 def instance_types() -> pl.DataFrame:
-    """GPUs of each instance type of the catalogue.
+    """GPUs of each instance type of the catalogue; parts of boards where an instance has a vGPU.
 
     Examples
     --------
     >>> instance_types().filter(key="p5.48xlarge")["gpu_count"].item()
-    8
+    8.0
     """
+    types = facts("instance_types").select(
+        key=instance_key(pl.col("instance_type")),
+        gpu_model=pl.col("gpu_model"),
+        gpu_count=pl.col("gpus") * pl.col("board_share"),
+    )
     prices = facts("gpu_prices").select(
         key=instance_key(pl.col("instance_type")),
         gpu_model=pl.col("gpu_model"),
-        gpu_count=pl.col("gpu_count"),
+        gpu_count=pl.col("gpu_count").cast(pl.Float64),
     )
-    return prices.unique().sort("key")
+    return pl.concat([prices, types]).unique("key", keep="first").sort("key")
 
 
 def instance_key(name: pl.Expr) -> pl.Expr:
-    """Name of an instance type without what providers vary: case, blanks, the word Standard, spot meters.
+    """Name of an instance type without what providers vary: case, blanks, the words Standard and ml., spot meters.
 
     Examples
     --------
@@ -48,7 +60,7 @@ def instance_key(name: pl.Expr) -> pl.Expr:
     ['nd96isr_h100_v5']
     """
     plain = name.str.to_lowercase().str.replace(MARKET, "").str.replace_all(" ", "_", literal=True)
-    return plain.str.strip_prefix("standard_")
+    return plain.str.strip_prefix("standard_").str.strip_prefix(MANAGED)
 
 
 def gpu_lines(charges: pl.DataFrame) -> pl.DataFrame:
@@ -96,6 +108,21 @@ def gpu_lines(charges: pl.DataFrame) -> pl.DataFrame:
     ).drop("key")
 
 
+def looks_like_gpus() -> pl.Expr:
+    """Whether the instance type, the unit or the description of a charge line speaks of GPUs.
+
+    Examples
+    --------
+    >>> lines = pl.DataFrame({"x_InstanceType": ["ml.g9.xlarge", "m5.large"], "PricingUnit": "Hrs"})
+    >>> lines.with_columns(ChargeDescription=pl.lit("x")).select(looks_like_gpus()).to_series().to_list()
+    [True, False]
+    """
+    texts = pl.concat_str(
+        "x_InstanceType", "PricingUnit", "ChargeDescription", separator=" ", ignore_nulls=True
+    )
+    return texts.str.contains(GPU_WORDS).fill_null(value=False)
+
+
 def unknown_types(charges: pl.DataFrame) -> pl.DataFrame:
     """Instance types that the catalogue does not have: if one holds GPUs, its hours are missing everywhere.
 
@@ -108,14 +135,16 @@ def unknown_types(charges: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``x_InstanceType``, ``BillingCurrency``, ``lines``, ``hours`` (null where no unit is one of time) and
-        ``BilledCost`` (exact), of usage in the service category Compute; dearest first within a currency.
+        ``BilledCost`` (exact), of usage in the service category Compute, or of which instance type, unit or
+        description speak of GPUs; dearest first within a currency.
     """
+    computes = (pl.col("ServiceCategory") == "Compute") & pl.col("x_InstanceType").is_not_null()
     lines = gpu_lines(charges).filter(
-        (pl.col("ChargeCategory") == "Usage")
-        & (pl.col("ServiceCategory") == "Compute")
-        & pl.col("x_InstanceType").is_not_null()
-        & pl.col("gpu_count").is_null()
+        pl.col("ChargeCategory") == "Usage",
+        computes.fill_null(value=False) | looks_like_gpus(),
+        pl.col("gpu_count").is_null(),
     )
+    lines = lines.with_columns(pl.coalesce("x_InstanceType", "ChargeDescription", "SkuId"))
     return (
         lines.group_by("x_InstanceType", "BillingCurrency")
         .agg(

@@ -164,7 +164,7 @@ def test_times_instance_types_and_tags_are_read_as_they_stand(file: File):
         ({"BilledCost": ""}, "BilledCost: missing"),
         ({"ChargeCategory": "Gift"}, "ChargeCategory: not one of Usage, Purchase, Tax, Credit, Adjustment"),
         ({"BillingPeriodEnd": "2025-09-01T00:00:00Z"}, "billing period: its end is not after its start"),
-        ({"ChargePeriodEnd": "2025-09-04T00:00:00"}, "ChargePeriodEnd: not a time with its offset from UTC"),
+        ({"ChargePeriodEnd": "2025-09-04 noon"}, "ChargePeriodEnd: not a time"),
         ({"Tags": '{"a": 1, "a": 2}'}, "Tags: not pairs of a name and a text, each name once"),
     ],
 )

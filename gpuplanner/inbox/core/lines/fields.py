@@ -30,6 +30,7 @@ class Field:
       numbers together with the lines (:func:`gpuplanner.inbox.core.lines.reading.read_row_blocks`).
     - ``low``, ``high``: Bounds of a number or decimal.
     - ``format``: Date format of a time.
+    - ``naive_is_utc``: An instant without its offset is UTC.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Field:
     low: float = 0.0
     high: float = math.inf
     format: str = "%Y-%m-%d %H:%M:%S"
+    naive_is_utc: bool = False
 
 
 @dataclass(frozen=True)

@@ -132,8 +132,9 @@ def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
             faults[f"{name}: not a time like {each.format}"] = filled & value.is_null()
             faults[f"{name}: {OUT_OF_TIME}"] = out_of_time(value)
         elif each.kind == "instant":
-            values.append(with_offset(raw).alias(each.name))
-            faults[f"{name}: not a time with its offset from UTC"] = filled & value.is_null()
+            values.append(with_offset(in_utc(raw) if each.naive_is_utc else raw).alias(each.name))
+            expected = "a time" if each.naive_is_utc else "a time with its offset from UTC"
+            faults[f"{name}: not {expected}"] = filled & value.is_null()
             faults[f"{name}: {OUT_OF_TIME}"] = out_of_time(value)
         else:
             values.append((raw if read_at_once else pl.when(filled).then(raw)).alias(each.name))
@@ -147,6 +148,21 @@ def with_offset(raw: pl.Expr) -> pl.Expr:
     """Dates and times with an offset from UTC; null where the offset is missing."""
     offset = raw.str.replace(r"\s*(?:Z|UTC)$", "+00:00").str.replace(" ", "T", literal=True)
     return offset.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", strict=False, cache=False)
+
+
+def in_utc(raw: pl.Expr) -> pl.Expr:
+    """Dates and times as text with an offset: where there is none they are UTC; seconds, or the whole time, may lack.
+
+    Examples
+    --------
+    >>> table = pl.DataFrame({"at": ["2026-03-01 00:00:00", "2026-03-01T05:30Z", "2026-03-01"]})
+    >>> table.select(in_utc(pl.col("at"))).to_series().to_list()
+    ['2026-03-01T00:00:00Z', '2026-03-01T05:30:00Z', '2026-03-01T00:00:00Z']
+    """
+    text = raw.str.strip_chars().str.replace(r"^(\d{4}-\d{2}-\d{2}) ?$", "${1}T00:00")
+    text = text.str.replace(r"^(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2})", "${1}T${2}")
+    text = text.str.replace(r"T(\d{2}:\d{2})(Z|\s*UTC|[+-]\d{2}:?\d{2})?$", "T${1}:00${2}")
+    return text.str.replace(r"T([\d:.]+)$", "T${1}Z")
 
 
 def out_of_time(value: pl.Expr) -> pl.Expr:
