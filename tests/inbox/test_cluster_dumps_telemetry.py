@@ -12,8 +12,11 @@ from typing import Any
 import polars as pl
 import pytest
 
+from gpuplanner.catalog import facts
+from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Dataset, read
 from gpuplanner.inbox.bills.summary import summarise, unknown_types
+from gpuplanner.inbox.registry import foreign_form
 from gpuplanner.inbox.together import add_together, parts_of
 from gpuplanner.study import describe
 
@@ -93,6 +96,37 @@ def node(**labels: str) -> Json:
         "conditions": [seen],
     }
     return {"apiVersion": "v1", "kind": "Node", "metadata": about, "status": status}
+
+
+# What looks like something else
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("kubernetes/16-opencost/allocation.json", "OpenCost.*kubectl get pods,jobs,nodes -A -o json"),
+        ("kubernetes/17-ksm/vllm.prom", "inference server.*DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
+        ("kubernetes/17-ksm/wide.txt", "kubectl printed.*-o json"),
+        ("slurm/24-nvidia-smi-xml/smi.xml", "nvidia-smi -q -x.*--query-gpu=timestamp,index,name"),
+        ("slurm/24-nvidia-smi-xml/smi_L.txt", "nvidia-smi -L.*--query-gpu=timestamp,index,name"),
+        ("slurm/25-rocm-smi-csv/rocm.csv", "rocm-smi.*device-metrics-exporter"),
+        ("slurm/38-exporter-pages/slurm_exporter.txt", "prometheus-slurm-exporter.*sacct .*--duplicates"),
+    ],
+)
+def test_other_forms_are_named_with_what_to_run(tmp_path: Path, name: str, words: str):
+    (path,) = case(tmp_path, name)
+    for call in (lambda: read("auto", path), lambda: parts_of([path])):
+        with pytest.raises(TraceFormatError, match=words) as error:
+            call()
+        assert "philly" not in str(error.value)
+
+
+def test_forms_of_others_are_none_of_ours(tmp_path: Path):
+    """No file that is read looks like a form that is not, and every form has a source."""
+    assert facts("foreign_forms")["source"].null_count() == 0
+    for name in ("kubernetes/18-amd-exporter/metrics.prom", "kubernetes/19-bills/cur-legacy.csv"):
+        (path,) = case(tmp_path, name)
+        assert foreign_form(path.read_text().splitlines()[:20]) is None
 
 
 # Bills
