@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.inbox.telemetry.energy import BOARD, J_PER_KWH, board_readings, board_steps
+from gpuplanner.inbox.telemetry.holders import each_holder
 from gpuplanner.schemas.vocabulary import USED_FROM
 from gpuplanner.units import SECONDS_PER_HOUR, WATTS_PER_KILOWATT
 
@@ -46,13 +47,16 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
     steps = (
         board_steps(board_readings(samples))
         .drop_nulls("energy_j")
-        .select("time", *BOARD, "energy_j", "step_s")
+        .select(pl.col("reading").alias("time"), *BOARD, "energy_j", "step_s")
     )
     slices = pl.col("profile").cast(pl.String).str.extract(r"^(\d+)g").cast(pl.Float64).fill_null(1.0)
-    rows = samples.select("time", *BOARD, "instance", "job_id", "sm_activity", slices=slices).join(
-        steps, on=["time", *BOARD]
-    )
     each = ["time", *BOARD]
+    rows = (
+        each_holder(samples)
+        .select(*each, "instance", "job_id", "sm_activity", slices=slices * pl.col("part"))
+        .join(steps.with_row_index("piece"), on=each)
+    )
+    each = ["piece"]
     work = pl.col("sm_activity").fill_null(0.0) * pl.col("slices")
     by_slices = pl.col("slices") / pl.col("slices").sum().over(each)
     all_work = work.sum().over(each)

@@ -41,7 +41,7 @@ from gpuplanner.inbox.store import (
     part_of,
 )
 from gpuplanner.inbox.telemetry.coverage import coverage
-from gpuplanner.inbox.telemetry.holders import devices_of, find_holders
+from gpuplanner.inbox.telemetry.holders import devices_of, find_holders, shared_names
 from gpuplanner.inbox.telemetry.join_report import join_report
 from gpuplanner.schemas import TABLES, Jobs, conform
 
@@ -223,7 +223,11 @@ def _join(
     names = scan_table(tables["job_names"]).collect() if "job_names" in tables else None
     facts = next(each for each in stored.facts.values() if "jobs" in each["tables"])
     until = datetime.fromisoformat(facts["span_end"])
+    together = shared_names(raw, names)
+    names = together if names is None else pl.concat([names.select("name", "job_id"), together])
     holders = find_holders(devices_of(raw), jobs, names, until)
+    if together.height:
+        together.write_parquet(folder / "shared_names.parquet")
     holders.devices.write_parquet(folder / "devices.parquet")
     holders.spans.write_parquet(folder / "holders.parquet")
     seen = read_table(folder / "coverage.parquet", TABLES["coverage"])

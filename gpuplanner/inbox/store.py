@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from gpuplanner.inbox.core.kept_files import (
 )
 from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.inbox.core.months import SAMPLES, of_span, scan_months
+from gpuplanner.inbox.telemetry.hold_times import with_until
 from gpuplanner.inbox.telemetry.holders import DEVICE_KEY, DEVICES, SPANS, Holders
 from gpuplanner.inbox.telemetry.metric_ladder import on_one_rung, rungs
 from gpuplanner.intervals import require_zone
@@ -38,16 +39,22 @@ from gpuplanner.schemas import TABLES
 
 FORMAT = DATASET_FORMAT
 """Text in provenance.json by which a dataset is known."""
+NAMES = pl.Schema({"name": pl.String(), "job_id": pl.String()})
+JOINED: dict[str, type[dy.Schema] | pl.Schema] = {
+    "devices": DEVICES,
+    "holders": SPANS,
+    "shared_names": NAMES,
+}
+"""What joins telemetry to jobs: kept, since working it out takes a look at every sample."""
 _FILES = ("provenance.json", "quality.json", "rejects.parquet", *(f"{name}.parquet" for name in TABLES))
 MARK = Mark(
     "provenance.json",
     FORMAT,
-    names=(*_FILES, "devices.parquet", "holders.parquet", "sources/*/*.*", "samples/month=*/*.parquet"),
+    names=(*_FILES, *(f"{name}.parquet" for name in JOINED), "sources/*/*.*", "samples/month=*/*.parquet"),
 )
 
+DAY = timedelta(days=1)
 SOURCES = "sources"
-JOINED: dict[str, type[dy.Schema] | pl.Schema] = {"devices": DEVICES, "holders": SPANS}
-"""What joins telemetry to jobs: kept, since working it out takes a look at every sample."""
 OF_EACH = ("coverage", "processes", "out_of_service")
 """Tables that several sources may give, put together on top."""
 
@@ -116,12 +123,30 @@ class Stored:
         if len(self.telemetry) > 1:  # a device is judged by the best counter that any source read it by
             ever = rungs(scan_months(of_span(self.path, self.telemetry, None, None)))
             samples = on_one_rung(samples.sort("time", *DEVICE_KEY), ever)
-        devices, spans, names = (self.table(name) for name in ("devices", "holders", "job_names"))
+        devices, spans = self.table("devices"), self.table("holders")
         if devices is None or spans is None:
             return samples
-        if names is None:
-            names = pl.DataFrame(schema={"name": pl.String, "job_id": pl.String})
+        told = (self.table("job_names"), self.table("shared_names"))
+        names = pl.concat(
+            [NAMES.to_frame(), *(each.select(NAMES.names()) for each in told if each is not None)]
+        )
         return Holders(devices, spans, names).give_jobs(samples)
+
+    def scan_held(self, start: datetime | None = None, end: datetime | None = None) -> pl.LazyFrame:
+        """Samples that hold in a span, with ``until``: also those before it that go on into it.
+
+        How long a sample holds follows from its UTC day, which is read whole.
+        """
+        first, last = (
+            None if one is None else one.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+            for one in (start, end)
+        )
+        held = self.scan(
+            None if first is None else first - DAY, None if last is None else last + DAY
+        ).map_batches(with_until)
+        if start is not None:
+            held = held.filter((pl.col("until") > start) | (pl.col("time") >= start))
+        return held if end is None else held.filter(pl.col("time") < end)
 
 
 def open_dataset(
@@ -170,7 +195,7 @@ def open_dataset(
     counted |= {} if kept is None else {"jobs": kept.height}
     scan: Scan | None = None
     if stored.telemetry:
-        scan = stored.scan
+        scan = stored.scan_held
         with explained(folder / SAMPLES):
             files = of_span(folder, stored.telemetry, None, None)
             counted[SAMPLES] = scan_months(files).select(pl.len()).collect().item()

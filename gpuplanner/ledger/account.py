@@ -10,7 +10,7 @@ import polars as pl
 
 from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.intervals import TICK, untimed
-from gpuplanner.ledger.activity import BY_ID, IDLE, held_hours
+from gpuplanner.ledger.activity import ACTIVE, BY_ID, IDLE, held_hours
 from gpuplanner.ledger.node_pool import node_pool
 from gpuplanner.ledger.pools import gpu_jobs, inferred_inventory, with_boards
 from gpuplanner.ledger.sweep import PoolHours, Reservation, sweep_pool
@@ -56,12 +56,13 @@ def gpu_time_ledger(
     """Put every installed GPU-hour into one bucket.
 
     Held time is ``used`` where the device was seen to work (SM activity of at least 0.05 in the minute),
-    ``held_idle`` where it was seen not to, and ``unobserved`` where nothing was measured. A minute without a
-    sample is as the mean activity of the job's record says. Time that nobody holds is ``fragmented`` while a
-    job waits that asks for no more than is left, and nodes have it only in pieces too small; ``unexplained`` as far
-    as jobs wait that would have fitted by all that is known, on the nodes or, while it is not known on which nodes
-    GPUs are held, by count; else ``free``. Of a reservation, what its tenant does not hold is
-    ``reserved``. A MIG instance counts its share of the compute slices of a board.
+    ``held_idle`` where it was seen not to, and ``unobserved`` where nothing was measured. A sample holds until the
+    next one of its device, before a gap for one usual step; time for which none holds is as the mean activity of the
+    job's record says. Time that nobody holds is ``fragmented`` while a job waits that asks for no more than is left,
+    and nodes have it only in pieces too small; ``unexplained`` as far as jobs wait that would have fitted by all that
+    is known, on the nodes or, while it is not known on which nodes GPUs are held, by count; else ``free``. Of a
+    reservation, what its tenant does not hold is ``reserved``. A MIG instance counts its share of the compute slices
+    of a board.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ def gpu_time_ledger(
     start, end : datetime
         Time covered; the first and the last hour of the ledger may be cut.
     samples : polars.DataFrame, optional
-        Table ``schemas.Samples``, at least one a minute.
+        Table ``schemas.Samples``, in steps of at most an hour.
     out_of_service : polars.DataFrame, optional
         GPUs ``reserved``, ``reconfiguring`` or ``down`` (column ``bucket``): ``start_time``, ``end_time``,
         ``gpus``; ``gpu_model`` if boards are kept apart; ``tenant``, for whom they are reserved; ``node``, if
@@ -120,8 +121,8 @@ def gpu_time_ledger(
     out = withheld(out_of_service, nodes["board"])
     bucket = pl.col("state").replace(dict.fromkeys(IDLE, "held_idle")).alias("bucket")
     keys = ["tenant", "board", "hour", bucket]
-    held = held_hours(started, samples, window).group_by(keys, maintain_order=True)
-    parts = [held.agg(pl.col("gpu_hours").sum())]
+    held = held_hours(started, samples, window).filter(pl.col("state") != ACTIVE)
+    parts = [held.group_by(keys, maintain_order=True).agg(pl.col("gpu_hours").sum())]
     boards = started.select("board").unique().collect()["board"]
     for board in pl.concat([nodes["board"], boards]).unique().sort():
         here = pl.col("board").eq_missing(board)

@@ -8,7 +8,8 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.inbox.telemetry.holders import TOGETHER, kind_of_device, members_on
+from gpuplanner.inbox.telemetry.hold_times import with_until
+from gpuplanner.inbox.telemetry.holders import TOGETHER, each_holder, kind_of_device, members_on
 from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import Window
 from gpuplanner.schemas import USED_FROM, Jobs, Samples, conform, some_columns
@@ -23,6 +24,10 @@ References
 IDLE = ("idle_with_process", "idle_without_process", "idle_unclear")
 """Parts of ``held_idle``; unclear where memory was not measured."""
 STATES = ("used", *IDLE, "unobserved")
+ACTIVE = "active"
+"""GPU-hours times mean activity, of the time of which it is known; no state of its own."""
+ROUNDING = 1e-9
+"""Sums of devices below this are rounding."""
 BY_ID = ("job_id", "instances", "node_list", "profile_requested")
 """Columns of ``schemas.Jobs`` by which samples find their jobs."""
 COLUMNS = (
@@ -36,9 +41,9 @@ def held_hours(
 ) -> pl.DataFrame:
     """Part the GPU-time that jobs held by what was seen of it.
 
-    A minute of a job with samples is used or held idle as its devices were; the part of its GPUs without a
-    sample in that minute, and every minute without any, is as the mean activity of the job's record says; if
-    there is none, the time is unobserved.
+    While samples of a job hold, its time is used or held idle as its devices were; the part of its GPUs without a
+    sample, and the time for which none holds, is as the mean activity of the job's record says; if there is none,
+    the time is unobserved. ``active`` is the part of the time seen that SMs were at work: GPU-hours times activity.
     """
     keys = ["tenant", "board"]
     owners = jobs.lazy().select(keys).unique().sort(keys).with_row_index("owner").collect()
@@ -53,6 +58,7 @@ def held_hours(
             begin="start_time",
             until=pl.col("end_time").fill_null(window.end),
             record=_state("sm_activity", "memory_peak_gib"),
+            record_activity=pl.col("sm_activity").fill_null(0.0),
         )
         .join(owners.lazy(), on=keys, how="left", nulls_equal=True, maintain_order="left")
         .drop(keys)
@@ -60,13 +66,17 @@ def held_hours(
     )
     seen = held.clear()
     if samples is not None and seen_by_id:
-        seen = _seen_minutes(held, jobs.lazy().collect(), samples)
+        seen = _seen_spans(held, jobs.lazy().collect(), samples)
     owners = owners.cast({"tenant": pl.String})
     parts = []
-    for state in STATES:
-        gpu_hours = _sums(held.filter(record=state), "gpus", owners.height, window)
+    for state in (*STATES, ACTIVE):
+        # What the record says of all GPUs, less what it says of those seen, and what was seen of these.
+        stated, told = (one if state == ACTIVE else one.filter(record=state) for one in (held, seen))
+        weight = pl.col("record_activity") if state == ACTIVE else pl.lit(1.0)
+        gpu_hours = _sums(stated.with_columns(size=pl.col("gpus") * weight), "size", owners.height, window)
         if seen.height:
-            gpu_hours -= _sums(seen.filter(record=state), "gpus_seen", owners.height, window)
+            gone = told.with_columns(size=pl.col("gpus_seen") * weight)
+            gpu_hours -= _sums(gone, "size", owners.height, window)
         if state in seen.columns:
             gpu_hours += _sums(seen, state, owners.height, window)
         owner, hour = np.nonzero(gpu_hours > 0)
@@ -81,7 +91,14 @@ def held_hours(
 def held_by_activity(
     jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, start: datetime, end: datetime
 ) -> pl.DataFrame:
-    """What each tenant held, and how much of the idle part had a process on it.
+    """What each tenant held, and how much of the idle part had a process on it, see :func:`held_and_active`."""
+    return held_and_active(jobs, samples, start=start, end=end).drop(ACTIVE)
+
+
+def held_and_active(
+    jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, start: datetime, end: datetime
+) -> pl.DataFrame:
+    """What each tenant held, how much of the idle part had a process on it, and how active it was.
 
     GPUs held without any process are the plainest waste: nobody would notice if they were given to others.
 
@@ -93,8 +110,8 @@ def held_by_activity(
     Returns
     -------
     polars.DataFrame
-        ``tenant`` and the GPU-hours of each of :data:`STATES`, sorted by tenant. ``used``, the sum of the idle
-        columns and ``unobserved`` equal the buckets of the ledger.
+        ``tenant``, the GPU-hours of each of :data:`STATES` and :data:`ACTIVE`, sorted by tenant. ``used``, the sum of
+        the idle columns and ``unobserved`` equal the buckets of the ledger.
 
     Raises
     ------
@@ -107,7 +124,7 @@ def held_by_activity(
     >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
     >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 2.0,
     ...     "submit_time": nine, "start_time": nine, "sm_activity": 0.0, "memory_peak_gib": 0.0})
-    >>> held_by_activity(jobs, start=nine, end=nine + timedelta(hours=3))["idle_without_process"].to_list()
+    >>> held_and_active(jobs, start=nine, end=nine + timedelta(hours=3))["idle_without_process"].to_list()
     [6.0]
     """
     window = Window(start, end)
@@ -118,7 +135,7 @@ def held_by_activity(
     hours = pl.col("gpu_hours")
     return (
         found.group_by("tenant")
-        .agg(hours.filter(pl.col("state") == state).sum().alias(state) for state in STATES)
+        .agg(hours.filter(pl.col("state") == state).sum().alias(state) for state in (*STATES, ACTIVE))
         .sort("tenant")
     )
 
@@ -139,47 +156,113 @@ def _state(activity: str, memory_gib: str) -> pl.Expr:
     )
 
 
-def _seen_minutes(held: pl.DataFrame, jobs: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
-    """Minutes of jobs with samples: how many of the job's GPUs were seen, and in which state."""
-    table = conform(samples, Samples, where="samples").filter(pl.col("sm_activity").is_not_null())
-    states = STATES[:-1]
-    devices = (
-        _by_minute(table, "job_id", "node", "gpu", "instance")
-        .group_by("job_id", "minute")
-        .agg(
-            pl.len().cast(pl.Float64).alias("devices"),
-            *((pl.col("state") == state).sum().cast(pl.Float64).alias(state) for state in states),
-        )
-    )
+MEASURES = ("devices", *STATES[:-1], ACTIVE)
+"""What is added up over devices: how many there are, in which state, and their activity."""
+
+
+def _seen_spans(held: pl.DataFrame, jobs: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
+    """Spans of jobs for which samples hold: how many of the job's GPUs were seen, and in which state."""
+    table = with_until(conform(samples, Samples, where="samples").filter(pl.col("sm_activity").is_not_null()))
+    spans = [_device_spans(each_holder(table.drop_nulls("job_id")), "job_id", "node", "gpu", "instance")]
     shared = not_told(table)
     if shared.height:
-        together = seen_together(jobs, _by_minute(shared, "node", "gpu", "instance", "kind"))
-        devices = (
-            pl.concat([devices, together.select(devices.columns)])
-            .group_by("job_id", "minute", maintain_order=True)
-            .agg(pl.col("devices", *states).sum())
+        spans.append(
+            seen_together(
+                jobs, _device_spans(shared.with_columns(part=1.0), "node", "gpu", "instance", "kind")
+            )
         )
+    seen = levels(pl.concat([each.select("job_id", "begin", "end", *MEASURES) for each in spans]), ["job_id"])
     of_gpus = pl.min_horizontal("gpus", "devices")
     of_instances = pl.col("gpus") * (pl.col("devices") / pl.col("instances")).clip(upper_bound=1.0)
     return (
-        held.join(devices, on="job_id")
+        held.join(seen.rename({"begin": "first"}), on="job_id")
         .with_columns(
-            begin=pl.max_horizontal("begin", "minute"),
-            until=pl.min_horizontal("until", pl.col("minute") + pl.duration(minutes=1)),
+            begin=pl.max_horizontal("begin", "first"),
+            until=pl.min_horizontal("until", "end"),
             gpus_seen=pl.when(pl.col("instances").is_not_null()).then(of_instances).otherwise(of_gpus),
         )
         .filter(pl.col("begin") < pl.col("until"))
-        .with_columns(pl.col(state) / pl.col("devices") * pl.col("gpus_seen") for state in states)
-        .sort("row", "minute")  # floats are added in a fixed order
+        .with_columns(pl.col(name) / pl.col("devices") * pl.col("gpus_seen") for name in MEASURES[1:])
+        .sort("row", "begin")  # floats are added in a fixed order
     )
 
 
-def _by_minute(samples: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """State of each device in each minute."""
+def _device_spans(samples: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Spans for which samples of devices hold; those of one minute are in one state, that of their mean activity.
+
+    A job that works in bursts does not rest between them.
+    """
+    minute = [*keys, pl.col("time").dt.truncate("1m")]
+    spans = (
+        samples.filter(pl.col("time") < pl.col("until"))
+        .with_columns(pl.col("sm_activity").mean().over(minute), pl.col("memory_used_gib").max().over(minute))
+        .select(
+            *keys,
+            begin="time",
+            end="until",
+            devices="part",
+            active=pl.col("part") * pl.col("sm_activity"),
+            state=_state("sm_activity", "memory_used_gib"),
+        )
+    )
+    return spans.with_columns(
+        pl.when(pl.col("state") == state).then("devices").otherwise(0.0).alias(state) for state in STATES[:-1]
+    )
+
+
+def levels(spans: pl.DataFrame, by: Sequence[str], cuts: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Sum of :data:`MEASURES` over the spans of each group, from each instant at which it changes to the next.
+
+    Parameters
+    ----------
+    spans : polars.DataFrame
+        ``begin``, ``end``, :data:`MEASURES` and the columns `by`.
+    by : sequence of str
+        Columns of a group.
+    cuts : polars.DataFrame, optional
+        Instants ``at`` of groups at which the sum is cut in two, whether it changes or not.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of `spans`; instants of which no device was seen are left out.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> noon, hour = datetime(2026, 1, 1, 12, tzinfo=UTC), timedelta(hours=1)
+    >>> spans = pl.DataFrame({"job_id": "a", "begin": [noon, noon + hour], "end": [noon + 2 * hour, noon + 3 * hour]})
+    >>> spans = spans.with_columns(pl.lit(1.0).alias(name) for name in MEASURES)
+    >>> levels(spans, ["job_id"]).select(pl.col("begin", "end").dt.hour(), "devices").rows()
+    [(12, 13, 1.0), (13, 14, 2.0), (14, 15, 1.0)]
+    """
+    groups = spans.select(by).unique(maintain_order=True).with_row_index("group")
+    numbered = spans.join(groups, on=by, nulls_equal=True, maintain_order="left")
+    each = [
+        numbered.select("group", at="begin", cut=pl.lit(value=False), **{name: name for name in MEASURES}),
+        numbered.select(
+            "group", at="end", cut=pl.lit(value=False), **{name: -pl.col(name) for name in MEASURES}
+        ),
+    ]
+    if cuts is not None:
+        nothing = dict.fromkeys(MEASURES, pl.lit(0.0))
+        each.append(cuts.join(groups, on=by).select("group", "at", cut=pl.lit(value=True), **nothing))
+    changes = pl.any_horizontal(pl.col(MEASURES).abs() > ROUNDING)
     return (
-        samples.group_by(*keys, pl.col("time").dt.truncate("1m").alias("minute"))
-        .agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max())
-        .with_columns(state=_state("sm_activity", "memory_used_gib"))
+        pl.concat(each)
+        .sort("group", "at")
+        .group_by("group", "at", maintain_order=True)
+        .agg(pl.col("cut").any(), pl.col(MEASURES).sum())
+        .filter(pl.col("cut") | changes)
+        .select(
+            "group",
+            pl.col(MEASURES).cum_sum().over("group"),
+            begin="at",
+            end=pl.col("at").shift(-1).over("group"),
+        )
+        .filter(pl.col("end").is_not_null(), pl.col("devices") > ROUNDING)
+        .join(groups, on="group", maintain_order="left")
+        .drop("group")
     )
 
 
@@ -203,6 +286,20 @@ def seen_together(
     nothing. What these did is given to the jobs in proportion to what each holds, so the tenants of a node can be
     told apart only by how much they held.
 
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    devices : polars.DataFrame
+        ``node``, ``kind``, ``begin``, ``end`` and :data:`MEASURES`: a row a device and span.
+    states : sequence of str
+        States in the order in which devices are taken to be held.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``job_id``, ``begin``, ``end`` and :data:`MEASURES`.
+
     Examples
     --------
     Of four GPUs three are held, and two work: the job that holds two of the three has two thirds of that.
@@ -212,42 +309,38 @@ def seen_together(
     >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "start_time": noon, "end_time": noon + timedelta(hours=1),
     ...     "gpus": [2.0, 1.0], "instances": None, "node_list": "n1", "profile_requested": None},
     ...     schema_overrides={"instances": pl.Int32, "profile_requested": pl.String})
-    >>> seen = pl.DataFrame({"node": "n1", "kind": "", "minute": [noon] * 4,
-    ...     "state": ["used", "used", "idle_without_process", "idle_without_process"]})
-    >>> seen_together(jobs, seen).select("job_id", "devices", pl.col("used").round(3)).sort("job_id").rows()
-    [('a', 2.0, 1.333), ('b', 1.0, 0.667)]
+    >>> seen = pl.DataFrame({"node": "n1", "kind": "", "begin": [noon] * 4, "end": noon + timedelta(minutes=1),
+    ...     "devices": 1.0, "used": [1.0, 1.0, 0.0, 0.0], "idle_without_process": [0.0, 0.0, 1.0, 1.0],
+    ...     "idle_with_process": 0.0, "idle_unclear": 0.0, "active": [0.9, 0.6, 0.0, 0.0]})
+    >>> together = seen_together(jobs, seen).sort("job_id")
+    >>> together.select("job_id", "devices", pl.col("used", "active").round(3)).rows()
+    [('a', 2.0, 1.333, 1.0), ('b', 1.0, 0.667, 0.5)]
     """
     key = ["node", "kind"]
-    seen = devices.group_by(*key, "minute").agg(
-        (pl.col("state") == state).sum().alias(state) for state in states
-    )
     members = members_on(jobs, devices.select(key).unique())
     changes = members.select(*key, "at").unique().sort("at")
     placed = (
-        seen.sort("minute")
-        .join_asof(changes, left_on="minute", right_on="at", by=key, check_sortedness=False)
+        levels(devices, key, changes)
+        .sort("begin")
+        .join_asof(changes, left_on="begin", right_on="at", by=key, check_sortedness=False)
         .join(members.drop_nulls("job_id"), on=[*key, "at"])
         .with_columns(
-            held=pl.min_horizontal(
-                pl.col("count").sum().over(*key, "minute"),
-                pl.sum_horizontal(pl.col(state) for state in states),
-            ),
-            part=pl.col("count") / pl.col("count").sum().over(*key, "minute"),
+            held=pl.min_horizontal(pl.col("count").sum().over(*key, "begin"), "devices"),
+            part=pl.col("count") / pl.col("count").sum().over(*key, "begin"),
         )
     )
     left, shares = pl.col("held"), {}
     for state in states:
-        shares[state] = pl.min_horizontal(pl.col(state).cast(pl.Float64), left)
+        shares[state] = pl.min_horizontal(state, left)
         left = left - shares[state]
-    return (
-        placed.with_columns(
-            devices=pl.col("held") * pl.col("part"),
-            **{state: share * pl.col("part") for state, share in shares.items()},
-        )
-        .group_by("job_id", "minute")
-        .agg(pl.col("devices", *states).sum())
-        .sort("job_id", "minute")
-    )
+    return placed.select(
+        "job_id",
+        "begin",
+        "end",
+        devices=pl.col("held") * pl.col("part"),
+        **{state: share * pl.col("part") for state, share in shares.items()},
+        active=pl.min_horizontal("active", "held") * pl.col("part"),
+    ).sort("job_id", "begin")
 
 
 def not_told(samples: pl.DataFrame) -> pl.DataFrame:

@@ -88,17 +88,24 @@ class Jobs(dy.Schema):
 
 
 class Samples(dy.Schema):
-    """One GPU or MIG instance at one time."""
+    """One GPU or MIG instance from one reading to the next."""
 
     time = _time("when the sample was taken")
+    until = _time(
+        "until when it holds: the next sample of the device, before a gap one usual step later; null where samples are "
+        "read lazily",
+        nullable=True,
+    )
     node = _text("node name")
     gpu = _count("index of the GPU on its node")
     instance = _count("MIG instance on that GPU; null for the whole GPU", nullable=True)
     profile = _text("MIG profile of the instance; null for the whole GPU", nullable=True)
-    job_id = _text("job that held it; null if none or not known", nullable=True)
+    job_id = _text(
+        "job that held it, or several that shared it, joined by ','; null if none or not known", nullable=True
+    )
     job_evidence = _text(
-        "how the job is known: stated by the source, device, whole_node; together: several jobs of the node held it "
-        "and no one can tell which; none",
+        "how the job is known: stated by the source; shared: several stated by it; whole_node; together: several jobs "
+        "of the node held it and no one can tell which; none",
         nullable=True,
     )
     sm_activity = _number("share of time and SMs with a warp resident", "0-1", nullable=True, high=1.0)

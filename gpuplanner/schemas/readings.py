@@ -131,8 +131,10 @@ class Coverage(dy.Schema):
     day = dy.Date(nullable=False, metadata=meaning("UTC day"))
     gpus = count("GPUs seen on the node on any day")
     samples = dy.Int64(nullable=False, metadata=meaning("samples of the day"))
-    observed_gpu_h = number("time between samples that follow each other without a gap", "GPU h")
-    expected_gpu_h = number("those GPUs within the node's first and last sample", "GPU h")
+    observed_gpu_h = number("time for which samples hold", "GPU h")
+    expected_gpu_h = number(
+        "those GPUs from the first sample of the node until its last one holds no more", "GPU h"
+    )
     covered = number("observed of expected; null where nothing was to be expected", "0-1", nullable=True)
 
 

@@ -89,13 +89,13 @@ def test_other_suffixes_are_refused_before_anything_is_read(command, tmp_path):
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_telemetry_by_hour_is_written(command, telemetry, tmp_path, suffix):
-    """Half an hour at 200 W, a sample a minute: 29 minutes seen, 200 W x 29 min."""
+    """Half an hour at 200 W, a sample a minute, of which each holds for a minute."""
     out = tmp_path / f"hours.{suffix}"
     assert command("describe", telemetry, "--json", "--hours", str(out))[0] == 0
     (row,) = (pl.read_csv if suffix == "csv" else pl.read_parquet)(out).to_dicts()
     assert (row["samples"], row["sm_activity"]) == (30, 0.5)
-    assert row["energy_kwh"] == pytest.approx(0.2 * 29 / 60)
-    assert row["covered"] == pytest.approx(29 / 60)
+    assert row["energy_kwh"] == pytest.approx(0.2 * 30 / 60)
+    assert row["covered"] == pytest.approx(30 / 60)
 
 
 def test_jobs_of_a_class_are_listed_with_what_named_it(command):

@@ -58,16 +58,30 @@ def whole_minutes(readings: pl.DataFrame) -> tuple[datetime, datetime]:
 
 
 def expected_hours(readings: pl.DataFrame, start: datetime, end: datetime) -> tuple[float, float, float]:
-    """Used hours, idle with a process and idle without, a GPU-minute counting as its mean activity and peak memory."""
-    minutes = (
-        readings.filter(pl.col("time") >= start, pl.col("time") < end)
-        .group_by("gpu", minute=pl.col("time").dt.truncate("1m"))
-        .agg(pl.col("sm").mean(), pl.col("gib").max())
+    """Used hours, idle with a process and idle without.
+
+    A reading holds until the next one, before a gap for one usual step; those of a minute count as their mean activity
+    and peak memory.
+    """
+    usual = pl.col("step").median().over("gpu")
+    minute = ["gpu", pl.col("time").dt.truncate("1m")]
+    held = (
+        readings.drop_nulls("sm")
+        .sort("gpu", "time")
+        .with_columns(step=(pl.col("time").shift(-1).over("gpu") - pl.col("time")).dt.total_microseconds())
+        .with_columns(held=pl.when(pl.col("step") <= 2.5 * usual).then("step").otherwise(usual))
+        .with_columns(pl.col("sm").mean().over(minute), pl.col("gib").max().over(minute))
+        .with_columns(
+            first=pl.max_horizontal("time", pl.lit(start)),
+            last=pl.min_horizontal(pl.col("time") + pl.duration(microseconds="held"), pl.lit(end)),
+        )
+        .with_columns(hours=(pl.col("last") - pl.col("first")).dt.total_microseconds() / 3.6e9)
+        .filter(pl.col("hours") > 0)
     )
-    used = minutes.filter(pl.col("sm") >= USED_FROM).height
-    idle = minutes.filter(pl.col("sm") < USED_FROM)
-    busy = idle.filter(pl.col("gib") >= 0.25).height
-    return used / 60, busy / 60, (idle.height - busy) / 60
+    idle = held.filter(pl.col("sm") < USED_FROM)
+    busy = idle.filter(pl.col("gib") >= 0.25)["hours"].sum()
+    used = held.filter(pl.col("sm") >= USED_FROM)["hours"].sum()
+    return used, busy, idle["hours"].sum() - busy
 
 
 def h100_run(folder: Path, name: str) -> tuple[Path, pl.DataFrame]:
@@ -136,7 +150,7 @@ def test_jobs_that_share_a_node_are_judged_together(tmp_path: Path, run: Run):
     log = smi_log(tmp_path / "n1.csv", [0, 1], 120)
     run("ingest", "nvidia-smi", log, "--tz", "UTC", "-o", mine)
     told = run("ingest", "slurm", jobs, "--tz", "UTC", "--gpu-model", "h100=H100-80GB-SXM5", "-o", mine)
-    assert told["telemetry by job"]["together_gpu_hours"] == pytest.approx(4 * 119 / 60)
+    assert told["telemetry by job"]["together_gpu_hours"] == pytest.approx(4 * 2)
     seen = {row["tenant"]: row for row in run("describe", mine)["held GPU-hours by what was seen"]}
     for tenant, share in (("vision", 2 / 3), ("speech", 1 / 3)):
         assert seen[tenant]["used"] == pytest.approx(2 * 2 * share)
@@ -210,7 +224,7 @@ def test_a_dump_of_kubernetes_and_pages_of_the_exporter_become_one_dataset(tmp_p
         ]
         told = run("ingest", "dcgm-exporter", *pages, "-o", mine)
     assert told["telemetry by job"]["unmatched_gpu_hours"] == 0
-    assert told["telemetry by job"]["matched_gpu_hours"] == pytest.approx(2 * 59 / 60)
+    assert told["telemetry by job"]["matched_gpu_hours"] == pytest.approx(2)
     (ads,) = run("describe", mine)["held GPU-hours by what was seen"]
     assert (ads["used"], ads["idle_with_process"]) == pytest.approx((1.0, 1.0))
     assert run("phases", mine, "--job", "ads/train")["phases"]

@@ -56,7 +56,7 @@ def test_minutes_with_samples_speak_before_the_record(make_jobs, make_nodes, mak
         *[("1", minute, 1, 0.049) for minute in range(15)],
         *[("1", minute, 1, 0.05) for minute in range(15, 30)],
         *[("1", minute, 1, None) for minute in range(30, 60)],  # missing is not zero
-        ("gone", 5, 0, 0.9),
+        ("gone", 5, 7, 0.9),
     )
     ledger = gpu_time_ledger(jobs, make_nodes((2, "A100", None, None)), samples=samples, **window)
     assert sums(ledger) == {
@@ -69,12 +69,57 @@ def test_minutes_with_samples_speak_before_the_record(make_jobs, make_nodes, mak
     }
 
 
-def test_part_of_a_minute_counts_as_part(make_jobs, make_nodes, make_samples, window):
-    jobs = make_jobs(("a", 1.0, 0, 0.5, 1.25, IDLE))
-    samples = make_samples(("0", 0.75, 0, 0.9))
+def test_a_sample_holds_within_its_job_alone(make_jobs, make_nodes, make_samples, window):
+    """Samples at 0.25 and 0.75 hold until 1.25: one runs from before the job, the other until its end."""
+    jobs = make_jobs(("a", 1.0, 0, 0.5, 1.25, IDLE), ("b", 1.0, 2, 2, 3))
+    samples = make_samples(("0", 0.25, 0, 0.9), ("0", 0.75, 0, 0.9), ("1", 2.0, 1, 0.9))
+    ledger = gpu_time_ledger(jobs, make_nodes((2, "A100", None, None)), samples=samples, **window)
+    assert sums(ledger)["a", "used"] == 0.75 / 60
+    assert ("a", "held_idle") not in sums(ledger)
+    assert sums(ledger)["b", "unobserved"] == 1 / 60  # a lone reading holds for no time
+
+
+@pytest.mark.parametrize("step", [0.5, 1, 2, 5, 10, 60])
+def test_used_hours_are_the_same_at_every_step(make_jobs, make_nodes, make_samples, window, step):
+    """Two GPUs at work for two hours: four GPU-hours, however far the readings are apart."""
+    jobs = make_jobs(("a", 2.0, 0, 0, 120))
+    readings = [("0", number * step, gpu, 0.9) for number in range(round(120 / step)) for gpu in range(2)]
+    ledger = gpu_time_ledger(
+        jobs, make_nodes((2, "A100", None, None)), samples=make_samples(*readings), **window
+    )
+    assert sums(ledger) == {("a", "used"): 4.0, ("-", "free"): 2.0}
+
+
+def test_a_gap_is_not_used(make_jobs, make_nodes, make_samples, window):
+    """Readings every 10 minutes, none from 0:20 to 1:20: the one before the gap holds until 0:30."""
+    jobs = make_jobs(("a", 1.0, 0, 0, 120))
+    readings = [("0", minute, 0, 0.9) for minute in (0, 10, 20, 80, 90, 100, 110)]
+    ledger = gpu_time_ledger(
+        jobs, make_nodes((1, "A100", None, None)), samples=make_samples(*readings), **window
+    )
+    assert sums(ledger)["a", "used"] == 70 / 60
+    assert sums(ledger)["a", "unobserved"] == 50 / 60
+
+
+def test_activity_read_less_often_than_memory_holds_as_long(make_jobs, make_nodes, make_samples, window):
+    """Memory every minute, activity every five: a row without activity does not end the reading before."""
+    jobs = make_jobs(("a", 1.0, 0, 0, 60))
+    readings = [("0", minute, 0, None if minute % 5 else 0.9) for minute in range(60)]
+    ledger = gpu_time_ledger(
+        jobs, make_nodes((1, "A100", None, None)), samples=make_samples(*readings), **window
+    )
+    assert sums(ledger)["a", "used"] == 1.0
+
+
+def test_the_time_of_a_shared_gpu_is_of_all_that_share_it(make_jobs, make_nodes, make_samples, window):
+    """Two of four replicas are held: each job used its quarter for an hour; a third job did not share."""
+    jobs = make_jobs(("a", 0.25, 0, 0, 60), ("b", 0.25, 0, 0, 60), ("c", 0.25, 0, 0, 60))
+    samples = make_samples(*[("0,1", minute, 0, 0.9) for minute in range(60)])
+    samples = samples.with_columns(job_evidence=pl.lit("shared"))
     ledger = gpu_time_ledger(jobs, make_nodes((1, "A100", None, None)), samples=samples, **window)
-    assert sums(ledger)["a", "used"] == 0.5 / 60
-    assert sums(ledger)["a", "held_idle"] == 0.25 / 60
+    assert sums(ledger)["a", "used"] == 0.25
+    assert sums(ledger)["b", "used"] == 0.25
+    assert sums(ledger)["c", "unobserved"] == 0.25
 
 
 def test_jobs_without_gpus_or_out_of_the_window_do_not_count(make_jobs, make_nodes, window):
@@ -223,41 +268,71 @@ JOB = st.tuples(
         job[5],
     )
 )
-SEEN = st.tuples(
-    st.integers(0, 5).map(str), st.integers(-5, 185), st.integers(0, 2), st.sampled_from([None, 0.0, 0.9])
+SEEN = st.lists(
+    st.tuples(
+        st.integers(0, 2).map(str),
+        st.integers(-5, 60),
+        st.sampled_from([1, 2, 5, 10]),
+        st.lists(st.sampled_from([1, 1, 2, 15]), max_size=20),
+        st.sampled_from([None, 0.0, 0.9]),
+    ),
+    max_size=3,
 )
+"""By GPU: job, first minute, step, factors of the step from reading to reading, activity."""
+HALVES = 2
+
+
+def held_by_hand(seen):
+    """Job, first half minute and first behind it, activity of each reading: a plain loop over the readings."""
+    for gpu, (job, first, step, factors, activity) in enumerate(seen):
+        times = np.cumsum([first, *(step * factor for factor in factors)])
+        steps = [one for one in np.diff(times) if one <= 60]
+        usual = float(np.median(steps)) if steps else 0.0
+        for place, time in enumerate(times):
+            until = times[place + 1] if place + 1 < len(times) else None
+            if until is None or until - time > min(2.5 * usual, 60):
+                until = time + usual
+            if activity is not None:
+                yield gpu, job, round(HALVES * time), round(HALVES * until), activity
 
 
 @settings(deadline=None, max_examples=examples(60))
-@given(jobs=st.lists(JOB, max_size=6), seen=st.lists(SEEN, max_size=40), spare=st.integers(0, 3))
+@given(jobs=st.lists(JOB, max_size=4), seen=SEEN, spare=st.integers(0, 3))
 def test_ledger_equals_a_count_of_every_minute(
     make_jobs, make_nodes, make_samples, window, jobs, seen, spare
 ):
     table = make_jobs(*jobs)
     peak = inferred_inventory(table, **window)["gpus"].sum()
     nodes = make_nodes((peak, None, None, None), (spare, None, 60, 120))
-    ledger = gpu_time_ledger(table, nodes, samples=make_samples(*seen), **window)
+    readings = [
+        (job, int(time), gpu, activity)
+        for gpu, (job, first, step, factors, activity) in enumerate(seen)
+        for time in np.cumsum([first, *(step * factor for factor in factors)])
+    ]
+    ledger = gpu_time_ledger(table, nodes, samples=make_samples(*readings), **window)
     balance = reconcile(ledger, installed_gpu_hours(nodes, **window))
     assert balance["balanced"]
     expected = {}
 
     def add(tenant, bucket, gpus):
-        expected[tenant, bucket] = expected.get((tenant, bucket), 0.0) + gpus / 60
+        expected[tenant, bucket] = expected.get((tenant, bucket), 0.0) + gpus / 60 / HALVES
 
-    for minute in range(MINUTES):
+    held = list(held_by_hand(seen))
+    for half in range(HALVES * MINUTES):
+        minute = half / HALVES
         left = peak + (spare if 60 <= minute < 120 else 0)
         for number, (tenant, gpus, _, start, end, record) in enumerate(jobs):
             if start is None or not start <= minute < end:
                 continue
             left -= gpus
-            devices = {}
-            for job_id, when, gpu, activity in seen:
-                if (job_id, when) == (str(number), minute) and activity is not None:
-                    devices.setdefault(gpu, []).append(activity)
+            devices = [
+                activity
+                for _, job, first, until, activity in held
+                if job == str(number) and first <= half < until
+            ]
             covered = min(gpus, len(devices))
-            for values in devices.values():
-                bucket = "used" if np.mean(values) >= 0.05 else "held_idle"
-                add(tenant, bucket, covered / len(devices))
+            for activity in devices:
+                add(tenant, "used" if activity >= 0.05 else "held_idle", covered / len(devices))
             fallback = {None: "unobserved", 0.5: "used", 0.01: "held_idle"}[record.get("sm_activity")]
             add(tenant, fallback, gpus - covered)
         waits = [

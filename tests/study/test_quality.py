@@ -66,8 +66,8 @@ def telemetry(tmp_path) -> str:
 def test_telemetry_has_coverage_and_no_jobs(telemetry):
     found = data_quality(telemetry)
     share = found.coverage["observed_gpu_h"].sum() / found.coverage["expected_gpu_h"].sum()
-    assert share == pytest.approx(58 / 119)
+    assert share == pytest.approx(60 / 120)
     assert found.intake.is_empty()
     told = describe(telemetry)
-    assert told.tables["coverage by node"]["covered"].item() == pytest.approx(58 / 119)
+    assert told.tables["coverage by node"]["covered"].item() == pytest.approx(60 / 120)
     assert any(re.search("gap", check) for check in told.tables["quality"]["check"])

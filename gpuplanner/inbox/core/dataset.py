@@ -173,7 +173,7 @@ class Dataset:
         return self.scan(None, None).collect()
 
     def samples_between(self, begin: datetime, end: datetime) -> pl.DataFrame | None:
-        """Those of a span."""
+        """Those that hold in a span."""
         if self.scan is not None and "samples" not in self.tables:
             return self.scan(begin, end).collect()
         inside = pl.col("time").is_between(begin, end, closed="left")

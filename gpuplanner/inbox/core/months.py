@@ -49,8 +49,8 @@ SAMPLES = "samples"
 """Folder of the months in a dataset."""
 MONTH = "month="
 """Beginning of the name of a month's folder, as Hive names it, so that other programs find the column."""
-DERIVED = ("job_evidence",)
-"""Columns that follow from the jobs, and are not kept."""
+DERIVED = ("until", "job_evidence")
+"""Columns that follow from the other samples and the jobs, and are not kept."""
 
 
 def as_read(samples: pl.DataFrame) -> pl.DataFrame:

@@ -12,14 +12,13 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.inbox.telemetry.energy import board_energy
+from gpuplanner.inbox.telemetry.hold_times import DAY_US, hold_times
 from gpuplanner.inbox.telemetry.holders import DEVICE_KEY
 from gpuplanner.inbox.telemetry.metric_ladder import ORDER
-from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 from gpuplanner.inbox.telemetry.spill import Codes, Columns, Spill, device_order
 
-DAY_US = 86_400_000_000
 HOUR_US = 3.6e9
-GROUP_ROWS = 1_000_000
+GROUP_ROWS = 500_000
 """Samples of a group of GPUs that are looked at together; more only where one GPU has more."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -83,6 +82,7 @@ class Seen:
         self._first_whole = np.full(len(self.gpus), np.iinfo(np.int64).max)
         self._first = np.full(len(self.gpus), np.iinfo(np.int64).max)
         self._last = np.full(len(self.gpus), np.iinfo(np.int64).min)
+        self._until = self._last.copy()
         self._by_day: dict[tuple[int, int], int] = {}
         self._observed: list[pl.DataFrame] = []
         self._spill = Spill(self.stream, "gpu")
@@ -199,35 +199,32 @@ class Seen:
 
     def _step(self, rows: Columns) -> None:
         gpu, time = rows["gpu"], rows["time"]
-        on = np.flatnonzero((gpu[1:] == gpu[:-1]) & (time[1:] > time[:-1]))
-        begin, step_us, of = time[on], time[on + 1] - time[on], gpu[on]
-        if not len(of):
-            return
-        step_s = step_us / 1e6
-        usual = (
-            pl.DataFrame({"gpu": of, "step_s": step_s})
-            .group_by("gpu", maintain_order=True)
-            .agg(pl.col("step_s").median(), pl.len())
-        )
-        usual_s = np.repeat(usual["step_s"].to_numpy(), usual["len"].to_numpy())
-        gap = step_s > GAP_FACTOR * usual_s
+        held = hold_times(gpu, time)
+        gap = held.gap
         if gap.any():
-            self._add_gaps(of[gap], begin[gap], step_us[gap], usual_s[gap])
-        of, begin, step_us = of[~gap], begin[~gap], step_us[~gap]
-        self.observed_us += int(step_us.sum())
+            step_us = np.append(time[1:], 0)[gap] - time[gap]
+            self._add_gaps(gpu[gap], time[gap], step_us, held.usual_us[gap])
+        np.maximum.at(self._until, gpu, held.until_us)
+        there = held.until_us > time
+        of, begin, held_us = gpu[there], time[there], (held.until_us - time)[there]
+        self.observed_us += int(held_us.sum())
         node, day = self._node_of_gpu[of], begin // DAY_US
-        over = day != (begin + step_us) // DAY_US
-        self._observed.append(_by_node_and_day(node[~over], day[~over], step_us[~over]))
+        over = day != (begin + held_us) // DAY_US
+        self._observed.append(_by_node_and_day(node[~over], day[~over], held_us[~over]))
         if over.any():
-            self._observed.append(_cut_at_midnights(node[over], begin[over], step_us[over]))
+            self._observed.append(_cut_at_midnights(node[over], begin[over], held_us[over]))
 
-    def _add_gaps(self, gpu: np.ndarray, begin: np.ndarray, step_us: np.ndarray, usual_s: np.ndarray) -> None:
+    def _add_gaps(
+        self, gpu: np.ndarray, begin: np.ndarray, step_us: np.ndarray, usual_us: np.ndarray
+    ) -> None:
         at = int(step_us.argmax())
         longest, step_s = self.gaps.longest, int(step_us[at]) / 1e6
         if longest is None or step_s > longest[3]:
             start = EPOCH + timedelta(microseconds=int(begin[at]))
-            longest = (*self.gpus[int(gpu[at])], start, step_s, float(usual_s[at]))
-        self.gaps = Gaps(self.gaps.count + len(gpu), self.gaps.total_us + int(step_us.sum()), longest)
+            longest = (*self.gpus[int(gpu[at])], start, step_s, float(usual_us[at] / 1e6))
+        self.gaps = Gaps(
+            self.gaps.count + len(gpu), self.gaps.total_us + int((step_us - usual_us).sum()), longest
+        )
 
     def _add_energies(self, rows: Columns) -> None:
         samples = pl.DataFrame({"board": pl.Series(rows["gpu"]).set_sorted()}).with_columns(
@@ -245,7 +242,7 @@ class Seen:
         self.energies = found if self.energies is None else pl.concat([self.energies, found])
 
     def observed_gpu_hours(self) -> float:
-        """GPU-hours between samples that follow each other without a gap [GPU h]."""
+        """GPU-hours for which samples hold [GPU h]."""
         return self.observed_us / HOUR_US
 
     def span(self) -> tuple[datetime | None, datetime | None]:
@@ -261,13 +258,19 @@ class Seen:
         instant = pl.Datetime("us", "UTC")
         nodes = (
             pl.DataFrame(
-                {"number": self._node_of_gpu[there], "first": self._first[there], "last": self._last[there]}
+                {
+                    "number": self._node_of_gpu[there],
+                    "first": self._first[there],
+                    "last": self._until[there],
+                    "last_read": np.maximum(self._last[there], self._until[there] - 1),
+                }
             )
             .group_by("number", maintain_order=True)
             .agg(
                 gpus=pl.len(),
                 first=pl.col("first").min().cast(instant),
                 last=pl.col("last").max().cast(instant),
+                last_day=pl.col("last_read").max().cast(instant).dt.date(),
             )
         )
         midnight = pl.col("day").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
@@ -276,7 +279,7 @@ class Seen:
             pl.min_horizontal("last", midnight + pl.duration(days=1)),
         )
         days = (
-            nodes.with_columns(day=pl.date_ranges(pl.col("first").dt.date(), pl.col("last").dt.date()))
+            nodes.with_columns(day=pl.date_ranges(pl.col("first").dt.date(), "last_day"))
             .explode("day")
             .with_columns(expected_gpu_h=pl.col("gpus") * ((end - begin).dt.total_microseconds() / HOUR_US))
         )
@@ -352,37 +355,15 @@ def _cut_at_midnights(node: np.ndarray, begin: np.ndarray, step_us: np.ndarray) 
     return cut.with_columns(us=high - low).group_by("number", "day").agg(pl.col("us").sum())
 
 
-GPU = ("node", "gpu")
-
-
-def steps(samples: pl.DataFrame) -> pl.DataFrame:
-    """Time between successive instants at which a GPU was seen.
-
-    A GPU counts once, whether it was sampled whole, by instance or both.
-    """
-    return (
-        samples.select(*GPU, begin="time")
-        .unique()
-        .sort(*GPU, "begin")
-        .with_columns(end=pl.col("begin").shift(-1).over(GPU))
-        .drop_nulls("end")
-        .with_columns(step_s=(pl.col("end") - pl.col("begin")).dt.total_microseconds() / 1e6)
-        .with_columns(usual_s=pl.col("step_s").median().over(GPU))
-        .with_columns(gap=pl.col("step_s") > GAP_FACTOR * pl.col("usual_s"))
-    )
-
-
 def observed_gpu_hours(samples: pl.DataFrame) -> float:
-    """GPU-hours between samples that follow each other without a gap [GPU h].
-
-    Nothing is added before the first or after the last sample: a single reading observes no time.
+    """GPU-hours for which samples hold: until the next one, before a gap and at the end for one usual step [GPU h].
 
     Examples
     --------
     >>> from datetime import UTC, datetime, timedelta
     >>> times = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=m) for m in (0, 20, 40, 160, 180)]
-    >>> observed_gpu_hours(pl.DataFrame({"time": times, "node": "n1", "gpu": 0}))
-    1.0
+    >>> round(observed_gpu_hours(pl.DataFrame({"time": times, "node": "n1", "gpu": 0})), 6)
+    1.666667
     """
     return seen_of(samples).observed_gpu_hours()
 
@@ -399,13 +380,13 @@ def coverage(samples: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``node``, ``day``, ``gpus`` (seen on the node on any day), ``samples``, ``observed_gpu_h``,
-        ``expected_gpu_h`` (those GPUs over the part of the day that lies within the node's first and last
-        sample) and ``covered`` (0-1; null where nothing was to be expected), sorted by node and day.
+        ``expected_gpu_h`` (those GPUs over the part of the day from the node's first sample until its last
+        one holds no more) and ``covered`` (0-1; null where nothing was to be expected), sorted by node and day.
 
     Examples
     --------
     >>> from datetime import UTC, datetime, timedelta
-    >>> times = [datetime(2026, 1, 1, 23, tzinfo=UTC) + timedelta(minutes=m) for m in range(0, 121, 20)]
+    >>> times = [datetime(2026, 1, 1, 23, tzinfo=UTC) + timedelta(minutes=m) for m in range(0, 101, 20)]
     >>> coverage(pl.DataFrame({"time": times, "node": "n1", "gpu": 0}))["observed_gpu_h"].to_list()
     [1.0, 1.0]
     """

@@ -15,10 +15,9 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from gpuplanner.errors import SchemaError, examples, message
+from gpuplanner.inbox.telemetry.hold_times import held_readings
 from gpuplanner.inbox.telemetry.readers.limits import POWER_MARGIN, board_limits
-from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 from gpuplanner.schemas import Samples
-from gpuplanner.units import SECONDS_PER_HOUR
 
 
 def columns_of(samples: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
@@ -91,43 +90,105 @@ def _read_once(readings: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def board_steps(
-    readings: pl.DataFrame, gap_s: float | None = None, by: Sequence[str] = BOARD
+    readings: pl.DataFrame,
+    gap_s: float | None = None,
+    by: Sequence[str] = BOARD,
+    *,
+    to_the_end: bool = True,
 ) -> pl.DataFrame:
-    """Energy between successive readings of each board.
+    """Energy of each board while its readings hold, and over the gaps between.
+
+    Parameters
+    ----------
+    readings : polars.DataFrame
+        From :func:`board_readings`.
+    gap_s : float, optional
+        Longest step that is no gap; by default as :func:`~gpuplanner.inbox.telemetry.hold_times.hold_times` has it [s].
+    by : sequence of str
+        Columns that tell boards apart.
+    to_the_end : bool
+        Also give the time for which the last reading of each board holds.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row a piece of time: its begin ``time``, ``end``, ``step_s``, ``gap``, the instant of its ``reading``, and
+        ``counted_j``, ``integrated_j`` (null over gaps) and ``energy_j``, by the counter, the power and either [J]. Of
+        a gap, the time for which the reading before it holds is a piece of its own.
 
     Examples
     --------
-    A driver that is loaded anew between the second and the third reading, and a gap after the fourth:
+    A driver that is loaded again between the second and the third reading, and a gap after the fourth:
 
     >>> from datetime import UTC, datetime, timedelta
     >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     >>> read = {"time": [noon + timedelta(seconds=s) for s in (0, 10, 20, 30, 930)], "node": "n1", "gpu": 0}
     >>> read |= {"job_id": None, "power_w": 100.0, "energy_counter_j": [7000.0, 8000.0, 500.0, 1500.0, 91500.0]}
-    >>> board_steps(pl.DataFrame(read)).select("counted_j", "energy_j", "gap").rows()
-    [(1000.0, 1000.0, False), (None, 1000.0, False), (1000.0, 1000.0, False), (90000.0, 90000.0, True)]
+    >>> steps = board_steps(pl.DataFrame(read)).sort("time").drop_nulls("energy_j")
+    >>> steps.select("counted_j", "energy_j", "gap").rows()[:3]
+    [(1000.0, 1000.0, False), (None, 1000.0, False), (1000.0, 1000.0, False)]
+    >>> steps.select("counted_j", "energy_j", "gap").rows()[3:]
+    [(1000.0, 1000.0, False), (89000.0, 89000.0, True)]
     """
     counter, later = pl.col("energy_counter_j"), pl.col("counter_end")
-    most = POWER_MARGIN * board_limits(None)[0] * (pl.col("step_s") + LAG_S)
-    limit = pl.lit(gap_s) if gap_s is not None else GAP_FACTOR * pl.col("step_s").median().over(by)
     ahead = {"end": "time", "power_end": "power_w", "counter_end": "energy_counter_j", "job_end": "job_id"}
-    return (
-        readings.with_columns(
-            pl.col(name).shift(-1).over(by).alias(end)
-            for end, name in ahead.items()
-            if name in readings.columns
-        )
-        .drop_nulls("end")
-        .with_columns(step_s=(pl.col("end") - pl.col("time")).dt.total_microseconds() / 1e6)
-        .with_columns(gap=pl.col("step_s") > pl.min_horizontal(limit, pl.lit(SECONDS_PER_HOUR)))
-        .with_columns(
-            counted_j=pl.when((later - counter).is_between(0, most)).then(later - counter),
-            integrated_j=pl.when(~pl.col("gap")).then(
-                (pl.col("power_w") + pl.col("power_end")) / 2 * pl.col("step_s")
-            ),
-            since_reset_j=pl.when((later < counter) & (later <= most)).then(later),
-        )
-        .with_columns(energy_j=pl.coalesce("counted_j", "integrated_j", "since_reset_j"))
+    held = held_readings(readings, by, max_step_s=gap_s).with_columns(
+        pl.col(name).shift(-1).over("series").alias(end)
+        for end, name in ahead.items()
+        if name in readings.columns
     )
+    whole_s = seconds_between("time", "end")
+    most = POWER_MARGIN * board_limits(None)[0] * (whole_s + LAG_S)
+    held = held.with_columns(
+        reading="time",
+        counted_j=pl.when((later - counter).is_between(0, most)).then(later - counter),
+        since_reset_j=pl.when((later < counter) & (later <= most)).then(later),
+        restarted=((later < counter) | (later - counter > most)).fill_null(value=False),
+    )
+    pieces = [_between_readings(held)]
+    if held["gap"].any():
+        part = (seconds_between("time", "until") / whole_s).fill_nan(0.0)
+        rest = held.filter("gap").with_columns(
+            time="until", integrated_j=pl.lit(None, pl.Float64), counted_j=pl.col("counted_j") * (1 - part)
+        )
+        before = held.filter("gap").with_columns(
+            counted_j=pl.col("counted_j") * part, restarted=pl.lit(value=False)
+        )
+        pieces += [_held_on(before), rest]
+    if to_the_end:
+        pieces.append(_held_on(held.filter("last", counter.is_null())))
+        pieces.append(held.filter("last", counter.is_not_null()).with_columns(end="until"))
+    return (
+        pl.concat(pieces, how="diagonal")
+        .with_columns(step_s=seconds_between("time", "end"))
+        .filter(pl.col("step_s") > 0)
+        .with_columns(energy_j=pl.coalesce("counted_j", "integrated_j", pl.col("since_reset_j")))
+    )
+
+
+def _between_readings(held: pl.DataFrame) -> pl.DataFrame:
+    """Pieces from one reading to the next, over which the power goes along a straight line."""
+    power_w = (pl.col("power_w") + pl.col("power_end")) / 2
+    return held.filter(~pl.col("gap"), ~pl.col("last")).with_columns(
+        integrated_j=power_w * seconds_between("time", "end")
+    )
+
+
+def _held_on(held: pl.DataFrame) -> pl.DataFrame:
+    """Pieces for which readings without a next one hold, at their power."""
+    power_j = pl.col("power_w") * seconds_between("time", "until")
+    return held.with_columns(
+        end="until",
+        power_end="power_w",
+        gap=pl.lit(value=False),
+        integrated_j=pl.when(pl.col("counted_j").is_null()).then(power_j),
+        since_reset_j=pl.lit(None, pl.Float64),
+    )
+
+
+def seconds_between(begin: str, end: str) -> pl.Expr:
+    """Seconds from the instants of one column to those of another."""
+    return (pl.col(end) - pl.col(begin)).dt.total_microseconds() / 1e6
 
 
 def board_energy(samples: pl.DataFrame, by: Sequence[str] = BOARD) -> pl.DataFrame:
@@ -155,12 +216,7 @@ def board_energy(samples: pl.DataFrame, by: Sequence[str] = BOARD) -> pl.DataFra
             gap_j=pl.col("energy_j").filter("gap").sum(),
             counted_j=pl.col("counted_j").filter(both).sum(),
             integrated_j=pl.col("integrated_j").filter(both).sum(),
-            restarts=(
-                pl.col("counted_j").is_null()
-                & (pl.col("energy_counter_j") + pl.col("counter_end")).is_not_null()
-            )
-            .sum()
-            .cast(pl.Int64),
+            restarts=pl.col("restarted").sum().cast(pl.Int64),
         )
         .sort(by)
         .select(*by, kwh.name.map(lambda name: name.replace("_j", "_kwh")), "restarts")

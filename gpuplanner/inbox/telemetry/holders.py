@@ -14,12 +14,14 @@ import polars as pl
 from gpuplanner.inbox.core.node_names import on_nodes
 from gpuplanner.inbox.core.times import INSTANT
 
-STATED, WHOLE_NODE, TOGETHER, NONE = "stated", "whole_node", "together", "none"
-EVIDENCE = (STATED, WHOLE_NODE, TOGETHER, NONE)
+STATED, SHARED, WHOLE_NODE, TOGETHER, NONE = "stated", "shared", "whole_node", "together", "none"
+EVIDENCE = (STATED, SHARED, WHOLE_NODE, TOGETHER, NONE)
 """How the job of a sample is known.
 
 stated
     The source names it: by job id, or by pod and namespace.
+shared
+    The source names several, joined by ``,``: they share the device by time-slicing or MPS.
 whole_node
     The one job on the node then held all its devices of that kind, as many as telemetry shows.
 together
@@ -28,6 +30,8 @@ none
     Nobody held it.
 """
 
+BETWEEN_JOBS = ","
+"""What stands between the jobs of a device that several share."""
 DEVICE_KEY = ("node", "gpu", "instance")
 DEVICES = pl.Schema(
     {
@@ -97,8 +101,32 @@ class Holders:
         unheld = pl.when(pl.col("kind").is_null()).then(pl.lit(TOGETHER)).otherwise(pl.lit(NONE))
         return placed.with_columns(
             job_id=pl.when(stated).then(pl.coalesce("job_named", "job_id")).otherwise("holder"),
-            job_evidence=pl.when(stated).then(pl.lit(STATED)).otherwise(pl.coalesce("evidence", unheld)),
+            job_evidence=pl.when(stated & pl.col("job_id").str.contains(BETWEEN_JOBS, literal=True))
+            .then(pl.lit(SHARED))
+            .when(stated)
+            .then(pl.lit(STATED))
+            .otherwise(pl.coalesce("evidence", unheld)),
         ).select(*columns)
+
+
+def each_holder(samples: pl.DataFrame) -> pl.DataFrame:
+    """Samples with one job each: a sample of a device that several jobs share stands once for each, as its ``part``.
+
+    Examples
+    --------
+    >>> samples = pl.DataFrame({"job_id": ["1", "2,3"], "job_evidence": ["stated", "shared"]})
+    >>> each_holder(samples).select("job_id", "part").rows()
+    [('1', 1.0), ('2', 0.5), ('3', 0.5)]
+    """
+    shared = pl.lit(value=False)
+    if "job_evidence" in samples.columns:
+        shared = (pl.col("job_evidence") == SHARED).fill_null(value=False)
+    alone = samples.filter(~shared).with_columns(part=pl.lit(1.0))
+    if alone.height == samples.height:
+        return alone
+    jobs = pl.col("job_id").str.split(BETWEEN_JOBS)
+    split = samples.filter(shared).with_columns(job_id=jobs, part=1 / jobs.list.len())
+    return pl.concat([alone, split.explode("job_id")])
 
 
 def kind_of_device() -> pl.Expr:
@@ -155,6 +183,25 @@ def held_devices(jobs: pl.DataFrame, until: datetime | None = None) -> pl.DataFr
         .agg(pl.col("count").sum())
     )
     return numbered.join(members, on="place", how="left").sort("place", "job_id").select(MEMBERS.names())
+
+
+def shared_names(samples: pl.LazyFrame, names: pl.DataFrame | None) -> pl.DataFrame:
+    """Names under which jobs that share devices stand in samples, as other names of jobs are: ``name, job_id``.
+
+    Examples
+    --------
+    >>> names = pl.DataFrame({"name": ["ns/a-0"], "job_id": ["ns/a"]})
+    >>> shared_names(pl.LazyFrame({"job_id": ["ns/a-0,ns/b", "ns/c"]}), names).rows()
+    [('ns/a-0,ns/b', 'ns/a,ns/b')]
+    """
+    several = pl.col("job_id").str.contains(BETWEEN_JOBS, literal=True)
+    together = samples.select("job_id").filter(several).unique().collect(engine="streaming")["job_id"].sort()
+    known = {} if names is None else dict(names.unique("name").select("name", "job_id").iter_rows())
+    jobs = [
+        BETWEEN_JOBS.join(sorted({known.get(one, one) for one in text.split(BETWEEN_JOBS)}))
+        for text in together
+    ]
+    return pl.DataFrame({"name": together, "job_id": pl.Series(jobs, dtype=pl.String)})
 
 
 def find_holders(

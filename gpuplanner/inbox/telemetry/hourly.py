@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import polars as pl
@@ -15,8 +16,9 @@ from gpuplanner.inbox.telemetry.energy import (
     board_readings,
     board_steps,
     columns_of,
+    seconds_between,
 )
-from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
+from gpuplanner.inbox.telemetry.hold_times import held_readings
 
 DEVICE = ("node", "gpu", "instance")
 HOUR = timedelta(hours=1)
@@ -51,10 +53,12 @@ def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) 
 
     The samples are read one UTC day at a time, so that the memory needed is that of a day and of the answer,
     however long the record is. Energy is what the board's counter adds up between successive readings, where there
-    is one; else the integral of the power along straight lines (trapezoids, cut where an hour ends). Over a gap no
-    power is integrated, and what the counter tells is spread evenly and kept apart, so that energy goes with the
-    covered time; both together are what the board drew, see :func:`gpuplanner.inbox.telemetry.energy.board_energy`. The
-    time between two samples belongs to the job of the first, a gap only where the job after it is the same.
+    is one; else the integral of the power along straight lines (trapezoids, cut where an hour ends). A sample holds
+    until the next one, before a gap and at the end for one usual step, see
+    :func:`~gpuplanner.inbox.telemetry.hold_times.hold_times`. Over the rest of a gap no power is integrated, and the
+    energy of the counter is spread evenly and kept apart, so that energy goes with the covered time; both together
+    are what the board drew, see :func:`gpuplanner.inbox.telemetry.energy.board_energy`. The time for which a sample
+    holds belongs to its job, a gap only where the job after it is the same.
 
     Power and energy are the board's: they stand in the rows of whole GPUs, and where only instances were sampled, in
     a row of the GPU beside them that has no samples.
@@ -66,7 +70,7 @@ def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) 
         sample per device and time. Columns that may be null may be absent: not measured.
     gap_s : float, optional
         Longest time between two samples that is no gap [s]. Default: 2.5 times the usual (median) step of the
-        device on that day, as in the coverage report; at most an hour.
+        device on that day; at most an hour.
 
     Returns
     -------
@@ -74,7 +78,7 @@ def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) 
         Columns :data:`HOURS`, sorted by hour, device and job: ``samples``, means of the activities over the
         samples that have them [0-1], ``memory_peak_gib``, ``energy_kwh`` (null where neither was read),
         ``energy_source`` (``counter``, ``power``, ``counter and power``), ``gap_kwh`` (over gaps; null where there is
-        none or no counter) and ``covered``, the share of the hour between samples without a gap [0-1].
+        none or no counter) and ``covered``, the share of the hour for which samples hold [0-1].
 
     Raises
     ------
@@ -92,7 +96,7 @@ def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) 
     >>> read = {"time": times, "node": "n1", "gpu": 0, "power_w": [100.0, 300.0, 500.0, 500.0]}
     >>> samples = conform(pl.DataFrame(read | {"activity_source": "none"}), Samples, where="example")
     >>> hourly(samples).select("samples", pl.col("energy_kwh").round(6), "covered").rows()
-    [(2, 0.3, 1.0), (2, 0.25, 0.5)]
+    [(2, 0.3, 1.0), (2, 0.5, 1.0)]
     """
     frame = columns_of(samples.lazy(), READ)
     span = frame.select(first=pl.col("time").min(), last=pl.col("time").max()).collect(engine="streaming")
@@ -101,23 +105,36 @@ def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) 
         return pl.DataFrame(schema=HOURS)
     day = first.replace(hour=0, minute=0, second=0, microsecond=0)
     nothing = pl.DataFrame(schema=frame.collect_schema())
-    sums, border, board_border = [], nothing.select(HELD), board_readings(nothing)
+    sums: list[pl.DataFrame] = []
+    border, board_border = nothing.select(HELD), board_readings(nothing)
     while day <= last:
         inside = (pl.col("time") >= day) & (pl.col("time") < day + DAY)
         today = frame.filter(inside).collect(engine="streaming")
         sums.append(_counts(today))
-        readings = pl.concat([board_border, board_readings(today)])
-        seen = pl.concat([border, today.select(HELD)]).sort("time", maintain_order=True)
-        between = _between(readings, gap_s)
-        if seen["instance"].null_count() == readings.height == seen.height:
-            sums.append(between)  # each sample is a reading of its board
-        else:
-            told = (pl.col("energy_count") > 0) | (pl.col("gap_count") > 0)
-            sums += [between.filter(told).drop("covered_s"), _covered(seen, gap_s)]
-        border = seen.group_by(DEVICE).last().select(HELD)
-        board_border = readings.group_by(BOARD).last().select(readings.columns)
+        readings = pl.concat([board_border, board_readings(today)], how="diagonal")
+        seen = pl.concat([border, today.select(HELD)], how="diagonal")
+        sums += _day_sums(readings, seen, gap_s)
+        border, board_border = _latest(seen, DEVICE, gap_s), _latest(readings, BOARD, gap_s)
         day += DAY
+    sums += _day_sums(board_border, border, gap_s, to_the_end=True)
     return _hours(pl.concat(sums, how="diagonal"))
+
+
+def _latest(readings: pl.DataFrame, by: Sequence[str], gap_s: float | None) -> pl.DataFrame:
+    """Last reading of each series, with the usual step as known by then, to be continued on the next day."""
+    held = held_readings(readings, by, max_step_s=gap_s)
+    return held.filter("last").select(*dict.fromkeys([*readings.columns, "usual_us"]))
+
+
+def _day_sums(
+    readings: pl.DataFrame, seen: pl.DataFrame, gap_s: float | None, *, to_the_end: bool = False
+) -> list[pl.DataFrame]:
+    """Energy and covered time of a day, whose last readings are left for the next one."""
+    between = _between(readings, gap_s, to_the_end=to_the_end)
+    if seen["instance"].null_count() == readings.height == seen.height:
+        return [between]  # each sample is a reading of its board
+    counted = (pl.col("energy_count") > 0) | (pl.col("gap_count") > 0)
+    return [between.filter(counted).drop("covered_s"), _covered(seen, gap_s, to_the_end=to_the_end)]
 
 
 def _counts(today: pl.DataFrame) -> pl.DataFrame:
@@ -130,34 +147,30 @@ def _counts(today: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _covered(seen: pl.DataFrame, gap_s: float | None) -> pl.DataFrame:
-    """Time between successive samples without a gap, by hour, device and job."""
-    limit = pl.lit(gap_s) if gap_s is not None else GAP_FACTOR * pl.col("step_s").median().over(DEVICE)
-    steps = (
-        seen.lazy()
-        .select("time", *DEVICE, "job_id", end=pl.col("time").shift(-1).over(DEVICE))
-        .drop_nulls("end")
-        .with_columns(step_s=_seconds("time", "end"))
-        .filter(pl.col("step_s") <= pl.min_horizontal(limit, HOUR.total_seconds()))
-        .collect()
+def _covered(seen: pl.DataFrame, gap_s: float | None, *, to_the_end: bool) -> pl.DataFrame:
+    """Time for which samples hold, by hour, device and job."""
+    held = held_readings(seen, DEVICE, max_step_s=gap_s).rename({"until": "end"})
+    steps = (held if to_the_end else held.filter(~pl.col("last"))).filter(pl.col("end") > pl.col("time"))
+    return (
+        _cut(steps).group_by("hour", *DEVICE, "job_id").agg(covered_s=seconds_between("begin", "until").sum())
     )
-    return _cut(steps).group_by("hour", *DEVICE, "job_id").agg(covered_s=_seconds("begin", "until").sum())
 
 
-def _between(readings: pl.DataFrame, gap_s: float | None) -> pl.DataFrame:
-    """Energy, and time without a gap, between successive readings of a board, by hour, board and job."""
+def _between(readings: pl.DataFrame, gap_s: float | None, *, to_the_end: bool) -> pl.DataFrame:
+    """Energy, and time for which readings hold, by hour, board and job."""
     told, gap = pl.col("energy_j").is_not_null(), pl.col("gap")
-    pieces = _cut(board_steps(readings, gap_s).filter(told | ~gap))
+    steps = board_steps(readings, gap_s, to_the_end=to_the_end)
+    pieces = _cut(steps.filter(told | ~gap).drop("until"))
     by_power = pl.col("counted_j").is_null() & pl.col("integrated_j").is_not_null()
     rise = (pl.col("power_end") - pl.col("power_w")) / pl.col("step_s")
-    middle_s = (_seconds("time", "begin") + _seconds("time", "until")) / 2
+    middle_s = (seconds_between("time", "begin") + seconds_between("time", "until")) / 2
     watts = (
         pl.when(by_power)
         .then(pl.col("power_w") + rise * middle_s)
         .otherwise(pl.col("energy_j") / pl.col("step_s"))
     )
     same_job = pl.col("job_id").eq_missing(pl.col("job_end"))
-    held_s = _seconds("begin", "until")
+    held_s = seconds_between("begin", "until")
     return (
         pieces.with_columns(
             held_s=held_s,
@@ -192,10 +205,6 @@ def _cut(steps: pl.DataFrame) -> pl.DataFrame:
         )
     )
     return pl.concat([inside, parts])
-
-
-def _seconds(begin: str, end: str) -> pl.Expr:
-    return (pl.col(end) - pl.col(begin)).dt.total_microseconds() / 1e6
 
 
 def _hours(sums: pl.DataFrame) -> pl.DataFrame:

@@ -7,17 +7,29 @@ from typing import Any
 
 import polars as pl
 
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.node_names import on_nodes
-from gpuplanner.inbox.telemetry.holders import NONE, STATED, TOGETHER, WHOLE_NODE, Holders, first_part
+from gpuplanner.inbox.telemetry.holders import (
+    BETWEEN_JOBS,
+    NONE,
+    SHARED,
+    STATED,
+    TOGETHER,
+    WHOLE_NODE,
+    Holders,
+    first_part,
+)
 from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 from gpuplanner.schemas import USED_FROM
 
 UNLISTED = "stated_not_in_jobs"
 NO_NODE = "node_not_in_jobs"
 LATER = "after_the_jobs"
+UNMATCHED = (NONE, UNLISTED, NO_NODE, LATER)
 OUTCOMES = {
     STATED: "job named by the source",
+    SHARED: "jobs named by the source that share a GPU",
     WHOLE_NODE: "one job held all devices of the node",
     TOGETHER: "several jobs of the node, or a part of it: given to them together",
     NONE: "no job on the node then",
@@ -33,8 +45,18 @@ DOUBTS = {
         "activity is given to the node's jobs together; in right-sizing and phases they have no part",
     ),
     NONE: ("info", "no job on the node then", "these samples are in no job's figures"),
-    UNLISTED: ("warning", "job not in the list of jobs", "these samples are in no tenant's figures"),
-    NO_NODE: ("warning", "node that no job names", "these samples are in no job's figures"),
+    UNLISTED: (
+        "warning",
+        "job not in the list of jobs",
+        "these samples are in no tenant's figures: the list of jobs is not whole, or the label that names the job "
+        "(exported_pod, pod, hpc_job) is not the workload's",
+    ),
+    NO_NODE: (
+        "warning",
+        "node that no job names",
+        "these samples are in no job's figures: the label of the node (node, Hostname, instance) has another name than "
+        "the list of jobs, or jobs of that node are missing",
+    ),
     LATER: ("warning", "samples after the end of the list of jobs", "these samples are in no job's figures"),
 }
 
@@ -48,29 +70,77 @@ def join_report(
 ) -> tuple[dict[str, Any], list[Finding]]:
     """Sum the observed GPU-hours by how the job is known."""
     told = _outcomes(samples, jobs, holders, until)
-    counts = told.group_by("node", "day", "outcome").agg(rows=pl.len()).collect(engine="streaming")
-    share = pl.col("rows") / pl.col("rows").sum().over("node", "day")
+    counts = (
+        told.group_by("node", "day", "outcome")
+        .agg(rows=pl.len(), used=(pl.col("sm_activity") >= USED_FROM).sum(), job_id=pl.col("job_id").min())
+        .collect(engine="streaming")
+    )
+    hours_a_row = pl.col("observed_gpu_h") / pl.col("rows").sum().over("node", "day")
     hours = (
         counts.join(seen.select("node", "day", "observed_gpu_h"), on=["node", "day"])
-        .with_columns(gpu_hours=share * pl.col("observed_gpu_h"))
+        .with_columns(gpu_hours=pl.col("rows") * hours_a_row, used_gpu_hours=pl.col("used") * hours_a_row)
         .sort("node", "day", "outcome")
         .group_by("outcome")
-        .agg(pl.col("gpu_hours").sum(), pl.col("rows").sum())
+        .agg(
+            pl.col("gpu_hours", "used_gpu_hours", "rows").sum(),
+            example=pl.coalesce(pl.format("job {}", "job_id"), pl.format("node {}", "node")).min(),
+            node=pl.format("node {}", "node").min(),
+        )
     )
     by_reason = dict.fromkeys(OUTCOMES, 0.0) | dict(hours.select("outcome", "gpu_hours").iter_rows())
+    unmatched = hours.filter(pl.col("outcome").is_in(UNMATCHED))
     facts = {
-        "matched_gpu_hours": by_reason[STATED] + by_reason[WHOLE_NODE],
+        "matched_gpu_hours": by_reason[STATED] + by_reason[SHARED] + by_reason[WHOLE_NODE],
         "together_gpu_hours": by_reason[TOGETHER],
-        "unmatched_gpu_hours": sum(by_reason[name] for name in (NONE, UNLISTED, NO_NODE, LATER)),
+        "unmatched_gpu_hours": sum(by_reason[name] for name in UNMATCHED),
+        "unmatched_used_gpu_hours": float(unmatched["used_gpu_hours"].sum()),
         "by_reason": {OUTCOMES[name]: value for name, value in by_reason.items() if value},
     }
-    rows = dict(hours.select("outcome", "rows").iter_rows())
+    rows = {row["outcome"]: row for row in hours.to_dicts()}
     findings = [
-        Finding(check, severity, rows[outcome], effect, "")
+        Finding(
+            check,
+            severity,
+            rows[outcome]["rows"],
+            effect,
+            rows[outcome]["node" if outcome == NO_NODE else "example"] if severity == "warning" else "",
+            by_reason[outcome],
+        )
         for outcome, (severity, check, effect) in DOUBTS.items()
         if outcome in rows
     ]
     return facts, [*findings, *_at_work(samples), *_out_of_time(samples, jobs)]
+
+
+def matched_gpu_hours(data: Dataset) -> float | None:
+    """Observed GPU-hours whose job is known, or given to the jobs of a node together; None without telemetry and jobs.
+
+    Examples
+    --------
+    >>> join = {"matched_gpu_hours": 3.0, "together_gpu_hours": 2.0}
+    >>> matched_gpu_hours(Dataset({}, pl.DataFrame(), pl.DataFrame(), {}, join=join))
+    5.0
+    """
+    return (
+        None if data.join is None else float(data.join["matched_gpu_hours"] + data.join["together_gpu_hours"])
+    )
+
+
+def match_words(data: Dataset) -> str | None:
+    """How much of the telemetry was matched to jobs, and why the rest was not; None without telemetry and jobs.
+
+    Examples
+    --------
+    >>> join = {"matched_gpu_hours": 3.0, "by_reason": {"no job names this node": 1.0}}
+    >>> match_words(Dataset({}, pl.DataFrame(), pl.DataFrame(), {}, join=join))
+    '3 GPU-hours of telemetry matched to jobs; no job names this node: 1'
+    """
+    if data.join is None:
+        return None
+    by_reason = data.join["by_reason"]
+    rest = {OUTCOMES[name]: by_reason.get(OUTCOMES[name], 0.0) for name in (TOGETHER, *UNMATCHED)}
+    parts = [f"{data.join['matched_gpu_hours']:,.0f} GPU-hours of telemetry matched to jobs"]
+    return "; ".join([*parts, *(f"{reason}: {hours:,.0f}" for reason, hours in rest.items() if hours)])
 
 
 def _outcomes(
@@ -80,8 +150,13 @@ def _outcomes(
     beside = holders.devices.filter(pl.col("kind").is_null()).select("node", "gpu", "instance")
     on_jobs = on_nodes(jobs.select("node_list", "gpus").unique("node_list"))["node"].drop_nulls().unique()
     known = on_jobs.to_frame("node").select(first_part(pl.col("node"))).to_series().unique()
-    listed = pl.col("job_id").is_in(jobs["job_id"].unique().implode())
-    stated, none = pl.col("job_evidence") == STATED, pl.col("job_evidence") == NONE
+    jobs_listed = jobs["job_id"].cast(pl.String).unique()
+    together = pl.concat([holders.names["name"], holders.names["job_id"]]).unique()
+    any_listed = (
+        together.str.split(BETWEEN_JOBS).list.eval(pl.element().is_in(jobs_listed.implode())).list.any()
+    )
+    listed = pl.col("job_id").is_in(pl.concat([jobs_listed, together.filter(any_listed)]).implode())
+    stated, none = pl.col("job_evidence").is_in([STATED, SHARED]), pl.col("job_evidence") == NONE
     return samples.join(
         beside.lazy(), on=["node", "gpu", "instance"], how="anti", nulls_equal=True
     ).with_columns(

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.inbox.telemetry.gathering import HOLDER, MINUTE_US, Gathering
+from gpuplanner.inbox.telemetry.holders import BETWEEN_JOBS
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
 from gpuplanner.inbox.telemetry.spill import Codes, Columns, device_order
 
@@ -140,7 +141,9 @@ class Joiner:
         rows = _by_device(rows)
         later, first = _come_twice(rows)
         if later.any():
-            rows = self._without(rows, later, first, ["value"])
+            jobs = self._jobs(rows["who"])
+            shared = (jobs != jobs[first]) & (jobs > 0) & (jobs[first] > 0)
+            rows = self._without(rows, later & ~shared, first, ["value"])
         if self._held is not None:
             rows = _by_device(_below([self._held, rows]))
             self._held = None
@@ -148,6 +151,14 @@ class Joiner:
         if self.within_s:
             rows, at = self._rounds(rows, high)
         return self._wide(rows, at)
+
+    def _jobs(self, who: np.ndarray) -> np.ndarray:
+        """Number of the job that each row names, 0: none. Series of one GPU with several jobs are no repetitions."""
+        numbers: dict[object, int] = {None: 0}
+        job = HOLDER.index("job_id")
+        of_holder = [numbers.setdefault(held[job], len(numbers)) for held in self.gathered.holders.rows]
+        jobs: np.ndarray = np.array(of_holder, np.int64)[who]
+        return jobs
 
     def _rounds(self, rows: Columns, high: int) -> tuple[Columns, np.ndarray]:
         """Time of the sample that each reading belongs to; readings that are held are left out."""
@@ -209,7 +220,7 @@ class Joiner:
         return _sorted(wide)
 
     def _holders(self, who: np.ndarray, head: np.ndarray, group: np.ndarray) -> np.ndarray:
-        """Holder of each group: of each fact, the first that a reading of the group states."""
+        """Holder of each group: of each fact, the first that a reading of the group states, and all of the jobs."""
         first: np.ndarray = who[head]
         mixed = np.unique(group[who != first[group]])
         if not len(mixed):
@@ -220,7 +231,12 @@ class Joiner:
         table = (
             facts.with_columns(group=group[rows])
             .group_by("group", maintain_order=True)
-            .agg(pl.col(*HOLDER[:3]).first(), pl.col(*HOLDER[3:]).drop_nulls().first())
+            .agg(
+                pl.col(*HOLDER[:3]).first(),
+                pl.col("profile", "board", "mig_enabled").drop_nulls().first(),
+                pl.col("job_id").drop_nulls().unique().sort().str.join(BETWEEN_JOBS),
+            )
+            .with_columns(pl.col("job_id").replace("", None))
         )
         first = first.copy()
         first[table["group"].to_numpy()] = held.of(table)

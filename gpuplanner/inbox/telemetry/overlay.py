@@ -14,7 +14,7 @@ from gpuplanner.inbox.core.findings import Finding, combined, report
 from gpuplanner.inbox.core.months import DERIVED, by_month, scan_months
 from gpuplanner.inbox.core.times import iso
 from gpuplanner.inbox.telemetry.coverage import coverage, observed_gpu_hours
-from gpuplanner.inbox.telemetry.holders import DEVICE_KEY
+from gpuplanner.inbox.telemetry.holders import BETWEEN_JOBS, DEVICE_KEY
 from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION
 from gpuplanner.inbox.telemetry.metric_ladder import ORDER, RUNGS, best_rungs, on_one_rung, rungs
 from gpuplanner.inbox.telemetry.sample_findings import JUDGED_BY, is_of_samples, of_samples, rejected
@@ -71,9 +71,10 @@ def overlay(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[p
     """Samples of a span with those that were read later; each device and instant counts once.
 
     What was read first counts. Of a source whose rows are samples, an old sample stays as it is; of one whose rows
-    are readings of single metrics, each quantity that the old sample lacks is taken from the new one, and activity
-    from the better rung. Either way the order in which files come decides only between rows that contradict one
-    another, and laying over in several steps gives what laying over in one does.
+    are readings of single metrics, each quantity that the old sample lacks is taken from the new one, activity from
+    the better rung, and the jobs of both, which then share the device. Either way the order in which files come
+    decides only between rows that contradict one another, and laying over in several steps gives what laying over in
+    one does.
 
     Examples
     --------
@@ -102,14 +103,22 @@ def overlay(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[p
     differs = [pl.col(name) != pl.col(name + NEW) for name in QUANTITIES]
     adds = [pl.col(name).is_null() & pl.col(name + NEW).is_not_null() for name in QUANTITIES]
     contradicts = pl.any_horizontal(*differs, equal & (pl.col("sm_activity") != pl.col("sm_activity" + NEW)))
+    shares = (pl.col("job_id") != pl.col("job_id" + NEW)).fill_null(value=False)
     reason = (
-        pl.when(contradicts.fill_null(False))
+        pl.when(shares)
+        .then(None)
+        .when(contradicts.fill_null(False))
         .then(pl.lit(CONTRADICTION))
         .when(~pl.any_horizontal(*adds, better))
         .then(pl.lit(AGAIN))
     )
+    jobs = pl.concat_list(pl.col(name).str.split(BETWEEN_JOBS) for name in ("job_id", "job_id" + NEW))
     filled = both.with_columns(
-        *(pl.coalesce(name, name + NEW) for name in (*QUANTITIES, *FACTS)),
+        *(pl.coalesce(name, name + NEW) for name in (*QUANTITIES, "profile")),
+        pl.when(shares)
+        .then(jobs.list.unique().list.sort().list.join(BETWEEN_JOBS))
+        .otherwise(pl.coalesce("job_id", "job_id" + NEW))
+        .alias("job_id"),
         *(pl.when(better).then(pl.col(name + NEW)).otherwise(pl.col(name)).alias(name) for name in ACTIVITY),
     )
     only_old = old.join(both, on=ORDER, how="anti", nulls_equal=True)

@@ -16,6 +16,7 @@ from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, texts_of_lines
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.times import iso
 from gpuplanner.inbox.telemetry.gathering import Gathering
+from gpuplanner.inbox.telemetry.hold_times import with_until
 from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION, Joiner
 from gpuplanner.inbox.telemetry.readers.metrics import Metric
 from gpuplanner.inbox.telemetry.sample_findings import clock_went_back, of_seen, overlaps, rejected
@@ -73,7 +74,7 @@ def finish(
         raise TraceFormatError(_nothing_left(gathered.count, rejects, where))
     joiner = Joiner(gathered, within_s, story.processes is not None, way.window_rows)
     spans = SampleSpans(joiner, way)
-    samples = spans.take()
+    samples = with_until(spans.take())
     seen = spans.seen.settle()
     days = seen.coverage()
     came_twice = _came_twice(joiner, names, again)

@@ -4,10 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
+
+
+def usual_steps(times: list[datetime]) -> list[float]:
+    """Usual step at each reading of a series, by a plain loop [s].
+
+    It is the median of the steps of at most an hour that end on the UTC day of the next reading, or of the last day
+    before that has any.
+    """
+    steps: dict[Any, list[float]] = {}
+    for one, two in pairwise(times):
+        if 0 < (step := (two - one).total_seconds()) <= 3600:
+            steps.setdefault(two.date(), []).append(step)
+    found, usual = [], 0.0
+    for time in [*times[1:], times[-1]]:
+        usual = median(steps[time.date()]) if time.date() in steps else usual
+        found.append(usual)
+    return found
+
+
+@pytest.fixture(scope="session", name="usual_steps")
+def _usual_steps() -> Callable[[list[datetime]], list[float]]:
+    return usual_steps
+
 
 PAGE = """\
 # HELP DCGM_FI_PROF_SM_ACTIVE The ratio of cycles an SM has at least 1 warp assigned.

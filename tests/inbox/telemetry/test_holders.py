@@ -176,11 +176,10 @@ def test_the_report_sums_to_the_observed_gpu_hours():
     known = jobs(("a", 0, 1, "n1", 2, None), ("b", 1, 3, "n1", 1, None), ("c", 1, 2, "n1", 1, None))
     _, facts, _ = matched(table, known)
     total = facts["matched_gpu_hours"] + facts["together_gpu_hours"] + facts["unmatched_gpu_hours"]
-    assert total == pytest.approx(float(coverage(table)["observed_gpu_h"].sum()), abs=1e-12) == 9.0
-    assert facts["by_reason"]["no job names this node"] == pytest.approx(1.0)
-    # Samples at 17 instants stand for 16 quarters of an hour.
-    assert facts["matched_gpu_hours"] == pytest.approx(8 * 4 / 17)
-    assert facts["together_gpu_hours"] == pytest.approx(8 * 8 / 17)
+    assert total == pytest.approx(float(coverage(table)["observed_gpu_h"].sum()), abs=1e-12) == 9.75
+    assert facts["by_reason"]["no job names this node"] == pytest.approx(1.25)
+    assert facts["matched_gpu_hours"] == pytest.approx(2.0)
+    assert facts["together_gpu_hours"] == pytest.approx(4.0)
 
 
 def test_what_runs_at_the_end_of_the_list_is_not_known_to_hold_anything_later():

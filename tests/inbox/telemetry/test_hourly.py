@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,10 @@ def at(seconds: float) -> datetime:
 
 
 def test_a_step_across_the_hour_is_cut_where_the_hour_ends():
-    """From 0 W at 22:45 to 360 W at 23:15: 180 W at 23:00, so 90 W and 270 W for a quarter of an hour each."""
+    """From 0 W at 22:45 to 360 W at 23:15: 180 W at 23:00, so 90 W and 270 W for a quarter of an hour each.
+
+    The last reading holds for a step of half an hour at 360 W.
+    """
     rows = [
         {"time": at(2700), "power_w": 0.0, "job_id": "a"},
         {"time": at(4500), "power_w": 360.0, "job_id": "b"},
@@ -47,7 +50,7 @@ def test_a_step_across_the_hour_is_cut_where_the_hour_ends():
     assert got.rows() == [
         (at(0), "a", 1, 0.0225, 0.25),
         (at(3600), "a", 0, 0.0675, 0.25),
-        (at(3600), "b", 1, None, 0.0),
+        (at(3600), "b", 1, 0.18, 0.5),
     ]
 
 
@@ -64,9 +67,10 @@ def test_missing_is_neither_zero_nor_covered():
     assert row["sm_activity"] == pytest.approx(0.6)
     assert row["tensor_activity"] is None
     assert row["memory_peak_gib"] == 8
-    assert row["energy_kwh"] == pytest.approx(100 * 60 / 3.6e6)  # the one step of which both ends were read
-    assert row["covered"] == 180 / 3600  # the step of 47 minutes is a gap
-    assert hourly(table(rows), gap_s=3000.0)["covered"].to_list() == [3000 / 3600]
+    # The one step of which both ends were read, and a step each before the gap and at the end.
+    assert row["energy_kwh"] == pytest.approx(100 * 180 / 3.6e6)
+    assert row["covered"] == 300 / 3600  # the step of 47 minutes is a gap
+    assert hourly(table(rows), gap_s=3000.0)["covered"].to_list() == [3060 / 3600]
 
 
 STEPS = st.lists(st.sampled_from([15.0, 15.5, 30.0, 45.0, 900.0, 4000.0, 90_000.0]), min_size=0, max_size=25)
@@ -77,7 +81,11 @@ DEVICES = st.lists(
 
 @settings(max_examples=examples(40), deadline=None)
 @given(devices=DEVICES, seed=st.integers(0, 99))
-def test_the_same_as_a_plain_loop(devices: list[tuple[int | None, float, list[float]]], seed: int):
+def test_the_same_as_a_plain_loop(
+    devices: list[tuple[int | None, float, list[float]]],
+    seed: int,
+    usual_steps: Callable[[list[datetime]], list[float]],
+):
     """Any order of the rows, steps over hours, days and months."""
     rng = np.random.default_rng(seed)
     rows, energy, covered = [], defaultdict(float), defaultdict(float)
@@ -88,11 +96,14 @@ def test_the_same_as_a_plain_loop(devices: list[tuple[int | None, float, list[fl
             {"time": at(float(s)), "gpu": gpu, "instance": instance, "power_w": float(w)}
             for s, w in zip(seconds, watts, strict=True)
         ]
-        for n, (a, b) in enumerate(itertools.pairwise(seconds)):
-            if b - a > 60.0:
-                continue
+        usual = usual_steps([at(float(s)) for s in seconds])
+        for n, a in enumerate(seconds):
+            b = seconds[n + 1] if n + 1 < len(seconds) else math.inf
+            ends = watts[n : n + 2]
+            if b - a > 60.0:  # the reading holds for a usual step, at its own power
+                b, ends = a + min(usual[n], 60.0), [watts[n], watts[n]]
             cuts = [a, b] if a // 3600 == b // 3600 or b % 3600 == 0 else [a, b // 3600 * 3600, b]
-            power = np.interp(cuts, [a, b], watts[n : n + 2])
+            power = np.interp(cuts, [a, b], ends)
             for low, high, p, q in zip(cuts[:-1], cuts[1:], power[:-1], power[1:], strict=True):
                 energy[gpu, low // 3600] += (p + q) / 2 * (high - low)
                 covered[gpu, low // 3600] += high - low
@@ -151,7 +162,7 @@ def test_hours_of_instances_and_of_whole_gpus_in_turn():
     ]
     got = hourly(table(first + second))
     boards = got.filter(pl.col("instance").is_null())
-    assert boards["covered"].sum() == pytest.approx(12 * 600 / 3600)
-    assert boards["energy_kwh"].sum() == pytest.approx((12 * 100 + 150 + 26 * 200) * 600 / 3.6e6)
+    assert boards["covered"].sum() == pytest.approx(13 * 600 / 3600)
+    assert boards["energy_kwh"].sum() == pytest.approx((12 * 100 + 150 + 27 * 200) * 600 / 3.6e6)
     for instance in (1, 2):
-        assert got.filter(instance=instance)["covered"].sum() == pytest.approx(26 * 600 / 3600)
+        assert got.filter(instance=instance)["covered"].sum() == pytest.approx(27 * 600 / 3600)

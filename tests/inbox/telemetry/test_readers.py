@@ -36,7 +36,7 @@ def test_pages_follow_each_other_by_the_interval(file: File, good_text: Text):
     paths = [file(text, f"{number}.prom") for number in range(3)]
     telemetry = read("dcgm-exporter", paths, interval_s=20, **ORIGIN)
     assert telemetry.samples["time"].unique().dt.second().to_list() == [0, 20, 40]
-    assert telemetry.provenance["gpu_hours"] == pytest.approx(2 * 40 / 3600)
+    assert telemetry.provenance["gpu_hours"] == pytest.approx(2 * 60 / 3600)
     with pytest.raises(TraceFormatError, match="or an interval"):
         read("dcgm-exporter", paths, **ORIGIN)
 
