@@ -54,6 +54,9 @@ def ingest(
     columns: Annotated[
         str | None, typer.Option(help="Fields of a file without a header, joined by commas.")
     ] = None,
+    query: Annotated[
+        str | None, typer.Option(help="Query behind a Prometheus answer whose series lack metric names.")
+    ] = None,
     pseudonyms: Annotated[
         str | None,
         typer.Option(
@@ -113,6 +116,7 @@ def ingest(
             interval_s=interval,
             node=node,
             gpu=gpu,
+            query=query,
         )
     show(done.told.summary(), as_json=as_json)
     if not quiet:

@@ -13,11 +13,12 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.source import Form, Source, load, published
 
-TZ, ORIGIN, BOARDS, NODE = (
+TZ, ORIGIN, BOARDS, NODE, QUERY = (
     frozenset({"tz"}),
     frozenset({"origin"}),
     frozenset({"boards"}),
     frozenset({"node"}),
+    frozenset({"query"}),
 )
 COUNTED = frozenset({"node", "origin", "interval_s"})
 
@@ -199,7 +200,7 @@ CHANGES = (
 TELEMETRY = (
     published(
         "dcgm-exporter",
-        "text pages of the DCGM exporter, or OpenMetrics (needs origin if without times)",
+        "text pages of exporters of GPUs (DCGM, AMD, Slurm jobs), or OpenMetrics (origin if without times)",
         Form("pages", "telemetry.readers.exporter:read_exporter", COUNTED, whole_files=False),
         by_metric=True,
     ),
@@ -219,7 +220,7 @@ TELEMETRY = (
     published(
         "prometheus",
         "saved answers of the Prometheus HTTP API (JSON)",
-        Form("answers", "telemetry.readers.prometheus:read_prometheus", NODE, whole_files=False),
+        Form("answers", "telemetry.readers.prometheus:read_prometheus", NODE | QUERY, whole_files=False),
         by_metric=True,
     ),
     published(

@@ -17,6 +17,7 @@ from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox import Dataset, read
 from gpuplanner.inbox.bills.summary import summarise, unknown_types
 from gpuplanner.inbox.registry import foreign_form
+from gpuplanner.inbox.telemetry.readers.exported import PARTITIONS, UNIT_NOT_KNOWN
 from gpuplanner.inbox.together import add_together, parts_of
 from gpuplanner.study import describe
 
@@ -96,6 +97,152 @@ def node(**labels: str) -> Json:
         "conditions": [seen],
     }
     return {"apiVersion": "v1", "kind": "Node", "metadata": about, "status": status}
+
+
+# Metrics of exporters
+
+
+def test_metric_names_in_lower_case(tmp_path: Path):
+    """Two GPUs read every minute for five hours."""
+    (path,) = case(tmp_path, "kubernetes/17-ksm/dcgm-lower.json")
+    found = read("prometheus", path)
+    assert found.provenance["rows_kept"] == found.samples.height == 600
+    assert found.provenance["gpu_hours"] == pytest.approx(10.0)
+    assert found.samples["sm_activity"].unique().to_list() == [0.4]
+    assert found.samples["job_id"].unique().sort().to_list() == ["default/svc-0", "default/svc-1"]
+
+
+def test_pages_and_answers_of_the_amd_exporter(tmp_path: Path):
+    """Eight MI300X: 24 readings of a page, and activity every minute for five hours."""
+    page, answers = case(
+        tmp_path, "kubernetes/18-amd-exporter/metrics.prom", "kubernetes/18-amd-exporter/range.json"
+    )
+    found = read("auto", page, origin="2026-03-02T06:00:00Z")
+    assert found.provenance["rows_kept"] == 24
+    assert found.samples["sm_activity"].to_list() == pytest.approx([0.9 - 0.01 * gpu for gpu in range(8)])
+    assert found.samples["memory_used_gib"].unique().to_list() == [150_000 / 1024]
+    assert found.samples["power_w"].unique().to_list() == [620.0]
+    assert found.samples["job_id"].to_list() == [f"llm/run-0{gpu % 2}" for gpu in range(8)]
+    later = read("auto", answers)
+    assert later.samples.height == 2400
+    assert later.provenance["gpu_hours"] == pytest.approx(40.0)
+
+
+def test_partitions_of_amd_gpus_are_not_idle(tmp_path: Path):
+    """In CPX the first partition alone is told (ROCm/device-metrics-exporter, metricslist); in a VM it is NA."""
+    gpu = 'gpu_compute_partition_type="cpx",hostname="am1",serial_number="S0"'
+    lines = [
+        f'amd_gpu_gfx_activity{{gpu_id="{n}",gpu_partition_id="{n}",{gpu}}} {80 if n == 0 else 0}'
+        for n in range(8)
+    ]
+    lines.append('amd_gpu_gfx_activity{gpu_id="0",gpu_partition_id="NA",hostname="vm1"} 83')
+    lines += ['gpu_package_power{gpu_id="0",gpu_partition_id="0",hostname="am1"} 0', "go_goroutines 12"]
+    (tmp_path / "am1.prom").write_text("\n".join([*lines, ""]))
+    found = read("auto", tmp_path / "am1.prom", origin="2026-03-02T06:00:00Z")
+    assert found.samples.select("node", "gpu", "sm_activity", "power_w").rows() == [
+        ("am1", 0, 0.8, None),
+        ("vm1", 0, 0.83, None),
+    ]
+    assert found.quality.filter(check=PARTITIONS)["rows"].item() == 7
+    assert found.rejects.is_empty()
+
+
+def test_xgmi_counters_become_rates(tmp_path: Path):
+    """Two links, 2 and 4 GB in 10 s each way: 0.6 GB/s received, as much sent; nothing is known after a reset."""
+    labels = {"gpu_id": "0", "gpu_partition_id": "0", "hostname": "am1"}
+    series = [
+        ({"__name__": f"gpu_xgmi_link_{way}", "link_index": str(link), **labels},
+         [(T0, 0), (T0 + 10, gb * 1_000_000), (T0 + 20, 5)])
+        for way in ("rx", "tx") for link, gb in ((0, 2), (1, 4))
+    ]  # fmt: skip
+    found = read("prometheus", answer(tmp_path / "p.json", *series))
+    assert found.samples["nvlink_gb_s"].to_list() == [None, pytest.approx(1.2), None]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected", "warned"),
+    [
+        ([0, 45, 100], [0.0, 0.45, 1.0], False),  # DCGM before 4.7
+        ([0, 0.45, 1], [0.0, 0.45, 1.0], False),  # 4.7 and later
+        ([0, 1, 1], [0.0, 1.0, 1.0], True),
+    ],
+)
+def test_the_unit_of_the_utilisation_ratio_is_that_of_its_values(
+    tmp_path: Path, values: list[float], expected: list[float], warned: bool
+):
+    """One name, two units: DCGM_FI_DEV_GPU_UTIL_RATIO is field 203 in percent before DCGM 4.7, a share since."""
+    labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL_RATIO", "gpu": "0", "Hostname": "n1"}
+    points = [(T0 + 60 * n, value) for n, value in enumerate(values)]
+    found = read("prometheus", answer(tmp_path / "p.json", (labels, points)))
+    assert found.samples["sm_activity"].to_list() == pytest.approx(expected)
+    assert (UNIT_NOT_KNOWN in found.quality["check"]) == warned
+
+
+def test_a_node_whose_unit_does_not_show_is_read_as_the_others(tmp_path: Path):
+    """n1 is in percent; 1 on n2 is then 1 %, and no GPU at full work."""
+    labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL_RATIO", "gpu": "0"}
+    series = [(labels | {"Hostname": name}, [(T0, value)]) for name, value in (("n1", 80), ("n2", 1))]
+    found = read("prometheus", answer(tmp_path / "p.json", *series))
+    assert found.samples["sm_activity"].to_list() == pytest.approx([0.8, 0.01])
+    assert UNIT_NOT_KNOWN not in found.quality["check"]
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "expected"),
+    [
+        ('DCGM_FI_DEV_FB_USED_BYTES{gpu="0"} 8589934592', "memory_used_gib", 8.0),
+        ('DCGM_FI_DEV_BOARD_POWER_WATTS{gpu="0"} 312.5', "power_w", 312.5),
+        ('DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL{gpu="0"} 5000', "energy_counter_j", 5000.0),
+        ('DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0"} 5000', "energy_counter_j", 5.0),
+        ('gpu_energy_consumed{gpu_id="0"} 5000000', "energy_counter_j", 5.0),
+        ('slurm_job_power_gpu{gpu="0",slurmjobid="7"} 250000', "power_w", 250.0),
+        ('slurm_job_memory_usage_gpu{gpu="0",slurmjobid="7"} 2147483648', "memory_used_gib", 2.0),
+        ('nvidia_gpu_duty_cycle{minor_number="0",jobid="7"} 55', "sm_activity", 0.55),
+        ('nvidia_gpu_power_usage_milliwatts{minor_number="0"} 90000', "power_w", 90.0),
+    ],
+)
+def test_units_are_those_of_the_exporter(tmp_path: Path, line: str, column: str, expected: float):
+    """Units as the sources of the catalogue have them: mJ, uJ or J; mW or W; bytes or MiB; percent or shares."""
+    (tmp_path / "n1.prom").write_text(line + "\n")
+    found = read("dcgm-exporter", tmp_path / "n1.prom", origin="2026-03-02T06:00:00Z")
+    assert found.samples[column].to_list() == [expected]
+    assert found.samples["node"].to_list() == ["n1"]
+
+
+def test_series_that_name_their_gpu_by_uuid_are_joined_with_its_description(tmp_path: Path):
+    """utkuozdemir/nvidia_gpu_exporter, testdata: index and name stand in nvidia_smi_gpu_info alone."""
+    lines = [
+        'nvidia_smi_gpu_info{uuid="df6e7a7c",index="3",name="NVIDIA A100-SXM4-80GB"} 1',
+        'nvidia_smi_utilization_gpu_ratio{uuid="df6e7a7c"} 0.38',
+    ]
+    (tmp_path / "n1.prom").write_text("\n".join([*lines, ""]))
+    found = read("auto", tmp_path / "n1.prom", origin="2026-03-02T06:00:00Z")
+    assert found.samples.select("gpu", "sm_activity").rows() == [(3, 0.38)]
+    assert found.provenance["boards"] == ["NVIDIA A100-SXM4-80GB"]
+
+
+@pytest.mark.parametrize(("more", "source"), [([], "legacy"), (["slurm_job_tensor_gpu"], "profiling")])
+def test_what_slurm_job_exporter_reads_shows_by_its_metrics(tmp_path: Path, more: list[str], source: str):
+    """Its utilisation is that of the SMs with DCGM, which alone gives tensor activity; with NVML the legacy counter."""
+    labels = '{gpu="0",slurmjobid="40001",gpu_type="NVIDIA A100-SXM4-40GB"}'
+    lines = [f"slurm_job_utilization_gpu{labels} 87", *(f"{name}{labels} 12" for name in more)]
+    (tmp_path / "n1.prom").write_text("\n".join([*lines, 'slurm_job_memory_usage{slurmjobid="40001"} 5', ""]))
+    found = read("auto", tmp_path / "n1.prom", origin="2026-03-02T06:00:00Z")
+    assert found.samples.select("job_id", "sm_activity", "activity_source").rows() == [
+        ("40001", 0.87, source)
+    ]
+    assert "slurm_job_memory_usage" in found.provenance["notes"][-1]
+
+
+def test_pages_of_exporters_on_slurm_nodes(tmp_path: Path):
+    amd, slurm = case(
+        tmp_path, "slurm/38-exporter-pages/amd_exporter.txt", "slurm/38-exporter-pages/slurm_job_exporter.txt"
+    )
+    found = read("auto", amd, origin="2026-03-02T06:00:00Z").samples
+    assert found.select("node", "job_id", "sm_activity", "power_w").rows() == [("am01", "5", 0.97, 640.0)]
+    found = read("auto", slurm, origin="2026-03-02T06:00:00Z", node="n1").samples
+    assert found.select("gpu", "job_id", "sm_activity").rows() == [(0, "40001", 0.87), (1, "40001", 0.03)]
+    assert found["memory_used_gib"][0] == 2.1e10 / 1024**3
 
 
 # What looks like something else

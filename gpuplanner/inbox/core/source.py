@@ -18,7 +18,7 @@ from gpuplanner.inbox.core.lines.text_file import head
 Sniff = Callable[[Sequence[str]], bool]
 Reader = TypeVar("Reader", bound=Callable[..., Dataset])
 
-OPTIONS = frozenset({"tz", "origin", "nodes", "columns", "boards", "node", "gpu", "interval_s"})
+OPTIONS = frozenset({"tz", "origin", "nodes", "columns", "boards", "node", "gpu", "interval_s", "query"})
 """What files may leave out and a user may tell."""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.exposition import parse_labels
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_row_blocks
@@ -17,7 +18,7 @@ from gpuplanner.inbox.core.lines.text_blocks import FileBlocks
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.readers.instants import with_instants
-from gpuplanner.inbox.telemetry.readers.labels import DEVICE, device, parse_labels
+from gpuplanner.inbox.telemetry.readers.labels import DEVICE, device
 from gpuplanner.inbox.telemetry.readers.metrics import DCGM, NODE_CSV, NODE_CSV_OPTIONAL
 from gpuplanner.inbox.telemetry.readers.numbers import read_wide
 from gpuplanner.inbox.telemetry.readers.pages import Hints, header_begins, reads

@@ -25,10 +25,11 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.exposition import series_of_answer
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.times import iso, known_origin
-from gpuplanner.inbox.telemetry.readers.metrics import DCGM
-from gpuplanner.inbox.telemetry.readers.prometheus import answered, from_points, points
+from gpuplanner.inbox.telemetry.readers.metrics import EXPORTED
+from gpuplanner.inbox.telemetry.readers.prometheus import from_points, points
 
 TOKEN_VARIABLE = "GPUPLANNER_PROMETHEUS_TOKEN"
 """Environment variable that holds the bearer token; a secret is never an argument."""
@@ -276,7 +277,7 @@ def read_live(
         answer, body = server.get(chunk.path, **chunk.fields)
         digest.update(body)
         size += len(body)
-        answers.append(answered(answer, f"Prometheus at {server.host!r}"))
+        answers.append(series_of_answer(answer, f"Prometheus at {server.host!r}"))
         warnings += [str(each)[:200] for each in answer.get("warnings") or ()]
     lines = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
     file = TextFile(Path(server.host), digest.hexdigest(), size, lines, False, False, False)
@@ -320,6 +321,6 @@ def _selector(matchers: Mapping[str, str]) -> str:
     strange = [name for name in matchers if not LABEL_NAME.fullmatch(name)]
     if strange:
         raise TraceFormatError(message("matchers", "names of labels", repr(strange[0]), "Mend the name."))
-    parts = [f'__name__=~"{"|".join(DCGM)}"']
+    parts = [f'__name__=~"{"|".join(name for name in EXPORTED if " " not in name)}"']
     parts += [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in sorted(matchers.items())]
     return "{" + ",".join(parts) + "}"

@@ -18,6 +18,8 @@ QUANTITIES: dict[str, str] = {
     "gpu_util": "share",
     "memory_used": "memory",
     "memory_total": "memory",
+    "memory_free": "memory",
+    "memory_reserved": "memory",
     "power": "power",
     "energy_counter": "energy",
     "xid": "number",
@@ -32,15 +34,22 @@ they are."""
 WIDE = ("energy", "rate")
 """Dimensions whose values may be as large as the 32-bit numbers by which DCGM says "no value"."""
 
+PERCENT_OR_RATIO = "% or ratio"
+"""Unit of a metric that is in percent or from 0 to 1 by the version of its exporter: its values tell."""
+
 DIVISORS: dict[str, dict[str, float]] = {
-    "share": {"ratio": 1.0, "%": 100.0},
+    "share": {"ratio": 1.0, "%": 100.0, PERCENT_OR_RATIO: 1.0},
     "memory": {"GiB": 1.0, "MiB": 1024.0, "KiB": 1024.0**2, "B": 1024.0**3},
     "power": {"W": 1.0, "mW": 1e3},
-    "energy": {"J": 1.0, "mJ": 1e3},
+    "energy": {"J": 1.0, "mJ": 1e3, "uJ": 1e6},
     "number": {"": 1.0},
-    "rate": {"GB/s": 1.0, "MB/s": 1e3, "KB/s": 1e6, "B/s": 1e9},
+    "rate": {"GB/s": 1.0, "MB/s": 1e3, "KB/s": 1e6, "B/s": 1e9, "KB": 1e6},
 }
-"""Dimension → unit → what a value in it is divided by."""
+"""Dimension → unit → what a value in it is divided by; an amount that stands for a rate is that of a counter."""
+
+
+EXPORTERS = ("nvidia_gpu_exporter", "slurm_job_exporter", "jobstats")
+"""Tools of the catalogue whose metrics Prometheus scrapes, beside DCGM's and AMD's."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +91,17 @@ def metrics_of(tool: str) -> dict[str, Metric]:
 
 
 DCGM = metrics_of("dcgm")
-"""Fields of DCGM [1]_, under their older and newer names; other fields are seen but not read. The new name of
-the legacy counter speaks of a ratio, yet it is still given in percent.
+"""Fields of DCGM [1]_, under their older and newer names; other fields are seen but not read.
 
 References
 ----------
 .. [1] NVIDIA/dcgm-exporter, etc/default-counters.csv, and the profiling section of the DCGM user guide.
 """
+
+AMD = metrics_of("amd")
+EXPORTED = DCGM | AMD
+EXPORTED |= {name: metric for tool in EXPORTERS for name, metric in metrics_of(tool).items()}
+"""Metrics of all exporters of GPUs that Prometheus scrapes, by name."""
 
 DCGMI = metrics_of("dcgmi")
 """Column heads of ``dcgmi dmon``."""

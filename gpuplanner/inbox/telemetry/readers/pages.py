@@ -45,6 +45,8 @@ class Hints:
         Number of the one GPU of files that do not say which.
     columns : tuple of str
         Fields of a file without a header, as they were asked for.
+    query : str, optional
+        Query that an answer of Prometheus is to.
     """
 
     tz: str | None = None
@@ -53,6 +55,7 @@ class Hints:
     node: str | None = None
     gpu: int | None = None
     columns: tuple[str, ...] = ()
+    query: str | None = None
 
     def __post_init__(self) -> None:
         if self.interval_s is not None and not 0 < self.interval_s < 86400:

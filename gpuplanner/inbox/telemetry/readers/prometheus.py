@@ -12,12 +12,14 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset
+from gpuplanner.inbox.core.exposition import series_of_answer
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.source import matches
 from gpuplanner.inbox.core.times import INSTANT
-from gpuplanner.inbox.telemetry.readers.labels import DEVICE, READING, device
-from gpuplanner.inbox.telemetry.readers.metrics import DCGM
+from gpuplanner.inbox.telemetry.readers.exported import QueryMetric, exported_readings
+from gpuplanner.inbox.telemetry.readers.labels import READING, devices
+from gpuplanner.inbox.telemetry.readers.metrics import EXPORTED
 from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_pages, reads
 from gpuplanner.inbox.telemetry.sample_rows import Story, telemetry_of
 
@@ -27,6 +29,7 @@ HELD = (
     "a live read asks for the scrapes themselves"
 )
 
+NAMELESS = "a series without the name of its metric"
 MAX_RAW = 500
 MAX_EPOCH = 1e11
 """Times beyond it are milliseconds, which the API does not send."""
@@ -36,7 +39,9 @@ MAX_EPOCH = 1e11
 def read_prometheus(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     r"""Read saved answers of ``/api/v1/query_range`` or ``/api/v1/query``.
 
-    Every point is a row, numbered through the file. NaN is missing, and so is a point that is not there.
+    Every point is a row, numbered through the file. NaN is missing, and so is a point that is not there. Functions
+    over time take the name of the metric away: the query, as ``query`` beside the data or as a hint, tells it, and that
+    a mean over a step is of the time before the instant.
     The label ``job`` is the scrape job; jobs are known by ``hpc_job`` or by pod.
 
     Examples
@@ -62,9 +67,13 @@ def read_prometheus(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         except (ValueError, RecursionError) as error:
             fault = message(str(path), "a JSON answer", str(error)[:200], "Save the whole answer.")
             raise TraceFormatError(fault) from error
-        series = answered(answer, str(path))
+        series = series_of_answer(answer, str(path))
         warnings.extend(str(each)[:200] for each in answer.get("warnings") or ())
-        return points(series, page.files, int(page.good["file"][0]), hints.node)
+        query = hints.query or str(answer.get("query") or "")
+        rows = points(series, page.files, int(page.good["file"][0]), hints.node, QueryMetric.of(query))
+        if rows.good.is_empty() and (rows.rejects["reason"] == NAMELESS).any():
+            raise TraceFormatError(_nameless(series[0], str(path)))
+        return rows
 
     rows = read_pages(paths, parse, source=SOURCE)
     return from_points(rows, warnings, notes=[HELD])
@@ -74,48 +83,63 @@ def from_points(rows: Rows, warnings: Sequence[str], notes: Sequence[str] = ()) 
     """Telemetry of the points of :func:`points`, with what the server warned of."""
     effect = "the server may have left out data"
     more = [Finding(f"the server warned: {each}", "warning", 1, effect, "") for each in warnings]
-    return telemetry_of(rows, Story(SOURCE, notes=notes, more=more), DCGM)
+    rows, found = exported_readings(rows)
+    return telemetry_of(rows, Story(SOURCE, notes=notes, more=[*more, *found]), EXPORTED)
 
 
-def answered(answer: Any, where: str) -> list[Any]:  # noqa: ANN401 - anything that JSON can hold
-    """Series of an answer of the HTTP API.
+def _nameless(each: Any, where: str) -> str:  # noqa: ANN401
+    """Error for an answer without the names of its metrics."""
+    labels = _series(each)[0] or {}
+    todo = (
+        "Functions and 'by' take the name away: keep the labels, and give the query, for example --query "
+        "'avg_over_time(DCGM_FI_PROF_SM_ACTIVE[5m])'."
+    )
+    got = f"series that are told apart by {', '.join(labels) or 'nothing'} alone"
+    return message(where, "the name of the metric, the GPU and its node in each series", got, todo)
 
-    Examples
-    --------
-    >>> answered({"status": "error", "errorType": "bad_data", "error": "parse error"}, "a.json")
-    Traceback (most recent call last):
-        ...
-    gpuplanner.errors.TraceFormatError: a.json: expected an answer with data; got bad_data: parse error. ...
+
+def points(
+    series: Sequence[Any],
+    files: tuple[Any, ...],
+    number: int,
+    node: str | None,
+    query_metric: QueryMetric | None = None,
+) -> Rows:
+    """Rows of series, one per point, in the order of time; points and series of another form are rejected.
+
+    Parameters
+    ----------
+    series : sequence
+        Series of an answer.
+    files : tuple of TextFile
+        All files that are read.
+    number : int
+        Place of the file of the answer among them.
+    node : str, optional
+        Node of series that do not name theirs.
+    query_metric : QueryMetric, optional
+        What the query made of the metric.
     """
-    expected, todo = "an answer with data", "Mend the query and ask again."
-    if isinstance(answer, dict) and answer.get("status") == "error":
-        got = f"{answer.get('errorType')}: {str(answer.get('error'))[:300]}"
-        raise TraceFormatError(message(where, expected, got, todo))
-    data = answer.get("data") if isinstance(answer, dict) else None
-    kind = data.get("resultType") if isinstance(data, dict) else None
-    if kind not in ("matrix", "vector") or not isinstance(data.get("result"), list):  # type: ignore[union-attr]
-        got = f"resultType {repr(kind)[:80]}"
-        raise TraceFormatError(message(where, "an answer with a matrix or a vector", got, todo))
-    return list(data["result"])  # type: ignore[index]
-
-
-def points(series: Sequence[Any], files: tuple[Any, ...], number: int, node: str | None) -> Rows:
-    """Rows of series, one per point; points and series of another form are rejected."""
-    table: list[tuple[object, ...]] = []
+    series = list(series)
+    labels_of = [_series(each)[0] for each in series]
+    named = devices(labels_of, node).with_columns(
+        metric=pl.Series(
+            [None if one is None else one.get("__name__") for one in labels_of], dtype=pl.String
+        ),
+        series=pl.Series([json.dumps(one, sort_keys=True) for one in labels_of], dtype=pl.String),
+    )
     times: list[float | None] = []
     values: list[str | None] = []
     owners: list[int] = []
     for place, each in enumerate(series):
-        labels, found = _series(each)
-        name = None if labels is None else labels.get("__name__")
-        table.append((json.dumps(labels, sort_keys=True)[:MAX_RAW], *device(labels, node), name))
+        found = _series(each)[1]
         for point in found:
             time, value = _pair(point)
             times.append(time)
             values.append(value)
         owners += [place] * len(found)
-    schema = pl.Schema({"raw": pl.String(), **DEVICE, "metric": pl.String()})
-    good = pl.DataFrame(table, schema=schema, orient="row")[owners].with_columns(
+    good = named[owners].with_columns(
+        raw=pl.col("series").str.slice(0, MAX_RAW),
         file=pl.lit(number, pl.UInt32),
         line=pl.int_range(1, len(times) + 1, dtype=pl.UInt32, eager=True),
         seconds=pl.Series(times, dtype=pl.Float64),
@@ -125,11 +149,13 @@ def points(series: Sequence[Any], files: tuple[Any, ...], number: int, node: str
         raw=pl.format("{} {} {}", "raw", pl.col("seconds").fill_null(0.0), pl.col("value").fill_null("?")),
         time=(pl.col("seconds") * 1e6).round().cast(pl.Int64).cast(INSTANT),
     )
-    rows = Rows(files, len(times), good.select(READING.names()), pl.DataFrame(schema=REJECTS))
+    good = good.select(*READING.names(), "series").sort("time", maintain_order=True)
+    good = good if query_metric is None else query_metric.apply(good)
+    rows = Rows(files, len(times), good, pl.DataFrame(schema=REJECTS))
     return rows.reject(
         {
             "not a pair of a time and a text": pl.col("value").is_null() | pl.col("time").is_null(),
-            "not a GPU metric": ~pl.col("metric").str.starts_with("DCGM_").fill_null(False),
+            NAMELESS: pl.col("metric").is_null(),
         }
     )
 
