@@ -84,6 +84,8 @@ def badge(one: Decision) -> tuple[str, bool]:
         return "Nothing to decide from", True
     if one.confidence == PEAKS:
         return "Thin data: peaks only", True
+    if one.telemetry_matched_gpu_hours == 0:
+        return "No telemetry matched to jobs", True
     return f"Data good: {shown(one, 'left_out_share', per_cent)} of hours left out", False
 
 

@@ -74,7 +74,8 @@ def test_one_bad_row_spoils_nothing(described, kind, nodes):
     assert summary["rows_kept"] == clean_summary["rows_kept"] + 1
     for fact in ("gpu_hours", "span_start", "span_end"):
         assert summary[fact] == clean_summary[fact]
-    for part in set(clean) - {"facts", "quality"}:
+    assert [(each["count"], each["what"].split(":")[0]) for each in told["warnings"]] == [(1, "quarantined")]
+    for part in set(clean) - {"facts", "quality", "warnings"}:
         assert told[part] == clean[part], part
     moved = {name for name, value in clean["facts"].items() if told["facts"][name] != value}
     assert moved <= {"rows_in", "rows_kept", "quarantined"}

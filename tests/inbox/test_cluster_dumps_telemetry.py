@@ -14,7 +14,7 @@ import pytest
 
 from gpuplanner.catalog import facts
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, read
+from gpuplanner.inbox import Dataset, add, read
 from gpuplanner.inbox.bills.summary import summarise, unknown_types
 from gpuplanner.inbox.registry import foreign_form
 from gpuplanner.inbox.telemetry.readers.exported import PARTITIONS, UNIT_NOT_KNOWN
@@ -97,6 +97,156 @@ def node(**labels: str) -> Json:
         "conditions": [seen],
     }
     return {"apiVersion": "v1", "kind": "Node", "metadata": about, "status": status}
+
+
+# Telemetry joined to jobs
+
+
+@pytest.mark.parametrize(
+    ("dumps", "expected"),
+    [
+        ("04-dcgm-exported/prom.json", 192.0),
+        ("04-dcgm-exported/prom-honor.json", 192.0),
+        ("05-dcgm-hostname/prom.json", 192.0),
+        *((f"04-dcgm-exported/prom-step{step}.json", 192.0) for step in (30, 60, 120, 300, 600)),
+    ],
+)
+def test_all_hours_are_matched_and_used(tmp_path: Path, dumps: str, expected: float):
+    """24 jobs of 2 GPUs for 4 hours, all at work at 50 %: at every step, and whatever the scrape calls the labels."""
+    files = case(tmp_path, f"kubernetes/{dumps.partition('/')[0]}/dump.json", f"kubernetes/{dumps}")
+    told = described(files, tmp_path / "out")
+    assert told["telemetry"]["matched_gpu_hours"] == pytest.approx(expected, abs=1e-9)
+    assert told["used_gpu_hours"] == pytest.approx(expected, abs=1e-9)
+    assert told["gpu_hours"] == pytest.approx(expected, abs=1e-9)
+    assert told["installed_gpus"] == 4
+    assert told["coverage by node"]["node"].to_list() == ["kworker-1"]
+    active = told["GPU-hours asked for, given and active"]
+    assert active["sm_active_gpu_hours"].sum() == pytest.approx(expected / 2, abs=1e-9)
+    assert active["observed_share"].to_list() == pytest.approx([1.0, 1.0])
+    assert not [
+        each for each in told["warnings"] if "gaps" not in each["what"] and "node-days" not in each["what"]
+    ]
+
+
+def test_idle_series_of_the_exporter_are_no_jobs(tmp_path: Path):
+    """Some scrapes have exported_pod, others only the exporter's own pod (NVIDIA/dcgm-exporter, issue 237)."""
+    own = {
+        "pod": "nvidia-dcgm-exporter-7k2p",
+        "namespace": "gpu-operator",
+        "container": "exporter",
+        "job": "dcgm",
+    }
+    gpu = {"__name__": "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gpu": "0", "Hostname": "k1", **own}
+    workload = {"exported_pod": "a", "exported_namespace": "ns"}
+    metrics = answer(tmp_path / "p.json", (gpu | workload, hours(0.5, 0, 2)), (gpu, hours(0.0, 2, 5)))
+    told = described([pods(tmp_path / "d.json", node(), ("a", 0, 2)), metrics], tmp_path / "out")
+    assert told["telemetry"]["matched_gpu_hours"] == pytest.approx(2.0, abs=1e-9)
+    assert told["telemetry"]["by_reason"]["no job on the node then"] == pytest.approx(3.0, abs=1e-9)
+    assert told["used_gpu_hours"] == pytest.approx(2.0, abs=1e-9)
+
+
+def test_the_node_of_the_scrape_comes_before_the_host_name(tmp_path: Path):
+    """The host name is the exporter's pod; the relabelled node is known (kube-prometheus: kubernetes_node)."""
+    labels = {"__name__": "DCGM_FI_PROF_SM_ACTIVE", "gpu": "0", "Hostname": "gpu-metrics-exporter-x7"}
+    labels |= {"kubernetes_node": "k1", "instance": "10.0.0.7:9400"}
+    metrics = answer(tmp_path / "p.json", (labels, hours(0.5, 0, 2)))
+    told = described([pods(tmp_path / "d.json", node(), ("a", 0, 2)), metrics], tmp_path / "out")
+    assert told["telemetry"]["by_reason"] == {
+        "one job held all devices of the node": pytest.approx(2.0, abs=1e-9)
+    }
+
+
+def test_series_of_several_pods_are_one_gpu_that_they_share(tmp_path: Path):
+    """Three pods of four replicas, each told the whole GPU's activity (NVIDIA/dcgm-exporter, issues 340 and 587).
+
+    The GPU is observed for 10 hours; a quarter each for 10, 10 and 5 hours is 6.25 GPU-hours, all of them used.
+    """
+    shared = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"}
+    found = [("p1", 0.0, 10.0), ("p2", 0.0, 10.0), ("p3", 5.0, 10.0)]
+    gpu = {
+        "__name__": "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+        "gpu": "0",
+        "Hostname": "k1",
+        "pod": "dcgm-exporter-dev-78z52",
+    }
+    series = [
+        (
+            gpu | {"exported_pod": name, "exported_namespace": "ns", "vgpu": str(place)},
+            hours(0.714, first, last),
+        )
+        for place, (name, first, last) in enumerate(found)
+    ]
+    dump = pods(tmp_path / "d.json", node(**shared), *found)
+    told = described([dump, answer(tmp_path / "p.json", *series)], tmp_path / "out")
+    assert told["gpu_hours"] == pytest.approx(6.25)
+    assert told["used_gpu_hours"] == pytest.approx(6.25, abs=1e-9)
+    assert told["telemetry"]["matched_gpu_hours"] == pytest.approx(10.0, abs=1e-9)
+    assert not [
+        check for check in told["quality"]["check"] if "same reading" in check or "another value" in check
+    ]
+    # Of 5 hours two share the GPU, of 5 more three: nobody was more active than the part that it held.
+    active = told["GPU-hours asked for, given and active"]["sm_active_gpu_hours"].item()
+    assert active == pytest.approx(0.714 * 6.25, abs=1e-9)
+
+
+def test_pods_that_share_a_gpu_may_stand_in_files_of_their_own(tmp_path: Path):
+    """A query for each namespace: the order in which the answers come changes nothing."""
+    gpu = {"__name__": "DCGM_FI_PROF_SM_ACTIVE", "gpu": "0", "Hostname": "k1", "namespace": "ns"}
+    files = [
+        answer(tmp_path / f"{name}.json", (gpu | {"pod": name}, hours(0.5, 0, 1))) for name in ("a", "b")
+    ]
+    seen = []
+    for order in (files, files[::-1]):
+        folder = tmp_path / order[0].stem
+        for path in order:
+            added = add("prometheus", [path], folder)
+        seen.append(added.dataset.samples)
+        assert added.dataset.rejects.is_empty()
+    assert seen[0]["job_id"].unique().to_list() == ["ns/a,ns/b"]
+    assert seen[0].equals(seen[1])
+
+
+def test_what_is_not_matched_is_told_and_counts_in_the_use_of_the_fleet(tmp_path: Path):
+    """The label names pods of another cluster: nothing matched, a warning that names a job and the label."""
+    gpu = {
+        "__name__": "DCGM_FI_PROF_SM_ACTIVE",
+        "gpu": "0",
+        "Hostname": "k1",
+        "namespace": "ns",
+        "pod": "other",
+    }
+    metrics = answer(tmp_path / "p.json", (gpu, hours(0.5, 0, 2)))
+    told = described([pods(tmp_path / "d.json", node(), ("a", 0, 2)), metrics], tmp_path / "out")
+    assert told["telemetry"]["matched_gpu_hours"] == 0
+    assert told["used_gpu_hours"] == pytest.approx(2.0, abs=1e-9)
+    (warning,) = [each for each in told["warnings"] if "not in the list of jobs" in each["what"]]
+    assert warning["gpu_hours"] == pytest.approx(2.0, abs=1e-9)
+    assert "ns/other" in warning["what"]
+    assert "exported_pod" in warning["what"]
+
+
+def test_a_mean_over_the_step_is_of_the_time_before(tmp_path: Path):
+    """The answer to avg_over_time has no name; of six values the first is of the five minutes before 06:05."""
+    gpu = {"gpu": "0", "Hostname": "k1", "namespace": "ns", "pod": "a"}
+    values = [(T0 + 300 * (n + 1), 0.5) for n in range(6)]
+    path = answer(
+        tmp_path / "p.json", (gpu, values), query="avg_over_time(DCGM_FI_PROF_SM_ACTIVE{gpu!=''}[5m])"
+    )
+    found = read("prometheus", path)
+    assert found.samples["time"].dt.timestamp("ms").to_list() == [1000 * (T0 + 300 * n) for n in range(6)]
+    assert found.samples["activity_source"].unique().to_list() == ["profiling"]
+    assert found.provenance["gpu_hours"] == pytest.approx(0.5)
+    energy = answer(tmp_path / "e.json", (gpu, [(at, 120_000_000) for at, _ in values]))
+    power = read("prometheus", energy, query="increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[5m])").samples
+    assert power["power_w"].to_list() == [400.0] * 6  # 120 kJ in 300 s
+
+
+@pytest.mark.parametrize("query", ["avg by (namespace, pod) (DCGM_FI_PROF_SM_ACTIVE)", None])
+def test_an_answer_without_names_says_what_to_give(tmp_path: Path, query: str | None):
+    (path,) = case(tmp_path, "kubernetes/17-ksm/aggregated.json")
+    words = "no GPU number in the labels" if query else "told apart by namespace, pod alone.*--query"
+    with pytest.raises(TraceFormatError, match=words):
+        read("auto", path, query=query)
 
 
 # Metrics of exporters

@@ -76,6 +76,8 @@ def read_lines(parts: Sequence[SourcePart], began: Beginning, rows: Mapping[str,
         names += f" and {more} more" if more > 0 else ""
         line(label, f"{names:<14} {text}{_left_out(began, folder) if part.source == began.source else ''}")
         label = ""
+    if began.telemetry is not None:
+        line("Match" if parts else "", began.telemetry)
     if not parts:
         counts = f"{counted(began.days, 'day')}, {counted(began.jobs, 'job')}, {counted(began.teams, 'team')}"
         line(label, f"{folder!s:<14} {counts}{_left_out(began, folder)}")

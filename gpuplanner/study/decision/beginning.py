@@ -13,6 +13,7 @@ from gpuplanner.hardware.abilities import default_path
 from gpuplanner.inbox import Dataset, open_dataset
 from gpuplanner.inbox.core.quarantine import believed
 from gpuplanner.inbox.store import MARK
+from gpuplanner.inbox.telemetry.join_report import match_words
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.left_out import correction_of, left_out_rows
@@ -55,6 +56,8 @@ class Beginning:
     boards: tuple[str, ...]
     ownership: str | None
     nothing: str | None
+    telemetry: str | None = None
+    """How much of the telemetry was matched to jobs, and why the rest was not."""
 
 
 def beginning(data: str) -> Beginning:
@@ -99,6 +102,7 @@ def beginning(data: str) -> Beginning:
         boards=tuple(boards),
         ownership=stated_ownership(inventory),
         nothing=nothing,
+        telemetry=match_words(trace),
     )
 
 

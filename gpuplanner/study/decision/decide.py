@@ -11,6 +11,7 @@ import polars as pl
 from gpuplanner.demand.peaks import daily_peaks, level_for
 from gpuplanner.export import FleetRules
 from gpuplanner.inbox import open_dataset
+from gpuplanner.inbox.telemetry.join_report import matched_gpu_hours
 from gpuplanner.ledger import by_bucket, by_tenant
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
@@ -132,6 +133,7 @@ def _decided(found: Contest) -> tuple[Decision, Trial]:
         gpus_hold_rate=_rate_of(found, course), left_out_share=_left_out(found),
         horizon_days=scenario.horizon_days, purchase_lead_days=scenario.purchase_lead_days,
         fleet_inferred=asked.nodes.inferred, board=found.known.fleet.name,
+        telemetry_matched_gpu_hours=matched_gpu_hours(found.known.trace),
     )  # fmt: skip
     said = in_words(decision, found, held_share=held, kept_elsewhere=_kept_elsewhere(arena), peaks=peaks)
     return said, course.performed or course.way

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuplanner.demand.peaks import exceed_chance
+from gpuplanner.inbox.telemetry.join_report import match_words
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.asked import RIGHTSIZED
 from gpuplanner.study.decision.compare import Contest
@@ -207,6 +208,8 @@ def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]
     """What it rests on, in words that a director knows."""
     if one.left_out_share > QUARANTINE:
         yield f"{one.left_out_share:.0%} of the GPU-hours are left out, as their jobs cannot be true beside the others."
+    if matched := match_words(found.known.trace):
+        yield f"{matched}."
     days = int(found.asked.seen_s // 86400)
     if one.confidence == HELD_BACK:
         yield (

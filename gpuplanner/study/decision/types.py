@@ -240,6 +240,8 @@ class Decision:
     left_out_share: float = 0.0
     fleet_inferred: bool = False
     board: str | None = None
+    telemetry_matched_gpu_hours: float | None = None
+    """Observed GPU-hours whose jobs are known [GPU h]; None without telemetry."""
 
     @property
     def cut_gpus(self) -> int:

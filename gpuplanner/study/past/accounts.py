@@ -14,12 +14,13 @@ from gpuplanner.errors import GpuPlannerError, require_sound
 from gpuplanner.inbox import Dataset
 from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.ledger import (
+    ACTIVE,
     by_bucket,
     by_node,
     by_tenant,
     dark_share,
     gpu_time_ledger,
-    held_by_activity,
+    held_and_active,
     held_by_state,
     installed_gpu_hours,
     reconcile,
@@ -272,10 +273,12 @@ def describe_jobs(trace: Dataset, *, nodes: bool = False) -> JobsDescribed:
     for one in _spans(trace, there.inventory, begin, end):
         span = {"start": one.begin, "end": one.end}
         booked.append(one.ledger)
-        seen.append(held_by_activity(one.jobs, one.samples, **span))
+        seen.append(held_and_active(one.jobs, one.samples, **span))
         if nodes:
             on_nodes.append(gpu_hours_by_node(one.jobs, there.inventory, **span))
     hours = pl.concat(booked)
+    by_state = pl.concat(seen).group_by("tenant").agg(pl.all().sum()).sort("tenant")
+    asked = requested_allocated_active(jobs, start=begin, end=end)
     ended = held_by_state(jobs, start=begin, end=end)
     known = replace(
         facts,
@@ -296,16 +299,30 @@ def describe_jobs(trace: Dataset, *, nodes: bool = False) -> JobsDescribed:
         },
         "tenants": by_tenant(hours),
         **({"GPU-hours by node": by_node(pl.concat(on_nodes))} if nodes else {}),
-        "GPU-hours asked for, given and active": requested_allocated_active(jobs, start=begin, end=end),
+        "GPU-hours asked for, given and active": _as_observed(asked, by_state),
         "GPU-hours by how attempts ended": ended.group_by("state", "lost")
         .agg(pl.col("attempts", "gpu_hours").sum())
         .sort("gpu_hours", "state", descending=[True, False]),
-        "held GPU-hours by what was seen": pl.concat(seen)
-        .group_by("tenant")
-        .agg(pl.all().sum())
-        .sort("tenant"),
+        "held GPU-hours by what was seen": by_state.drop(ACTIVE),
     }
     return JobsDescribed(known, tables, hours)
+
+
+def _as_observed(asked: pl.DataFrame, by_state: pl.DataFrame) -> pl.DataFrame:
+    """Active hours of records and of telemetry joined to jobs, in place of those of the records alone."""
+    observed = pl.sum_horizontal(
+        name for name in by_state.columns if name not in ("tenant", ACTIVE, "unobserved")
+    )
+    known = by_state.select("tenant", ACTIVE, observed=observed)
+    share = (pl.col("observed") / pl.col("allocated_gpu_hours")).clip(upper_bound=1.0)
+    return (
+        asked.join(known, on="tenant", how="left", maintain_order="left")
+        .with_columns(
+            sm_active_gpu_hours=pl.when(pl.col("observed") > 0).then(ACTIVE),
+            observed_share=share.fill_null(0.0),
+        )
+        .drop(ACTIVE, "observed")
+    )
 
 
 GROUPS = {"tenant": "tenant", "partition": "partition", "board": "gpu_model", "profile": "profile_requested"}

@@ -48,9 +48,39 @@ class Description:
         shown = ("jobs", "quarantined", "tenants") if self.hours is None else JOB_FACTS
         return {**self.read, **{name: to_plain(getattr(self.jobs, name)) for name in shown}}
 
+    @property
+    def figures(self) -> dict[str, object]:
+        """The figures that scripts read by fixed names: GPUs, GPU-hours, how telemetry matched, and all warnings."""
+        join = self.read.get("telemetry by job")
+        ledger, nodes = self.tables.get("ledger"), self.tables.get("nodes by board")
+        used = None if ledger is None else float(ledger.filter(bucket="used")["gpu_hours"].sum())
+        if used is not None and isinstance(join, Mapping):
+            used += join.get("unmatched_used_gpu_hours", 0.0)
+        installed = self.facts.get("installed_gpus")
+        if installed is None and nodes is not None:
+            installed = int(nodes["gpus"].sum())
+        quality = self.tables["quality"].filter(pl.col("severity").is_in(["error", "warning"]))
+        warnings = [
+            {
+                "what": f"{check}{f' ({example})' if example else ''}: {effect}",
+                "count": rows,
+                "gpu_hours": hours,
+            }
+            for check, effect, example, rows, hours in quality.select(
+                "check", "effect", "example", "rows", "gpu_hours"
+            ).iter_rows()
+        ]
+        return {
+            "gpu_hours": self.read.get("gpu_hours"),
+            "installed_gpus": installed,
+            "used_gpu_hours": used,
+            "telemetry": dict(join) if isinstance(join, Mapping) else {"matched_gpu_hours": None},
+            "warnings": warnings,
+        }
+
     def to_dict(self) -> dict[str, object]:
-        """Facts and tables for JSON."""
-        return {"facts": self.facts, **self.tables}
+        """Figures of fixed names, facts and tables for JSON."""
+        return {**self.figures, "facts": self.facts, **self.tables}
 
 
 def describe(
