@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
+from gpuplanner.inbox.telemetry.holders import SHARED
 from gpuplanner.phases.segments import find_phases
 from gpuplanner.schemas import Samples, conform
 
@@ -21,7 +22,7 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     samples : polars.DataFrame
-        Table ``schemas.Samples``; rows without a job are left out.
+        Table ``schemas.Samples``; rows without a job, or with several that share the device, are left out.
     jobs : polars.DataFrame
         ``job_id``, ``job_class`` and ``gpus`` (held), one attempt a job; ``instances`` where jobs hold some.
 
@@ -52,7 +53,9 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     >>> phases_of_jobs(samples, jobs)["label"].to_list()
     ['setup', 'steady', 'decay']
     """
-    table = conform(samples, Samples, where="phases: samples").filter(pl.col("job_id").is_not_null())
+    # The activity of a device that jobs share is of no one of them.
+    shared = (pl.col("job_evidence") == SHARED).fill_null(value=False)
+    table = conform(samples, Samples, where="phases: samples").filter(pl.col("job_id").is_not_null(), ~shared)
     if table.is_empty():
         text = message(
             "phases: samples",

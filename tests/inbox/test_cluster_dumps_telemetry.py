@@ -13,12 +13,13 @@ import polars as pl
 import pytest
 
 from gpuplanner.catalog import facts
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, add, read
+from gpuplanner.errors import SchemaError, TraceFormatError
+from gpuplanner.inbox import Dataset, add, open_dataset, read
 from gpuplanner.inbox.bills.summary import summarise, unknown_types
 from gpuplanner.inbox.registry import foreign_form
 from gpuplanner.inbox.telemetry.readers.exported import PARTITIONS, UNIT_NOT_KNOWN
 from gpuplanner.inbox.together import add_together, parts_of
+from gpuplanner.phases import phases_of_jobs
 from gpuplanner.study import describe
 
 CASES = Path(__file__).parent / "cluster_dumps"
@@ -120,6 +121,9 @@ def test_all_hours_are_matched_and_used(tmp_path: Path, dumps: str, expected: fl
     assert told["gpu_hours"] == pytest.approx(expected, abs=1e-9)
     assert told["installed_gpus"] == 4
     assert told["coverage by node"]["node"].to_list() == ["kworker-1"]
+    data = open_dataset(tmp_path / "out")
+    phases = phases_of_jobs(data.samples, data.jobs)
+    assert (phases["run_s"] * phases["gpus"]).sum() / 3600 == pytest.approx(expected, abs=1e-9)
     active = told["GPU-hours asked for, given and active"]
     assert active["sm_active_gpu_hours"].sum() == pytest.approx(expected / 2, abs=1e-9)
     assert active["observed_share"].to_list() == pytest.approx([1.0, 1.0])
@@ -184,6 +188,9 @@ def test_series_of_several_pods_are_one_gpu_that_they_share(tmp_path: Path):
     assert not [
         check for check in told["quality"]["check"] if "same reading" in check or "another value" in check
     ]
+    data = open_dataset(tmp_path / "out")
+    with pytest.raises(SchemaError, match="samples with a job_id"):  # what each of them did is not known
+        phases_of_jobs(data.samples.filter(job_evidence="shared"), data.jobs)
     # Of 5 hours two share the GPU, of 5 more three: nobody was more active than the part that it held.
     active = told["GPU-hours asked for, given and active"]["sm_active_gpu_hours"].item()
     assert active == pytest.approx(0.714 * 6.25, abs=1e-9)
@@ -416,6 +423,15 @@ def test_other_forms_are_named_with_what_to_run(tmp_path: Path, name: str, words
         with pytest.raises(TraceFormatError, match=words) as error:
             call()
         assert "philly" not in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("nodepool", "NodePool"), ("resourcequota", "ResourceQuota")])
+def test_configuration_alone_is_named_with_what_to_run(tmp_path: Path, name: str, kind: str):
+    (path,) = case(tmp_path, f"kubernetes/17-ksm/{name}.yaml")
+    with pytest.raises(
+        TraceFormatError, match=f"kind '{kind}' alone.*kubectl get pods,jobs,nodes -A -o json"
+    ):
+        read("auto", path)
 
 
 def test_forms_of_others_are_none_of_ours(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -97,16 +98,50 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
     if not paths:
         raise TraceFormatError(message("kubernetes", "at least one file", "none", "Give the path of a file."))
     dump = read_dump(paths)
+    _require_objects(dump, paths)
+    return dataset_of(dump, paths, boards)
+
+
+def _require_objects(dump: Dump, paths: Sequence[str | Path]) -> None:
+    """Refuse files of configuration alone, such as a NodePool or a ResourceQuota."""
+    kinds = {place.raw.partition(" ")[0] for place, reason in dump.rejects if reason == OTHER_KIND}
+    if kinds and not (dump.pods or dump.jobs or dump.workloads or dump.nodes or dump.devices):
+        names = ", ".join(str(path) for path in paths)
+        todo = "Run kubectl get pods,jobs,nodes -A -o json > dump.json."
+        got = f"objects of kind {examples(sorted(kinds))} alone"
+        raise TraceFormatError(message(names, "pods, jobs, workloads or nodes", got, todo))
+
+
+def dataset_of(
+    dump: Dump,
+    paths: Sequence[str | Path],
+    boards: Mapping[str, str] | None = None,
+    *,
+    last_seen: datetime | None = None,
+) -> Dataset:
+    """Jobs, nodes and quotas of objects, or of nodes alone the inventory.
+
+    Parameters
+    ----------
+    dump : Dump
+        The objects.
+    paths : sequence of str or Path
+        Where they come from.
+    boards : mapping, optional
+        Product label → GPU model.
+    last_seen : datetime, optional
+        Until when running jobs are counted, where no node says so.
+    """
     if not (dump.pods or dump.jobs or dump.workloads) and (dump.nodes or dump.devices):
         return _node_list(dump, paths, boards)
     found, names, asked = job_rows(dump)
     rows = _with_attempts(found)
     inventory, unknown = inventory_of(dump.nodes, dump.devices.values())
-    beats = [node.seen for node in dump.nodes.values() if node.seen]
+    beats: list[datetime | None] = [node.seen for node in dump.nodes.values() if node.seen] or [last_seen]
     trace = assemble(
         rows,
         source="kubernetes",
-        last_seen=pl.lit(max(beats, default=None), pl.Datetime("us", "UTC")),
+        last_seen=pl.lit(max((beat for beat in beats if beat), default=None), pl.Datetime("us", "UTC")),
         checks=CHECKS,
         notes=_notes(dump),
         harmless=HARMLESS,

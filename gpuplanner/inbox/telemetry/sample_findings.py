@@ -109,6 +109,7 @@ def _gaps(gaps: Gaps) -> list[Finding]:
             gaps.count,
             f"{gaps.total_us / 3.6e9:.2f} GPU-hours were not observed; nothing is filled in",
             f"{node} GPU {gpu}: {step_s:.1f} s from {begin:%Y-%m-%d %H:%M:%S} UTC, usually {usual_s:.1f} s",
+            gaps.total_us / 3.6e9,
         )
     ]
 

@@ -53,7 +53,10 @@ class Description:
         """The figures that scripts read by fixed names: GPUs, GPU-hours, how telemetry matched, and all warnings."""
         join = self.read.get("telemetry by job")
         ledger, nodes = self.tables.get("ledger"), self.tables.get("nodes by board")
-        used = None if ledger is None else float(ledger.filter(bucket="used")["gpu_hours"].sum())
+        used = None
+        observed = None if ledger is None else ledger.filter(pl.col("bucket").is_in(["used", "held_idle"]))
+        if observed is not None and (observed["gpu_hours"].sum() > 0 or isinstance(join, Mapping)):
+            used = float(observed.filter(bucket="used")["gpu_hours"].sum())
         if used is not None and isinstance(join, Mapping):
             used += join.get("unmatched_used_gpu_hours", 0.0)
         installed = self.facts.get("installed_gpus")
