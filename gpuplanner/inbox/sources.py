@@ -145,6 +145,11 @@ KUBERNETES = (
         # Pods of one file stand on the nodes of another.
         Form("dump", "kubernetes.reader:read_kubernetes", BOARDS, whole_files=False),
     ),
+    published(
+        "kube-state-metrics",
+        "pods and nodes as kube-state-metrics tells them: its page, or saved answers of the Prometheus HTTP API (JSON)",
+        Form("metrics", "kubernetes.state_metrics:read_state_metrics", BOARDS | ORIGIN, whole_files=False),
+    ),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -400,6 +400,133 @@ def test_pages_of_exporters_on_slurm_nodes(tmp_path: Path):
     found = read("auto", slurm, origin="2026-03-02T06:00:00Z", node="n1").samples
     assert found.select("gpu", "job_id", "sm_activity").rows() == [(0, "40001", 0.87), (1, "40001", 0.03)]
     assert found["memory_used_gib"][0] == 2.1e10 / 1024**3
+
+
+# Kube-state-metrics
+
+
+def test_requests_and_capacity_are_jobs_and_inventory(tmp_path: Path):
+    """Twelve pods of two GPUs for five hours each, on two nodes of eight."""
+    page, requests = case(tmp_path, "kubernetes/17-ksm/metrics.prom", "kubernetes/17-ksm/requests.json")
+    told = described([requests], tmp_path / "requests")
+    assert (told["facts"]["jobs"], told["gpu_hours"]) == (12, pytest.approx(120.0, abs=1e-9))
+    assert told["used_gpu_hours"] is None  # nobody measured it
+    assert [each["count"] for each in told["warnings"] if "without their phase" in each["what"]] == [12]
+    told = described([page], tmp_path / "page")
+    assert (told["facts"]["jobs"], told["installed_gpus"], told["gpu_hours"]) == (12, 16, 0.0)
+    assert [each["count"] for each in told["warnings"] if "without times" in each["what"]] == [12]
+    told = described([page, requests], tmp_path / "both")
+    assert (told["facts"]["jobs"], told["installed_gpus"]) == (12, 16)
+    assert told["gpu_hours"] == pytest.approx(120.0, abs=1e-9)
+
+
+def test_a_month_of_phases_owners_and_labels(tmp_path: Path):
+    """kube-state-metrics, docs/metrics: phases, init containers, MIG, a pod that failed, one deleted, one that waits.
+
+    train-0 and train-1 run together for 3 h on 4 GPUs each, of which the init container of one asked for as many; slice
+    holds a seventh of a GPU for 2 h and fails; gone ran for an hour when it was deleted; late never ran; done is over
+    and still listed. 24 + 2/7 + 1 + 2 GPU-hours.
+    """
+
+    def of_pod(
+        name: str, first: float, last: float, **labels: str
+    ) -> tuple[Json, list[tuple[float, object]]]:
+        metric = {
+            "__name__": "kube_pod_container_resource_requests",
+            "namespace": "ml",
+            "pod": name,
+            "uid": name,
+        }
+        own = {"container": "main", "resource": "nvidia_com_gpu", "node": "g1"}
+        return metric | own | labels, hours(labels.pop("value", "1"), first, last)
+
+    def phase(name: str, word: str, first: float, last: float) -> tuple[Json, list[tuple[float, object]]]:
+        metric = {
+            "__name__": "kube_pod_status_phase",
+            "namespace": "ml",
+            "pod": name,
+            "uid": name,
+            "phase": word,
+        }
+        return metric, hours(1, first, last)
+
+    series = [
+        *(of_pod(name, 0, 3, value="4") for name in ("train-0", "train-1")),
+        ({**of_pod("train-0", 0, 3)[0], "__name__": "kube_pod_init_container_resource_requests"}, hours(4, 0, 3)),
+        *(phase(name, "Running", 0, 3) for name in ("train-0", "train-1")),
+        *(
+            ({"__name__": "kube_pod_owner", "namespace": "ml", "pod": name, "owner_kind": "Job", "owner_name": "train"},
+             hours(1, 0, 3))
+            for name in ("train-0", "train-1")
+        ),
+        of_pod("slice", 1, 5, resource="nvidia_com_mig_1g_10gb", node="g2"),
+        phase("slice", "Pending", 1, 2), phase("slice", "Running", 2, 4), phase("slice", "Failed", 4, 5),
+        of_pod("gone", 0, 1), phase("gone", "Running", 0, 1),
+        of_pod("late", 4, 6, node=""), phase("late", "Pending", 4, 6),
+        of_pod("done", 0, 6), phase("done", "Running", 0, 2), phase("done", "Succeeded", 2, 6),
+    ]  # fmt: skip
+    for name, labels in (("g1", {"label_nvidia_com_gpu_product": "NVIDIA-H100-80GB-HBM3"}), ("g2", {})):
+        device = "nvidia_com_gpu" if labels else "nvidia_com_mig_1g_10gb"
+        product = {"label_nvidia_com_gpu_product": "NVIDIA-H100-80GB-HBM3"}
+        series += [
+            ({"__name__": "kube_node_status_capacity", "node": name, "resource": device},
+             hours("14" if name == "g2" else "16", 0, 6)),
+            ({"__name__": "kube_node_labels", "node": name, **product, **({} if labels else {
+                "label_nvidia_com_gpu_count": "2"})}, hours(1, 0, 6)),
+            ({"__name__": "kube_node_spec_unschedulable", "node": name}, hours(0, 0, 6)),
+        ]  # fmt: skip
+    cpu = {"resource": "cpu", "node": "c1"}
+    series += [
+        (
+            {"__name__": "kube_pod_container_resource_requests", "namespace": "ml", "pod": "web", **cpu},
+            hours(4, 0, 6),
+        ),
+        ({"__name__": "kube_node_status_capacity", **cpu}, hours(64, 0, 6)),
+    ]
+    told = described([answer(tmp_path / "ksm.json", *series)], tmp_path / "out")
+    assert told["warnings"] == []
+    assert told["gpu_hours"] == pytest.approx(24 + 2 / 7 + 1 + 2, abs=1e-9)
+    assert told["installed_gpus"] == 18
+    jobs = read("kube-state-metrics", tmp_path / "ksm.json").jobs
+    states = dict(jobs.select("job_id", pl.col("state").cast(pl.String)).rows())
+    assert states == {
+        "ml/train": "COMPLETED", "ml/slice": "FAILED", "ml/gone": "COMPLETED", "ml/late": "PENDING",
+        "ml/done": "COMPLETED",
+    }  # fmt: skip
+    waits = jobs.filter(job_id="ml/slice").select(pl.col("start_time") - pl.col("submit_time")).item()
+    assert waits == timedelta(hours=1)
+
+
+def test_own_labels_come_before_those_of_the_scrape(tmp_path: Path):
+    """Without honorLabels pod, namespace and node are those of kube-state-metrics itself.
+
+    Limits of GPUs equal the requests, and the scheduler's kube_pod_resource_request is their sum: eight GPUs, not 24.
+    """
+    metric = {
+        "__name__": "kube_pod_container_resource_requests",
+        "resource": "amd_com_gpu",
+        "container": "kube-rbac",
+    }
+    metric |= {"pod": "prometheus-kube-state-metrics-0", "namespace": "monitoring", "node": "cpu-1"}
+    own = {
+        "exported_pod": "run",
+        "exported_namespace": "llm",
+        "exported_container": "main",
+        "exported_node": "am1",
+    }
+    sums = {
+        "__name__": "kube_pod_resource_request",
+        "resource": "amd.com/gpu",
+        "pod": "run",
+        "namespace": "llm",
+    }
+    limits = own | {"__name__": "kube_pod_container_resource_limits"}
+    series = ((metric | each, hours(8, 0, 2)) for each in (own, limits))
+    found = read("auto", answer(tmp_path / "ksm.json", *series, (sums, hours(8, 0, 2))))
+    assert found.jobs.select("job_id", "tenant", "gpus", "node_list").rows() == [
+        ("llm/run", "llm", 8.0, "am1")
+    ]
+    assert found.summary()["gpu_hours"] == pytest.approx(16.0)
 
 
 # What looks like something else
