@@ -21,6 +21,7 @@ from gpuplanner.inbox.telemetry.readers.exported import PARTITIONS, UNIT_NOT_KNO
 from gpuplanner.inbox.together import add_together, parts_of
 from gpuplanner.phases import phases_of_jobs
 from gpuplanner.study import describe
+from gpuplanner.study.decision.beginning import beginning
 
 CASES = Path(__file__).parent / "cluster_dumps"
 T0 = 1772431200
@@ -230,6 +231,10 @@ def test_what_is_not_matched_is_told_and_counts_in_the_use_of_the_fleet(tmp_path
     assert warning["gpu_hours"] == pytest.approx(2.0, abs=1e-9)
     assert "ns/other" in warning["what"]
     assert "exported_pod" in warning["what"]
+    match = (
+        "0 GPU-hours of telemetry matched to jobs; job named by the source, and not in the list of jobs: 2"
+    )
+    assert beginning(str(tmp_path / "out")).telemetry == match
 
 
 def test_a_mean_over_the_step_is_of_the_time_before(tmp_path: Path):

@@ -208,6 +208,16 @@ def test_there_is_a_screen_where_nothing_can_be_decided():
     assert "No way could be played." in ways(Comparison(one, 0.95, 0.0))
 
 
+def test_data_are_not_good_where_no_telemetry_was_matched_to_jobs():
+    for gpu_hours, text in ((None, "Data good"), (12.0, "Data good"), (0.0, "No telemetry matched to jobs")):
+        one = dataclasses.replace(
+            planted().decision, left_out_share=0.0, telemetry_matched_gpu_hours=gpu_hours
+        )
+        words, warns = badge(one)
+        assert words.startswith(text)
+        assert warns is (gpu_hours == 0.0)
+
+
 def test_json_and_page_have_the_same_values(found):
     """What JSON holds is what each figure on the page carries, to the digit."""
     told = json.loads(to_json(found.to_dict()))["decision"]
