@@ -81,7 +81,7 @@ def test_nodes_go_with_the_jobs(file: File):
         "JobID|State|Submit|Start|End|AllocTRES\n1|COMPLETED|1756706400|1756710000|1756717200|gres/gpu=1\n",
         "j",
     )
-    trace = read_slurm([jobs], nodes=file(SCONTROL, "nodes.txt"))
+    trace = read("slurm", jobs, nodes=file(SCONTROL, "nodes.txt"))
     assert trace.inventory is not None
     assert trace.inventory["gpus"].sum() == 12
     assert [each["name"] for each in trace.provenance["files"]] == ["j", "nodes.txt"]
