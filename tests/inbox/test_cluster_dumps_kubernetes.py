@@ -341,7 +341,7 @@ def test_seven_gpus_on_an_instance_of_one_are_its_instances(tmp_path: Path):
             {f"{GPU}.product": "NVIDIA-A10-4Q", "nvidia.com/vgpu.present": "true"},
             "1",
             10.0,
-            {PARTS_OF_BOARDS: 1},
+            {PARTS_OF_BOARDS: 1, "GPU type that is not known": 1, "GPU type of nodes that is not known": 1},
         ),
         ({TYPE: "p5.48xlarge"}, "7", 10.0, {FEWER_UNITS: 1}),
     ],

@@ -138,9 +138,11 @@ def outgrown_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]
 
 
 def _other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
-    """Jobs that held what no GPU of their model is partitioned into today."""
+    """Jobs that held what no GPU of their model is partitioned into today, where all its layouts are known."""
     whole, cut = set[str](), dict[str, str]()
-    for model, layouts in inventory.filter(pl.col("gpus") > 0).select("gpu_model", "layouts").iter_rows():
+    unknown = pl.col("mig_enabled").fill_null(value=False) & pl.col("layouts").is_null()
+    told = inventory.filter(pl.col("gpus") > 0, ~unknown.any().over("gpu_model"))
+    for model, layouts in told.select("gpu_model", "layouts").iter_rows():
         parts = str(layouts or WHOLE_GPU).split(";")
         whole |= {str(model)} if WHOLE_GPU in parts else set()
         cut[str(model)] = f"{cut.get(str(model), '')};{layouts or ''}"

@@ -113,12 +113,12 @@ def inventory_of(
 ) -> tuple[pl.DataFrame | None, list[str]]:
     """Inventory of the nodes that have GPUs."""
     boards: dict[str, dict[str, str | None]] = {}
-    whole: set[str] = set()
+    partitioned: set[str] = set()  # nodes of which a driver offers instances, cut already or on demand
     for device in devices:
         if device.node is not None and device.board is not None:
             boards.setdefault(device.node, {})[device.board] = device.model
-            if device.profile is None:  # offered whole, so not cut, though instances may be offered too
-                whole.add(device.board)
+            if device.profile is not None:
+                partitioned.add(device.node)
     rows, unknown = [], []
     for name in sorted({*nodes, *boards}):
         node, listed = nodes.get(name, Node(name)), boards.get(name, {})
@@ -136,7 +136,7 @@ def inventory_of(
                     "ownership": node.ownership,
                     "installed": node.installed,
                     "layouts": node.layouts if gpus == node.gpus else None,
-                    "mig_enabled": node.mig or not whole.issuperset(listed),
+                    "mig_enabled": node.mig or name in partitioned,
                 }
             )
     if unknown or not rows:

@@ -668,7 +668,7 @@ def test_candidate_placements_of_dynamic_mig_are_not_counted_as_boards(file: Fil
     )  # fmt: skip
     trace = dump(file, pod("a"), slices)
     assert trace.inventory is not None
-    assert trace.inventory.select("gpus", "mig_enabled").rows() == [(1, False)]
+    assert trace.inventory.select("gpus", "mig_enabled").rows() == [(1, True)]  # partitioned on demand
 
 
 def test_a_template_without_claims_tells_what_is_asked_for(file: File):
