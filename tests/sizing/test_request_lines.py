@@ -112,7 +112,7 @@ def test_pod_limits_are_read_back_as_asked(tmp_path: Path):
 def test_claim_template_is_read_back_as_asked(profile, count):
     template, pod = yaml.safe_load_all(request_lines(Request(profile, count, 600.0), "dra"))
     assert (template["apiVersion"], template["kind"]) == ("resource.k8s.io/v1", "ResourceClaimTemplate")
-    asked = read_claim(template["spec"]["spec"], {}).asked
+    (asked,) = read_claim(template["spec"]["spec"], {}).asked
     assert (asked.gpus, asked.profile) == (count, None if profile == "gpu" else profile)
     (claim,) = pod["spec"]["resourceClaims"]
     (container,) = pod["spec"]["containers"]
