@@ -113,7 +113,7 @@ def test_claim_template_is_read_back_as_asked(profile, count):
     template, pod = yaml.safe_load_all(request_lines(Request(profile, count, 600.0), "dra"))
     assert (template["apiVersion"], template["kind"]) == ("resource.k8s.io/v1", "ResourceClaimTemplate")
     (asked,) = read_claim(template["spec"]["spec"], {}).asked
-    assert (asked.gpus, asked.profile) == (count, None if profile == "gpu" else profile)
+    assert (asked.number, asked.profile) == (count, None if profile == "gpu" else profile)
     (claim,) = pod["spec"]["resourceClaims"]
     (container,) = pod["spec"]["containers"]
     assert claim["resourceClaimTemplateName"] == template["metadata"]["name"]
