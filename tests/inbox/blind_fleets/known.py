@@ -156,6 +156,11 @@ NODE = node("n1", {**discovery_labels(HBM3, 8, 81559)}, {"nvidia.com/gpu": "8"})
 BARE = node("n1", {}, {})
 BOARDS = slice_of("n1", "gpu.nvidia.com", [gpu_device(i) for i in range(8)])
 INSTANCES = slice_of("n1", "gpu.nvidia.com", [mig_device(0, i, "1g.10gb") for i in range(7)])
+SHARED_BY_4 = {
+    "nvidia.com/gpu.product": f"{HBM3}-SHARED",
+    "nvidia.com/gpu.replicas": "4",
+    "nvidia.com/gpu.sharing-strategy": "time-slicing",
+}
 FROM_TEMPLATE = {"resourceClaimTemplateName": "t"}
 SHARED = {"resourceClaimName": "c-p1"}
 LATE_POD = pod("j1-xyz", {"nvidia.com/gpu": "2"}, 1860, 3660, "j1")
@@ -193,6 +198,22 @@ KNOWN_SLURM = {
         8,
         2,
         Fault("too large", ("a2", "node list", "not in the", "quarantined"), frozenset({1})),
+    ),
+    # gres.conf(5) lets shards have types: 8 on two A100, 8 on one H100.
+    "shards by type on a node of two types": slurm(
+        [sacct_row(1, "a1", "gres/shard:a100=4,gres/shard=4")],
+        {"a1": "gpu:a100:2,gpu:h100:1,shard:a100:8,shard:h100:8"},
+        1,
+        3,
+        Fault("typed shards", ("shard",), frozenset({1})),
+    ),
+    # No server has 64 boards: slurmd lists each partition of MI300X in CPX mode as a GPU.
+    "64 MI300X on one node": slurm(
+        [sacct_row(1, "a1", "gres/gpu:mi300x=1,gres/gpu=1", 0, 28_800)],
+        {"a1": "gpu:mi300x:64"},
+        1,
+        8,
+        Fault("partitions", ("mi300x", "a1"), frozenset({1, 64})),
     ),
 }
 
@@ -263,5 +284,21 @@ KNOWN_KUBERNETES = {
         Fraction(8),
         8,
         Fault("pods collected", ("j1", "pods are gone"), frozenset({1, 2})),
+    ),
+    # What the node was in the first dump holds for the pods of the first dump.
+    "GPUs shared since the second dump": Fleet(
+        {
+            "dump-1.json": dump(
+                node("n1", NODE["metadata"]["labels"], {"nvidia.com/gpu": "8"}, 7200),
+                pod("p1", {"nvidia.com/gpu": "8"}, 0, 3600),
+            ),
+            "dump-2.json": dump(
+                node("n1", {**NODE["metadata"]["labels"], **SHARED_BY_4}, {"nvidia.com/gpu": "32"}, 14_400),
+                pod("p2", WHOLE, 10_800, 14_400),
+            ),
+        },
+        Fraction(33, 4),
+        8,
+        Fault("shared later", ("n1", "replicas"), frozenset({1, 2})),
     ),
 }

@@ -124,7 +124,11 @@ def unknown_resources(draw: st.DrawFn) -> Fleet:
     fleet = fleet_of(nodes, pods)
     # Equal is only who warns: nobody can know these hours.
     fleet.gpu_hours, fleet.installed_gpus = Fraction(-1), fleet_before.installed_gpus
-    fleet.fault = Fault(f"resource {resource}", (resource,), frozenset({number, 8, 2 * number}))
+    fleet.fault = Fault(
+        f"resource {resource}",
+        (resource, resource.split("/")[1].removeprefix("mig-")),
+        frozenset({number, 8, 2 * number}),
+    )
     return fleet
 
 

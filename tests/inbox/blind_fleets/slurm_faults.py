@@ -115,7 +115,13 @@ def nodes_gone(draw: st.DrawFn) -> Fleet:
     fleet.files["nodes.txt"] = nodes_text(rest)
     fleet.installed_gpus = sum(n.gpus for n in rest)
     words = (*lost, "shard", "mps", "node list", "inventory", *(p.gres for p in gone.pools))
-    fleet.fault = Fault("node gone", words, counts(concerned, 1))
+    fleet.fault = Fault(
+        "node gone",
+        words,
+        counts(
+            concerned, 1, len([r for r in concerned if not any(k.startswith("gres/gpu") for k in r.tres)])
+        ),
+    )
     return fleet
 
 
