@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpuplanner.errors import examples
@@ -21,8 +22,13 @@ from gpuplanner.inbox.kubernetes.node_gpus import (
     Doubt,
 )
 from gpuplanner.inbox.kubernetes.objects import SHARED, gpu_resource, unread_kind
-from gpuplanner.units import counted
+from gpuplanner.units import SECONDS_PER_HOUR, counted
 
+ENDED_BETWEEN = "pods whose end is not known: gone in a later dump"
+COLLECTED = "Jobs of which some pods are gone"
+NO_CLAIMS = "pods with a resourceclaim that is not in the dump"
+SHORT_GAP_S = 900.0
+"""Dumps so close together miss little of a pod that ends between them."""
 CLOSED = "node that takes no new jobs"
 NO_NODES = "pods with GPUs, and no node in the dump"
 NODES_TOO = (
@@ -101,6 +107,7 @@ def dump_findings(dump: Dump, asked: UncertainRequests, unknown: Sequence[str]) 
             example = f"{noted.example}: {name}"
             text = f"{counted(noted.pods, 'pod')} asked for {name}; {effect}"
             found.append(Finding(check, "warning", noted.pods, text, example, noted.device_hours or None))
+    found += _missing_objects(dump)
     units = [pod for pod in dump.pods.values() if any(map(gpu_resource, pod.asks))]
     if units and not dump.nodes:
         resources = sorted({name for pod in units for name in pod.asks if gpu_resource(name)})
@@ -110,6 +117,40 @@ def dump_findings(dump: Dump, asked: UncertainRequests, unknown: Sequence[str]) 
         effect = f"there is no inventory, and the fleet is inferred from its jobs: {LABEL_SHARES}"
         found.append(Finding(NO_NUMBER, "warning", len(unknown), effect, examples(unknown)))
     return found
+
+
+def _missing_objects(dump: Dump) -> Iterator[Finding]:
+    """Pods that ended between two dumps, pods of Jobs that are collected, and claims that no file has."""
+    late = [uid for uid, seconds in dump.gone.items() if seconds > SHORT_GAP_S]
+    if late:
+        pod = dump.pods[late[0]]
+        effect = (
+            f"{counted(len(late), 'pod')} ran in one dump and are gone in a later one: each ends at the last dump that "
+            f"had it, up to {max(dump.gone.values()) / SECONDS_PER_HOUR:,.1f} h too early; dump every ten minutes"
+        )
+        yield Finding(ENDED_BETWEEN, "warning", len(late), effect, f"{pod.namespace}/{pod.name}")
+    left = Counter(uid for pod in dump.pods.values() for _, _, uid in dump.owners(pod))
+    missing = {uid: number - left[uid] for uid, number in dump.finished.items() if 0 < left[uid] < number}
+    if missing:
+        job = dump.jobs[next(iter(missing))]
+        effect = f"{counted(sum(missing.values()), 'pod')} that succeeded are gone: GPU-hours leave them out"
+        yield Finding(COLLECTED, "warning", len(missing), effect, f"{job.namespace}/{job.name}")
+    unknown = [
+        pod
+        for pod in dump.pods.values()
+        if any(
+            (pod.namespace, name or "") not in dump.claims
+            and (pod.namespace, template or "") not in dump.templates
+            for name, template in pod.claims
+        )
+    ]
+    if unknown:
+        effect = (
+            f"{counted(len(unknown), 'pod')} use ResourceClaims that the dump lacks, and GPU-hours leave them out: "
+            "kubectl get pods,jobs,nodes,resourceclaims,resourceclaimtemplates,resourceslices,deviceclasses "
+            "-A -o json"
+        )
+        yield Finding(NO_CLAIMS, "warning", len(unknown), effect, f"{unknown[0].namespace}/{unknown[0].name}")
 
 
 def _on_nodes(dump: Dump) -> Iterator[Finding]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +45,9 @@ class Dump:
     - ``pods``, ``jobs``: Uid → pod, Job.
     - ``workloads``: Uid → Workload of Kueue.
     - ``nodes``: Name → node.
+    - ``nodes_of_file``: Number of a file → the same as it has them.
+    - ``gone``: Pods that ran in one file and are missing from a later one: uid → seconds between the two.
+    - ``finished``: Uid of a Job → pods of it that succeeded.
     - ``devices``: Key → DRA device.
     - ``classes``, ``extended``: Name → DRA device class; extended resource → device class that stands for it.
     - ``claims``, ``templates``: Namespace and name → claim, and the claim that a template makes.
@@ -60,6 +64,9 @@ class Dump:
     jobs: dict[str, Holding] = field(default_factory=dict)
     workloads: dict[str, KueueWorkload] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
+    nodes_of_file: dict[int, dict[str, Node]] = field(default_factory=dict)
+    gone: dict[str, float] = field(default_factory=dict)
+    finished: dict[str, int] = field(default_factory=dict)
     devices: dict[tuple[str, str, str], ClaimedDevice] = field(default_factory=dict)
     classes: dict[str, DeviceClass] = field(default_factory=dict)
     extended: dict[str, str] = field(default_factory=dict)
@@ -85,11 +92,16 @@ class Dump:
         elif kind == "Pod":
             self._keep(self.pods, read_pod(thing, place))
         elif kind == "Job":
-            self._keep(self.jobs, read_job(thing, place))
+            job = read_job(thing, place)
+            self._keep(self.jobs, job)
+            succeeded = status.get("succeeded")
+            self.finished[job.uid] = succeeded if type(succeeded) is int else 0
         elif kind == "Workload":
             self._keep(self.workloads, read_workload(thing, place))
         elif kind == "Node":
-            self.nodes[name[1]] = read_node(thing)
+            node = read_node(thing)
+            self.nodes[name[1]] = node
+            self.nodes_of_file.setdefault(place.file, {})[name[1]] = node
         elif kind == "ResourceSlice":
             self.devices |= {device.key: device for device in read_slice(thing)}
         elif kind == "DeviceClass":
@@ -140,6 +152,11 @@ class Dump:
         kinds = {(node.model, node.profile) for node in self.nodes_of(flavor)}
         return (model, profile) if model or len(kinds) != 1 else kinds.pop()
 
+    def node_of(self, pod: Holding) -> Node | None:
+        """The node of a pod, as the file has it that the pod is from."""
+        name = pod.node or ""
+        return self.nodes_of_file.get(pod.place.file, {}).get(name) or self.nodes.get(name)
+
     def owners(self, thing: Holding) -> list[Owner]:
         """The controllers of an object, from its own upward, as far as the dump shows them."""
         found: list[Owner] = []
@@ -152,8 +169,9 @@ class Dump:
 
 def read_dump(paths: Sequence[str | Path]) -> Dump:
     """Read all objects of some files of ``kubectl get``: lists, one a line (JSON), documents or objects in a row."""
-    dump = Dump()
+    dump, listed = Dump(), list[dict[str, set[str]]]()
     for number, path in enumerate(paths):
+        listed.append(defaultdict(set))
         file, items = read_objects(path)
         dump.files.append(file)
         for item in items:
@@ -166,7 +184,47 @@ def read_dump(paths: Sequence[str | Path]) -> Dump:
             raw = f"{kind[:60]} {str(about.get('namespace') or '')[:80]}/{str(about.get('name'))[:260]}"
             place = PodPlace(number, item.place, raw)
             try:
+                if kind == "Pod":
+                    listed[number][text(about.get("namespace")) or "default"].add(
+                        text(about.get("uid")) or ""
+                    )
                 dump.add(thing, kind, place)
             except ValueError as error:
                 dump.rejects.append((place, str(error)))
+    end_gone_pods(dump, listed)
     return dump
+
+
+def end_gone_pods(dump: Dump, listed: Sequence[Mapping[str, set[str]]]) -> None:
+    """End pods that run in one file, and are missing from a later one, when they were last there.
+
+    Parameters
+    ----------
+    dump : Dump
+        The objects of all files.
+    listed : sequence of mapping
+        Of each file, namespace → uids of its pods; a file tells of namespaces of which it has pods, and of all where
+        it has pods of several.
+    """
+    times = {
+        number: max((node.seen for node in nodes.values() if node.seen), default=None)
+        for number, nodes in dump.nodes_of_file.items()
+    }
+    dated = sorted((seen, number) for number, seen in times.items() if seen)
+    for uid, pod in dump.pods.items():
+        if pod.end is not None or pod.start is None:
+            continue
+        last = max(
+            (seen for seen, number in dated if uid in listed[number].get(pod.namespace, ())), default=None
+        )
+        later = (
+            seen
+            for seen, number in dated
+            if last is not None
+            and seen > last
+            and (len(listed[number]) > 1 or pod.namespace in listed[number])
+        )
+        missing = next(later, None)
+        if last is not None and missing is not None:
+            dump.pods[uid] = replace(pod, end=max(last, pod.start), state="UNKNOWN")
+            dump.gone[uid] = (missing - last).total_seconds()

@@ -221,11 +221,12 @@ class _Jobs:
         jobs = [self.dump.jobs[uid].state for uid in workload.owners if uid in self.dump.jobs]
         states = jobs or [pod.state for pod in pods]
         queue = workload.queue or self.dump.queues.get((workload.namespace, workload.local_queue or ""))
+        start, end = _times_of_pods(workload, pods) or (workload.start, workload.end)
         told = {
             "tenant": queue or workload.namespace,
             "creation": _iso(workload.submit),
-            "start": _iso(workload.start),
-            "end": _iso(workload.end),
+            "start": _iso(start),
+            "end": _iso(end),
             "state": workload.state or min(states, key=WORST.index, default="UNKNOWN"),
             "evictions": str(workload.evictions),
         }
@@ -266,17 +267,18 @@ class _Jobs:
 
     def _grasp(self, grip: _Grip, pod: Holding) -> None:
         """Add what a pod, or all pods of a Job, hold."""
-        node = self.dump.nodes.get(pod.node or "")
+        node = self.dump.node_of(pod)
         kinds, nodes = ([(node.model, node.profile)], [node]) if node else ([], self._nodes_alike(pod))
         for name, number in self._asks(pod).items():
             self._grasp_resource(grip, pod, name, number * pod.copies, kinds, nodes)
         for key, claim in self._claims(pod):
-            if key not in self.used:
+            part = self._claim_parts.get(key)
+            if key not in self.used or part is not None:
                 for name in claim.unread:
                     _note(self.asked.unread, pod, name, 1)
                 if claim.gpus is None and not claim.unread:
                     _note(self.asked.unresolved, pod, f"devices of {', '.join(claim.classes)}", 1)
-                gpus = None if claim.gpus is None else claim.gpus * pod.copies
+                gpus = None if claim.gpus is None else claim.gpus * pod.copies * (1 if part is None else part)
                 grip.by_memory.append(gpus)
                 grip.held.append((gpus, claim.profile, claim.model or (node.model if node else None)))
             if key[1]:
@@ -430,6 +432,19 @@ class _Jobs:
                 found.append(((thing.namespace, name or ""), holds))
         return found
 
+    @functools.cached_property
+    def _claim_parts(self) -> dict[tuple[str, str], Fraction]:
+        """Claims that several pods hold → part of it that each counts with: their hours sum to those of the claim."""
+        users: dict[tuple[str, str], list[tuple[datetime, datetime]]] = defaultdict(list)
+        last = max((node.seen for node in self.dump.nodes.values() if node.seen), default=None)
+        for pod in self.dump.pods.values():
+            end = pod.end or last
+            if pod.start is not None and end is not None:
+                for name, _ in pod.claims:
+                    if name is not None:
+                        users[pod.namespace, name].append((pod.start, max(end, pod.start)))
+        return {claim: _part_of_union(spans) for claim, spans in users.items() if len(spans) > 1}
+
     def _serves(self, pod: Holding) -> bool:
         """Whether a pod runs until somebody ends it: its controller starts it again wherever it ends."""
         owners = self.dump.owners(pod)
@@ -468,6 +483,37 @@ def _note(
     of_name = noted.setdefault(name, PodsAsking(example=f"{thing.namespace}/{thing.name}"))
     of_name.pods += thing.copies if isinstance(thing, Holding) else 1
     of_name.device_hours += float(devices) * thing.hours
+
+
+def _times_of_pods(
+    workload: KueueWorkload, pods: Sequence[Holding]
+) -> tuple[datetime | None, datetime | None] | None:
+    """When the pods of a Workload held their GPUs, where all are in the dump: it was admitted before they had any."""
+    asked: dict[str, Fraction] = defaultdict(Fraction)
+    for pod in pods:
+        for name, number in pod.asks.items():
+            asked[name] += number
+    starts, ends = [pod.start for pod in pods if pod.start], [pod.end for pod in pods if pod.end]
+    if (
+        not workload.asks
+        or asked != workload.asks
+        or len(starts) < len(pods)
+        or len(ends) not in (0, len(pods))
+    ):
+        return None
+    gpus = [float(sum(pod.asks.values())) for pod in pods]
+    return _mean(starts, gpus), _mean(ends, gpus)
+
+
+def _part_of_union(spans: Sequence[tuple[datetime, datetime]]) -> Fraction:
+    """Time in which at least one of some spans holds, as part of the sum of all."""
+    union, until = timedelta(0), min(start for start, _ in spans)
+    for start, end in sorted(spans):
+        union += max(end - max(start, until), timedelta(0))
+        until = max(until, end)
+    whole = sum((end - start for start, end in spans), timedelta(0))
+    microsecond = timedelta(microseconds=1)
+    return Fraction(union // microsecond, whole // microsecond) if whole else Fraction(1, len(spans))
 
 
 def _mean(instants: Sequence[datetime], devices: Sequence[float]) -> datetime | None:

@@ -229,10 +229,15 @@ def held(
     named = {request.device_class for request, _ in of_gpus} or {driver for driver, _, _ in claim.allocated}
     class_names = tuple(sorted(named))
     if not claim.allocated:
+        unknown = profile is None and any(kind.kind == INSTANCES for _, kind in of_gpus)
+        if unknown:
+            offered = {device.profile for device in devices.values() if device.profile}
+            profile = offered.pop() if len(offered) == 1 else None
         unread = tuple(sorted({request.device_class for request, kind in asked if kind.kind == UNKNOWN}))
         numbers = [request.number for request, _ in of_gpus]
         known = [number for number in numbers if number is not None]
-        gpus = None if unread or len(known) < len(numbers) else sum(known)
+        sure = not unread and len(known) == len(numbers) and not (unknown and profile is None)
+        gpus = sum(known) if sure else None
         return Held(gpus, profile, None, unread, class_names)
     drivers = resource_words("dra_driver", "full_gpu")
     mine = [key for key in claim.allocated if key[0] in drivers]

@@ -533,9 +533,10 @@ def test_a_workload_tells_queueing_admission_and_end(file: File):
     row = trace.jobs.row(0, named=True)
     assert trace.jobs.height == 1
     assert (row["job_id"], row["tenant"], row["gpus"]) == ("ads/a", "team-ads", 8.0)
-    assert (row["start_time"] - row["submit_time"]).total_seconds() == 31 * 60
+    # Its pods are all there: it held GPUs from their binding to their end, and not from its admission.
+    assert (row["start_time"] - row["submit_time"]).total_seconds() == 31 * 60 + 20
     assert row["gpu_model"] == "H100-80GB-SXM5"
-    assert trace.provenance["gpu_hours"] == 16.0
+    assert trace.provenance["gpu_hours"] == pytest.approx(8 * (2 * 3600 - 80) / 3600, rel=1e-9)
     assert trace.rejects["reason"].to_list() == [COUNTED, COUNTED]
 
 
