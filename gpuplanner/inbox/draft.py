@@ -26,7 +26,7 @@ from gpuplanner.inbox.core.quarantine import (
     outgrown_nodes,
     quarantine_facts,
     quarantine_findings,
-    with_proven_sizes,
+    with_past_nodes,
     with_quarantine,
 )
 from gpuplanner.inbox.core.shares import UNDECIDED, resolve_jobs
@@ -153,18 +153,18 @@ def _judged(draft: Draft) -> Draft:
         known, _, found = resolve_jobs(jobs, inventory, stated, any_device=by_slurm)
         jobs = conform(known, Jobs, where="jobs")
     marked = with_quarantine(jobs, inventory)
-    found += outgrown_nodes(marked, inventory)
-    sized = with_proven_sizes(jobs, inventory)
+    sound = believed(marked)
+    found += outgrown_nodes(sound, inventory)
+    sized = with_past_nodes(sound, inventory)
     if marked.equals(before) and not found:
         return draft
     until = datetime.fromisoformat(layer.facts["span_end"])
-    told = believed(marked)
-    counted = {"gpu_hours": gpu_hours(told, until), **quarantine_facts(marked, until)}
+    counted = {"gpu_hours": gpu_hours(sound, until), **quarantine_facts(marked, until)}
     again = {each.check for each in found}
     if "inventory" not in layer.facts["tables"]:
         again |= UNDECIDED | {UNKNOWN_GPUS.check}
-        found += run_checks(told, [UNKNOWN_GPUS])
-        counted["unresolved_gpu_hours"] = unresolved_gpu_hours(told, until)
+        found += run_checks(sound, [UNKNOWN_GPUS])
+        counted["unresolved_gpu_hours"] = unresolved_gpu_hours(sound, until)
     kept = [
         Finding(*row)
         for row in layer.quality.iter_rows()

@@ -38,7 +38,7 @@ from gpuplanner.inbox.core.quarantine import (
     quarantine_facts,
     quarantine_findings,
     quarantine_of,
-    with_proven_sizes,
+    with_past_nodes,
 )
 from gpuplanner.inbox.core.shares import Counting
 from gpuplanner.inbox.core.times import iso
@@ -160,9 +160,9 @@ def assemble(
     found += quarantine_findings(looked.marked, looked.until)
     inventory = counting.inventory
     if inventory is not None:
-        held_on_nodes = pl.concat(long.good.tables(HELD_ON_NODES))
+        held_on_nodes = pl.concat(long.good.tables(HELD_ON_NODES)).join(marks, on="place", how="anti")
         found += outgrown_nodes(held_on_nodes, inventory)
-        inventory = with_proven_sizes(held_on_nodes, inventory)
+        inventory = with_past_nodes(held_on_nodes, inventory)
     told = looked.hours.drop_nulls()
     found += gap_findings(pl.concat([told["first"], told["last"]]).sort())
     held: list[float] = []

@@ -63,7 +63,7 @@ def with_quarantine(jobs: pl.DataFrame, inventory: pl.DataFrame | None = None) -
     [None, 'started on a node whose GPUs other jobs held']
     """
     rule = pl.Series("quarantined", [None], pl.String).new_from_index(0, jobs.height)
-    for name, broken in _broken(jobs.with_row_index("row"), inventory):
+    for name, broken in _broken(jobs.drop("row", strict=False).with_row_index("row"), inventory):
         rule = rule.scatter(broken, name) if len(broken) else rule
     return jobs.with_columns(rule)
 
@@ -87,54 +87,176 @@ def quarantine_of(jobs: LongTable, inventory: pl.DataFrame | None) -> pl.DataFra
     return with_quarantine(whole, inventory).select("place", "quarantined").drop_nulls()
 
 
-HELD_ON_NODES = ("gpus", "node_list", "gpu_model", "profile_requested", "instances", "start_time", "end_time")
+HELD_ON_NODES = (
+    "place", "gpus", "node_list", "gpu_model", "profile_requested", "instances", "start_time", "end_time", "state",
+)  # fmt: skip
 OTHER_LAYOUT = "; no GPU (?:is whole|has such an instance) today$"
 OUTGROWN = "node that lists fewer GPUs than jobs held on it"
+UNLISTED = "nodes of jobs that today's list does not have"
+OTHER_CLUSTER = "nodes of jobs of which the node list has none"
+MAX_GPUS_PER_NODE = 16
+"""Most GPUs that an instance type of the catalogue has."""
 
 
 def proven_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, int]:
-    """GPUs of nodes on which a single job held more than the list has, up to the size of a node called alike.
+    """GPUs of nodes on which jobs held more than the list has, up to the size of a server.
 
-    A GPU that fell off the bus, or a node that was replaced, is missing in a list of today and not in its past.
+    A GPU that fell off the bus, or a node that was replaced, is missing in a list of today and not in its past. A
+    server has as many GPUs as a node called alike, or the next power of two.
 
     Examples
     --------
-    >>> jobs = pl.DataFrame({"gpus": [8.0, 9.0], "node_list": ["n1", "n2"]})
+    >>> from datetime import UTC
+    >>> day = datetime(2026, 2, 2, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"gpus": [8.0, 9.0], "node_list": ["n1", "n2"], "state": "COMPLETED",
+    ...     "start_time": day, "end_time": day + timedelta(hours=1)})
     >>> proven_sizes(jobs, pl.DataFrame({"node": ["n1", "n2"], "gpus": [7, 8]}))
     {'n1': 8}
     """
-    alike = inventory.group_by(pl.col("node").str.replace_all(r"\d+", "#")).agg(most=pl.col("gpus").max())
-    largest = jobs.group_by(node="node_list").agg(held=pl.col("gpus").max())
-    found = (
-        inventory.join(largest, on="node")
-        .join(alike, left_on=pl.col("node").str.replace_all(r"\d+", "#"), right_on="node", suffix="_alike")
-        .filter(
-            pl.col("held") > pl.col("gpus") + ROUNDING_GPUS, pl.col("held") <= pl.col("most") + ROUNDING_GPUS
+    name = pl.col("node").str.replace_all(r"\d+", "#")
+    powers = [2**i for i in range(MAX_GPUS_PER_NODE.bit_length())]
+    next_power = (
+        pl.col("gpus")
+        .cast(pl.Int64)
+        .replace_strict(
+            {i: min(size for size in powers if size >= i) for i in range(1, MAX_GPUS_PER_NODE)}, default=0
         )
-        .sort("node")
     )
-    return dict(found.select("node", pl.col("held").ceil().cast(pl.Int64)).iter_rows())
+    most = pl.max_horizontal(pl.col("gpus").max().over(name), next_power)
+    small = inventory.select("node", room="gpus", most=most).filter(pl.col("most") > pl.col("room"))
+    held = _ran(jobs).join(small, left_on="node_list", right_on="node").rename({"node_list": "node"})
+    held = held.filter(pl.col("gpus") <= pl.col("most") + ROUNDING_GPUS)
+    peaks = _node_peaks(held.with_columns(least="gpus")).filter(pl.col("peak") > pl.col("room")).sort("node")
+    return dict(peaks.join(small, on="node").select("node", pl.min_horizontal("peak", "most")).iter_rows())
 
 
-def with_proven_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
-    """The inventory with the GPUs of :func:`proven_sizes`."""
-    sizes = proven_sizes(jobs, inventory)
-    if not sizes:
+def _node_peaks(held: pl.DataFrame) -> pl.DataFrame:
+    """Most GPUs that jobs held of each node at once: ``node, room, peak``."""
+    begin = _ticks("start_time")
+    until = pl.max_horizontal(_ticks("end_time") - CLOCKS_US, begin + 1)
+    level = _levels(held.with_columns(begin=begin, until=until))
+    whole = (pl.col("level").max() - ROUNDING_GPUS).ceil().cast(pl.Int64)
+    return level.group_by("node", "room").agg(peak=whole).sort("node")
+
+
+def _ran(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Jobs that held GPUs from a time that is known, numbered by ``row``."""
+    rows = jobs if "row" in jobs.columns else jobs.with_row_index("row")
+    return rows.filter(pl.col("gpus") > 0, pl.col("start_time").is_not_null(), ~untimed())
+
+
+def _on_each_node(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """One row for each job that ran and node it names: ``room`` and ``all`` listed GPUs, ``absent`` nodes not listed.
+
+    ``own`` are the GPUs of the job on its nodes that are not listed: an even share, or all that the listed have no
+    room for; 0 where no server has as many.
+    """
+    nodes = inventory.group_by("node").agg(room=pl.col("gpus").sum().cast(pl.Float64))
+    lists = jobs["node_list"].drop_nulls().unique()
+    names = pl.DataFrame(
+        {"node_list": lists, "node": [known_nodes(text) for text in lists]},
+        schema={"node_list": pl.String, "node": pl.List(pl.String)},
+    )
+    rooms = names.explode("node", empty_as_null=False).join(
+        nodes, on="node", how="left", maintain_order="left"
+    )
+    rooms = rooms.with_columns(
+        all=pl.col("room").sum().over("node_list"),
+        absent=pl.col("room").is_null().sum().over("node_list").cast(pl.Int64),
+        many=pl.len().over("node_list"),
+    )
+    even, absent = pl.col("gpus") * pl.col("absent") / pl.col("many"), pl.col("absent")
+    own = pl.max_horizontal(even, pl.col("gpus") - pl.col("all"))
+    is_server = (absent > 0) & (own <= absent * MAX_GPUS_PER_NODE)
+    return (
+        _ran(jobs)
+        .join(rooms, on="node_list", maintain_order="left")
+        .with_columns(own=pl.when(is_server).then(own).otherwise(0.0))
+    )
+
+
+def unlisted_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """Nodes that jobs name and the inventory lacks, with the most GPUs that jobs held on them, and from when to when.
+
+    None where jobs name no node of the inventory: then it calls the nodes otherwise, or is of another cluster.
+    """
+    spread = _on_each_node(jobs, inventory)
+    if spread["room"].null_count() == spread.height:
+        spread = spread.clear()
+    gone = spread.filter(pl.col("room").is_null(), pl.col("own") > 0)
+    gone = gone.with_columns(room=0.0, least=pl.col("own") / pl.col("absent"))
+    model = pl.col("gpu_model").drop_nulls().unique()
+    seen = gone.group_by("node").agg(
+        gpu_model=pl.when(model.len() == 1).then(model.first()),
+        installed=pl.col("start_time").min(),
+        # A node of a job that runs is there.
+        retired=pl.when(pl.col("end_time").is_not_null().all()).then(pl.col("end_time").max()),
+    )
+    return _node_peaks(gone).join(seen, on="node").sort("node")
+
+
+def with_past_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """The inventory as jobs prove it: GPUs of :func:`proven_sizes`, nodes of :func:`unlisted_nodes`, spans."""
+    sizes, gone = proven_sizes(jobs, inventory), unlisted_nodes(jobs, inventory)
+    dated = inventory["installed"].null_count() + inventory["retired"].null_count() < 2 * inventory.height
+    if dated:
+        inventory = _with_proven_spans(jobs, inventory)
+    if sizes:
+        gpus = pl.col("node").replace_strict(sizes, default=None, return_dtype=inventory["gpus"].dtype)
+        inventory = inventory.with_columns(gpus=pl.coalesce(gpus, "gpus"))
+    if gone.is_empty():
         return inventory
-    gpus = pl.col("node").replace_strict(sizes, default=None, return_dtype=inventory["gpus"].dtype)
-    return inventory.with_columns(gpus=pl.coalesce(gpus, "gpus"))
+    rows = gone.select("node", "gpu_model", "installed", "retired", gpus=pl.col("peak"))
+    rows = rows.cast({name: inventory.schema[name] for name in rows.columns})
+    return pl.concat([inventory, rows], how="diagonal").sort("node", maintain_order=True)
+
+
+def _with_proven_spans(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """Nodes from their first job and to their last, where the list has them for a shorter time."""
+    seen = (
+        _on_each_node(jobs, inventory)
+        .group_by("node")
+        .agg(
+            first=pl.col("start_time").min(),
+            last=pl.col("end_time").max(),
+            still=pl.col("end_time").is_null().any(),
+        )
+    )
+    spans = inventory.join(seen, on="node", how="left", maintain_order="left")
+    first = pl.min_horizontal("installed", "first")
+    last = pl.max_horizontal("retired", "last")
+    return spans.with_columns(
+        installed=pl.when(pl.col("installed").is_not_null()).then(first),
+        retired=pl.when(pl.col("retired").is_not_null() & ~pl.col("still").fill_null(value=False)).then(last),
+    ).drop("first", "last", "still")
 
 
 def outgrown_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
-    """Lines of the quality report on a past that the node list of today does not show: sizes and MIG layouts."""
+    """Lines of the quality report on a past that the node list of today does not show: nodes, sizes, MIG layouts."""
     found = _other_layouts(jobs, inventory)
     sizes = proven_sizes(jobs, inventory)
-    if not sizes:
+    if sizes:
+        listed = dict(inventory.select("node", "gpus").iter_rows())
+        named = examples([f"{node}: {listed[node]} of {size}" for node, size in sizes.items()])
+        effect = "the node counts with the GPUs that its jobs held, as accounting states them: check it"
+        found.append(Finding(OUTGROWN, "warning", len(sizes), effect, named))
+    spread = _on_each_node(jobs, inventory)
+    elsewhere = spread.filter(pl.col("room").is_null()).unique("row")
+    if elsewhere.is_empty():
         return found
-    listed = dict(inventory.select("node", "gpus").iter_rows())
-    named = examples([f"{node}: {listed[node]} of {size}" for node, size in sizes.items()])
-    effect = "the node counts with the GPUs that its jobs held, as accounting states them: check it"
-    return [*found, Finding(OUTGROWN, "warning", len(sizes), effect, named)]
+    names = sorted(spread.filter(pl.col("room").is_null())["node"].unique())
+    check, effect = (
+        UNLISTED,
+        "counted as they ran, on nodes that are part of the past and not of today's fleet",
+    )
+    if spread["room"].null_count() == spread.height:
+        check, effect = OTHER_CLUSTER, "jobs are held against all its GPUs: give the list of the same cluster"
+    hours = elsewhere.select((pl.col("gpus") * _run_h()).sum()).item()
+    return [*found, Finding(check, "warning", elsewhere.height, effect, examples(names), hours)]
+
+
+def _run_h() -> pl.Expr:
+    return (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / SECONDS_PER_HOUR
 
 
 def _other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
@@ -146,7 +268,7 @@ def _other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]
         parts = str(layouts or WHOLE_GPU).split(";")
         whole |= {str(model)} if WHOLE_GPU in parts else set()
         cut[str(model)] = f"{cut.get(str(model), '')};{layouts or ''}"
-    hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / SECONDS_PER_HOUR
+    hours = pl.col("gpus") * _run_h()
     held = (
         jobs.filter(pl.col("gpus") > 0, pl.col("gpu_model").is_in(list(cut)))
         .with_columns(whole=pl.col("instances").is_null() & (pl.col("gpus") % 1 == 0))
@@ -221,18 +343,22 @@ def _broken(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tupl
         return
     if not int(inventory["gpus"].sum()):
         return
-    inventory = with_proven_sizes(jobs, inventory)
-    installed = int(inventory["gpus"].sum())
-    too_large = jobs.filter(pl.col("gpus") > installed + ROUNDING_GPUS)["row"]
-    yield BEYOND_INVENTORY, too_large
-    held = jobs.filter(
-        (pl.col("gpus") > 0) & pl.col("start_time").is_not_null() & ~untimed(),
-        pl.col("gpus") <= installed + ROUNDING_GPUS,
-    ).sort("start_time", "row")
-    for name, look in ((FULL_NODE, _on_full_nodes), (FULL_POOL, _beyond_boards)):
-        found = look(held, inventory)
-        yield name, found
-        held = _without(held, found)
+    own = _on_each_node(jobs, inventory).group_by("row").agg(pl.col("own").first())
+    if unlisted_nodes(jobs, inventory).is_empty():
+        own = own.clear()
+    listed = pl.col("gpus") - pl.col("own").fill_null(0.0)
+    jobs = jobs.join(own, on="row", how="left", maintain_order="left").with_columns(least=listed).drop("own")
+    past = with_past_nodes(jobs, inventory)
+    here = past.filter(pl.col("node").is_in(inventory["node"].implode()))
+    fits = pl.col("least") <= int(here["gpus"].sum()) + ROUNDING_GPUS
+    yield BEYOND_INVENTORY, jobs.filter(~fits)["row"]
+    held = _ran(jobs).filter(fits).sort("start_time", "row")
+    largest = (
+        pl.when(pl.col("node").is_in(inventory["node"].implode())).then("gpus").otherwise(MAX_GPUS_PER_NODE)
+    )
+    full = _on_full_nodes(held, past.with_columns(gpus=pl.min_horizontal("gpus", largest)))
+    yield FULL_NODE, full
+    yield FULL_POOL, _beyond_boards(_without(held, full), here)
 
 
 def _unbelievable(jobs: pl.DataFrame) -> Iterator[tuple[str, pl.Series]]:
@@ -286,22 +412,10 @@ def _on_full_nodes(held: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
     Of a job over several nodes each is counted with what must be on it if the others are full; a job that is
     larger than its nodes says nothing about them.
     """
-    nodes = inventory.group_by("node").agg(room=pl.col("gpus").sum().cast(pl.Float64))
-    lists = held["node_list"].drop_nulls().unique()
-    names = pl.DataFrame(
-        {"node_list": lists, "node": [known_nodes(text) for text in lists]},
-        schema={"node_list": pl.String, "node": pl.List(pl.String)},
-    )
     spread = (
-        held.select("row", "start_time", "end_time", "gpus", "node_list")
-        .join(names, on="node_list", maintain_order="left")
-        .explode("node", empty_as_null=False)
-        .join(nodes, on="node", how="left", maintain_order="left")
-        .with_columns(
-            all=pl.col("room").sum().over("row"), known=pl.col("room").is_not_null().all().over("row")
-        )
+        _on_each_node(held, inventory)
         .with_columns(least=pl.col("gpus") - pl.col("all") + pl.col("room"))
-        .filter(pl.col("known") & (pl.col("gpus") <= pl.col("all") + ROUNDING_GPUS), pl.col("least") > 0)
+        .filter(pl.col("absent") == 0, pl.col("gpus") <= pl.col("all") + ROUNDING_GPUS, pl.col("least") > 0)
         .with_columns(until=_ticks("end_time") - CLOCKS_US, begin=_ticks("start_time"))
         .filter(pl.col("until") > pl.col("begin"))
     )
@@ -318,7 +432,8 @@ def _on_full_nodes(held: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
 def _beyond_boards(held: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
     """Jobs that started when all GPUs of the board that they name, or all GPUs, were held."""
     board = pl.col("gpu_model").cast(pl.String).str.to_lowercase()
-    held = held.with_columns(least="gpus", begin=_ticks("start_time"), until=_ticks("end_time"), board=board)
+    held = held.with_columns(begin=_ticks("start_time"), until=_ticks("end_time"), board=board)
+    held = held.filter(pl.col("least") > 0)
     nodes = inventory.with_columns(board=board, begin=_ticks("installed", 0), until=_ticks("retired"))
     pools = [(held, nodes)]
     if not nodes["board"].has_nulls():

@@ -137,9 +137,9 @@ def installed(trace: Dataset, begin: datetime, end: datetime) -> Installed:
 
 
 def in_service(inventory: pl.DataFrame, end: datetime) -> pl.DataFrame:
-    """Nodes with GPUs that were not retired before `end`; all of them if none is left."""
+    """Nodes with GPUs that are in service after `end`; all of them if none is left."""
     there = inventory.filter(pl.col("gpus") > 0)
-    for name, kept in (("installed", pl.col("installed") < end), ("retired", pl.col("retired") >= end)):
+    for name, kept in (("installed", pl.col("installed") < end), ("retired", pl.col("retired") > end)):
         if name in there.columns:
             there = there.filter(kept.fill_null(value=True))
     return there if there.height else inventory.filter(pl.col("gpus") > 0)

@@ -15,12 +15,15 @@ from gpuplanner.inbox.core.quarantine import (
     FAR_AWAY,
     FULL_NODE,
     FULL_POOL,
+    OTHER_CLUSTER,
     UNBELIEVABLE,
     believed,
+    outgrown_nodes,
     quarantine_findings,
+    with_past_nodes,
     with_quarantine,
 )
-from gpuplanner.ledger import gpu_time_ledger
+from gpuplanner.ledger import gpu_time_ledger, installed_gpu_hours
 from gpuplanner.schemas import Inventory, Jobs, conform
 from tests.examples import examples
 
@@ -86,6 +89,35 @@ def test_a_job_over_nodes_counts_with_what_must_be_on_each():
     assert marks(jobs_of(over_both, (5, 1, 1, 2, "n0", None)), nodes_of(8, 8)) == [None, FULL_NODE]
 
 
+def test_jobs_on_nodes_that_the_list_lacks_count_as_they_ran():
+    jobs = jobs_of((8, 0, 0, 4, "n0", None), (8, 0, 0, 4, "n7", None), (12, 5, 5, 6, "n[0,8]", None))
+    assert marks(jobs, nodes_of(8)) == [None] * 3
+    past = with_past_nodes(jobs, nodes_of(8))
+    assert past.select("node", "gpus", "installed", "retired").rows() == [
+        ("n0", 8, None, None), ("n7", 8, hour(0), hour(4)), ("n8", 6, hour(5), hour(6)),
+    ]  # fmt: skip
+    (told,) = outgrown_nodes(jobs, nodes_of(8))
+    assert (told.rows, told.gpu_hours, told.example) == (2, 44.0, "'n7', 'n8'")
+    later = jobs_of((4, 9, 9, 10, "n7", None), (8, 9, 9, 10, "n0", None))
+    assert marks(later, past) == [None, None], "a list that was completed by earlier jobs binds no later ones"
+    three = jobs_of((8, 0, 0, 1, "n0", None), *[(8, 0, 0, 1, "n7", None)] * 3)
+    assert marks(three, nodes_of(8)) == [None, None, None, FULL_NODE], "no server has 24 GPUs"
+    other = jobs_of((8, 0, 0, 4, "x1", None), (8, 0, 0, 4, "x2", None))
+    assert marks(other, nodes_of(8)) == [None, FULL_POOL], (
+        "no name is of the list: they may be the same nodes"
+    )
+    assert [each.check for each in outgrown_nodes(other, nodes_of(8))] == [OTHER_CLUSTER]
+
+
+@pytest.mark.parametrize(
+    ("listed", "held", "kept"),
+    [(7, [8], True), (7, [5, 3], True), (6, [8], True), (8, [9], False), (7, [9], False), (2, [8], False)],
+)
+def test_a_node_that_lost_gpus_had_the_size_of_a_server(listed, held, kept):
+    jobs = jobs_of((1, 0, 0, 9, "n0", None), *[(gpus, 10, 10, 12, "n0", None) for gpus in held])
+    assert marks(jobs, nodes_of(listed)) == [None, *[None if kept else BEYOND_INVENTORY] * len(held)]
+
+
 def test_an_absurd_number_of_gpus():
     assert marks(jobs_of(*USUAL, (100_000, 3, 3, 4, None, None))) == [None] * 20 + [UNBELIEVABLE]
     two = [(100_000, 3, 3, 4, None, None)] * 2
@@ -148,8 +180,10 @@ def test_what_is_believed_has_a_ledger_and_rows_add_up(rows, boards):
     kept = believed(marked)
     assert marked.drop("quarantined").equals(jobs.drop("quarantined"))
     assert kept.height + marked["quarantined"].count() == jobs.height
-    ledger = gpu_time_ledger(kept, inventory, start=DAY, end=hour(40))
-    assert ledger["gpu_hours"].sum() == pytest.approx(8 * 40)
+    past = with_past_nodes(kept, inventory)
+    ledger = gpu_time_ledger(kept, past, start=DAY, end=hour(40))
+    assert ledger["gpu_hours"].sum() == pytest.approx(installed_gpu_hours(past, DAY, hour(40)))
+    assert past.filter(pl.col("node").is_in(["n0", "n1"])).equals(inventory)
     assert marks(kept, inventory) == [None] * kept.height, "judged again, nothing more goes"
     held = [
         sum(

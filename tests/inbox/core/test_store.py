@@ -44,7 +44,8 @@ def test_what_was_written_is_opened(trace: Dataset, tmp_path: Path):
 def test_inventory_and_samples_go_with_it(trace: Dataset, tmp_path: Path):
     nodes = pl.DataFrame({"node": ["n1"], "gpus": [512]})  # room for every job
     inventory = pl.concat([empty(Inventory), nodes.cast({"gpus": pl.Int32})], how="diagonal")
-    whole = trace.with_tables(inventory=inventory, samples=empty(Samples))
+    jobs = trace.jobs.with_columns(node_list=pl.lit(None, pl.String))  # no node that the list lacks
+    whole = trace.with_tables(jobs=jobs, inventory=inventory, samples=empty(Samples))
     opened = open_dataset(write_dataset(whole, tmp_path / "a"))
     assert same(opened, whole)
     assert opened.inventory is not None

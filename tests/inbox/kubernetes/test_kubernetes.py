@@ -442,7 +442,7 @@ def test_under_the_strategy_single_a_gpu_is_an_instance(file: File):
     assert trace.jobs.sort("job_id")["instances"].to_list() == [1, 2]
     assert "MIG instances counted as shares of GPUs" in trace.quality["check"].to_list()
     assert trace.inventory is not None
-    assert trace.inventory["gpus"].to_list() == [8]
+    assert trace.inventory.select("node", "gpus").rows() == [("n1", 8), ("n9", 1)], "a pod runs on n9"
 
 
 # Kueue
