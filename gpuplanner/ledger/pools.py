@@ -127,7 +127,8 @@ def with_boards(jobs: pl.DataFrame, inventory: pl.DataFrame) -> tuple[pl.DataFra
     installed = nodes["gpu_model"].unique().sort()
     by_fold = {name.casefold(): name for name in installed.drop_nulls()}
     named = {name: by_fold.get(name.casefold()) for name in jobs["gpu_model"].drop_nulls().unique()}
-    apart = not installed.has_nulls() and None not in named.values()
+    mixed = bool(installed.str.contains("|", literal=True).any())  # of several models on one node
+    apart = not installed.has_nulls() and None not in named.values() and not (mixed and len(installed) > 1)
     if apart and len(installed) == 1:
         only = pl.lit(installed[0], pl.String).alias("board")
         return jobs.with_columns(only), nodes.with_columns(only)

@@ -89,7 +89,10 @@ class Boards:
         maybe = (stated,) if stated else boards_meant(parts.board, parts.profile)
         nameless = parts.board is None and parts.profile is None
         for known in (near, self.installed, self.told.get(parts.board or "", ())):
-            here = tuple(board for board in (known if nameless and not maybe else maybe) if board in known)
+            there = {board for name in known for board in possible_boards(name)}
+            here = (
+                tuple(known) if nameless and not maybe else tuple(board for board in maybe if board in there)
+            )
             maybe = here or maybe
         board = maybe[0] if len(maybe) == 1 else None
         profile = parts.profile and ((board and profile_on(board, parts.profile)) or parts.profile)
@@ -103,6 +106,23 @@ class Boards:
 
     def _stated(self, word: str | None) -> str | None:
         return next((self.stated[key] for key in keys_of(word) if key in self.stated), None)
+
+
+def possible_boards(model: str) -> tuple[str, ...]:
+    """What a model of an inventory may be: itself if the catalogue has it or nothing of its words.
+
+    Examples
+    --------
+    >>> possible_boards("A100-40GB"), possible_boards("a100"), possible_boards("Tesla")
+    (('A100-40GB',), ('A100-40GB', 'A100-80GB'), ('tesla',))
+    """
+    words = model.split("|")
+    meant = [
+        (word,) if word in all_boards() else boards_meant(parse_device(word).board, None) for word in words
+    ]
+    return tuple(
+        dict.fromkeys(b for word, boards in zip(words, meant, strict=True) for b in boards or (word.lower(),))
+    )
 
 
 def keys_of(word: str | None) -> tuple[str, ...]:

@@ -8,13 +8,14 @@ marked in column ``quarantined`` with the rule that it broke, and reported with 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 import numpy as np
 import polars as pl
 
 from gpuplanner.errors import examples
+from gpuplanner.inbox.core.boards import possible_boards
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.long_rows import LongTable
 from gpuplanner.inbox.core.node_names import known_nodes
@@ -430,15 +431,22 @@ def _on_full_nodes(held: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
 
 
 def _beyond_boards(held: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
-    """Jobs that started when all GPUs of the board that they name, or all GPUs, were held."""
-    board = pl.col("gpu_model").cast(pl.String).str.to_lowercase()
-    held = held.with_columns(begin=_ticks("start_time"), until=_ticks("end_time"), board=board)
-    held = held.filter(pl.col("least") > 0)
-    nodes = inventory.with_columns(board=board, begin=_ticks("installed", 0), until=_ticks("retired"))
+    """Jobs that started when all GPUs of the model that they name, or all GPUs, were held.
+
+    Words that may mean the same model, and models that are on one node, are one pool.
+    """
+    held = held.with_columns(begin=_ticks("start_time"), until=_ticks("end_time")).filter(pl.col("least") > 0)
+    nodes = inventory.with_columns(begin=_ticks("installed", 0), until=_ticks("retired"))
     pools = [(held, nodes)]
-    if not nodes["board"].has_nulls():
-        boards = nodes["board"].unique().sort()
-        pools = [(held.filter(board=board), nodes.filter(board=board)) for board in boards] + pools
+    if not nodes["gpu_model"].has_nulls():
+        named = held["gpu_model"].drop_nulls().cast(pl.String)
+        pool_of = _pools_of_models([*nodes["gpu_model"].unique().sort(), *named.unique().sort()])
+        pool = (
+            pl.col("gpu_model").cast(pl.String).replace_strict(pool_of, default=None, return_dtype=pl.Int64)
+        )
+        of_node = nodes.with_columns(pool=pool)
+        apart = [(held.filter(pool == i), of_node.filter(pool=i)) for i in of_node["pool"].unique().sort()]
+        pools = [*apart, *pools]
     broken: list[int] = []
     for jobs, there in pools:
         jobs = jobs.filter(~pl.col("row").is_in(broken))
@@ -447,6 +455,23 @@ def _beyond_boards(held: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
         steps = steps.group_by("at").agg(pl.col("change").sum()).sort("at")
         broken += _last_to_come(jobs, steps["at"], steps["change"].cum_sum())
     return pl.Series("row", sorted(broken), held.schema["row"])
+
+
+def _pools_of_models(models: Iterable[str]) -> dict[str, int]:
+    """Models and the number of their pool.
+
+    Examples
+    --------
+    >>> _pools_of_models(["A100-40GB", "T4", "a100", "T4|V100", "h100"])
+    {'A100-40GB': 0, 'T4': 1, 'a100': 0, 'T4|V100': 1, 'h100': 2}
+    """
+    pools: list[set[str]] = []
+    meant = {model: set(possible_boards(model)) for model in models}
+    for boards in meant.values():
+        joined = boards.union(*(pool for pool in pools if pool & boards))
+        pools = [*(pool for pool in pools if not pool & boards), joined]
+    number = {board: i for i, pool in enumerate(pools) for board in pool}
+    return {model: number[min(boards)] for model, boards in meant.items()}
 
 
 def _last_to_come(held: pl.DataFrame, at: pl.Series, room: pl.Series) -> list[int]:

@@ -159,7 +159,9 @@ class Counting:
             said |= dict.fromkeys(_words_of_jobs(_with_words(part)))
         words = [*said, *_words_of_nodes(inventory)]
         boards = Boards(stated_boards(stated), told_by_profiles(map(parse_device, words)))
-        nodes, findings = (None, []) if inventory is None else _nodes(inventory, boards)
+        nodes, findings = (
+            (None, []) if inventory is None else _nodes(_following_jobs(inventory, jobs, boards), boards)
+        )
         keys = pl.concat(_keys(_placed(part, nodes, any_device)) for part in jobs.tables(LOOKED_AT))
         summed = keys.group_by(*KEY).agg(pl.col("rows", "asking").sum())
         facts, found = _facts(summed, replace(boards, installed=_installed(nodes)))
@@ -294,6 +296,35 @@ def _nodes(inventory: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[
         *_finding("several boards on one node", "warning", mixed, NOT_TOLD_APART),
     ]
     return nodes, findings
+
+
+def _following_jobs(inventory: pl.DataFrame, jobs: LongTable, boards: Boards) -> pl.DataFrame:
+    """Nodes whose word leaves several GPU models, with the one that all jobs name which name one there."""
+    models = inventory.filter(~pl.col("gpu_model").str.contains("|", literal=True)).select(
+        "node", "gpu_model"
+    )
+    maybe = {node: boards.device(word).maybe for node, word in models.iter_rows()}
+    maybe = {node: several for node, several in maybe.items() if len(several) > 1}
+    named: dict[str, set[str]] = {}
+    for part in jobs.tables(LOOKED_AT) if maybe else ():
+        texts = (
+            _with_words(part)
+            .select("node_list", text=pl.coalesce(DEVICES, "gpu_model"))
+            .drop_nulls()
+            .unique()
+        )
+        for node_list, text in texts.iter_rows():
+            words = [word.partition("=")[0] for word in text.split(",")]
+            decided = {boards.device(word).board for word in words} - {None}
+            for node in (known_nodes(node_list) or ()) if decided else ():
+                named.setdefault(node, set()).update(decided)  # type: ignore[arg-type]
+    told = {
+        node: found.pop()
+        for node, found in named.items()
+        if len(found) == 1 and found <= {*maybe.get(node, ())}
+    }
+    model = pl.col("node").replace_strict(told, default=None, return_dtype=pl.String)
+    return inventory.with_columns(gpu_model=pl.coalesce(model, "gpu_model")) if told else inventory
 
 
 def _joined(text: str, boards: Boards, near: Collection[str] = ()) -> str:

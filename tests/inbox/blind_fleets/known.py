@@ -220,6 +220,8 @@ KNOWN_SLURM = {
 REPAIRED = frozenset(
     {
         "node retired, another of its type kept",
+        "two spellings of one model",
+        "two types on one node, one of them elsewhere",
     }
 )
 """Those that are right; the others are expected to fail."""

@@ -183,3 +183,16 @@ def test_nodes_have_the_boards_that_words_and_layouts_tell():
         ("several boards on one node", 2, "'T4|A30-24GB', 'T4|x'"),
         ("stated board of no device", 0, "'y'"),
     ]
+
+
+def test_a_node_follows_the_jobs_that_name_its_model():
+    nodes = pl.DataFrame({"node": ["n1", "n2", "n3"], "gpu_model": ["a100", "a100", "A100-40GB"], "gpus": 8})
+    nodes = nodes.with_columns(layouts=pl.lit(None, pl.String))
+    words = ["nvidia_a100-sxm4-80gb=8", "a100=8", "a100=8"]
+    jobs = pl.DataFrame(
+        {"job_id": ["1", "2", "3"], "gpus": 8.0, "devices": words, "node_list": ["n1", "n2", "n3"]}
+    )
+    told, known, _ = resolve_jobs(jobs, nodes)
+    assert known is not None
+    assert known["gpu_model"].to_list() == ["A100-80GB", "a100", "A100-40GB"], "n2 stays open"
+    assert told["gpu_model"].to_list() == ["A100-80GB", "a100", "A100-40GB"]

@@ -159,6 +159,18 @@ def test_held_beyond_the_inventory_the_last_to_start_go():
     assert marks(jobs, retired) == [None, None, FULL_POOL, None]
 
 
+def test_models_that_may_be_the_same_are_one_pool():
+    words = nodes_of(8, 2, board=["a100", "A100-40GB"])
+    assert marks(jobs_of((8, 0, 0, 1, None, "A100-40GB"), (2, 0, 0, 1, None, "a100")), words) == [None, None]
+    two = nodes_of(4, 1, board=["v100|h100", "h100"])
+    jobs = jobs_of((2, 0, 0, 1, "n0", "v100"), (2, 0, 0, 1, "n0", "h100"), (1, 0, 0, 1, "n1", "h100"))
+    assert marks(jobs, two) == [None] * 3
+    assert gpu_time_ledger(jobs, two, start=DAY, end=hour(1))["gpu_hours"].sum() == 5
+    assert gpu_time_ledger(jobs[1:], two, start=DAY, end=hour(1))["gpu_hours"].sum() == 5
+    apart = nodes_of(8, 2, board=["V100-32GB", "A100-40GB"])
+    assert marks(jobs_of((3, 0, 0, 1, None, "A100-40GB")), apart) == [FULL_POOL]
+
+
 JOB = st.tuples(
     st.sampled_from([1 / 7, 0.5, 1, 2, 4, 8]), st.integers(0, 20), st.none() | st.integers(0, 5),
     st.none() | st.integers(0, 10), st.sampled_from([None, "n0", "n1", "n[0-1]", "n9", "n["]),
