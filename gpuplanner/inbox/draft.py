@@ -26,6 +26,7 @@ from gpuplanner.inbox.core.quarantine import (
     outgrown_nodes,
     quarantine_facts,
     quarantine_findings,
+    require_believed,
     with_past_nodes,
     with_quarantine,
 )
@@ -153,6 +154,7 @@ def _judged(draft: Draft) -> Draft:
         known, _, found = resolve_jobs(jobs, inventory, stated, any_device=by_slurm)
         jobs = conform(known, Jobs, where="jobs")
     marked = with_quarantine(jobs, inventory)
+    require_believed(marked["quarantined"].drop_nulls(), marked.height, name)
     sound = believed(marked)
     found += outgrown_nodes(sound, inventory)
     sized = with_past_nodes(sound, inventory)

@@ -38,6 +38,7 @@ from gpuplanner.inbox.core.quarantine import (
     quarantine_facts,
     quarantine_findings,
     quarantine_of,
+    require_believed,
     with_past_nodes,
 )
 from gpuplanner.inbox.core.shares import Counting
@@ -155,6 +156,7 @@ def assemble(
     long.then(as_jobs).settle()
     require_some(long, source)
     marks = quarantine_of(long.good, counting.inventory)
+    require_believed(marks["quarantined"], long.height, source)
     looked = _looked_at(long, marks, seen, [*JOB_CHECKS, *checks])
     found = [*counting.findings, *looked.findings, *findings, *file_findings(long, [SUPERSEDED, *harmless])]
     found += quarantine_findings(looked.marked, looked.until)

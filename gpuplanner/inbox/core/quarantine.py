@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import examples
+from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.boards import possible_boards
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.long_rows import LongTable
@@ -302,6 +302,15 @@ def believed(jobs: pl.DataFrame) -> pl.DataFrame:
     if jobs["quarantined"].null_count() == jobs.height:
         return jobs  # as they are, and not another table of all of them
     return jobs.filter(pl.col("quarantined").is_null())
+
+
+def require_believed(rules: pl.Series, n_jobs: int, source: str) -> None:
+    """Refuse jobs of which each is in quarantine, by the rules that those in quarantine broke."""
+    if len(rules) < n_jobs:
+        return
+    got = f"{counted(n_jobs, 'job')}, all in quarantine: {'; '.join(sorted(rules.unique()))}"
+    todo = "Give the node list of the same cluster, or ingest the jobs without one into a new folder."
+    raise TraceFormatError(message(source, "jobs that the nodes of the list can have run", got, todo))
 
 
 def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:

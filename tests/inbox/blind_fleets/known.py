@@ -219,6 +219,7 @@ KNOWN_SLURM = {
 
 REPAIRED = frozenset(
     {
+        "every job larger than the inventory",
         "node retired, another of its type kept",
         "two spellings of one model",
         "two types on one node, one of them elsewhere",
