@@ -27,8 +27,8 @@ AMBIGUOUS = "?"
 """Word for a device on a node of several kinds, of which nothing tells which one it is."""
 SHARES = ("shard", "mps")
 """Resources of Slurm by which jobs share a GPU."""
-SHARED = re.compile(rf"(?P<name>{'|'.join(SHARES)})(?:@(?P<parts>\d+(?:\.\d+)?))?")
-"""Word for a share of a GPU, with the number of such parts that the GPU has where the node states it."""
+SHARED = re.compile(rf"(?P<name>{'|'.join(SHARES)})(?::(?P<type>[^@]+))?(?:@(?P<parts>\d+(?:\.\d+)?))?")
+"""Word for a share of a GPU, with its type and the number of such parts that the GPU has where these are stated."""
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -83,6 +83,8 @@ class Boards:
         if (part := SHARED.fullmatch(word or "")) is not None:
             size = None if part["parts"] is None else 1.0 / float(part["parts"])
             board = near[0] if len(near := tuple(near)) == 1 else None
+            if part["type"]:
+                board = self.device(part["type"], near).board or part["type"]
             profile, share = (part["name"], None) if size is None else (None, Share(size, size))
             return Device(board, profile, share, near)
         parts, stated = self.parts(word), (self._stated(word) or "").partition(":")[0]

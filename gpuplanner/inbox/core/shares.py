@@ -419,19 +419,31 @@ def _placed(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: bool) ->
     )
     rows = pl.concat([jobs, _places(jobs, nodes)], how="horizontal")
     if nodes is not None and rows["device_parts"].null_count() < rows.height:
-        for name in SHARES:
-            parts = pl.col("device_parts").str.extract(rf"\b{name}:([\d.]+)")
-            word = pl.concat_str(pl.lit(f"{name}@"), parts, pl.lit("="))
-            ours = pl.col(DEVICES).str.starts_with(f"{name}=") & parts.is_not_null()
-            rows = rows.with_columns(
-                pl.when(ours)
-                .then(pl.col(DEVICES).str.replace(f"{name}=", word))
-                .otherwise(DEVICES)
-                .alias(DEVICES)
-            )
+        both = rows.select(DEVICES, "device_parts").drop_nulls().unique()
+        texts = [_in_parts(devices, parts) for devices, parts in both.iter_rows()]
+        told = both.with_columns(in_parts=pl.Series(texts, dtype=pl.String))
+        rows = rows.join(told, on=[DEVICES, "device_parts"], how="left", maintain_order="left")
+        rows = rows.with_columns(pl.coalesce("in_parts", DEVICES).alias(DEVICES)).drop("in_parts")
     if "board_named" not in rows.columns:
         rows = rows.with_columns(board_named=pl.when(held).then(_names_board(rows)))
     return rows.with_columns(pl.coalesce(DEVICES, of_node))
+
+
+def _in_parts(devices: str, parts: str) -> str:
+    """Words for shares of GPUs with the number of such parts that a GPU of the node has.
+
+    Examples
+    --------
+    >>> _in_parts("shard:a100=4", "shard:a100:4,shard:h100:8"), _in_parts("shard:a100=4,shard=1", "shard:8")
+    ('shard:a100@4=4', 'shard:a100@8=4,shard@8=1')
+    """
+    stated = {word.casefold(): size for word, _, size in (text.rpartition(":") for text in parts.split(","))}
+    found = {}
+    for word, count in _items(devices):
+        of_name = [size for key, size in stated.items() if key.partition(":")[0] == word.partition(":")[0]]
+        size = stated.get(word.casefold()) or (of_name[0] if len(of_name) == 1 else None)
+        found[f"{word}@{size}" if size and SHARED.fullmatch(word) else word] = count
+    return device_words(found) or devices
 
 
 def _keys(rows: pl.DataFrame) -> pl.DataFrame:

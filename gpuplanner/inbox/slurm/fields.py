@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner.catalog import facts
+from gpuplanner.inbox.core.boards import SHARES
 from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.shares import device_words
 from gpuplanner.inbox.core.source import header_has
@@ -81,7 +82,7 @@ def parse_tres(text: str) -> Tres:
     >>> parse_tres("gres/gpu:a100=2,gres/gpu:nvidia_a100_3g.20gb=1").devices
     'a100=2,nvidia_a100_3g.20gb=1'
     >>> parse_tres("cpu=4,gres/shard=2,gres/shard:a100=2").devices
-    'shard=2'
+    'shard:a100=2'
     """
     untyped: int | None = None
     nodes: int | None = None
@@ -98,9 +99,12 @@ def parse_tres(text: str) -> Tres:
         elif match := TYPED_GPU.fullmatch(name):
             typed[match[1]] = typed.get(match[1], 0) + _count(value)
         elif match := SHARE_OF_GPU.fullmatch(name):
-            # Like GPUs, shares may be counted both with and without a type.
-            shares[match[1]] = max(shares.get(match[1], 0), _count(value))
+            shares[name.removeprefix("gres/")] = _count(value)
     total = sum(typed.values())
+    for name in SHARES:
+        # Like GPUs, shares may be counted both with and without a type.
+        of_types = sum(count for word, count in shares.items() if word.startswith(f"{name}:"))
+        shares[name] = max(shares.get(name, 0) - of_types, 0)
     shared = device_words(dict(sorted(shares.items())))
     return Tres(
         gpus=None if shared else float(total if untyped is None else untyped),

@@ -39,7 +39,8 @@ OF_CONF = re.compile(r"[A-Z]\w*=")
 OF_JSON = re.compile(r'"(?:nodes|sinfo)"\s*:\s*\[')
 PARENTHESES = re.compile(r"\([^()]*\)")
 SHARE = re.compile(r"(?P<name>shard|mps)(?::(?P<type>[^:]*[^:\d][^:]*))?:(?P<count>\d{1,9})")
-SHARES = re.compile(r"(?:shard|mps):\d+(?:\.\d+)?(?:,(?:shard|mps):\d+(?:\.\d+)?)*")
+ONE_SHARE = r"(?:shard|mps)(?::[^,:]+)?:\d+(?:\.\d+)?"
+SHARES = re.compile(f"{ONE_SHARE}(?:,{ONE_SHARE})*")
 DATED = re.compile(r"\[[^\[\]]*@(?P<time>[^\[\]\s]+)\]\s*$")
 """Who gave the reason of a node that is closed, and when: ``[root@2026-03-22T11:03:34]``."""
 GPU = re.compile(r"gpu(?::(?P<type>(?!no_consume)[^:]*[^:\d][^:]*))?(?::no_consume)?(?::(?P<count>\d{1,6}))?")
@@ -199,11 +200,13 @@ def _record(node: str, gres: str, boards: Boards) -> Record:
         refuse("not a name and a Gres for each column of the header")
     whole, models = 0, []
     cut: dict[str, dict[str, int]] = {}
-    parts: dict[str, int] = {}
+    gpus: dict[str, int] = {}
+    parts: dict[tuple[str, str | None], int] = {}
     for item in _gres(gres):
         match, share = GPU.fullmatch(item), SHARE.fullmatch(item)
         if share is not None:
-            parts[share["name"]] = parts.get(share["name"], 0) + int(share["count"])
+            key = (share["name"], share["type"])
+            parts[key] = parts.get(key, 0) + int(share["count"])
         if match is None:
             if item == "gpu" or item.startswith("gpu:"):
                 refuse(f"Gres: {item!r} is no number of GPUs")
@@ -212,23 +215,35 @@ def _record(node: str, gres: str, boards: Boards) -> Record:
         models += [device.board] if device.board else []
         if device.profile is None:
             whole += count
+            gpus[device.board or ""] = gpus.get(device.board or "", 0) + count
         elif count:
             counts = cut.setdefault(device.board or "", {})
             counts[device.profile] = counts.get(device.profile, 0) + count
-    layouts = [layout for board, counts in cut.items() for layout in _cut_gpus(board, counts, boards)]
+    layouts = []
+    for board, counts in cut.items():
+        layouts += (of_board := _cut_gpus(board, counts, boards))
+        gpus[board] = gpus.get(board, 0) + len(of_board)
     return {
         "node": node,
         "gpus": str(whole + len(layouts)),
         "gpu_model": "|".join(dict.fromkeys(models)) or None,
         "mig_enabled": "true" if layouts else None,
         "layouts": ";".join([WHOLE_GPU] * whole + layouts) if layouts else None,
-        "shares": ",".join(
-            f"{name}:{count / (whole + len(layouts)):.6g}"
-            for name, count in parts.items()
-            if count and whole + len(layouts)
-        )
-        or None,
+        "shares": _shares(parts, gpus, boards),
     }
+
+
+def _shares(
+    counts: Mapping[tuple[str, str | None], int], gpus: Mapping[str, int], boards: Boards
+) -> str | None:
+    """Parts of each GPU, by name and type of the shares; the type is left out where all GPUs are of one type."""
+    parts: dict[str, float] = {}
+    for (name, type_), count in counts.items():
+        of_type = gpus.get(boards.parts(type_).board or "", 0) if type_ else 0
+        word = f"{name}:{type_}" if of_type and len(gpus) > 1 else name
+        if count and any(gpus.values()):
+            parts[word] = parts.get(word, 0.0) + count / (of_type or sum(gpus.values()))
+    return ",".join(f"{word}:{size!r}".removesuffix(".0") for word, size in parts.items()) or None
 
 
 def _cut_gpus(board: str, counts: Mapping[str, int], boards: Boards) -> list[str]:

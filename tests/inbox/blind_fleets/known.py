@@ -221,6 +221,7 @@ REPAIRED = frozenset(
     {
         "every job larger than the inventory",
         "node retired, another of its type kept",
+        "shards by type on a node of two types",
         "two spellings of one model",
         "two types on one node, one of them elsewhere",
     }
