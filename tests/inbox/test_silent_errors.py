@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.examples import examples
-from tests.inbox.blind_fleets.known import KNOWN_KUBERNETES, KNOWN_SLURM, REPAIRED
+from tests.inbox.blind_fleets.known import KNOWN_KUBERNETES, KNOWN_SLURM, OPEN
 from tests.inbox.blind_fleets.kubernetes_faults import FAULTS as KUBERNETES_FAULTS
 from tests.inbox.blind_fleets.kubernetes_faults import faulty_kubernetes_fleets, unknown_resources
 from tests.inbox.blind_fleets.kubernetes_forms import FORMS, fleet_of_form, share_fleets
@@ -26,9 +26,9 @@ QUIETLY = {
 
 
 def known_names(known):
-    """Names of known errors; those that are not repaired are expected to fail."""
+    """Names of known errors; those that are open are expected to fail."""
     fails = pytest.mark.xfail(strict=True)
-    return [pytest.param(name, marks=[] if name in REPAIRED else fails) for name in known]
+    return [pytest.param(name, marks=fails if name in OPEN else []) for name in known]
 
 
 @settings(max_examples=examples(MANY), **QUIETLY)
