@@ -37,6 +37,7 @@ def test_slurm_is_exact(fleet: Fleet):
     assert read(fleet, ingest_slurm) is None
 
 
+@pytest.mark.long  # which fleets are drawn depends on all modules that are loaded
 @settings(max_examples=examples(MANY), **QUIETLY)
 @given(faulty_slurm_fleets())
 def test_slurm_with_a_fault_is_never_silently_wrong(fleet: Fleet):
@@ -49,6 +50,7 @@ def test_kubernetes_is_exact(fleet: Fleet):
     assert read(fleet, ingest_kubernetes) is None
 
 
+@pytest.mark.long  # which fleets are drawn depends on all modules that are loaded
 @settings(max_examples=examples(MANY), **QUIETLY)
 @given(faulty_kubernetes_fleets())
 def test_kubernetes_with_a_fault_is_never_silently_wrong(fleet: Fleet):
