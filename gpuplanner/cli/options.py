@@ -111,7 +111,7 @@ class Given:
 
 
 def stated_models(texts: list[str] | None) -> dict[str, str] | None:
-    """GPU models by the words of a source, as somebody gave them; None if nobody did."""
+    """GPU models by the words of a source, as the user gave them; None if none were given."""
     found = {}
     for text in texts or []:
         word, equals, name = text.partition("=")

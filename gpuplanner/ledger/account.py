@@ -58,7 +58,7 @@ def gpu_time_ledger(
     Held time is ``used`` where the device was seen to work (SM activity of at least 0.05 in the minute),
     ``held_idle`` where it was seen not to, and ``unobserved`` where nothing was measured. A sample holds until the
     next one of its device, before a gap for one usual step; time for which none holds is as the mean activity of the
-    job's record says. Time that nobody holds is ``fragmented`` while a job waits that asks for no more than is left,
+    job's record says. Time that no job holds is ``fragmented`` while a job waits that asks for no more than is left,
     and nodes have it only in pieces too small; ``unexplained`` as far as jobs wait that would have fitted by all that
     is known, on the nodes or, while it is not known on which nodes GPUs are held, by count; else ``free``. Of a
     reservation, what its tenant does not hold is ``reserved``. A MIG instance counts its share of the compute slices

@@ -119,7 +119,7 @@ def _asked(
     out : Path, optional
         Folder of the results.
     asker : asking.Asker
-        Who answers what nobody said.
+        Who answers what no option states.
     given : Given
         Fields of the scenario that were said.
     models : dict of str to str, optional

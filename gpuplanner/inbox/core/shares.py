@@ -70,7 +70,7 @@ UNDECIDED = frozenset(
         UNTRACKED,
     }
 )
-"""Findings that a node list may put an end to, told anew of all jobs whenever there is one."""
+"""Findings that a node list may settle: found again over all jobs whenever one is added."""
 GCD, GCDS_OF_BOARD = "-GCD", 2
 """How models are called of which a board has two dies, each a GPU to Slurm, ROCm and Kubernetes."""
 DIES = "GPU-hours, power and prices are of one die; two are a board"

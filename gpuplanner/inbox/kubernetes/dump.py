@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -211,20 +212,21 @@ def end_gone_pods(dump: Dump, listed: Sequence[Mapping[str, set[str]]]) -> None:
         for number, nodes in dump.nodes_of_file.items()
     }
     dated = sorted((seen, number) for number, seen in times.items() if seen)
+    last_place: dict[tuple[str, str], int] = {}
+    for place, (_, number) in enumerate(dated):
+        for namespace, uids in listed[number].items():
+            last_place.update(dict.fromkeys(((namespace, uid) for uid in uids), place))
     for uid, pod in dump.pods.items():
-        if pod.end is not None or pod.start is None:
+        if pod.end is not None or pod.start is None or (pod.namespace, uid) not in last_place:
             continue
-        last = max(
-            (seen for seen, number in dated if uid in listed[number].get(pod.namespace, ())), default=None
-        )
+        place = last_place[pod.namespace, uid]
+        last = dated[place][0]
         later = (
             seen
-            for seen, number in dated
-            if last is not None
-            and seen > last
-            and (len(listed[number]) > 1 or pod.namespace in listed[number])
+            for seen, number in islice(dated, place + 1, None)
+            if seen > last and (len(listed[number]) > 1 or pod.namespace in listed[number])
         )
         missing = next(later, None)
-        if last is not None and missing is not None:
+        if missing is not None:
             dump.pods[uid] = replace(pod, end=max(last, pod.start), state="UNKNOWN")
             dump.gone[uid] = (missing - last).total_seconds()

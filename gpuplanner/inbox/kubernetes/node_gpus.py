@@ -53,7 +53,7 @@ SIZE = re.compile(r"(\d+(?:\.\d+)?)")
 UNDIVIDED = "SPX"
 """Compute partition mode in which an AMD GPU is one device."""
 BY_HAND = "by hand"
-"""Unit of labels that somebody set by hand: they count where nothing else names the model."""
+"""Unit of labels that an operator set by hand: they count where nothing else names the model."""
 
 MEMORY_TOLERANCE = 0.15
 """Share by which the memory that a label states may differ from that of the GPU model."""
