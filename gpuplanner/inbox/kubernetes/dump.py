@@ -214,8 +214,7 @@ def end_gone_pods(dump: Dump, listed: Sequence[Mapping[str, set[str]]]) -> None:
     dated = sorted((seen, number) for number, seen in times.items() if seen)
     last_place: dict[tuple[str, str], int] = {}
     for place, (_, number) in enumerate(dated):
-        for namespace, uids in listed[number].items():
-            last_place.update(dict.fromkeys(((namespace, uid) for uid in uids), place))
+        last_place |= {(name, uid): place for name, uids in listed[number].items() for uid in uids}
     for uid, pod in dump.pods.items():
         if pod.end is not None or pod.start is None or (pod.namespace, uid) not in last_place:
             continue
