@@ -59,7 +59,11 @@ def series_of_answer(answer: Any, where: str) -> list[Any]:  # noqa: ANN401 - an
         raise TraceFormatError(message(where, expected, got, todo))
     data = answer.get("data") if isinstance(answer, dict) else None
     kind = data.get("resultType") if isinstance(data, dict) else None
-    if kind not in ("matrix", "vector") or not isinstance(data.get("result"), list):  # type: ignore[union-attr]
+    if kind not in ("matrix", "vector"):
         got = f"resultType {repr(kind)[:80]}"
         raise TraceFormatError(message(where, "an answer with a matrix or a vector", got, todo))
+    if not isinstance(data.get("result"), list):  # type: ignore[union-attr]
+        raise TraceFormatError(
+            message(where, "an answer with series", "no list 'result'", "Save the whole answer.")
+        )
     return list(data["result"])  # type: ignore[index]

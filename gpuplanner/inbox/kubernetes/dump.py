@@ -80,8 +80,14 @@ class Dump:
     parents: dict[str, Owner] = field(default_factory=dict)
     rejects: list[tuple[PodPlace, str]] = field(default_factory=list)
 
-    def add(self, thing: Object, kind: str, place: PodPlace) -> None:
-        """Sort in one object."""
+    def take(self, thing: Object, kind: str, place: PodPlace) -> None:
+        """Sort in one object, or reject it with what is wrong with it."""
+        try:
+            self._add(thing, kind, place)
+        except ValueError as error:
+            self.rejects.append((place, str(error)))
+
+    def _add(self, thing: Object, kind: str, place: PodPlace) -> None:
         about = part(thing, "metadata")
         uid, owner = text(about.get("uid")), owner_of(thing)
         if uid and owner:
@@ -184,15 +190,9 @@ def read_dump(paths: Sequence[str | Path]) -> Dump:
                 continue
             raw = f"{kind[:60]} {str(about.get('namespace') or '')[:80]}/{str(about.get('name'))[:260]}"
             place = PodPlace(number, item.place, raw)
-            try:
-                if kind == "Pod":
-                    listed[number][text(about.get("namespace")) or "default"].add(
-                        text(about.get("uid")) or ""
-                    )
-                dump.add(thing, kind, place)
-            except ValueError as error:
-                dump.rejects.append((place, str(error)))
-    end_gone_pods(dump, listed)
+            if kind == "Pod":
+                listed[number][str(about.get("namespace") or "default")].add(str(about.get("uid") or ""))
+            dump.take(thing, kind, place)
     return dump
 
 

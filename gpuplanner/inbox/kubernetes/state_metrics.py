@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from math import inf, isnan, nan
+from math import inf, isfinite, isnan, nan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,7 +25,7 @@ from gpuplanner.inbox.core.exposition import SAMPLE, parse_labels, series_of_ans
 from gpuplanner.inbox.core.findings import Finding, report
 from gpuplanner.inbox.core.lines.text_blocks import read_document
 from gpuplanner.inbox.core.source import looks, matches
-from gpuplanner.inbox.core.times import known_origin
+from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT, known_origin
 from gpuplanner.inbox.kubernetes.dump import Dump
 from gpuplanner.inbox.kubernetes.pods import PodPlace
 from gpuplanner.inbox.kubernetes.reader import LEFT_OUT, dataset_of
@@ -73,6 +73,7 @@ REQUESTS = (
 GAP_FACTOR = 2.5
 NO_TIMES = "metrics without times, and no origin was given"
 NO_PHASE = "pods without their phase"
+NO_VALUES = "no finite value at a time that a cluster can have"
 VANISHED = "pods that were deleted while they ran"
 NO_MODEL = "nodes without labels"
 EPOCH = "1970-01-01T00:00:00Z"
@@ -151,7 +152,11 @@ def read_state_metrics(
             key = _key(metric, labels)
             if key is None:
                 continue
-            places.setdefault(key, PodPlace(number, place, f"{key[0]} {key[1]}/{key[2]}"[:400]))
+            at_place = PodPlace(number, place, f"{key[0]} {key[1]}/{key[2]}"[:400])
+            if not values:
+                dump.rejects.append((at_place, NO_VALUES))
+                continue
+            places.setdefault(key, at_place)
             if isnan(values[0][0]):
                 undated.append((key, metric, labels, values[0][1]))
                 continue
@@ -171,7 +176,7 @@ def read_state_metrics(
     for key, gathered in objects.items():
         kind, namespace, name = key
         thing = _node(name, gathered, end) if kind == "Node" else _pod(namespace, name, gathered, end, step)
-        dump.add(thing, kind, places[key])
+        dump.take(thing, kind, places[key])
     found = dataset_of(dump, paths, boards, last_seen=_instant(end))
     return _with_findings(found, objects, end - GAP_FACTOR * step, timeless=bool(undated) and at < DAY_S)
 
@@ -181,14 +186,21 @@ def _series(text: str, where: str, at: float | None) -> Iterator[Series]:
     if text.lstrip().startswith("{"):
         try:
             for each in series_of_answer(json.loads(text), where):
-                labels = each.get("metric", {})
+                labels = {name: str(value) for name, value in each.get("metric", {}).items()}
                 points = each.get("values") or [each.get("value")]
                 values = [(float(time), float(value)) for time, value in filter(None, points)]
-                if METRIC.fullmatch(str(labels.get("__name__"))) and values:
-                    yield labels["__name__"], labels, values
+                if METRIC.fullmatch(labels.get("__name__", "")) and values:
+                    yield labels["__name__"], labels, _lawful(values)
+        except TraceFormatError:
+            raise
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             expected, todo = "an answer of Prometheus with series", "Save the whole answer."
-            raise TraceFormatError(message(where, expected, str(error)[:200], todo)) from error
+            got = (
+                str(error)[:200]
+                if isinstance(error, json.JSONDecodeError)
+                else "a series without labels or pairs"
+            )
+            raise TraceFormatError(message(where, expected, got, todo)) from error
         return
     for line in text.splitlines():
         found = re.match(SAMPLE, line)
@@ -197,9 +209,22 @@ def _series(text: str, where: str, at: float | None) -> Iterator[Series]:
             if found and labels_of is not None:
                 fetched = nan if at is None else at
                 time = float(found[4]) / 1e3 if found[4] else fetched
-                yield found[1], labels_of, [(time, float(found[3]))]
+                yield found[1], labels_of, _lawful([(time, float(found[3]))], timed=False)
         except ValueError:
             continue
+
+
+def _lawful(values: list[tuple[float, float]], *, timed: bool = True) -> list[tuple[float, float]]:
+    """Finite values at times that a cluster can have, or at none where those of a page have none."""
+    return [
+        (time, value)
+        for time, value in values
+        if isfinite(value) and (_is_time(time) or (isnan(time) and not timed))
+    ]
+
+
+def _is_time(seconds: float) -> bool:
+    return FIRST_INSTANT.timestamp() <= seconds <= LAST_INSTANT.timestamp()
 
 
 def _key(metric: str, labels: Mapping[str, str]) -> tuple[str, str, str] | None:
@@ -255,7 +280,7 @@ def _take(
         gathered.conditions[labels.get("condition", "")] = labels.get("status", "").capitalize()
     elif metric == "kube_node_spec_unschedulable":
         gathered.cordoned = latest == 1
-    elif metric in TIMES and latest > 0:
+    elif metric in TIMES and latest > 0 and _is_time(latest):
         gathered.facts[TIMES[metric]] = latest
 
 
