@@ -24,6 +24,7 @@ from gpuplanner.inbox.together import add_together, parts_of
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.beginning import beginning
 from gpuplanner.study.decision.decide import decide
+from gpuplanner.study.decision.left_out import correction_of
 
 CASES = Path(__file__).parent / "cluster_dumps" / "slurm"
 Unpack = Callable[[str], Path]
@@ -334,6 +335,47 @@ def test_shares_that_accounting_does_not_track_are_named(case: Unpack, tmp_path:
     assert "AccountingStorageTRES=gres/shard" in effect
     assert effect.endswith("'s02'")
     assert found.provenance["gpu_hours"] == pytest.approx(2799.238611111111)
+    # The tracked twin of the file has 3100 GPU-hours of shards, most of them one of four: 53 % of all are not counted.
+    correction = correction_of(found)
+    assert correction is not None
+    assert correction.share == pytest.approx(3100 / 5899, abs=0.001)
+    assert "shares of GPUs that accounting does not track" in correction.what
+
+
+@pytest.mark.slow
+def test_nothing_is_bought_for_waiting_that_sharing_would_end(case: Unpack, tmp_path: Path):
+    """The simulation gives each share a GPU of its own, which is not how they ran."""
+    together(tmp_path, case("31-mps/sacct.txt"), case("31-mps/nodes.txt"))
+    found = decide(Scenario(data=str(tmp_path / "data"), path="slurm")).decision
+    assert (found.action, found.gpus) == ("keep", 4)
+    assert "jobs share their GPUs" in found.sentence
+
+
+def test_rows_that_repeat_a_job_are_no_loss(file: Callable[..., Path]):
+    row = f"1|{EIGHT_TO_NOON}|gres/gpu=2\n"
+    found = read("slurm", file(SACCT + row * 5), tz="UTC")
+    assert (found.provenance["gpu_hours"], correction_of(found)) == (8.0, None)
+
+
+def test_node_lists_of_two_clusters_are_read_together(file: Callable[..., Path]):
+    first = file("NodeName=n1 Arch=x86_64\n   Gres=gpu:a100:4\n", "a.txt")
+    second = file("PARTITION GRES NODES NODELIST\ngpu gpu:h100:8 2 h[1-2]\n", "b.txt")
+    found = read("nodes", [first, second])
+    assert found.inventory is not None
+    assert found.inventory["node", "gpus"].rows() == [("h1", 8), ("h2", 8), ("n1", 4)]
+    table = file("node,gpus,gpu_model\nt1,2,T4\n", "c.csv")
+    with pytest.raises(
+        TraceFormatError, match=r"expected files of one form; got no list of Slurm in .*c\.csv"
+    ):
+        read("nodes", [first, table])
+
+
+@pytest.mark.parametrize(
+    "node", [{"name": ["n1"], "gres": "gpu:a100:4"}, {"name": "n1", "state": [["IDLE"]]}, 7]
+)
+def test_a_node_of_another_form_is_refused_in_words(node: object, file: Callable[..., Path]):
+    with pytest.raises(TraceFormatError, match="node 1: expected nodes as scontrol writes them"):
+        read("nodes", file(json.dumps({"nodes": [node]}), "nodes.json"))
 
 
 def test_shares_without_a_node_list_are_not_counted_in_silence(case: Unpack):

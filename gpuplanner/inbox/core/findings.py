@@ -228,7 +228,7 @@ def reject_findings(reasons: pl.DataFrame, rows_in: int, harmless: Iterable[str]
             f"rejected: {reason}",
             "info" if reason in harmless else grave,
             rows,
-            "none: not a job" if reason in harmless else "left out of every figure",
+            "none: no job of its own" if reason in harmless else "left out of every figure",
             f"{file}, line {line}",
         )
         for reason, rows, file, line in reasons.sort("rows", "reason", descending=[True, False]).iter_rows()

@@ -286,7 +286,7 @@ def _other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]
             text = f"{jobs_ask} {profile} of {model}; no GPU has such an instance today"
         else:
             continue
-        effect = "counted in the past as it ran, and left out of what today's nodes are judged by"
+        effect = "counted in the past as it ran; today's nodes are not judged by it"
         found.append(Finding(text, "warning", rows, effect, "", gpu_hours))
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.long_rows import LongTable
 from gpuplanner.inbox.core.node_names import known_nodes
 from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.units import SECONDS_PER_HOUR
 
 DEVICES = "devices"
 """Column of rows on their way to jobs: words for the devices held, each with its number (``a100=2,a100_1g.5gb=3``).
@@ -53,7 +55,7 @@ LIST_NODES = (
 )
 UNTRACKED = "shares of GPUs that accounting does not track"
 TRACK_SHARES = (
-    "jobs on them count without GPUs, so the nodes look idle and are never offered for release: set "
+    "GPU-hours leave them out, at least a share for each job there, so the nodes look idle and are not released: set "
     "AccountingStorageTRES=gres/{} in slurm.conf; past jobs stay without"
 )
 UNTYPED = "untyped GPUs on nodes of several kinds"
@@ -389,9 +391,11 @@ def _untracked(jobs: LongTable, nodes: pl.DataFrame | None) -> list[Finding]:
     if nodes is None or "shares" not in nodes.columns or nodes["shares"].null_count() == nodes.height:
         return []
     shared = dict(nodes.filter(pl.col("shares").is_not_null()).select("node", "shares").iter_rows())
-    rows, tracked = 0, False
-    for part in jobs.tables(LOOKED_AT):
-        part = _with_words(part)
+    rows, tracked, gpu_hours = 0, False, 0.0
+    parts = [int(count) for each in shared.values() for count in re.findall(r":(\d+)", each)]
+    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / SECONDS_PER_HOUR
+    for table in jobs.tables((*LOOKED_AT, "start_time", "end_time")):
+        part = _with_words(table)
         texts = part["node_list"].drop_nulls().unique()
         there = part.filter(
             pl.col("node_list").is_in(
@@ -400,12 +404,14 @@ def _untracked(jobs: LongTable, nodes: pl.DataFrame | None) -> list[Finding]:
         )
         share = pl.col("gpus").is_null() | (pl.col("gpus") % 1 > 0) & pl.col("instances").is_null()
         tracked |= bool(there.select(share.any()).item())
-        rows += there.filter(pl.col("gpus") == 0).height
+        without = there.filter(pl.col("gpus") == 0)
+        rows += without.height
+        gpu_hours += float(without.select(hours.sum()).item()) / max(parts, default=1)
     if tracked or not rows:
         return []
     names = dict.fromkeys(text.partition(":")[0] for each in shared.values() for text in each.split(","))
     effect = TRACK_SHARES.format(",gres/".join(names))
-    return [Finding(UNTRACKED, "warning", rows, effect, examples(sorted(shared)))]
+    return [Finding(UNTRACKED, "warning", rows, effect, examples(sorted(shared)), gpu_hours)]
 
 
 def _placed(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: bool) -> pl.DataFrame:

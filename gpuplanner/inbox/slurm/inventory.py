@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from gpuplanner.errors import GeometryError, TraceFormatError, message
+from gpuplanner.errors import GeometryError, TraceFormatError, examples, message
 from gpuplanner.hardware import OFF, parse_device, parse_layout
 from gpuplanner.inbox.core.boards import Boards, layouts_on, stated_boards, told_by_profiles
 from gpuplanner.inbox.core.dataset import Dataset
@@ -69,9 +69,9 @@ def is_slurm_nodes(lines: Sequence[str]) -> bool:
 
 
 def read_slurm_nodes(
-    path: str | Path, columns: dict[str, Field], stated: Mapping[str, str] | None = None
+    paths: Sequence[str | Path], columns: dict[str, Field], stated: Mapping[str, str] | None = None
 ) -> Rows:
-    r"""Read the nodes of a Slurm cluster: name, number of GPUs, board, and how the GPUs are cut.
+    r"""Read the nodes of Slurm clusters: name, number of GPUs, board, and how the GPUs are cut.
 
     Instances are counted as the fewest boards that can hold them: seven of 1g are one board, and so are two of 3g.
 
@@ -82,23 +82,20 @@ def read_slurm_nodes(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "nodes.txt"
     ...     _ = path.write_text("NodeName=n1 Arch=x86_64\n   Gres=gpu:a100:1(S:0-1),gpu:a100_1g.5gb:14,mps:400\n")
-    ...     read_slurm_nodes(path, COLUMN_MAP).good["node", "gpus", "gpu_model", "layouts"].rows()
+    ...     read_slurm_nodes([path], COLUMN_MAP).good["node", "gpus", "gpu_model", "layouts"].rows()
     [('n1', 3.0, 'a100', 'gpu;1g.5gb:7;1g.5gb:7')]
     """
-    file = read_text_file(path)
-    lines = list(file.lines.iter_rows())
-    first = next((text for _, text in lines if text.strip()), "")
-    if is_json([first]):
-        found = list(_json_records(path, "\n".join(text for _, text in lines)))
-    elif set(re.split(r"[|\s]+", first.upper())) >= SINFO_HEADER:
-        found = _sinfo(lines)
-    else:
-        found = _with_defaults(scontrol_records(lines))
+    files = [read_text_file(path) for path in paths]
+    found = [
+        (number, *record)
+        for number, (path, file) in enumerate(zip(paths, files, strict=True))
+        for record in _records_of(path, list(file.lines.iter_rows()))
+    ]
     matches = (GPU.fullmatch(item) for *_, told in found for item in _gres(told.get("GRES", "")))
     types = {match["type"] for match in matches if match}
     boards = Boards(stated_boards(stated), told_by_profiles(parse_device(word) for word in types if word))
     records, seen = Records(columns | STATE), set()
-    for number, line, told in found:
+    for number, place, line, told in found:
         named, gres = told.get("NODENAME") or told.get("NODELIST", ""), told.get("GRES", "")
         if "FUTURE" in told.get("STATE", "").upper():
             continue
@@ -108,10 +105,20 @@ def read_slurm_nodes(
                 continue
             seen.add((node, gres))
             try:
-                records.add(0, number, line, {**_record(node, gres, boards), **closed})
+                records.add(number, place, line, {**_record(node, gres, boards), **closed})
             except ValueError as error:
-                records.reject(0, number, line, str(error))
-    return records.rows([file])
+                records.reject(number, place, line, str(error))
+    return records.rows(files)
+
+
+def _records_of(path: str | Path, lines: Sequence[tuple[int, str]]) -> list[Found]:
+    """Records of a node list of Slurm, in whichever of its forms it is."""
+    first = next((text for _, text in lines if text.strip()), "")
+    if is_json([first]):
+        return list(_json_records(path, "\n".join(text for _, text in lines)))
+    if set(re.split(r"[|\s]+", first.upper())) >= SINFO_HEADER:
+        return _sinfo(lines)
+    return _with_defaults(scontrol_records(lines))
 
 
 def scontrol_records(lines: Sequence[tuple[int, str]], first: str = "NodeName=") -> list[Found]:
@@ -166,22 +173,35 @@ def _json_records(path: str | Path, text: str) -> Iterator[Found]:
     ----------
     SchedMD/slurm: src/plugins/data_parser/v0.0.40/parsers.c, NODE and SINFO_DATA.
     """
+    todo = "Write it again: scontrol show node --json > nodes.json."
     try:
-        found: dict[str, Any] = json.loads(text)
-    except ValueError as error:
-        todo = "Write it again: scontrol show node --json > nodes.json."
+        found = json.loads(text)
+        items = found.get("nodes") or found.get("sinfo") or []
+    except (ValueError, RecursionError, AttributeError) as error:
         raise TraceFormatError(message(str(path), "one JSON document", str(error), todo)) from None
-    for number, item in enumerate(found.get("nodes") or found.get("sinfo") or (), 1):
-        group = item.get("node", item)
-        gres, names = item.get("gres"), item.get("nodes")
-        state, since = group.get("state") or (), item.get("reason_changed_at")
-        told = {
-            "NODENAME": ",".join(names["nodes"]) if isinstance(names, dict) else item.get("name", ""),
-            "GRES": gres["total"] if isinstance(gres, dict) else gres or "",
-            "STATE": state if isinstance(state, str) else "+".join(state),
-            "TIMESTAMP": str((since.get("number") if isinstance(since, dict) else since) or ""),
-        }
-        yield number, json.dumps(item)[:200], told
+    for number, item in enumerate(items, 1):
+        line = json.dumps(item)[:200]
+        try:
+            told = _json_record(item)
+        except (AttributeError, KeyError, TypeError):
+            expected = "nodes as scontrol writes them: name, gres and state"
+            raise TraceFormatError(message(f"{path}, node {number}", expected, line, todo)) from None
+        yield number, line, told
+
+
+def _json_record(item: dict[str, Any]) -> dict[str, str]:
+    group = item.get("node", item)
+    gres, names = item.get("gres"), item.get("nodes")
+    state, since = group.get("state") or (), item.get("reason_changed_at")
+    told = {
+        "NODENAME": ",".join(names["nodes"]) if isinstance(names, dict) else item.get("name", ""),
+        "GRES": (gres["total"] if isinstance(gres, dict) else gres) or "",
+        "STATE": state if isinstance(state, str) else "+".join(state),
+        "TIMESTAMP": str((since.get("number") if isinstance(since, dict) else since) or ""),
+    }
+    if not all(isinstance(value, str) for value in told.values()):
+        raise TypeError
+    return told
 
 
 def _since(told: Mapping[str, str]) -> str | None:
@@ -400,10 +420,14 @@ def _day_or_instant(name: str) -> pl.Expr:
 
 
 def _rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Rows:
-    first = [head(path) for path in paths[:1]]
-    if len(paths) == 1 and is_slurm_nodes(first[0]):
-        return read_slurm_nodes(paths[0], COLUMN_MAP, boards)
-    columns = next(filter(None, map(columns_of_nodes, first)), COLUMN_MAP)
+    heads = [head(path) for path in paths]
+    if paths and all(map(is_slurm_nodes, heads)):
+        return read_slurm_nodes(paths, COLUMN_MAP, boards)
+    if any(map(is_slurm_nodes, heads)):
+        others = [str(path) for path, lines in zip(paths, heads, strict=True) if not is_slurm_nodes(lines)]
+        got = f"no list of Slurm in {examples(others)}"
+        raise TraceFormatError(message("node list", "files of one form", got, "Leave all but one form out."))
+    columns = next(filter(None, map(columns_of_nodes, heads[:1])), COLUMN_MAP)
     return read_rows(paths, columns, source="node list")
 
 

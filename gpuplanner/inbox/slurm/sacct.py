@@ -24,6 +24,7 @@ from gpuplanner.inbox.core.source import header_has, looks
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import MAX_SECONDS, known_zone, seconds
 from gpuplanner.inbox.slurm.accounting_rows import (
+    SEEN_AGAIN,
     derived_times,
     with_attempts,
     with_our_states,
@@ -220,7 +221,7 @@ def read_slurm(
         ),
         checks=[*CHECKS, *derived.checks],
         findings=[several_clusters(clusters)] if len(clusters) > 1 else [],
-        harmless=[STEP],
+        harmless=[STEP, SEEN_AGAIN],
         inventory=inventory,
         boards=boards,
         any_device=True,

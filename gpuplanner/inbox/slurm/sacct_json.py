@@ -67,7 +67,9 @@ def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -
             else:
                 records.add(number, item.place, item.raw, record)
         if not listed:
-            raise TraceFormatError(message(str(path), "a list of jobs", "none", "Is this the right file?"))
+            raise TraceFormatError(
+                message(str(path), "a list of jobs", "none", "Give the right file, or write it again.")
+            )
     return records.rows(files)
 
 

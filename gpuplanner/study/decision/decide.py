@@ -21,7 +21,7 @@ from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours
 from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Asked
 from gpuplanner.study.decision.compare import Contest, contest, hold_rate, nothing_ran
 from gpuplanner.study.decision.layouts import as_they_are, rules_of
-from gpuplanner.study.decision.left_out import correction_of
+from gpuplanner.study.decision.left_out import MAX_LEFT_OUT_SHARE, correction_of
 from gpuplanner.study.decision.policies import WAYS
 from gpuplanner.study.decision.promise import promised
 from gpuplanner.study.decision.sentences import WHOLE_LIST, in_words, uncorrected_decision, unknown_decision
@@ -108,7 +108,9 @@ class _Proposal:
 def _decided(found: Contest) -> tuple[Decision, Trial]:
     scenario, arena, asked = found.scenario, found.arena, found.asked
     fleet = asked.nodes.total
-    needed = gpus_needed(arena) if found.asked.base != ASSUMED and not asked.nodes.snapshot else 0
+    # A job that shares a GPU has one of its own in the simulation, so what that lacks is nothing to buy.
+    measured = not asked.nodes.snapshot and found.known.shared_share <= MAX_LEFT_OUT_SHARE
+    needed = gpus_needed(arena) if found.asked.base != ASSUMED and measured else 0
     winner = found.winner.trial
     assert winner is not None
     rightsized = winner.setting.view == RIGHTSIZED
@@ -116,7 +118,7 @@ def _decided(found: Contest) -> tuple[Decision, Trial]:
     peaks, held = _daily_peaks(asked), _held_share(asked)
     cut = _cut_that_ends(found) if waiting_share(arena) > SHORT_SHARE and asked.board.profiles else None
     short = bool(needed) and short_share(arena) > SHORT_SHARE
-    if not short and within(ahead.recommended, scenario.horizon_days):
+    if measured and not short and within(ahead.recommended, scenario.horizon_days):
         more = gpus_for(found, scenario.purchase_lead_days, rightsized=rightsized)
     else:
         more = needed if short and cut is None else 0

@@ -9,6 +9,7 @@ import polars as pl
 from gpuplanner.inbox import open_dataset
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import UNKNOWN_GPUS, QualityWarning, warnings_of
+from gpuplanner.inbox.core.shares import UNTRACKED
 from gpuplanner.inbox.store import told_by
 from gpuplanner.study.bundled import data_folder
 
@@ -48,12 +49,13 @@ def left_out_rows(trace: Dataset) -> int:
 
 
 def left_out_share(trace: Dataset) -> float:
-    """Share of the GPU-hours that no figure counts: of jobs in quarantine, of unknown GPUs, and of rejected rows.
+    """Share of the GPU-hours that no figure counts: in quarantine, unknown, untracked shares, rejected.
 
     A rejected row is taken to be a job as long as the others.
     """
     stated = trace.stated
-    lost = stated.quarantined_gpu_hours + stated.unresolved_gpu_hours
+    untracked = float(trace.quality.filter(check=UNTRACKED)["gpu_hours"].sum())
+    lost = stated.quarantined_gpu_hours + stated.unresolved_gpu_hours + untracked
     counted = stated.gpu_hours / (stated.gpu_hours + lost) if lost else 1.0
     rows = max(stated.rows_in, 1)
     return 1.0 - counted * (1.0 - min(left_out_rows(trace) / rows, 1.0))

@@ -12,7 +12,7 @@ from gpuplanner.inbox.telemetry.join_report import match_words
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.asked import RIGHTSIZED
 from gpuplanner.study.decision.compare import Contest
-from gpuplanner.study.decision.left_out import Correction
+from gpuplanner.study.decision.left_out import MAX_LEFT_OUT_SHARE, Correction
 from gpuplanner.study.decision.policies import REST, WAYS
 from gpuplanner.study.decision.types import (
     ASSUMED,
@@ -54,7 +54,7 @@ def in_words(
     quota = kept_elsewhere[0] >= QUOTA_SHARE and kept_elsewhere[1] >= QUOTA_JOBS
     return replace(
         decision,
-        sentence=sentence(decision, held_share=held_share),
+        sentence=sentence(decision, held_share=held_share, shared_share=found.known.shared_share),
         monday=tuple(_monday(decision, found, quota=quota, jobs=kept_elsewhere[1])),
         missing=tuple(_missing(decision, found, held_share)),
         how_sure=tuple(_how_sure(decision, found, peaks)),
@@ -62,8 +62,17 @@ def in_words(
     )
 
 
-def sentence(one: Decision, *, held_share: float = 1.0) -> str:
-    """What to do with how many, and what it costs those who wait; `held_share` is what jobs held of the fleet.
+def sentence(one: Decision, *, held_share: float = 1.0, shared_share: float = 0.0) -> str:
+    """What to do with how many, and what it costs those who wait.
+
+    Parameters
+    ----------
+    one : Decision
+        The decision.
+    held_share : float
+        Share of the fleet's GPU-hours that jobs held. [0-1]
+    shared_share : float
+        Share of the jobs' GPU-hours that jobs held on GPUs which they share without MIG. [0-1]
 
     Examples
     --------
@@ -96,6 +105,8 @@ def sentence(one: Decision, *, held_share: float = 1.0) -> str:
         return f"Keep your {fleet} on, and cut {one.cut_gpus:,} of them {how}. {_waits(one)}"
     why = "no way on this path does with less"
     why = "too little was seen to give any back" if one.confidence == PEAKS else why
+    if shared_share > MAX_LEFT_OUT_SHARE:
+        why = "jobs share their GPUs, which the simulation does not follow"
     if held_share < WHOLE_LIST:
         why = f"the jobs that were seen held {held_share:.1%} of them, so that the list may not be whole"
     return f"Keep your {fleet} as they are: {why}."
@@ -245,6 +256,11 @@ def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]
     if found.arena.back.oversubscribed:
         jobs = counted(found.arena.back.oversubscribed, "job")
         yield f"{jobs} started where by this record there was no room."
+    if found.known.shared_share > MAX_LEFT_OUT_SHARE:
+        yield (
+            f"Jobs that share a GPU have {found.known.shared_share:.0%} of the GPU-hours, and the simulation gives "
+            "each a GPU of its own: its waiting is too long, and no purchase follows from it."
+        )
     yield from dict.fromkeys((*found.asked.nodes.remarks, *found.known.fleet.remarks()))
 
 

@@ -67,6 +67,14 @@ class History:
     fleet: PlannedFleet
 
     @cached_property
+    def shared_share(self) -> float:
+        """Share of the GPU-hours of jobs that hold a part of a GPU that is no MIG instance [0-1]."""
+        hours = pl.col("gpus") * pl.col("run_s")
+        shared = (pl.col("gpus") % 1 > 0) & pl.col("instances").is_null()
+        every, part = self.jobs.select(hours.sum(), hours.filter(shared).sum().alias("shared")).row(0)
+        return float(part / every) if every else 0.0
+
+    @cached_property
     def played_since(self) -> datetime:
         """Begin of the time on which ways to run the fleet are played: the recent past, or the last days of it.
 
