@@ -89,7 +89,11 @@ def read_text(
         got = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
         todo = "Check the path and encoding."
         raise error(message(str(path), f"a readable UTF-8 {what} file", got, todo)) from fault
-    raise error(message(str(path), f"at most {limit_bytes} bytes", str(size), "Is this the right file?"))
+    raise error(
+        message(
+            str(path), f"at most {limit_bytes} bytes", str(size), "Give the right file, or write it again."
+        )
+    )
 
 
 def read_yaml(path: str | Path, limit_bytes: int = 4_000_000) -> Any:  # noqa: ANN401

@@ -131,7 +131,9 @@ def _read_file(path: Path, board: GpuModel) -> pl.DataFrame:
     if rows.rejects.height:
         _refuse_rows(path, rows.rejects.to_dicts())
     if rows.good.is_empty():
-        text = message(str(path), "rows of service profiles", "a header alone", "Is this the right file?")
+        text = message(
+            str(path), "rows of service profiles", "a header alone", "Give the right file, or write it again."
+        )
         raise TraceFormatError(text)
     named = rows.good.with_columns(service=pl.lit(path.stem))
     return conform(named, ServiceProfiles, where=str(path))

@@ -26,7 +26,11 @@ CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
 MAX_AMOUNT = 1e12
 """A larger amount on one line is a fault of the file; sums of less stay exact."""
 
-BILL = Dialect(missing=frozenset({"NULL", "null"}), hint="Is this the right kind of bill?", tables=True)
+BILL = Dialect(
+    missing=frozenset({"NULL", "null"}),
+    hint="Write the bill again, or name its source (gpuplanner ingest --list).",
+    tables=True,
+)
 
 COSTS = ("BilledCost", "EffectiveCost", "ListCost")
 

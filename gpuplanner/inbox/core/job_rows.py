@@ -101,7 +101,7 @@ def require_some(rows: Rows | LongRows, source: str, what: str = "job") -> None:
         f"{source}: {', '.join(rows.file_names()[:5])}",
         f"at least one readable {what}",
         f"{rows.count} rows and none of them: {got}" if rows.count else "no rows below the header",
-        "Is this the right source?",
+        "Write the file again, or name its source (gpuplanner ingest --list).",
     )
     raise TraceFormatError(text)
 

@@ -163,5 +163,5 @@ def _nothing_left(count: int, rejects: pl.DataFrame, where: str) -> str:
         where,
         "at least one readable sample",
         f"{count} rows and none of them: {got}" if count else "no rows",
-        "Is this the right source?",
+        "Write the file again, or name its source (gpuplanner ingest --list).",
     )

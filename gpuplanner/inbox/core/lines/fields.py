@@ -65,7 +65,7 @@ class Dialect:
     free_tail: Collection[str] = ()
     any_of: tuple[tuple[str, ...], ...] = ()
     missing: frozenset[str] = frozenset()
-    hint: str = "Is this the right source?"
+    hint: str = "Write the file again, or name its source (gpuplanner ingest --list)."
     tables: bool = False
 
 

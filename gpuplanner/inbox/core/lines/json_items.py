@@ -58,7 +58,9 @@ def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iter
     """
     file, text = read_document(path)
     if _after_space(text, 0) == len(text):
-        raise TraceFormatError(message(str(path), "JSON", "an empty file", "Is this the right file?"))
+        raise TraceFormatError(
+            message(str(path), "JSON", "an empty file", "Give the right file, or write it again.")
+        )
     walk = _lines if _is_lines(text) else _documents
     return file, walk(text, _Decoder(lists), file.path)
 
@@ -111,7 +113,7 @@ def _documents(text: str, decoder: _Decoder, path: Path) -> Iterator[Item]:
     except RecursionError as error:
         got = "brackets nested hundreds deep"
         raise TraceFormatError(
-            message(str(path), "JSON of a source", got, "Is this the right file?")
+            message(str(path), "JSON of a source", got, "Give the right file, or write it again.")
         ) from error
     except json.JSONDecodeError as error:
         where = f"{path}, line {error.lineno}, column {error.colno}"

@@ -97,7 +97,12 @@ def in_blocks(
             yield replace(page, good=pl.DataFrame())
     for number, file in enumerate(files):
         if number not in begun:
-            what = message(str(file.path), f"rows of {source}", "an empty file", "Is this the right file?")
+            what = message(
+                str(file.path),
+                f"rows of {source}",
+                "an empty file",
+                "Give the right file, or write it again.",
+            )
             raise TraceFormatError(what)
     if not twins:
         refuse_twins(blocks.files, source)

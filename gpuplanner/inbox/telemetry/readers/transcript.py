@@ -137,7 +137,7 @@ def _parse(page: Rows, hints: Hints) -> Rows:
     ]
     if not parts:
         got = "no output under such a heading"
-        todo = "Is this the right source?"
+        todo = "Write the file again, or name its source (gpuplanner ingest --list)."
         raise TraceFormatError(message(str(path_of(page)), f"a heading {HEADING!r}", got, todo))
     here = replace(hints, tz=_zone(page, parts, hints))
     rows = together(page.files, [parse_query(part, here) for part in parts])
