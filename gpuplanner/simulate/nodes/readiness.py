@@ -87,7 +87,7 @@ def readiness(
         fleet.first[:, None] >= 0, fleet.capacity[np.arange(len(fleet.first)), fleet.first.clip(0)], 0
     )
     pins = [list(nodes[row] or ()) if nodes is not None else [] for row in range(len(requests))]
-    places = np.maximum(requests.nodes, [len(one) for one in pins])
+    places = np.maximum(requests.nodes, np.array([len(one) for one in pins], np.int64))
     hold = np.concatenate([[0], np.cumsum(places)]).astype(np.int64)
     on_node, amount = np.full(hold[-1], NONE), np.zeros(hold[-1], np.int64)
     for row, names in enumerate(pins):

@@ -16,7 +16,7 @@ from gpuplanner.inbox.store import MARK
 from gpuplanner.inbox.telemetry.join_report import match_words
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import data_folder
-from gpuplanner.study.decision.left_out import correction_of, left_out_rows
+from gpuplanner.study.decision.left_out import any_ran, correction_of, left_out_rows
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.sentences import uncorrected_decision, unknown_decision
 from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, Missing
@@ -69,7 +69,7 @@ def beginning(data: str) -> Beginning:
     >>> found.days, found.boards, found.nothing
     (28, ('H100-80GB-SXM5',), None)
     """
-    wanted = ["tenant", "start_time", "gpus", "gpu_model", "quarantined"]
+    wanted = ["tenant", "start_time", "end_time", "state", "gpus", "gpu_model", "quarantined"]
     trace = open_dataset(data_folder(data), columns=wanted)
     stated = trace.stated
     if "jobs" not in trace.tables and "job_states" in trace.tables:
@@ -86,7 +86,7 @@ def beginning(data: str) -> Beginning:
     elif gpus.is_empty():
         _require_tracked(trace)
         nothing = NO_GPU
-    elif gpus["start_time"].null_count() == gpus.height:
+    elif not any_ran(gpus):
         nothing = NEVER_RAN
     begin, end = stated.span
     models = jobs if inventory is None or inventory.is_empty() else inventory

@@ -22,6 +22,7 @@ from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
 from gpuplanner.study.decision.asked import Asked, asked_of
 from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.heavier import heavier_arena, scaled
+from gpuplanner.study.decision.left_out import any_ran
 from gpuplanner.study.decision.policies import FEWER, POLICY_NAMES, REST, WAYS
 from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, NEVER_RAN, NO_GPU, PEAKS, QUEUE, TODAY
@@ -110,13 +111,11 @@ class Contest:
 
 def nothing_ran(scenario: Scenario) -> str | None:
     """Why nothing can be played: no job asked for a GPU, or none states when it ran; None where one did."""
-    jobs = open_dataset(
-        data_folder(scenario.data), columns=["gpus", "start_time", "submit_time", "end_time"]
-    ).jobs
-    asked = jobs.filter(pl.col("gpus") > 0)
+    columns = ["gpus", "start_time", "submit_time", "end_time", "state"]
+    asked = open_dataset(data_folder(scenario.data), columns=columns).jobs.filter(pl.col("gpus") > 0)
     if asked.is_empty():
         return NO_GPU
-    return NEVER_RAN if asked["start_time"].null_count() == asked.height else None
+    return None if any_ran(asked) else NEVER_RAN
 
 
 def opened(scenario: Scenario, base: str | None = None) -> tuple[History, Asked, Arena, PathAbilities]:

@@ -40,6 +40,19 @@ class Correction:
         return f"{self.share:.0%} of the GPU-hours are left out or unresolved; correct the data first: {self.what}"
 
 
+def any_ran(jobs: pl.DataFrame) -> bool:
+    """Whether a job states when it ran: from its start to its end, or to now.
+
+    Examples
+    --------
+    >>> any_ran(pl.DataFrame({"start_time": [0], "end_time": [None], "state": ["COMPLETED"]}))
+    False
+    """
+    until_now = pl.col("state").cast(pl.String) == "RUNNING"
+    ran = pl.col("start_time").is_not_null() & (pl.col("end_time").is_not_null() | until_now)
+    return bool(jobs.select(ran.any()).item())
+
+
 def left_out_rows(trace: Dataset) -> int:
     """Rejected rows of the first source of a dataset, its jobs, but for those that are no loss."""
     harmless = trace.quality.filter(severity="info")["check"].str.strip_prefix(REJECTED)

@@ -331,7 +331,7 @@ def test_points_of_another_form_are_rejected(file: File):
         ("[]", "a matrix or a vector; got resultType None"),
         ('{"status": "error", "errorType": "timeout", "error": "too long"}', "got timeout: too long"),
         ('{"status": "success", "data": {"resultType": "scalar", "result": [1, "1"]}}', "'scalar'"),
-        ('{"status": "success", "data": {"resultType": "matrix", "result": {}}}', "resultType 'matrix'"),
+        ('{"status": "success", "data": {"resultType": "matrix", "result": {}}}', "no list 'result'"),
         (
             r'{"data": {"resultType": "matrix", "result": [{"metric": {"gpu": "\ud800"}}]}}',
             "surrogates not allowed",
