@@ -158,10 +158,10 @@ def _on_each_node(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
         {"node_list": lists, "node": [known_nodes(text) for text in lists]},
         schema={"node_list": pl.String, "node": pl.List(pl.String)},
     )
-    rooms = names.explode("node", empty_as_null=False).join(
-        nodes, on="node", how="left", maintain_order="left"
-    )
-    rooms = rooms.with_columns(
+    each = names.explode("node", empty_as_null=False).drop_nulls(
+        "node"
+    )  # lists that cannot be read say no place
+    rooms = each.join(nodes, on="node", how="left", maintain_order="left").with_columns(
         all=pl.col("room").sum().over("node_list"),
         absent=pl.col("room").is_null().sum().over("node_list").cast(pl.Int64),
         many=pl.len().over("node_list"),
