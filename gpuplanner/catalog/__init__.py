@@ -2,10 +2,12 @@
 
 from gpuplanner.catalog.aliases import all_boards, boards_called, names_of, slurm_type, slurm_type_of
 from gpuplanner.catalog.cluster_words import (
+    MAX_GPUS_PER_NODE,
     InstanceType,
     instance_type,
     node_labels,
     partitions_of,
+    partitions_of_units,
     resource_words,
     sharing_systems,
 )
@@ -29,6 +31,7 @@ from gpuplanner.catalog.loader import (
 
 __all__ = [
     "FACT_TABLES",
+    "MAX_GPUS_PER_NODE",
     "InstanceType",
     "Parameter",
     "PathFact",
@@ -47,6 +50,7 @@ __all__ = [
     "node_labels",
     "parameter",
     "partitions_of",
+    "partitions_of_units",
     "path_facts",
     "paths_by_source",
     "resource_words",

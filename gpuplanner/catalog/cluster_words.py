@@ -109,6 +109,27 @@ def partitions_of(gpu_model: str) -> Mapping[str, int]:
     return MappingProxyType(dict(rows.select("mode", "partitions").rows()))
 
 
+MAX_GPUS_PER_NODE = 16
+"""Most GPUs that an instance type of the catalogue has."""
+USUAL_GPUS = 8
+"""GPUs of a server where no instance type of the catalogue has the model."""
+
+
+def partitions_of_units(gpu_model: str, units: int) -> int | None:
+    """Partitions of each GPU of a node that lists more units than a server has; None where it does not follow.
+
+    Examples
+    --------
+    >>> partitions_of_units("MI300X", 64), partitions_of_units("MI300X", 8), partitions_of_units("T4", 64)
+    (8, None, None)
+    """
+    servers = {kind.gpus for kind in _instance_types().values() if kind.gpu_model == gpu_model} or {
+        USUAL_GPUS
+    }
+    fits = {n for n in partitions_of(gpu_model).values() if units % n == 0 and units // n in servers}
+    return fits.pop() if units > MAX_GPUS_PER_NODE and len(fits) == 1 else None
+
+
 @functools.cache
 def _instance_types() -> dict[str, InstanceType]:
     rows = facts("instance_types").select("provider", "instance_type", "gpu_model", "gpus", "board_share")

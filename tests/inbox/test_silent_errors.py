@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.examples import examples
-from tests.inbox.blind_fleets.known import KNOWN_KUBERNETES, KNOWN_SLURM, OPEN
+from tests.inbox.blind_fleets.known import KNOWN_KUBERNETES, KNOWN_SLURM
 from tests.inbox.blind_fleets.kubernetes_faults import FAULTS as KUBERNETES_FAULTS
 from tests.inbox.blind_fleets.kubernetes_faults import faulty_kubernetes_fleets, unknown_resources
 from tests.inbox.blind_fleets.kubernetes_forms import FORMS, fleet_of_form, share_fleets
@@ -23,12 +23,6 @@ QUIETLY = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 }
-
-
-def known_names(known):
-    """Names of known errors; those that are open are expected to fail."""
-    fails = pytest.mark.xfail(strict=True)
-    return [pytest.param(name, marks=fails if name in OPEN else []) for name in known]
 
 
 @settings(max_examples=examples(MANY), **QUIETLY)
@@ -106,7 +100,7 @@ def test_each_form_of_sharing(name):
     assert read(fleet_of_form(name, [(0, 3600), (5, 7200), (1, 1801)]), ingest_kubernetes) is None
 
 
-@pytest.mark.parametrize("name", known_names(KNOWN_SLURM))
+@pytest.mark.parametrize("name", KNOWN_SLURM)
 def test_known_errors_of_slurm(name):
     assert read(KNOWN_SLURM[name], ingest_slurm) is None
 

@@ -29,6 +29,8 @@ SHARES = ("shard", "mps")
 """Resources of Slurm by which jobs share a GPU."""
 SHARED = re.compile(rf"(?P<name>{'|'.join(SHARES)})(?::(?P<type>[^@]+))?(?:@(?P<parts>\d+(?:\.\d+)?))?")
 """Word for a share of a GPU, with its type and the number of such parts that the GPU has where these are stated."""
+PARTITION = re.compile(r"(?P<word>[^@]+)@(?P<parts>\d+)")
+"""Word for a partition of a GPU, with the number of partitions that the GPU has."""
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -87,6 +89,9 @@ class Boards:
                 board = self.device(part["type"], near).board or part["type"]
             profile, share = (part["name"], None) if size is None else (None, Share(size, size))
             return Device(board, profile, share, near)
+        if (part := PARTITION.fullmatch(word or "")) is not None:
+            whole, size = self.device(part["word"], near), 1.0 / int(part["parts"])
+            return Device(whole.board, None, Share(size, size), whole.maybe)
         parts, stated = self.parts(word), (self._stated(word) or "").partition(":")[0]
         maybe = (stated,) if stated else boards_meant(parts.board, parts.profile)
         nameless = parts.board is None and parts.profile is None

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
+from gpuplanner.catalog import MAX_GPUS_PER_NODE
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.boards import possible_boards
 from gpuplanner.inbox.core.findings import Finding
@@ -95,8 +96,6 @@ OTHER_LAYOUT = "; no GPU (?:is whole|has such an instance) today$"
 OUTGROWN = "node that lists fewer GPUs than jobs held on it"
 UNLISTED = "nodes of jobs that today's list does not have"
 OTHER_CLUSTER = "nodes of jobs of which the node list has none"
-MAX_GPUS_PER_NODE = 16
-"""Most GPUs that an instance type of the catalogue has."""
 
 
 def proven_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, int]:

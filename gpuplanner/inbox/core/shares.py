@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from gpuplanner.catalog import MAX_GPUS_PER_NODE, partitions_of_units
 from gpuplanner.errors import GeometryError, examples
 from gpuplanner.hardware import parse_device, parse_layout
 from gpuplanner.inbox.core.boards import (
     AMBIGUOUS,
+    PARTITION,
     SHARED,
     SHARES,
     Boards,
@@ -63,6 +65,9 @@ TRACK_TYPES = (
     "GPU-hours leave them out and are too low: what they held cannot be told apart; set "
     "AccountingStorageTRES=gres/gpu:TYPE for each type in slurm.conf; past jobs stay without"
 )
+TOO_MANY = f"nodes that list more than {MAX_GPUS_PER_NODE} GPUs"
+PARTITIONS = "GPUs of nodes that are partitions of a GPU"
+OF_PARTITIONS = "no server has as many GPUs: a job is counted with the share of a GPU that its partitions are"
 UNDECIDED = frozenset(
     {
         "MIG instances of a board that is not known",
@@ -281,6 +286,7 @@ def _nodes(inventory: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[
     nodes = inventory.with_columns(
         pl.col("gpu_model").replace_strict(models, default=None, return_dtype=pl.String)
     )
+    nodes, found = _with_partitions(nodes)
     undecided, strange = Counter[str](), Counter[str]()
     for text in inventory.filter(pl.col("gpus") > 0)["gpu_model"].drop_nulls():
         for word in text.split("|"):
@@ -292,6 +298,7 @@ def _nodes(inventory: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[
     dies = int(half["gpus"].sum())
     pairs = f"{dies} GCDs = {dies / GCDS_OF_BOARD:g} {half['gpu_model'][0].removesuffix(GCD)}" if dies else ""
     findings = [
+        *found,
         *([Finding("GPUs that are one die of a board", "info", half.height, DIES, pairs)] if dies else []),
         *_finding("board of nodes not decided by its name", "info", undecided, NOT_DECIDED),
         *_finding("GPU type of nodes that is not known", "warning", strange, NOT_KNOWN),
@@ -327,6 +334,30 @@ def _following_jobs(inventory: pl.DataFrame, jobs: LongTable, boards: Boards) ->
     }
     model = pl.col("node").replace_strict(told, default=None, return_dtype=pl.String)
     return inventory.with_columns(gpu_model=pl.coalesce(model, "gpu_model")) if told else inventory
+
+
+def _with_partitions(nodes: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
+    """Nodes that list more units than a server has, in GPUs where the units are partitions of them."""
+    parts, words, many = dict[str, int](), [], []
+    for node, model, gpus in nodes.filter(pl.col("gpus") > MAX_GPUS_PER_NODE)[
+        "node", "gpu_model", "gpus"
+    ].iter_rows():
+        found = partitions_of_units(model or "", int(gpus))
+        if found is None:
+            many.append(f"{node}: {gpus:g}")
+            continue
+        parts[node] = found
+        words.append(f"{node}: {gpus:g} = {gpus // found:g} {model} x {found}")
+    effect = "no server has as many GPUs: if they are shares or partitions of GPUs, GPU-hours are too high"
+    findings = [Finding(TOO_MANY, "warning", len(many), effect, examples(many))] if many else []
+    if not parts:
+        return nodes, findings
+    size = pl.col("node").replace_strict(parts, default=None, return_dtype=pl.Int64)
+    nodes = nodes.with_columns(
+        gpus=pl.col("gpus") // size.fill_null(1),
+        shares=pl.coalesce(pl.format(f"{WHOLE_GPU}:{{}}", size), "shares"),
+    )
+    return nodes, [*findings, Finding(PARTITIONS, "warning", len(parts), OF_PARTITIONS, examples(words))]
 
 
 def _joined(text: str, boards: Boards, near: Collection[str] = ()) -> str:
@@ -390,7 +421,8 @@ def _untracked(jobs: LongTable, nodes: pl.DataFrame | None) -> list[Finding]:
     """Nodes whose GPUs are shared, while no job there has a share of a GPU."""
     if nodes is None or "shares" not in nodes.columns or nodes["shares"].null_count() == nodes.height:
         return []
-    shared = dict(nodes.filter(pl.col("shares").is_not_null()).select("node", "shares").iter_rows())
+    of_jobs = pl.col("shares").is_not_null() & ~pl.col("shares").str.starts_with(f"{WHOLE_GPU}:")
+    shared = dict(nodes.filter(of_jobs).select("node", "shares").iter_rows())
     rows, tracked, gpu_hours = 0, False, 0.0
     parts = [int(count) for each in shared.values() for count in re.findall(r":(\d+)", each)]
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / SECONDS_PER_HOUR
@@ -424,6 +456,11 @@ def _placed(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: bool) ->
         pl.concat_str("device_only", pl.lit("="), pl.col("gpus").cast(pl.String))
     )
     rows = pl.concat([jobs, _places(jobs, nodes)], how="horizontal")
+    partitioned = held & ~known & pl.col("device_parts").str.starts_with(f"{WHOLE_GPU}:")
+    text = pl.concat_str(
+        pl.col("gpu_model").fill_null(WHOLE_GPU), pl.lit("="), pl.col("gpus").cast(pl.String)
+    )
+    rows = rows.with_columns(pl.coalesce(DEVICES, pl.when(partitioned).then(text)).alias(DEVICES))
     if nodes is not None and rows["device_parts"].null_count() < rows.height:
         both = rows.select(DEVICES, "device_parts").drop_nulls().unique()
         texts = [_in_parts(devices, parts) for devices, parts in both.iter_rows()]
@@ -448,7 +485,8 @@ def _in_parts(devices: str, parts: str) -> str:
     for word, count in _items(devices):
         of_name = [size for key, size in stated.items() if key.partition(":")[0] == word.partition(":")[0]]
         size = stated.get(word.casefold()) or (of_name[0] if len(of_name) == 1 else None)
-        found[f"{word}@{size}" if size and SHARED.fullmatch(word) else word] = count
+        size = size if SHARED.fullmatch(word) else stated.get(WHOLE_GPU)
+        found[f"{word}@{size}" if size else word] = count
     return device_words(found) or devices
 
 
@@ -492,7 +530,10 @@ def _counted(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
 def _names_board(rows: pl.DataFrame) -> pl.Expr:
     """Whether the words of a row say a board; where it ran says nothing of that."""
     texts = rows[DEVICES].drop_nulls().unique()
-    named = {text: any(parse_device(word).board is not None for word, _ in _items(text)) for text in texts}
+    named = {
+        text: any(parse_device(word.partition("@")[0]).board is not None for word, _ in _items(text))
+        for text in texts
+    }
     said = pl.col(DEVICES).replace_strict(named, default=False, return_dtype=pl.Boolean)
     return pl.col("gpu_model").is_not_null() | said
 
@@ -547,7 +588,12 @@ def _line(
         count * share.memory for count, share in shares if share is not None and share.memory is not None
     ]
     names = dict.fromkeys(
-        device.board or (None if word == AMBIGUOUS or SHARED.fullmatch(word) else parse_device(word).board)
+        device.board
+        or (
+            None
+            if word == AMBIGUOUS or SHARED.fullmatch(word)
+            else parse_device(word.partition("@")[0]).board
+        )
         for word, _, device in items
     )
     profiles = {device.profile for _, _, device in items}
@@ -555,10 +601,14 @@ def _line(
         sum(count for _, count, _ in items),
         sum(compute) if len(compute) == len(items) else None,
         sum(memory) if len(memory) == len(items) else None,
-        sum(math.ceil(count) for _, count, device in items if device.profile is not None),
+        sum(math.ceil(count) for word, count, device in items if device.profile or _is_partition(word)),
         "|".join(name for name in names if name) or None,
         profiles.pop() if len(profiles) == 1 else None,
     )
+
+
+def _is_partition(word: str) -> bool:
+    return PARTITION.fullmatch(word) is not None and SHARED.fullmatch(word) is None
 
 
 def _finding(check: str, severity: str, rows: Counter[str], effect: str) -> list[Finding]:

@@ -193,6 +193,7 @@ def read_dump(paths: Sequence[str | Path]) -> Dump:
             if kind == "Pod":
                 listed[number][str(about.get("namespace") or "default")].add(str(about.get("uid") or ""))
             dump.take(thing, kind, place)
+    end_gone_pods(dump, listed)
     return dump
 
 

@@ -13,6 +13,7 @@ from fractions import Fraction
 import polars as pl
 
 from gpuplanner.catalog import (
+    MAX_GPUS_PER_NODE,
     InstanceType,
     board_names,
     boards_called,
@@ -58,8 +59,6 @@ BY_HAND = "by hand"
 MEMORY_TOLERANCE = 0.15
 """Share by which the memory that a label states may differ from that of the GPU model."""
 MAX_BOARDS = 1024
-MAX_GPUS_PER_NODE = 16
-"""Most GPUs that an instance type of the catalogue has."""
 
 OTHER_MODEL = "labels of a node name different GPU models"
 OTHER_COUNT = "labels of a node state different numbers of GPUs"

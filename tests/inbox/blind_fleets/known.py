@@ -217,8 +217,6 @@ KNOWN_SLURM = {
     ),
 }
 
-OPEN = frozenset({"64 MI300X on one node"})
-"""Those that are wrong still."""
 
 KNOWN_KUBERNETES = {
     # Pods may share a claim: the board is held until the last of them ends.
