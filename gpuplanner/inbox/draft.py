@@ -156,7 +156,7 @@ def _judged(draft: Draft) -> Draft:
     marked = with_quarantine(jobs, inventory)
     require_believed(marked["quarantined"].drop_nulls(), marked.height, name)
     sound = believed(marked)
-    found += outgrown_nodes(sound, inventory)
+    found += outgrown_nodes(marked, inventory)
     sized = with_past_nodes(sound, inventory)
     if marked.equals(before) and not found:
         return draft

@@ -31,7 +31,7 @@ def test_slurm_is_exact(fleet: Fleet):
     assert read(fleet, ingest_slurm) is None
 
 
-@pytest.mark.long  # which fleets are drawn depends on all modules that are loaded
+@pytest.mark.long
 @settings(max_examples=examples(MANY), **QUIETLY)
 @given(faulty_slurm_fleets())
 def test_slurm_with_a_fault_is_never_silently_wrong(fleet: Fleet):
@@ -44,7 +44,7 @@ def test_kubernetes_is_exact(fleet: Fleet):
     assert read(fleet, ingest_kubernetes) is None
 
 
-@pytest.mark.long  # which fleets are drawn depends on all modules that are loaded
+@pytest.mark.long
 @settings(max_examples=examples(MANY), **QUIETLY)
 @given(faulty_kubernetes_fleets())
 def test_kubernetes_with_a_fault_is_never_silently_wrong(fleet: Fleet):

@@ -162,9 +162,9 @@ def assemble(
     found += quarantine_findings(looked.marked, looked.until)
     inventory = counting.inventory
     if inventory is not None:
-        held_on_nodes = pl.concat(long.good.tables(HELD_ON_NODES)).join(marks, on="place", how="anti")
+        held_on_nodes = pl.concat(long.good.tables(HELD_ON_NODES)).join(marks, on="place", how="left")
         found += outgrown_nodes(held_on_nodes, inventory)
-        inventory = with_past_nodes(held_on_nodes, inventory)
+        inventory = with_past_nodes(believed(held_on_nodes), inventory)
     told = looked.hours.drop_nulls()
     found += gap_findings(pl.concat([told["first"], told["last"]]).sort())
     held: list[float] = []

@@ -139,10 +139,11 @@ def _node_peaks(held: pl.DataFrame) -> pl.DataFrame:
     return level.group_by("node", "room").agg(peak=whole).sort("node")
 
 
-def _ran(jobs: pl.DataFrame) -> pl.DataFrame:
+def _ran(jobs: pl.DataFrame, gpus: pl.Expr | None = None) -> pl.DataFrame:
     """Jobs that held GPUs from a time that is known, numbered by ``row``."""
     rows = jobs if "row" in jobs.columns else jobs.with_row_index("row")
-    return rows.filter(pl.col("gpus") > 0, pl.col("start_time").is_not_null(), ~untimed())
+    gpus = pl.col("gpus") if gpus is None else gpus
+    return rows.filter(gpus > 0, pl.col("start_time").is_not_null(), ~untimed())
 
 
 def _on_each_node(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
@@ -169,7 +170,8 @@ def _on_each_node(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
     own = pl.max_horizontal(even, pl.col("gpus") - pl.col("all"))
     is_server = (absent > 0) & (own <= absent * MAX_GPUS_PER_NODE)
     return (
-        _ran(jobs)
+        # A job of which the number of GPUs is not known was on its nodes, too.
+        _ran(jobs, pl.col("gpus").fill_null(1))
         .join(rooms, on="node_list", maintain_order="left")
         .with_columns(own=pl.when(is_server).then(own).otherwise(0.0))
     )
@@ -232,25 +234,27 @@ def _with_proven_spans(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFr
 
 
 def outgrown_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
-    """Lines of the quality report on a past that the node list of today does not show: nodes, sizes, MIG layouts."""
-    found = _other_layouts(jobs, inventory)
-    sizes = proven_sizes(jobs, inventory)
+    """Lines of the quality report on a past that the node list of today does not show: nodes, sizes, MIG layouts.
+
+    Jobs in quarantine show nothing, but for where they ran.
+    """
+    sound = believed(jobs)
+    found = _other_layouts(sound, inventory)
+    sizes = proven_sizes(sound, inventory)
     if sizes:
         listed = dict(inventory.select("node", "gpus").iter_rows())
         named = examples([f"{node}: {listed[node]} of {size}" for node, size in sizes.items()])
         effect = "the node counts with the GPUs that its jobs held, as accounting states them: check it"
         found.append(Finding(OUTGROWN, "warning", len(sizes), effect, named))
     spread = _on_each_node(jobs, inventory)
-    elsewhere = spread.filter(pl.col("room").is_null()).unique("row")
+    check, effect = OTHER_CLUSTER, "jobs are held against all its GPUs: give the list of the same cluster"
+    if spread["room"].null_count() < spread.height:
+        check, spread = UNLISTED, believed(spread)
+        effect = "counted as they ran, on nodes that are part of the past and not of today's fleet"
+    elsewhere = spread.filter(pl.col("room").is_null())
     if elsewhere.is_empty():
         return found
-    names = sorted(spread.filter(pl.col("room").is_null())["node"].unique())
-    check, effect = (
-        UNLISTED,
-        "counted as they ran, on nodes that are part of the past and not of today's fleet",
-    )
-    if spread["room"].null_count() == spread.height:
-        check, effect = OTHER_CLUSTER, "jobs are held against all its GPUs: give the list of the same cluster"
+    names, elsewhere = sorted(elsewhere["node"].unique()), elsewhere.unique("row")
     hours = elsewhere.select((pl.col("gpus") * _run_h()).sum()).item()
     return [*found, Finding(check, "warning", elsewhere.height, effect, examples(names), hours)]
 
@@ -298,7 +302,7 @@ def believed(jobs: pl.DataFrame) -> pl.DataFrame:
     >>> believed(pl.DataFrame({"job_id": ["a", "b"], "quarantined": [None, FAR_AWAY]}))["job_id"].to_list()
     ['a']
     """
-    if jobs["quarantined"].null_count() == jobs.height:
+    if "quarantined" not in jobs.columns or jobs["quarantined"].null_count() == jobs.height:
         return jobs  # as they are, and not another table of all of them
     return jobs.filter(pl.col("quarantined").is_null())
 

@@ -191,6 +191,18 @@ KNOWN_SLURM = {
         4,
         Fault("node retired", ("a2", "node list", "not in the"), frozenset({1})),
     ),
+    # The list of today says neither that the node was there nor how many shares its GPUs had.
+    "shares on a node that is retired": slurm(
+        [
+            sacct_row(1, "a1", "gres/gpu:a100=4,gres/gpu=4"),
+            sacct_row(2, "a2", "gres/gpu:a100=4,gres/gpu=4"),
+            sacct_row(3, "a2", "gres/mps=25"),
+        ],
+        {"a1": "gpu:a100:4"},
+        9,
+        4,
+        Fault("node retired", ("a2", "node list"), frozenset({2})),
+    ),
     # All jobs are set apart: a traceback instead of a sentence.
     "every job larger than the inventory": slurm(
         [sacct_row(1, "a2", "gres/gpu:h100=8,gres/gpu=8")],

@@ -148,7 +148,7 @@ def nodes_gone(draw: st.DrawFn) -> Fleet:
     for node in lost:
         node.gone = True
     fleet = fleet_of(nodes, pods)
-    if everything:
+    if len(lost) == len(nodes):
         fleet.installed_gpus = None
     words = ("node", *(n.name for n in lost), *(p.resource for n in lost for p in n.pools))
     kinds = sorted({n.sharing for n in lost})

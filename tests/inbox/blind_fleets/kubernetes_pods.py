@@ -86,7 +86,8 @@ def gpu_pod(draw: st.DrawFn, number: int, nodes: list[Node]) -> Pod | None:
     name = f"p-{number:03d}"
     created_s = draw(st.integers(0, 60_000))
     run_s = draw(st.integers(1, 40_000))
-    shared = (
+    memory = pool.resource == "aliyun.com/gpu-mem"  # a pod asks for memory of one GPU
+    shared = memory or (
         pool.share < 1
         and not pool.resource.startswith("nvidia.com/mig")
         and node.sharing not in ("mig_single", "amd")
