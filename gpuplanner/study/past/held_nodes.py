@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -65,10 +65,11 @@ def seen_nodes(jobs: pl.DataFrame | LongJobs, begin: datetime, end: datetime) ->
             if (rows := _on_named_nodes(known.there(first, last, HELD), begin, end, boards)) is not None
         )
     )
+    models = _models_of_mixed_nodes(used, found, known, begin, end)
     table = [
         {
             "node": name,
-            "gpu_model": node.board,
+            "gpu_model": models.get(name, node.board),
             "gpus": node.gpus,
             "mig_enabled": True if node.cut else None,
             "layouts": ";".join([WHOLE_GPU] * (node.gpus - len(node.cut)) + node.cut) if node.cut else None,
@@ -84,6 +85,22 @@ def seen_nodes(jobs: pl.DataFrame | LongJobs, begin: datetime, end: datetime) ->
         table += [{"node": BESIDE, "gpu_model": only, "gpus": more}] if more > 0 else []
     schema = {name: column.dtype for name, column in Inventory.columns().items()}
     return pl.DataFrame(table, schema=schema) if table else None
+
+
+def _models_of_mixed_nodes(
+    used: pl.DataFrame, found: Mapping[str, _Seen], jobs: LongJobs, begin: datetime, end: datetime
+) -> dict[str, str]:
+    """All GPU models that jobs held on a node, where the nodes by their usual model are too few for the jobs."""
+    named = used.drop_nulls(["node", "gpu_model"]).group_by("node").agg(pl.col("gpu_model").unique().sort())
+    mixed = named.filter(pl.col("gpu_model").list.len() > 1)
+    if mixed.is_empty():
+        return {}
+    listed = Counter[str | None]()
+    for node in found.values():
+        listed[node.board] += node.gpus
+    held = inferred_inventory(jobs, start=begin, end=end).select("gpu_model", "gpus").iter_rows()
+    enough = all(gpus <= listed[model] for model, gpus in held)
+    return {} if enough else dict(mixed.with_columns(pl.col("gpu_model").list.join("|")).iter_rows())
 
 
 def with_seen_layouts(
@@ -219,7 +236,7 @@ def _on_named_nodes(
     total = (pl.col("instances") * pl.col("many")).round()
     number = total // pl.col("many") + (pl.col("place") < total % pl.col("many")).cast(pl.Float64)
     # Of a job with whole GPUs and slices the whole ones are sure to be on boards of their own.
-    mixed = pl.col("instances").is_not_null() & ~sliced & (pl.col("gpus") >= 1)
+    mixed = pl.col("instances").is_not_null() & pl.col("profile_requested").is_null() & (pl.col("gpus") >= 1)
     shared = (pl.col("many") == 1) & ~mixed
     evenly = pl.when(shared).then("gpus").otherwise((pl.col("gpus") + 1e-9).floor())
     return rows.select(
