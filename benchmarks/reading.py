@@ -326,6 +326,7 @@ def write_samples(folder: Path, rows: int, seed: int) -> tuple[int, float]:
         place = folder / f"month={date:%Y-%m}"
         place.mkdir(exist_ok=True)
         day.write_parquet(place / f"{date:%d}.parquet")
+    joules += 2 * int(before.sum()) * STEP_S  # the last sample of each device holds for one step
     return rounds * DEVICES, joules / 2 / 3.6e6
 
 

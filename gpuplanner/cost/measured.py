@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.inbox.telemetry.energy import BOARD, J_PER_KWH, board_readings, board_steps
+from gpuplanner.inbox.telemetry.hold_times import held_readings
 from gpuplanner.inbox.telemetry.holders import each_holder
 from gpuplanner.schemas.vocabulary import USED_FROM
 from gpuplanner.units import SECONDS_PER_HOUR, WATTS_PER_KILOWATT
@@ -45,7 +46,7 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
     [('a', 'busy', 0.25, 500.0), ('a', 'idle', 0.05, 100.0)]
     """
     steps = (
-        board_steps(board_readings(samples))
+        board_steps(held_readings(board_readings(samples), BOARD))
         .drop_nulls("energy_j")
         .select(pl.col("reading").alias("time"), *BOARD, "energy_j", "step_s")
     )

@@ -89,23 +89,13 @@ def _read_once(readings: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     return readings.filter(counted | ~between.fill_null(False))
 
 
-def board_steps(
-    readings: pl.DataFrame,
-    gap_s: float | None = None,
-    by: Sequence[str] = BOARD,
-    *,
-    to_the_end: bool = True,
-) -> pl.DataFrame:
+def board_steps(held: pl.DataFrame, *, to_the_end: bool = True) -> pl.DataFrame:
     """Energy of each board while its readings hold, and over the gaps between.
 
     Parameters
     ----------
-    readings : polars.DataFrame
-        From :func:`board_readings`.
-    gap_s : float, optional
-        Longest step that is no gap; by default as :func:`~gpuplanner.inbox.telemetry.hold_times.hold_times` has it [s].
-    by : sequence of str
-        Columns that tell boards apart.
+    held : polars.DataFrame
+        Readings of :func:`board_readings`, as :func:`~gpuplanner.inbox.telemetry.hold_times.held_readings` gives them.
     to_the_end : bool
         Also give the time for which the last reading of each board holds.
 
@@ -124,7 +114,7 @@ def board_steps(
     >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     >>> read = {"time": [noon + timedelta(seconds=s) for s in (0, 10, 20, 30, 930)], "node": "n1", "gpu": 0}
     >>> read |= {"job_id": None, "power_w": 100.0, "energy_counter_j": [7000.0, 8000.0, 500.0, 1500.0, 91500.0]}
-    >>> steps = board_steps(pl.DataFrame(read)).sort("time").drop_nulls("energy_j")
+    >>> steps = board_steps(held_readings(pl.DataFrame(read), BOARD)).sort("time").drop_nulls("energy_j")
     >>> steps.select("counted_j", "energy_j", "gap").rows()[:3]
     [(1000.0, 1000.0, False), (None, 1000.0, False), (1000.0, 1000.0, False)]
     >>> steps.select("counted_j", "energy_j", "gap").rows()[3:]
@@ -132,10 +122,10 @@ def board_steps(
     """
     counter, later = pl.col("energy_counter_j"), pl.col("counter_end")
     ahead = {"end": "time", "power_end": "power_w", "counter_end": "energy_counter_j", "job_end": "job_id"}
-    held = held_readings(readings, by, max_step_s=gap_s).with_columns(
-        pl.col(name).shift(-1).over("series").alias(end)
+    held = held.with_columns(
+        pl.when(~pl.col("last")).then(pl.col(name).shift(-1)).alias(end)
         for end, name in ahead.items()
-        if name in readings.columns
+        if name in held.columns
     )
     whole_s = seconds_between("time", "end")
     most = POWER_MARGIN * board_limits(None)[0] * (whole_s + LAG_S)
@@ -209,7 +199,7 @@ def board_energy(samples: pl.DataFrame, by: Sequence[str] = BOARD) -> pl.DataFra
     both = pl.col("counted_j").is_not_null() & pl.col("integrated_j").is_not_null()
     kwh = pl.col("energy_j", "gap_j", "counted_j", "integrated_j") / J_PER_KWH
     return (
-        board_steps(_read_once(told, by), by=by)
+        board_steps(held_readings(_read_once(told, by), by))
         .group_by(by)
         .agg(
             pl.when(pl.col("energy_j").count() > 0).then(pl.col("energy_j").sum()),

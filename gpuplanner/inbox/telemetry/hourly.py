@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 
 import polars as pl
@@ -113,28 +113,30 @@ def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) 
         sums.append(_counts(today))
         readings = pl.concat([board_border, board_readings(today)], how="diagonal")
         seen = pl.concat([border, today.select(HELD)], how="diagonal")
-        sums += _day_sums(readings, seen, gap_s)
-        border, board_border = _latest(seen, DEVICE, gap_s), _latest(readings, BOARD, gap_s)
+        boards = held_readings(readings, BOARD, max_step_s=gap_s)
+        one_each = seen["instance"].null_count() == readings.height == seen.height
+        devices = boards if one_each else held_readings(seen, DEVICE, max_step_s=gap_s)
+        sums += _day_sums(boards, devices)
+        board_border = _latest(boards, readings.columns)
+        border = _latest(devices.with_columns(instance=pl.lit(None, pl.Int32)) if one_each else devices, HELD)
         day += DAY
-    sums += _day_sums(board_border, border, gap_s, to_the_end=True)
+    boards = held_readings(board_border, BOARD, max_step_s=gap_s)
+    sums += _day_sums(boards, held_readings(border, DEVICE, max_step_s=gap_s), to_the_end=True)
     return _hours(pl.concat(sums, how="diagonal"))
 
 
-def _latest(readings: pl.DataFrame, by: Sequence[str], gap_s: float | None) -> pl.DataFrame:
+def _latest(held: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
     """Last reading of each series, with the usual step as known by then, to be continued on the next day."""
-    held = held_readings(readings, by, max_step_s=gap_s)
-    return held.filter("last").select(*dict.fromkeys([*readings.columns, "usual_us"]))
+    return held.filter("last").select(*dict.fromkeys([*columns, "usual_us"]))
 
 
-def _day_sums(
-    readings: pl.DataFrame, seen: pl.DataFrame, gap_s: float | None, *, to_the_end: bool = False
-) -> list[pl.DataFrame]:
+def _day_sums(boards: pl.DataFrame, devices: pl.DataFrame, *, to_the_end: bool = False) -> list[pl.DataFrame]:
     """Energy and covered time of a day, whose last readings are left for the next one."""
-    between = _between(readings, gap_s, to_the_end=to_the_end)
-    if seen["instance"].null_count() == readings.height == seen.height:
+    between = _between(boards, to_the_end=to_the_end)
+    if devices is boards:
         return [between]  # each sample is a reading of its board
     counted = (pl.col("energy_count") > 0) | (pl.col("gap_count") > 0)
-    return [between.filter(counted).drop("covered_s"), _covered(seen, gap_s, to_the_end=to_the_end)]
+    return [between.filter(counted).drop("covered_s"), _covered(devices, to_the_end=to_the_end)]
 
 
 def _counts(today: pl.DataFrame) -> pl.DataFrame:
@@ -147,19 +149,19 @@ def _counts(today: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _covered(seen: pl.DataFrame, gap_s: float | None, *, to_the_end: bool) -> pl.DataFrame:
+def _covered(held: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
     """Time for which samples hold, by hour, device and job."""
-    held = held_readings(seen, DEVICE, max_step_s=gap_s).rename({"until": "end"})
+    held = held.rename({"until": "end"})
     steps = (held if to_the_end else held.filter(~pl.col("last"))).filter(pl.col("end") > pl.col("time"))
     return (
         _cut(steps).group_by("hour", *DEVICE, "job_id").agg(covered_s=seconds_between("begin", "until").sum())
     )
 
 
-def _between(readings: pl.DataFrame, gap_s: float | None, *, to_the_end: bool) -> pl.DataFrame:
+def _between(held: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
     """Energy, and time for which readings hold, by hour, board and job."""
     told, gap = pl.col("energy_j").is_not_null(), pl.col("gap")
-    steps = board_steps(readings, gap_s, to_the_end=to_the_end)
+    steps = board_steps(held, to_the_end=to_the_end)
     pieces = _cut(steps.filter(told | ~gap).drop("until"))
     by_power = pl.col("counted_j").is_null() & pl.col("integrated_j").is_not_null()
     rise = (pl.col("power_end") - pl.col("power_w")) / pl.col("step_s")
