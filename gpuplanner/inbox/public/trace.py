@@ -205,14 +205,15 @@ def told_apart(rows: pl.DataFrame) -> pl.DataFrame:
     >>> told_apart(pl.DataFrame({"file": [0, 0, 1], "job_id": ["a", "a", "a"]}))["job_id"].to_list()
     ['a', 'a#2', 'a']
     """
-    twin = pl.zeros(rows.height, pl.Int64, eager=True).alias("twin")
+    rows = rows.with_columns(pl.zeros(rows.height, pl.Int64, eager=True).alias("twin"))
     shared = rows.select(pl.struct("file", "job_id").is_duplicated()).to_series()
-    if shared.any():  # few are: all of them would take as long as reading them
-        before = rows.filter(shared).select(pl.int_range(pl.len()).over("file", "job_id")).to_series()
-        twin = twin.scatter(shared.arg_true(), before)
-    number = "#" + (pl.col("twin") + 1).cast(pl.String)
-    named = pl.when(pl.col("twin") > 0).then(pl.col("job_id") + number).otherwise("job_id")
-    return rows.with_columns(twin).with_columns(job_id=named)
+    if not shared.any():  # few are: all of them would take as long as reading them
+        return rows
+    before = rows.filter(shared).select(pl.int_range(pl.len()).over("file", "job_id")).to_series()
+    again = shared.arg_true().filter(before > 0)
+    number = before.filter(before > 0)
+    named = rows["job_id"].gather(again) + "#" + (number + 1).cast(pl.String)
+    return rows.with_columns(rows["twin"].scatter(again, number), rows["job_id"].scatter(again, named))
 
 
 def plain(name: str) -> pl.Expr:
