@@ -206,7 +206,7 @@ def told_apart(rows: pl.DataFrame) -> pl.DataFrame:
     ['a', 'a#2', 'a']
     """
     rows = rows.with_columns(pl.zeros(rows.height, pl.Int64, eager=True).alias("twin"))
-    shared = rows.select(pl.struct("file", "job_id").is_duplicated()).to_series()
+    shared = rows["job_id"].is_duplicated()
     if not shared.any():  # few are: all of them would take as long as reading them
         return rows
     before = rows.filter(shared).select(pl.int_range(pl.len()).over("file", "job_id")).to_series()
