@@ -32,7 +32,9 @@ def untyped_on_profiles(draw: st.DrawFn) -> Fleet:
     assume(held(concerned))
     fleet = fleet_of(nodes, rows, style)
     words = ("gres/gpu:", "AccountingStorageTRES", "type", "profile", *(n.name for n in nodes))
-    fleet.fault = Fault("untyped", words, counts(concerned, len(nodes), *mig_counts(rows)))
+    # A node with one kind of instance decides its jobs; those of the others are left out.
+    on_each = [sum(n.name in r.nodes for r in held(concerned)) for n in nodes]
+    fleet.fault = Fault("untyped", words, counts(concerned, len(nodes), *mig_counts(rows), *on_each))
     return fleet
 
 
