@@ -20,7 +20,7 @@ from tests.study.test_fleet import MIXED, TWO_BOARDS, made
 OPTIONS = {
     "cost --focus": "csv", "cost --workbook": "xlsx", "forecast --backtest -o": "parquet",
     "forecast --paths": "parquet", "plan -o": "json", "describe --chart": "svg",
-    "describe --hours": "parquet", "compare --chart": "html", "fairness --chart": "html", "calibrate --chart": "svg",
+    "describe --hours": "parquet", "compare --chart": "html", "fairness --chart": "html",
 }  # fmt: skip
 """Command and option that write one file from a dataset, and the ending of its name."""
 BESIDE = {

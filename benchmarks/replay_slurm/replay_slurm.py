@@ -1,7 +1,7 @@
 """A day of jobs through a real Slurm controller under the power-saving block of a pack, beside what the engine says.
 
-``python benchmarks/replay_slurm/replay_slurm.py`` plays one day in about a quarter of an hour and writes a line of the
-table in ``docs/equal_service.md``; see ``--help``. One slurmctld and a slurmd a machine run under the one clock that
+``python benchmarks/replay_slurm/replay_slurm.py`` plays one day in about a quarter of an hour and prints a line of its
+figures; see ``--help``. One slurmctld and a slurmd a machine run under the one clock that
 libfaketime gives them, 120 times as fast as it is, so that every setting of Slurm keeps its real value; jobs sleep,
 and machines come and go by the pack's own programs. Needs Debian's slurm-wlm, munge and faketime.
 """

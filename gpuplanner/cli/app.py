@@ -36,7 +36,7 @@ PATIENCE_S = 0.5
 
 COMMANDS = (
     *("start", "start.notebook", "start.compiling", "inbox", "readings", "phases", "hints", "size"),
-    *("forecast", "planning", "simulate", "compare", "cost", "machine", "diff", "pack", "calibrate"),
+    *("forecast", "planning", "simulate", "compare", "cost", "machine", "diff", "pack", "waits"),
     *("recurring.check", "recurring.months", "recurring.watch"),
 )
 """Modules of this room that hold commands."""
@@ -44,7 +44,7 @@ COMMANDS = (
 HEADINGS = {
     "Get started": ("start", "demo", "notebook"),
     "Import data": ("ingest", "describe"),
-    "Understand usage": ("calibrate", "fairness", "phases", "hints"),
+    "Understand usage": ("waits", "fairness", "phases", "hints"),
     "Plan": ("size", "forecast", "simulate", "compare", "plan", "pack", "cost"),
     "Deliver": ("report", "export", "diff", "schedule"),
     "Verify and monitor": ("verify", "check", "watch", "catalog"),

@@ -184,7 +184,7 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
     """Print a comparison: the ways as a table, the decision in its sentence, what to do and how sure it is."""
     import polars as pl
 
-    from gpuplanner.study.decision.frames import bases_in_words, levers, target_in_words
+    from gpuplanner.study.decision.frames import levers, target_in_words
 
     if found.rows:
         rows = [_row(one, found) for one in found.rows]
@@ -199,7 +199,7 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
         )
     for number, text in enumerate(one.monday, start=1):
         put(f"  {number}  {text}")
-    for text in (*one.how_sure, *bases_in_words(found)):
+    for text in one.how_sure:
         put(text)
     if split := levers(found):
         put(f"Saved a week by: {', '.join(f'{lever} {hours:,.0f}' for lever, hours in split)} GPU-hours.")

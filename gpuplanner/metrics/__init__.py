@@ -1,7 +1,6 @@
 """What a run amounts to: waits, utilisation, goodput, fairness and borrowing, with intervals over replications."""
 
 from gpuplanner.metrics.accounts import Simulated
-from gpuplanner.metrics.agreement import agreement, wait_quantiles
 from gpuplanner.metrics.borrowing import NOBODY, borrowing, lent_hours
 from gpuplanner.metrics.claims import Claims
 from gpuplanner.metrics.finish_time import finish_time_fairness, isolated_outcomes, rho_by_tenant
@@ -27,7 +26,6 @@ __all__ = [
     "Interval",
     "PairedChange",
     "Simulated",
-    "agreement",
     "borrowing",
     "entitlements",
     "finish_time_fairness",
@@ -43,5 +41,4 @@ __all__ = [
     "student_t",
     "tenant_accounts",
     "tenant_pieces",
-    "wait_quantiles",
 ]

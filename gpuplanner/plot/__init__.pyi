@@ -1,11 +1,5 @@
 """What the room offers, and where it is: read by type checkers, and by ``__init__.py`` when a name is first used."""
 
-from gpuplanner.plot.calibration import plot_wait_causes as plot_wait_causes
-from gpuplanner.plot.calibration import plot_wait_groups as plot_wait_groups
-from gpuplanner.plot.calibration import plot_wait_quantiles as plot_wait_quantiles
-from gpuplanner.plot.calibration import wait_causes_text as wait_causes_text
-from gpuplanner.plot.calibration import wait_groups_text as wait_groups_text
-from gpuplanner.plot.calibration import wait_quantiles_text as wait_quantiles_text
 from gpuplanner.plot.compare import frontier_text as frontier_text
 from gpuplanner.plot.compare import plot_bounds as plot_bounds
 from gpuplanner.plot.compare import plot_frontier as plot_frontier

@@ -1,4 +1,4 @@
-"""What is ahead and how far it can be trusted: forecasts, their record, and waits that were simulated and observed."""
+"""What is ahead and how far it can be trusted: forecasts and their record."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from datetime import timedelta
 import polars as pl
 
 from gpuplanner import plot
-from gpuplanner._version import __version__
 from gpuplanner.demand import POOL
 from gpuplanner.forecast import CHOSEN, Judged, fold_scores, mean_scores
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
 from gpuplanner.study.forecast_ledger import record_of
-from gpuplanner.study.future.calibration import OUTCOMES, Calibration
 from gpuplanner.study.future.gpus_wanted import Wanted
 from gpuplanner.units import counted, day_text
 
@@ -26,7 +24,6 @@ HEADINGS = {
     "cost": "cost as planned",
     "naive_cost": "cost for the last value",
 }
-_FORMATS = {"observed_s": ",.0f", "simulated_s": ",.0f", "level": ".2f"}
 
 
 def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:
@@ -170,60 +167,3 @@ def _named(source: Wanted) -> str:
 def _week(source: Wanted, week: int) -> str:
     day = source.start + timedelta(hours=source.slots * source.slot_hours, weeks=week)
     return f"even odds by {day:%Y-%m-%d}, week {week}"
-
-
-def calibration_page(found: Calibration, *, title: str) -> str:
-    """A page about how well simulated waits agree with observed ones.
-
-    Examples
-    --------
-    >>> from gpuplanner.scenario import Scenario
-    >>> from gpuplanner.study.future.calibration import calibrate
-    >>> calibration_page(calibrate(Scenario()), title="Waits").count("<figure>")
-    5
-    """
-    facts = found.facts
-    fleet = f"{facts.fleet_gpus:,} GPUs on {facts.nodes:,} nodes ({facts.fleet}), queue {facts.queue}"
-    body = page.section(
-        "Waits, simulated and observed",
-        page.paragraph(f"{found.outcome}: {OUTCOMES[found.outcome]}."),
-        page.paragraph(found.sentence),
-        page.figure(
-            page.roomy(plot.plot_wait_quantiles(found.quantiles)),
-            title="Waits, quantile by quantile",
-            alt=f"{plot.wait_quantiles_text(found.quantiles)} On the dashed line the distributions are equal.",
-            numbers=found.quantiles,
-            formats=_FORMATS,
-        ),
-        page.figure(
-            page.roomy(plot.plot_wait_causes(found.causes)),
-            title="What the waits are made of",
-            alt=plot.wait_causes_text(found.causes),
-            numbers=found.causes,
-            formats={"share": ".1%", "hours": ",.0f"},
-        ),
-        *(_group(found, by) for by in found.groups),
-    )
-    subtitle = f"{facts.jobs_compared:,} jobs served again by {fleet}"
-    origin = {"source": facts.source, "base": facts.base, "gpuplanner": __version__}
-    return page.render_page(body, title=title, subtitle=subtitle, provenance=origin)
-
-
-def calibration_svg(found: Calibration) -> str:
-    """One picture of all that is drawn of a calibration."""
-    charts = [plot.plot_wait_quantiles(found.quantiles)]
-    charts += [plot.plot_wait_groups(group, by) for by, group in found.groups.items()]
-    words = [found.sentence, plot.wait_quantiles_text(found.quantiles)]
-    words += [plot.wait_groups_text(group, by) for by, group in found.groups.items()]
-    words.append(plot.wait_causes_text(found.causes))
-    return page.told_svg([*charts, plot.plot_wait_causes(found.causes)], words)
-
-
-def _group(found: Calibration, by: str) -> str:
-    group = found.groups[by]
-    return page.figure(
-        page.roomy(plot.plot_wait_groups(group, by)),
-        title=f"Mean wait by {by}, observed and simulated",
-        alt=plot.wait_groups_text(group, by),
-        numbers=group,
-    )

@@ -16,7 +16,6 @@ from gpuplanner.report.first_screen import badge, first_screen, fleet_words
 from gpuplanner.report.section import Section
 from gpuplanner.report.words import safe
 from gpuplanner.study.decision.frames import (
-    bases_in_words,
     class_table,
     frontier_frame,
     hours_table,
@@ -98,7 +97,6 @@ def ways(found: Comparison, pool: str = "") -> Section:
         )
         if split.height
         else "",
-        *(page.paragraph(text) for text in bases_in_words(found)),
         page.table(
             classes,
             caption=f"Minutes late by what jobs asked for: {limit:g} of 100 start no later",
@@ -169,7 +167,6 @@ def _page(found: Mapping[str, Comparison], title: str) -> str:
     if len(found) == 1:
         origin = {
             "path": one.path,
-            "base": one.base,
             "target": target_in_words(first),
             "days": _judged(first),
         }

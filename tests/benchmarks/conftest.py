@@ -6,4 +6,4 @@ import sys
 from pathlib import Path
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path[:0] = [str(BENCHMARKS / "claims"), str(BENCHMARKS)]
+sys.path[:0] = [str(BENCHMARKS / "claims"), str(BENCHMARKS / "planted_clusters"), str(BENCHMARKS)]

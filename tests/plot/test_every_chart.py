@@ -15,7 +15,7 @@ import pytest
 
 from gpuplanner import plot
 from gpuplanner.errors import SchemaError
-from tests.plot import test_calibration, test_fairness
+from tests.plot import test_fairness
 
 CHARTS: dict[str, Callable[[pl.DataFrame], alt.Chart]] = {
     "ledger": plot.plot_ledger,
@@ -58,7 +58,7 @@ NAMES = {
 }
 
 
-WITH_FRAMES = test_calibration.CASES | test_fairness.CASES
+WITH_FRAMES = test_fairness.CASES
 
 
 @pytest.fixture(params=[*CHARTS, *WITH_FRAMES, "tenants"])

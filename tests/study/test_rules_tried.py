@@ -18,7 +18,6 @@ from gpuplanner.simulate import Failures
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play, play_shared
 from gpuplanner.study.decision.arena import Arena
 from gpuplanner.study.decision.asked import Asked, AskedView
-from gpuplanner.study.decision.types import QUEUE
 from gpuplanner.study.past.nodes import TodaysNodes
 from gpuplanner.study.tenants.advice import mtbf_seen_s
 from gpuplanner.study.tenants.quotas import SharingRules, StartHours, Stopping, TeamQuota
@@ -30,6 +29,7 @@ from gpuplanner.study.tenants.tried import (
     sharing_of,
     tried_on,
 )
+from gpuplanner.study.waits.explain import explain_waits
 from tests.study.test_fairness import ZERO
 from tests.study.test_fleet import MIXED, TWO_BOARDS, made
 
@@ -61,10 +61,10 @@ def flooded(days: int = 6, largest: int = 1) -> Arena:
     frame = pl.DataFrame({"tenant": team, "tier": [None] * len(team)}, schema_overrides={"tier": pl.String})
     asked = Asked(
         frame, nodes, fleet, load_gpu_model("H100-80GB-SXM5"), {"as today": AskedView(requests, ones.astype(float))},
-        start, start + run[order], [None] * len(team), "observed starts", ZERO, ZERO + timedelta(days=days),
+        start, start + run[order], [None] * len(team), False, ZERO, ZERO + timedelta(days=days),
         np.zeros(len(team), bool),
     )  # fmt: skip
-    return Arena(asked, asked.back(), "easy", 0.95, 10.0, None, QUEUE, 0)
+    return Arena(asked, explain_waits(asked), "easy", 0.95, 10.0, None, 0)
 
 
 def rows(before: SharingRules, after: SharingRules, failures: Failures | None = None, days: int = 6):
@@ -105,7 +105,7 @@ def test_who_may_start_at_night_alone_leaves_the_day_to_others():
     _, by = rows(free, nights)
     assert (by["meek"]["verdict"], by["flood"]["verdict"]) == ("waits less", "waits more")
     arena = flooded()
-    chosen, requests = arena.requests("as today")
+    requests, chosen = arena.requests("as today"), np.arange(len(arena.asked.start_s))
     rules = sharing_of(PlayedRules("nights", nights, tz="Asia/Kolkata"), arena.asked, chosen)
     start = play_shared(requests, arena.asked.fleet, rules).start_s
     hour = (start + 5.5 * 3600.0) % DAY / 3600.0

@@ -33,9 +33,10 @@ def compiled(name: str) -> tuple[str, float]:
     from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
     from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
     from gpuplanner.simulate.nodes.play import play
-    from gpuplanner.simulate.nodes.readiness import readiness
     from gpuplanner.simulate.nodes.shared_play import play_shared
     from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
+    from gpuplanner.study.waits.causes import attribute_waits, find_fits
+    from gpuplanner.study.waits.occupancy import close_gaps, observe_occupancy
 
     began = time.perf_counter()
     first, last, gpus, once = np.zeros(1), np.full(1, 9.0), np.full(1, 8), np.ones(1, np.int64)
@@ -47,7 +48,9 @@ def compiled(name: str) -> tuple[str, float]:
     job = job.with_columns(profile=pl.lit("1g.10gb"), sms_needed=8.0)
     if name == LOOPS[0]:
         play(one, node)
-        readiness(one, node, first, last, seen_s=0.0)
+        seen = observe_occupancy(one, first, last, [[0]], node.capacity[:, 0, :])
+        fits = find_fits(one, close_gaps(seen, 60.0), node.weights)
+        attribute_waits(fits, first, last, last, 60.0)
         play_shared(one, node, teams)
     else:
         simulate(job, fleet, cut, Rules(), policy="-")

@@ -95,10 +95,10 @@ def today_line(found: Comparison) -> None:
     one = found.decision
     board = one.board or "GPUs"
     inferred = ", inferred from its jobs" if one.fleet_inferred else ""
-    text = f"{one.fleet_gpus:,} {board}{inferred}; service from {one.base}"
+    text = f"{one.fleet_gpus:,} {board}{inferred}"
     if found.today is not None and found.today.by_class:
         worst = figure_text(max(row.late_quantile_min for row in found.today.by_class), ",.0f")
-        text += f"; replayed, {one.service.quantile:.0%} start at most {worst} min later than they did"
+        text += f"; in the simulation {one.service.quantile:.0%} of each job size wait at most {worst} min"
     line("Today", text)
 
 
@@ -191,7 +191,7 @@ def figures(one: Decision) -> list[tuple[str, str]]:
         rows.append(("Short", f"{one.shortage.jobs:,} jobs a week waited ({named}); {why}"))
     if one.left_out_share >= 0.01:
         rows.append(("Left out", f"{one.left_out_share:.0%} of the GPU-hours, whose jobs cannot be true"))
-    rows.append(("Rests on", f"{one.confidence}, {one.base}"))
+    rows.append(("Rests on", one.confidence))
     return rows
 
 

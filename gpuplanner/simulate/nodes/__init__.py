@@ -4,7 +4,6 @@ from gpuplanner.simulate.nodes.instance_sets import Flexible, instance_sets
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Outcome, Switching
 from gpuplanner.simulate.nodes.network import NodeNetwork
 from gpuplanner.simulate.nodes.play import play
-from gpuplanner.simulate.nodes.readiness import Readiness, readiness
 from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, SharedOutcome, Sharing
 
@@ -15,12 +14,10 @@ __all__ = [
     "NodeRequests",
     "Outcome",
     "QuotaGroup",
-    "Readiness",
     "SharedOutcome",
     "Sharing",
     "Switching",
     "instance_sets",
     "play",
     "play_shared",
-    "readiness",
 ]

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Outcome, Readiness, Switching
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Outcome, Switching
 from gpuplanner.study.cache import simulate_once
 from gpuplanner.study.decision.asked import AS_TODAY, Asked, counts_of, size_classes
-from gpuplanner.study.decision.types import QUEUE, TODAY
+from gpuplanner.study.decision.types import TODAY
+from gpuplanner.study.waits.explain import ExplainedWaits
 from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 DRAWS = 7
@@ -67,9 +68,9 @@ class Trial:
     """A setting that was played.
 
     - ``setting``: The setting.
-    - ``late_s``, shape (n_draws, n_jobs): How much later than it was seen each job started; infinite: never; NaN: not
-      judged.
-    - ``wait_s``, shape (n_jobs,): How long after it was ready each started in the first replay.
+    - ``late_s``, shape (n_draws, n_jobs): How long each job waited from its eligibility; infinite: it never started;
+      NaN: not judged.
+    - ``wait_s``, shape (n_jobs,): How long after its arrival each started in the first replay.
     - ``day_hours``, shape (n_days,): GPU-hours on, each day, in the first replay.
     - ``outcome``: The first replay.
     """
@@ -83,26 +84,24 @@ class Trial:
 
 @dataclass(eq=False)
 class Arena:
-    """Jobs, their readiness, and the fleet of today that everything is held against.
+    """Jobs, when they arrive, and the fleet of today that everything is held against.
 
     - ``asked``: Jobs and nodes.
-    - ``back``: Since when each job had nowhere to go.
+    - ``waits``: What kept each job waiting, and when it arrives.
     - ``queue``: Who may pass.
     - ``quantile``, ``minutes``: Such a share of each class may start so many minutes later than today.
     - ``larger``: Larger profiles that may serve, where the path has it.
-    - ``base``: What service is measured from.
     - ``seed``: Of the draws.
 
     Jobs that no GPU of today can hold are not judged: ``unservable`` is their number.
     """
 
     asked: Asked
-    back: Readiness
+    waits: ExplainedWaits
     queue: str
     quantile: float
     minutes: float
     larger: Sequence[Sequence[int]] | None
-    base: str
     seed: int
 
     def __post_init__(self) -> None:
@@ -110,17 +109,13 @@ class Arena:
         asked = self.asked
         begun = ~np.isnan(asked.start_s)
         submit = asked.granted.submit_s
-        ready = np.where(np.isnan(self.back.ready_s), submit, self.back.ready_s)
-        self.ready_s = submit if self.base == QUEUE else ready
-        self.reference_s = submit if self.base == QUEUE else asked.start_s
+        self.ready_s, self.reference_s = self.waits.arrivals_without_limits(), self.waits.eligible_s
         carried = begun & (asked.start_s < 0)
-        came = begun & (submit >= 0) & (self.ready_s >= 0) & (self.ready_s < asked.seen_s)
+        came = ~carried & (submit >= 0) & (self.ready_s < asked.seen_s)
         servable = servable_requests(asked.granted, asked.fleet, larger=self.larger)
         self.unservable = int((came & ~asked.standing & ~servable).sum())
         self.judged: Mask = came & ~asked.standing & servable
         self.standing: Mask = begun & asked.standing
-        # Who never started, though there was room at the end, was kept by something else: it is not played.
-        self.played: Mask = begun | ~np.isnan(self.back.ready_s)
         self.carried = carried
         rng = np.random.default_rng([self.seed, 41])
         self.moves = np.vstack([np.zeros(len(submit)), rng.uniform(0, JITTER_S, (DRAWS - 1, len(submit)))])
@@ -149,25 +144,23 @@ class Arena:
         At the slow end, jobs on another size than they asked for run as long as they may.
         """
         asked, draws = self.asked, min(draws, self.draws)
-        late = np.full((draws, len(self.played)), np.nan)
+        late = np.full((draws, len(self.ready_s)), np.nan)
         first: Outcome | None = None
-        wait = np.full(len(self.played), np.nan)
+        wait = np.full(len(self.ready_s), np.nan)
         for draw in range(draws):
-            rows, requests = self.requests(setting.view, draw, slow=slow)
+            requests = self.requests(setting.view, draw, slow=slow)
             found = simulate_once(
                 requests, setting.fleet, queue=self.queue,
-                # Slurm takes the first of its table, whoever runs the fleet how.
-                placement="lowest" if self.queue == "slurm" else setting.placement,
+                placement=self.placement(setting.placement),
                 larger=self.larger, switching=setting.switching,
-                most_waiting=None if hopeless is None else max(int(hopeless * len(rows)), FEWEST_WAITING),
+                most_waiting=None if hopeless is None else max(int(hopeless * len(late[0])), FEWEST_WAITING),
             )  # fmt: skip
-            started = np.full(len(self.played), np.nan)
-            started[rows] = np.where(np.isnan(found.start_s), np.inf, found.start_s)
+            started = np.where(np.isnan(found.start_s), np.inf, found.start_s)
             late[draw] = np.where(
                 self.judged | self.standing, np.maximum(started - self.reference_s, 0.0), np.nan
             )
             if draw == 0:
-                first, wait = found, np.where(self.played, started - self.ready_s, np.nan)
+                first, wait = found, started - self.ready_s
         assert first is not None
         node, since, until = (first.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
         hours = gpu_hours(since, until, setting.fleet.gpus[node], asked.day_edges_s)
@@ -176,18 +169,23 @@ class Arena:
             self.trials.append(trial)
         return trial
 
-    def requests(
-        self, view: str, draw: int = 0, *, slow: bool = False
-    ) -> tuple[NDArray[np.int64], NodeRequests]:
-        """Rows of the jobs that are played, and what they ask for in a replay; at the slow end they run so long."""
-        asked, rows = self.asked.views[view], np.flatnonzero(self.played)
+    def placement(self, stated: str = "best") -> str:
+        """Which nodes are taken first: as today, where the way does not state another."""
+        if self.queue == "slurm":  # it takes the first of its table, whoever runs the fleet how
+            return "lowest"
+        return "spread" if stated == "best" and self.waits.queue.spread else stated
+
+    def requests(self, view: str, draw: int = 0, *, slow: bool = False) -> NodeRequests:
+        """What jobs ask for in a replay; at the slow end they run so long. The scheduler needs its time after each."""
+        asked, handover = self.asked.views[view], self.waits.queue.handover.median_s
         ready = self.ready_s + self.moves[draw]
-        run = asked.requests.run_s * (asked.slowdown if slow else 1.0)
+        run = asked.requests.run_s * (asked.slowdown if slow else 1.0) + handover
         ready = np.where(self.carried, -CARRIED_S, np.maximum(ready, -CARRIED_S + 1.0))
         left = np.where(np.isnan(self.asked.end_s), self.asked.seen_s, self.asked.end_s)
         run = np.where(self.carried, np.maximum(left + CARRIED_S, 1.0), run)
-        limit = np.where(self.carried, np.maximum(asked.requests.limit_s, run), asked.requests.limit_s)
-        return rows, replace(asked.requests, ready_s=ready, run_s=run, limit_s=limit).take(rows)
+        limit = asked.requests.limit_s + handover
+        limit = np.where(self.carried, np.maximum(limit, run), limit)
+        return replace(asked.requests, ready_s=ready, run_s=run, limit_s=limit)
 
     def late_minutes(self, trial: Trial, which: Mask) -> NDArray[np.float64]:
         """For each class, and last the mean of all jobs, the median over replays of how late they start [min]."""
@@ -200,10 +198,9 @@ class Arena:
         return np.median(found, axis=0) / SECONDS_PER_MINUTE
 
     def todays_minutes(self, which: Mask, draws: int = DRAWS) -> NDArray[np.float64]:
-        """How late today's fleet makes each class, and last the mean [min]; from the queue, over all weeks if more."""
+        """How late today's fleet makes each class, and last the mean, over all weeks if more [min]."""
         today = replace(self.today, late_s=self.today.late_s[:draws])
-        found = self.late_minutes(today, which)
-        return np.maximum(found, self.late_minutes(today, self.judged)) if self.base == QUEUE else found
+        return np.maximum(self.late_minutes(today, which), self.late_minutes(today, self.judged))
 
     @cached_property
     def todays_standing_s(self) -> NDArray[np.float64]:
@@ -247,7 +244,7 @@ class Arena:
         )
 
     def waiting_share(self, trial: Trial, which: Mask) -> float:
-        """Share of the jobs that start later than the limit after they became ready."""
+        """Share of the jobs that start later than the limit after they arrive."""
         waits = trial.wait_s[which]
         return float(np.mean(waits > self.minutes * SECONDS_PER_MINUTE)) if len(waits) else 0.0
 

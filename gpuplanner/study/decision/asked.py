@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from gpuplanner.hardware import OFF, GpuModel, parse_layout
 from gpuplanner.inbox.core.node_names import known_nodes
 from gpuplanner.schemas import SERVICE, WHOLE_GPU
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Readiness, readiness
-from gpuplanner.study.decision.types import ASSUMED, OBSERVED
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests
 from gpuplanner.study.past.history import History
 from gpuplanner.study.past.nodes import TodaysNodes, todays_nodes
 from gpuplanner.units import SECONDS_PER_DAY
@@ -51,7 +50,7 @@ class Asked:
     - ``start_s``, ``end_s``, shape (n_jobs,): When each was seen to start and to end, from ``zero`` on [s]; NaN where
       it was not.
     - ``pins``: Numbers of the nodes where each was; None where nobody knows.
-    - ``base``: What service is measured from.
+    - ``starts_assumed``: The source states no starts: all are taken to have started when they came.
     - ``zero``, ``end``: Begin and end of what is played.
     - ``standing``, shape (n_jobs,): Jobs without an end: they get their GPUs as today, and no size of job is judged
       by them. Those that the source calls a service, and those that were there at the begin, run at the end and have
@@ -66,7 +65,7 @@ class Asked:
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
     pins: list[list[int] | None]
-    base: str
+    starts_assumed: bool
     zero: datetime
     end: datetime
     standing: NDArray[np.bool_]
@@ -106,15 +105,6 @@ class Asked:
         """Length of what was observed [s]."""
         return (self.end - self.zero).total_seconds()
 
-    def back(self, larger: Sequence[Sequence[int]] | None = None) -> Readiness:
-        """Since when each job had nowhere to go before it started."""
-        memory = np.array([1.0, *(self.board.profile(name).memory_slices / self.board.memory_slices
-                                  for name in self.fleet.profiles[1:])])  # fmt: skip
-        return readiness(
-            self.granted, self.fleet, self.start_s, self.end_s, seen_s=self.seen_s,
-            nodes=self.pins, larger=larger, memory=memory,
-        )  # fmt: skip
-
 
 def asked_of(known: History) -> Asked:
     """Read the jobs of the recent past, or of its last days where it has very many, as requests on today's nodes.
@@ -137,8 +127,8 @@ def asked_of(known: History) -> Asked:
     submit, start, stop = (column.fill_null(np.nan).to_numpy().copy() for column in seconds.values())
     run = jobs["run_s"].to_numpy().astype(float)
     silent = not bool((start - submit > 0).any()) and known.trace.stated.source in SUBMISSIONS_ALONE
-    base = ASSUMED if silent or np.isnan(start).all() else OBSERVED
-    if base == ASSUMED:
+    starts_assumed = silent or bool(np.isnan(start).all())
+    if starts_assumed:
         start = submit.copy()
         stop = np.where(np.isnan(stop), np.nan, start + run)
     _cut_by_successors(jobs, start, stop)
@@ -154,7 +144,7 @@ def asked_of(known: History) -> Asked:
     endless = jobs["time_limit_s"].is_null().to_numpy() & np.isnan(stop) & (start < 0)
     standing = endless | (jobs["job_class"] == SERVICE).fill_null(False).to_numpy()
     return Asked(
-        jobs, nodes, fleet, board, views, start, stop, _pins(jobs, nodes), base, zero, end, standing
+        jobs, nodes, fleet, board, views, start, stop, _pins(jobs, nodes), starts_assumed, zero, end, standing
     )  # fmt: skip
 
 

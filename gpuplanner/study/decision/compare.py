@@ -20,13 +20,13 @@ from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.cache import remember_runs, remembered_runs
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
 from gpuplanner.study.decision.asked import Asked, asked_of
-from gpuplanner.study.decision.explained import bases
 from gpuplanner.study.decision.heavier import heavier_arena, scaled
 from gpuplanner.study.decision.left_out import any_ran
 from gpuplanner.study.decision.policies import FEWER, POLICY_NAMES, REST, WAYS
 from gpuplanner.study.decision.tuning import Tuning
-from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, NEVER_RAN, NO_GPU, PEAKS, QUEUE, TODAY
+from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, NEVER_RAN, NO_GPU, PEAKS, TODAY
 from gpuplanner.study.past.history import History, history
+from gpuplanner.study.waits.explain import explain_waits
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from gpuplanner.workers import Progress, Workers, in_turn
 
@@ -41,6 +41,8 @@ SIZES_JUDGED = 2
 grow without bound, a long limit lets a size pass in tuning that a few more jobs overload."""
 FEWEST_IN_CLASS = 20
 """Jobs of a class on one day below twice which the class is not judged by itself."""
+MAX_REPLAY_ERROR = 0.3
+"""Where simulated waits differ from observed ones by a larger share, no figures by size are given."""
 ALIKE = 0.01
 """Of ways whose GPU-hours differ by less than this share, the simplest is taken."""
 
@@ -74,8 +76,6 @@ class Contest:
     """What came of all ways.
 
     - ``scenario``, ``known``, ``asked``, ``arena``, ``able``: What was compared.
-    - ``other``: The same jobs counted from the other base, where there are two.
-    - ``not_queue``: Why service is not counted from the queue, where that is a base.
     - ``heavier``: The earlier days with more jobs; ``times`` as many.
     - ``earlier``, ``later``: Jobs to tune on, and to judge on.
     - ``earlier_days``, ``later_days``: The same as days.
@@ -90,8 +90,6 @@ class Contest:
     asked: Asked
     arena: Arena
     able: PathAbilities
-    other: Arena | None
-    not_queue: str | None
     heavier: Arena | None
     times: float
     earlier: Mask
@@ -105,8 +103,8 @@ class Contest:
 
     @property
     def explained(self) -> bool:
-        """Whether a queue explains the waits, so that demand is what was submitted."""
-        return QUEUE in (self.arena.base, self.other and self.other.base)
+        """Whether the replay of today reproduces the waits, so that demand is what was submitted."""
+        return self.arena.waits.replay_error(self.arena.size) <= MAX_REPLAY_ERROR
 
 
 def nothing_ran(scenario: Scenario) -> str | None:
@@ -118,19 +116,17 @@ def nothing_ran(scenario: Scenario) -> str | None:
     return None if any_ran(asked) else NEVER_RAN
 
 
-def opened(scenario: Scenario, base: str | None = None) -> tuple[History, Asked, Arena, PathAbilities]:
-    """Read the past as jobs, nodes and readiness; service counts from a base, that of the source if none is named."""
+def opened(scenario: Scenario) -> tuple[History, Asked, Arena, PathAbilities]:
+    """Read the past as jobs and nodes, with what kept each job waiting."""
     known = history(scenario)
     asked = asked_of(known)
     able = abilities(
         scenario.path, known.fleet.board, lead_s=scenario.node_lead_s, ownership=scenario.ownership
     )  # fmt: skip
     larger = larger_of(asked) if able.substitutes else None
-    back = asked.back(larger)
     queue = able.queue if scenario.queue == "easy" else scenario.queue
     arena = Arena(
-        asked, back, queue, scenario.wait_quantile, scenario.wait_minutes, larger, base or asked.base,
-        scenario.seed,
+        asked, explain_waits(asked), queue, scenario.wait_quantile, scenario.wait_minutes, larger, scenario.seed
     )  # fmt: skip
     if scenario.arrival_scale != 1.0:
         arena = scaled(arena, scenario.arrival_scale)
@@ -164,7 +160,6 @@ def contest(
 ) -> Contest:
     """Tune every way that the path can perform, and judge all on the same days."""
     known, asked, arena, able = opened(scenario)
-    arena, other, not_queue = bases(arena)
     confidence, split = parted(asked, arena, int(asked.seen_s // SECONDS_PER_DAY))
     number = np.arange(len(arena.today.day_hours))
     every_day = number < max(int(asked.seen_s // SECONDS_PER_DAY), 1)
@@ -214,7 +209,7 @@ def contest(
     best = min(holding, key=lambda one: one.promised_per_week, default=today)
     if best.promised_per_week < (1 - ALIKE) * today.promised_per_week:
         winner = next(one for one in holding if one.promised_per_week <= (1 + ALIKE) * best.promised_per_week)
-    return Contest(scenario, known, asked, arena, able, other, not_queue, heavier, times, earlier, later,
+    return Contest(scenario, known, asked, arena, able, heavier, times, earlier, later,
                    earlier_days, later_days, confidence, today, tuple(judged), winner)  # fmt: skip
 
 

@@ -36,13 +36,10 @@ from gpuplanner.study.decision.shortage import (
 )
 from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import (
-    ASSUMED,
     HELD_BACK,
     PEAKS,
-    QUEUE,
     STATIC_MIG,
     TODAY,
-    BaseRow,
     ClassService,
     Decision,
     LayoutOnNodes,
@@ -110,7 +107,7 @@ def _decided(found: Contest) -> tuple[Decision, Trial]:
     fleet = asked.nodes.total
     # A job that shares a GPU has one of its own in the simulation, so what that lacks is nothing to buy.
     measured = not asked.nodes.snapshot and found.known.shared_share <= MAX_LEFT_OUT_SHARE
-    needed = gpus_needed(arena) if found.asked.base != ASSUMED and measured else 0
+    needed = gpus_needed(arena) if measured and not asked.starts_assumed else 0
     winner = found.winner.trial
     assert winner is not None
     rightsized = winner.setting.view == RIGHTSIZED
@@ -126,12 +123,12 @@ def _decided(found: Contest) -> tuple[Decision, Trial]:
     shortage = shortage_of(arena, needed)
     decision = Decision(
         sentence="", action=course.action, fleet_gpus=fleet, gpus=course.gpus, gpus_mean=course.gpus_mean,
-        layouts=course.layouts, policy=course.policy, path=scenario.path, base=arena.base,
+        layouts=course.layouts, policy=course.policy, path=scenario.path,
         confidence=found.confidence, shortage=replace(shortage, gpus_needed=more) if more else shortage,
         saving=course.saving,
         worth=worth_for(scenario, course.saving, freed=fleet - course.gpus, fleet_gpus=fleet, run_out=ahead),
         service=_service(found, course.way), run_out=ahead, monday=(), missing=(),
-        bases=_bases(found, course.way, course.saving), teams=team_rows(scenario),
+        teams=team_rows(scenario),
         gpus_hold_rate=_rate_of(found, course), left_out_share=_left_out(found),
         horizon_days=scenario.horizon_days, purchase_lead_days=scenario.purchase_lead_days,
         fleet_inferred=asked.nodes.inferred, board=found.known.fleet.name,
@@ -234,23 +231,6 @@ def _cut_that_ends(found: Contest) -> Trial | None:
         return None
     better = ends_waiting(arena, best) or waiting(best) < waiting(arena.today) / 2
     return arena.play(best.setting) if better and waiting(best) <= SHORT_SHARE else None
-
-
-def _bases(found: Contest, way: Trial, saving: Saving) -> tuple[BaseRow, ...]:
-    """What was decided, from each base that there is: that of the decision first."""
-    rows = [_base_row(found, found.arena, way, saving)]
-    if found.other is not None:
-        again = found.other.today if way is found.arena.today else found.other.play(way.setting)
-        value = None if saving.value is None else _promised(found, found.other, again)[0]
-        rows.append(_base_row(found, found.other, again, Saving(value)))
-    return tuple(rows)
-
-
-def _base_row(found: Contest, arena: Arena, way: Trial, saving: Saving) -> BaseRow:
-    added = float((arena.late_minutes(way, found.later) - arena.todays_minutes(found.later)).max())
-    leads = arena is found.arena
-    return BaseRow(arena.base, leads, max(added, 0.0), arena.holds(way, found.later), saving.value,
-                   found.not_queue if not leads and arena.base == QUEUE else None)  # fmt: skip
 
 
 def _promised(found: Contest, arena: Arena, trial: Trial) -> tuple[float, float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 
 import polars as pl
@@ -90,18 +90,6 @@ def _levers_of(policy: str) -> tuple[str, ...]:
     return WAYS[policy].levers if policy in WAYS else LEVERS
 
 
-def bases_in_words(found: Comparison) -> Iterator[str]:
-    """What was decided, counted from each base, where there are two of them."""
-    for row in found.decision.bases if len(found.decision.bases) > 1 else ():
-        role = ", from which it was decided" if row.leads else f"; {row.reason}" if row.reason else ""
-        saved = "nothing" if row.saving_gpu_hours is None else f"{row.saving_gpu_hours:,.0f} GPU-hours a week"
-        holds = "holds" if row.holds else "does not hold"
-        yield (
-            f"Counted from {row.base}{role}: it adds {row.added_minutes:,.1f} minutes at most, {holds} the target and "
-            f"saves {saved}."
-        )
-
-
 def frontier_frame(found: Comparison, pinned: Comparison | None = None) -> pl.DataFrame:
     """Points of a comparison: ``policy, gpu_hours, added_minutes, kind``, today's fleet first."""
     points: list[tuple[PolicyRow | FrontierPoint, str]] = []
@@ -120,12 +108,10 @@ def target_in_words(found: Comparison) -> str:
     >>> from gpuplanner.scenario import Scenario
     >>> from gpuplanner.study.decision.sentences import unknown_decision
     >>> target_in_words(Comparison(unknown_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
-    "95% of the jobs of each size start at most 10 min later than on today's fleet, by assumed starts."
+    "95% of the jobs of each size start at most 10 min later than on today's fleet."
     """
-    return (
-        f"{found.quantile:.0%} of the jobs of each size start at most {found.minutes:g} min later than on today's "
-        f"fleet, by {found.decision.base}."
-    )
+    share, minutes = f"{found.quantile:.0%}", f"{found.minutes:g} min"
+    return f"{share} of the jobs of each size start at most {minutes} later than on today's fleet."
 
 
 def _frame(rows: Sequence[tuple[object, ...]], names: Sequence[str]) -> pl.DataFrame:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.simulate.nodes import Readiness
 from gpuplanner.study.decision.arena import Arena, Mask, gpu_hours
 from gpuplanner.study.decision.asked import Asked, AskedView
 from gpuplanner.study.decision.promise import by_draw
+from gpuplanner.study.waits.explain import ExplainedWaits
 from gpuplanner.units import SECONDS_PER_DAY
 
 SURE = 0.8
@@ -49,15 +49,7 @@ def _daily_gpu_hours(arena: Arena, which: Mask, days: Mask) -> NDArray[np.float6
 def scaled(arena: Arena, times: float) -> Arena:
     """The same weeks with so many times the jobs: what was seen of today's fleet no longer holds, and is played."""
     found = _with_more(arena, np.ones(len(arena.judged), bool), times)
-    played = np.where(found.played, np.where(np.isfinite(found.today.wait_s), found.today.wait_s, 0.0), 0.0)
-    # Of what waits on today's fleet with these jobs nobody has seen the cause: slices were short, or their place.
-    found.back = replace(
-        found.back,
-        by_count_s=played,
-        by_place_s=np.zeros(len(played)),
-        ready_s=np.where(found.played, found.ready_s, np.nan),
-    )
-    found.played_waits_s = played
+    found.played_waits_s = np.where(np.isfinite(found.today.wait_s), found.today.wait_s, 0.0)
     return found
 
 
@@ -72,8 +64,8 @@ def _with_more(arena: Arena, earlier: Mask, times: float) -> Arena:
     order = np.concatenate([rows, again])
     moved = np.concatenate([np.zeros(len(rows)), rng.uniform(0, SECONDS_PER_DAY, len(again))])
 
-    asked, back = again_later(arena, order, moved)
-    found = replace(arena, asked=asked, back=back)
+    asked, waits = again_later(arena, order, moved)
+    found = replace(arena, asked=asked, waits=waits)
     # The classes are those of the target, however many jobs each has here.
     found.size, found.classes = arena.size[order], arena.classes
     return found
@@ -81,9 +73,9 @@ def _with_more(arena: Arena, earlier: Mask, times: float) -> Arena:
 
 def again_later(
     arena: Arena, order: NDArray[np.int64], later_s: NDArray[np.float64]
-) -> tuple[Asked, Readiness]:
+) -> tuple[Asked, ExplainedWaits]:
     """Jobs of an arena by their rows, some of them more than once, each so much later than it came."""
-    asked, back = arena.asked, arena.back
+    asked = arena.asked
 
     def of(values: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(values[order] + later_s)
@@ -97,6 +89,4 @@ def again_later(
         asked, jobs=asked.jobs[order], views=views, start_s=of(asked.start_s), end_s=of(asked.end_s),
         pins=[asked.pins[row] for row in order], standing=asked.standing[order],
     )  # fmt: skip
-    return more, replace(
-        back, ready_s=of(back.ready_s), by_count_s=back.by_count_s[order], by_place_s=back.by_place_s[order]
-    )
+    return more, arena.waits.take(order, later_s)

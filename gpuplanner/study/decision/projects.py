@@ -262,7 +262,7 @@ def _with_jobs(arena: Arena, projects: Sequence[Project]) -> Arena:
     order = np.concatenate([np.arange(seen), np.zeros(len(ready), np.int64)])
     begin, hours, total = np.array(ready), np.array(run), np.array(gpus)
 
-    wider, back = again_later(arena, order, np.zeros(len(order)))
+    wider, waits = again_later(arena, order, np.zeros(len(order)))
     for view in wider.views.values():
         asks = view.requests
         asks.ready_s[seen:] = asks.submit_s[seen:] = begin
@@ -271,8 +271,13 @@ def _with_jobs(arena: Arena, projects: Sequence[Project]) -> Arena:
         view.slowdown[seen:] = 1.0
     wider.start_s[seen:], wider.end_s[seen:], wider.standing[seen:] = begin, begin + hours, False
     wider.pins[seen:] = [None] * len(ready)
-    back.ready_s[seen:], back.by_count_s[seen:], back.by_place_s[seen:] = begin, 0.0, 0.0
-    return replace(arena, asked=wider, back=back)
+    waits.arrival_s[seen:], waits.delay_s[seen:], waits.seconds[seen:], waits.judged[seen:] = (
+        begin,
+        0.0,
+        0.0,
+        False,
+    )
+    return replace(arena, asked=wider, waits=waits)
 
 
 def _sentence(one: ProjectAnswer, fleet: int) -> str:

@@ -63,7 +63,7 @@ class PolicyRow:
     - ``late_mean_min``, ``added_minutes``, ``later_share``, ``longest_min``: How late jobs start on average; the
       largest difference to today over classes and the mean; the share of jobs that start later than under today's own
       fleet; the longest delay.
-    - ``completion_mean_min``: From readiness to the end, on average.
+    - ``completion_mean_min``: From arrival to the end, on average.
     - ``switches``: Nodes that came, a week.
     - ``never_started``: Jobs that never started.
     - ``meets_target``: Whether the target is held on the days kept back.

@@ -15,7 +15,6 @@ from gpuplanner.study.decision.compare import Contest
 from gpuplanner.study.decision.left_out import MAX_LEFT_OUT_SHARE, Correction
 from gpuplanner.study.decision.policies import REST, WAYS
 from gpuplanner.study.decision.types import (
-    ASSUMED,
     CUT_BY_JOBS,
     HELD_BACK,
     LEFT_OUT,
@@ -201,7 +200,7 @@ def _missing(one: Decision, found: Contest, held_share: float) -> Iterator[Missi
          "how many GPUs are installed: their number is the most that jobs were seen to hold",
          f"ingest nodes NODES -o {data}"),
         (one.confidence == PEAKS, "more days of jobs than were seen", f"ingest auto JOBS -o {data}"),
-        (one.base == ASSUMED, "when jobs started: they are taken to have started when they came",
+        (found.asked.starts_assumed, "when jobs started: they are taken to have started when they came",
          f"ingest auto JOBS -o {data}"),
         (one.board is None, "which board it is: nothing is said of cutting, energy or money",
          f"start {data} --board BOARD"),
@@ -253,9 +252,6 @@ def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]
     if found.arena.unservable:
         jobs = counted(found.arena.unservable, "job")
         yield f"Not compared: {jobs} with a request for GPUs or MIG instances that today's nodes do not have."
-    if found.arena.back.oversubscribed:
-        jobs = counted(found.arena.back.oversubscribed, "job")
-        yield f"{jobs} started where by this record there was no room."
     if found.known.shared_share > MAX_LEFT_OUT_SHARE:
         yield (
             f"Jobs that share a GPU have {found.known.shared_share:.0%} of the GPU-hours, and the simulation gives "
@@ -295,7 +291,7 @@ def _assumptions(one: Decision, found: Contest) -> Iterator[str]:
         yield f"classes without a name follow from size, duration and hour: {known.like_others:.0%} of those alike"
     if standing := found.asked.standing_gpus:
         yield f"services and what ran all along have no end: they keep the {standing:,.1f} GPUs that they held at most"
-    if one.base == ASSUMED:
+    if found.asked.starts_assumed:
         yield "jobs are taken to have started when they came"
 
 
@@ -320,7 +316,7 @@ def unknown_decision(scenario: Scenario, reason: str) -> Decision:
     none = RunOutSide(None, (), reason)
     return Decision(
         sentence=f"Nothing can be decided yet: {reason}.", action="unknown", fleet_gpus=0, gpus=0, gpus_mean=0.0,
-        layouts=(), policy=TODAY, path=scenario.path, base=ASSUMED, confidence=PEAKS,
+        layouts=(), policy=TODAY, path=scenario.path, confidence=PEAKS,
         shortage=Shortage(0.0, 0, 0, None), saving=Saving(None, reason=reason),
         worth=Worth("unknown", None, "nothing is saved"), service=Service(scenario.wait_quantile, 0.0),
         run_out=RunOut(none, none), horizon_days=scenario.horizon_days, purchase_lead_days=scenario.purchase_lead_days,

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.nodes import Readiness
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, WaySetting, least, order_statistic
-from gpuplanner.study.decision.asked import Asked, counts_of
+from gpuplanner.study.decision.asked import counts_of
 from gpuplanner.study.decision.types import ClassShortage, Shortage
+from gpuplanner.study.waits.explain import ExplainedWaits
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 WEEK_S = 7 * SECONDS_PER_DAY
@@ -26,25 +26,20 @@ SHORT_SHARE = 0.05
 
 
 def waited_s(arena: Arena) -> tuple[NDArray[np.float64], Mask]:
-    """How long each job waited from readiness to its start, or to the end of the observation [s]; and who counts.
-
-    Jobs that were there before the observation began do not count.
-    """
+    """How long each job waited for want of GPUs [s], and who counts: not those that came before the record."""
     if arena.played_waits_s is not None:  # other jobs than were seen: as they would wait
         return arena.played_waits_s, arena.judged
-    counts = (arena.asked.granted.submit_s >= 0) & arena.played
-    return np.where(counts, kept_waiting_s(arena.asked, arena.back), 0.0), counts
+    counts = arena.asked.granted.submit_s >= 0
+    return np.where(counts, kept_waiting_s(arena.waits), 0.0), counts
 
 
-def kept_waiting_s(asked: Asked, back: Readiness) -> NDArray[np.float64]:
-    """How long each job waited for the fleet alone, from readiness to its start or to the end of the record [s]."""
-    until = np.where(np.isnan(asked.start_s), asked.seen_s, asked.start_s)
-    waited = np.where(np.isnan(back.ready_s), 0.0, until - back.ready_s)
-    return np.asarray(np.maximum(waited, 0.0))
+def kept_waiting_s(waits: ExplainedWaits) -> NDArray[np.float64]:
+    """How long each job waited for want of GPUs, in their place, or behind jobs that did [s]."""
+    return waits.seconds_of("insufficient", "fragmented", "wrong_layout", "queued_behind")
 
 
 def _waited_long(arena: Arena) -> tuple[Mask, Mask]:
-    """Jobs that waited longer than the limit from readiness, and those that count."""
+    """Jobs that waited longer than the limit for want of GPUs, and those that count."""
     waited, counts = waited_s(arena)
     return counts & (waited > arena.minutes * SECONDS_PER_MINUTE), counts
 
@@ -53,7 +48,7 @@ def shortage_of(arena: Arena, gpus_needed: int | None) -> Shortage:
     """The waiting that was seen, a week, by class and cause."""
     waited, (long, _) = waited_s(arena)[0], _waited_long(arena)
     weeks = max(arena.asked.seen_s / WEEK_S, 1e-9)
-    by_place = long & (arena.back.by_place_s > arena.back.by_count_s)
+    by_place = long & _kept_by_place(arena)
     rows = []
     for number, name in enumerate(arena.classes):
         mine = arena.size == number
@@ -70,19 +65,25 @@ def shortage_of(arena: Arena, gpus_needed: int | None) -> Shortage:
 
 
 def short_share(arena: Arena) -> float:
-    """Share of all jobs that waited longer than the limit from readiness while fewer slices were free than they ask."""
+    """Share of all jobs that waited longer than the limit, most of it while fewer GPUs were free than they request."""
     long, counts = _waited_long(arena)
-    return float((long & (arena.back.by_count_s >= arena.back.by_place_s)).sum() / max(counts.sum(), 1))
+    return float((long & ~_kept_by_place(arena)).sum() / max(counts.sum(), 1))
+
+
+def _kept_by_place(arena: Arena) -> Mask:
+    """Jobs that waited longest while enough was free, but not together or as other instances."""
+    place = arena.waits.seconds_of("fragmented", "wrong_layout")
+    return np.asarray((place > arena.waits.seconds_of("insufficient")) & (arena.played_waits_s is None))
 
 
 def waiting_share(arena: Arena) -> float:
-    """Share of all jobs that waited longer than the limit from readiness, for whatever the fleet lacked."""
+    """Share of all jobs that waited longer than the limit for want of GPUs, in their number or place."""
     long, counts = _waited_long(arena)
     return float(long.sum() / max(counts.sum(), 1))
 
 
 def ends_waiting(arena: Arena, trial: Trial) -> bool:
-    """Whether such a share of each class starts within the limit of becoming ready."""
+    """Whether such a share of each class starts within the limit of its arrival."""
     return all(
         _in_time(arena, trial, arena.judged & (arena.size == number)) for number in range(len(arena.classes))
     )
@@ -94,7 +95,7 @@ def _in_time(arena: Arena, trial: Trial, which: Mask) -> bool:
 
 
 def gpus_needed(arena: Arena) -> int | None:
-    """GPUs more with which each class starts within the limit of becoming ready: whole nodes, cut as its kind is.
+    """GPUs more with which each class starts within the limit of its arrival: whole nodes, cut as its kind is.
 
     Classes are helped one after the other, slices first; None where three times the fleet is not enough.
     """

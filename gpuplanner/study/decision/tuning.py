@@ -191,7 +191,7 @@ class Tuning:
     def _least_kept(self) -> int:
         """Idle nodes that stay on at least: where a node may be too slow to come, those of the largest gang."""
         requests = self.arena.asked.granted
-        gang = int(requests.nodes[self.arena.played].max(initial=1))
+        gang = int(requests.nodes.max(initial=1))
         return min(gang if self._is_slow else 0, len(self.arena.asked.nodes.gpus))
 
     def _idles(self) -> list[int]:
@@ -252,7 +252,7 @@ class Tuning:
 
     def _demands(self) -> Iterator[tuple[str, dict[str, float]]]:
         """Views in which jobs ask for slices, with the instances that they need on average, then at most."""
-        asked, which = self.arena.asked, self.arena.played & self.earlier
+        asked, which = self.arena.asked, self.earlier
         for view in (REQUESTED, RIGHTSIZED):
             for peak in (False, True) if view in asked.views else ():
                 requests = asked.views[view].requests.at(self.arena.ready_s)

@@ -10,9 +10,6 @@ TODAY, STATIC_WHOLE, STATIC_MIG = "today", "static_whole", "static_mig"
 ON_OFF, NODE_POOLS, ON_DEMAND = "whole_on_off", "node_pools", "cut_on_demand"
 """Ways to run a fleet; what each means stands in ``policies``."""
 ACTIONS = ("keep", "cut", "give_back", "buy", "unknown")
-OBSERVED, ASSUMED, QUEUE = "observed starts", "assumed starts", "queue"
-BASES = (OBSERVED, ASSUMED, QUEUE)
-"""What service is measured from: starts that were seen, submission in their place, or a queue that explains them."""
 HELD_BACK, LEFT_OUT, PEAKS = "held-back weeks", "left-out days", "peaks only"
 NEVER_RAN, NO_GPU = "no job states when it ran", "no job asked for a GPU"
 """Why nothing can be played."""
@@ -136,21 +133,6 @@ class Service:
 
 
 @dataclass(frozen=True)
-class BaseRow:
-    """What was decided, counted from one base: minutes that it adds, whether it holds, GPU-hours a week that it saves.
-
-    ``leads`` says that the decision was made from it; ``reason`` why the queue was not.
-    """
-
-    base: str
-    leads: bool
-    added_minutes: float
-    holds: bool
-    saving_gpu_hours: float | None
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
 class RunOutSide:
     """First week in which a fleet no longer holds the target, more likely than not; None with a reason.
 
@@ -209,7 +191,7 @@ class Decision:
       way, and their mean.
     - ``layouts``: How they are cut; their GPUs sum to ``gpus``.
     - ``policy``, ``path``: The recommended way, and who performs it.
-    - ``base``, ``confidence``: One of :data:`BASES`, and of :data:`CONFIDENCES`.
+    - ``confidence``: One of :data:`CONFIDENCES`.
     - ``gpus_hold_rate``: Share of the windows left out of tuning in which ``gpus`` were enough.
     """
 
@@ -221,7 +203,6 @@ class Decision:
     layouts: tuple[LayoutOnNodes, ...]
     policy: str
     path: str
-    base: str
     confidence: str
     shortage: Shortage
     saving: Saving
@@ -232,7 +213,6 @@ class Decision:
     purchase_lead_days: int
     monday: tuple[str, ...]
     missing: tuple[Missing, ...]
-    bases: tuple[BaseRow, ...] = ()
     teams: tuple[TeamRow, ...] = ()
     how_sure: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()

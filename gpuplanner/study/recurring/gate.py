@@ -17,10 +17,10 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.ahead import TOUCHED, WEEK_DAYS, weekly_needs
 from gpuplanner.study.decision.asked import Asked, asked_of, size_classes
 from gpuplanner.study.decision.shortage import kept_waiting_s
-from gpuplanner.study.decision.types import ASSUMED
 from gpuplanner.study.future.demand_at_hand import laid_out
 from gpuplanner.study.future.gpus_wanted import Wanted
 from gpuplanner.study.past.history import History, history
+from gpuplanner.study.waits.explain import explain_waits
 from gpuplanner.units import SECONDS_PER_MINUTE
 
 SERVED, WILL_BE_SERVED, FORECAST, LASTS = (
@@ -123,7 +123,7 @@ class _Judged:
     @cached_property
     def held_back_s(self) -> NDArray[np.float64]:
         """How long each job waited for want of GPUs [s]."""
-        return kept_waiting_s(self.asked, self.asked.back())
+        return kept_waiting_s(explain_waits(self.asked))
 
     def paths(self, origin: int) -> NDArray[np.float64]:
         """Sample paths of all GPUs wanted in the slots from an origin on, as known then, shape (n_paths, slots)."""
@@ -145,7 +145,7 @@ def _served(seen: _Judged) -> GateCheck:
     """Whether the jobs of the last days started in time, by what they waited for want of GPUs."""
     scenario, limit = seen.scenario, seen.scenario.gate_late_share
     asked = seen.asked
-    if asked.base == ASSUMED:
+    if asked.starts_assumed:
         return _unjudged(SERVED, limit, "the source does not say when jobs started")
     if asked.nodes.snapshot:
         return _unjudged(SERVED, limit, "the data are of one moment")

@@ -29,7 +29,6 @@ from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
 from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.decision.compare import opened
-from gpuplanner.study.decision.types import ASSUMED, OBSERVED
 from gpuplanner.study.tenants.quotas import SharingRules, entitled_gpus, quota_share, rules_of
 from gpuplanner.units import SECONDS_PER_HOUR
 
@@ -130,12 +129,16 @@ def fairness(scenario: Scenario) -> Fairness:
     """
     known, asked, arena, _ = opened(scenario)
     rules = rules_of(scenario, known)
-    start, end, basis = asked.start_s, asked.end_s, OBSERVED
-    if asked.base == ASSUMED:
+    start, end, basis = asked.start_s, asked.end_s, "observed starts"
+    if asked.starts_assumed:
         requests = asked.granted
         start = play(requests, asked.fleet, queue=scenario.queue).start_s
         end, basis = start + requests.run_s, "starts as played on today's fleet: the source states none"
-    waits = _waits(asked, start, arena.back.by_count_s, arena.back.by_place_s, seen=basis == OBSERVED)
+    full, place = (
+        arena.waits.seconds_of(*causes)
+        for causes in (("insufficient", "queued_behind"), ("fragmented", "wrong_layout"))
+    )
+    waits = _waits(asked, start, full, place, seen=not asked.starts_assumed)
     return shared(asked, rules, start, end, waits, basis, scenario.queue)
 
 

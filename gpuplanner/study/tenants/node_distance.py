@@ -33,9 +33,8 @@ def placement_table(scenario: Scenario) -> pl.DataFrame:
     rack, beyond = slowdowns_of(scenario.gang_slowdowns or "") or (1.0, 1.0)
     network = NodeNetwork(node_domains(known, arena.asked.nodes.names), np.array([[1.0, 1.0, rack, beyond]]))
     fleet = replace(arena.asked.fleet, network=network)
-    rows, requests = arena.requests(AS_TODAY)
-    evaluated = arena.judged[rows]
-    gpu_seconds = arena.asked.gpus()[rows] * requests.run_s
+    requests, evaluated = arena.requests(AS_TODAY), arena.judged
+    gpu_seconds = arena.asked.gpus() * requests.run_s
     length, count, _ = parts_of(arena.asked.seen_s)
     found: list[dict[str, Any]] = []
     for rule, name in PLACEMENTS.items():

@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.metrics import paired
-from gpuplanner.metrics.agreement import NEAR_S
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate import Checkpoints, Failures, FairShare, Preemption
 from gpuplanner.simulate.nodes import QuotaGroup, SharedOutcome, Sharing, play_shared
 from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.arena import Arena
 from gpuplanner.study.decision.asked import AS_TODAY, Asked
-from gpuplanner.study.decision.compare import opened
-from gpuplanner.study.decision.explained import bases
-from gpuplanner.study.decision.types import ASSUMED, QUEUE
+from gpuplanner.study.decision.compare import MAX_REPLAY_ERROR, opened
 from gpuplanner.study.past.history import history
 from gpuplanner.study.tenants.advice import NODE_FAIL, mtbf_seen_s
 from gpuplanner.study.tenants.fairness import NO_TEAM, teams_of
@@ -39,6 +36,8 @@ from gpuplanner.study.tenants.quotas import (
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 EVERYBODY = "(all)"
+NEAR_S = 600.0
+"""Waits up to this confirm no simulation [s]."""
 _WAITS = ("wait_before_min", "wait_after_min")
 WEEK_S = 7 * SECONDS_PER_DAY
 FEWEST_BLOCKS = 3
@@ -168,16 +167,10 @@ def tried_with(scenario: Scenario, before: SharingRules, after: SharingRules) ->
     )
 
 
-def played_arena(lead: Arena, other: Arena | None) -> Arena:
-    """Of the bases of a decision the one whose waits a queue makes, where there is one: what is played is a queue."""
-    return lead if lead.base in (QUEUE, ASSUMED) or other is None else other
-
-
 def _between(scenario: Scenario, before: PlayedRules, after: PlayedRules) -> SharingTried:
     _, _, arena, _ = opened(scenario)
-    lead, other, not_queue = bases(arena)
-    found = tried_on(played_arena(lead, other), before, after)
-    notes = (_basis(lead, other, not_queue), *found.notes)
+    found = tried_on(arena, before, after)
+    notes = (_basis(arena), *found.notes)
     if scenario.pool is not None:
         notes = (*notes, f"Quotas count here for the GPUs of {scenario.pool} alone.")
     return replace(found, notes=notes)
@@ -209,19 +202,18 @@ def _played(name: str, rules: SharingRules, scenario: Scenario) -> PlayedRules:
     return PlayedRules(name, rules, failures, scenario.tz)
 
 
-def _basis(lead: Arena, other: Arena | None, not_queue: str | None) -> str:
+def _basis(arena: Arena) -> str:
     """How far the waits of the trace are explained by what is played."""
-    if lead.base == QUEUE:
-        return "What is played explains the waits in the data, every size of job by itself."
-    if lead.base == ASSUMED:
+    if arena.asked.starts_assumed:
         return "The data state no starts: waits are those of the queue that is played, and nothing confirms them."
-    if other is not None:
-        return f"What is played explains the waits in the data only in part: {not_queue}."
-    if not waits_seen(lead):
+    if not waits_seen(arena):
         return "Nobody waited for 10 minutes in the data: nothing confirms what is played, and nothing contradicts it."
+    error = arena.waits.replay_error(arena.size)
+    if error <= MAX_REPLAY_ERROR:
+        return f"The replay of today differs from the observed waits by {error:.0%} of them."
     return (
-        "NOT EXPLAINED: what is played does not reproduce the waits in the data. Jobs come when the fleet had no room "
-        "for them, not when they were submitted: trust directions more than figures."
+        f"NOT EXPLAINED: the replay of today differs from the observed waits by {error:.0%} of them: trust directions "
+        "more than figures."
     )
 
 
@@ -233,14 +225,15 @@ def waits_seen(arena: Arena) -> bool:
 
 def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTried:
     """Play the jobs of an arena on today's fleet under two sets of rules."""
-    asked, (rows, requests) = arena.asked, arena.requests(AS_TODAY)
+    asked, requests = arena.asked, arena.requests(AS_TODAY)
+    rows = np.arange(len(requests))
     length, count, blocks = parts_of(asked.seen_s)
     jobs = pl.DataFrame(
         {
-            "team": teams_of(asked).gather(rows),
-            "gpus": asked.gpus()[rows],
+            "team": teams_of(asked),
+            "gpus": asked.gpus(),
             "ready_s": requests.ready_s,
-            "judged": arena.judged[rows],
+            "judged": arena.judged,
         }
     )
     sides = [
@@ -251,7 +244,7 @@ def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTr
                 asked.fleet,
                 sharing_of(one, asked, rows),
                 queue=arena.queue,
-                placement="lowest" if arena.queue == "slurm" else "best",
+                placement=arena.placement(),
                 larger=arena.larger,
             ),
         )

@@ -13,11 +13,11 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.decide import Answer
 from gpuplanner.study.decision.record import Comparison, comparison_of
 from gpuplanner.study.decision.sentences import unknown_decision
-from gpuplanner.study.decision.types import ACTIONS, BASES, CONFIDENCES, CUT_BY_JOBS
+from gpuplanner.study.decision.types import ACTIONS, CONFIDENCES, CUT_BY_JOBS
 from gpuplanner.study.study import Study
 
 FIELDS = {
-    "": {"sentence", "action", "fleet_gpus", "gpus", "gpus_mean", "layouts", "policy", "path", "base", "confidence",
+    "": {"sentence", "action", "fleet_gpus", "gpus", "gpus_mean", "layouts", "policy", "path", "confidence",
          "shortage", "saving_gpu_hours_per_week", "worth", "service", "run_out", "monday", "missing"},
     "shortage": {"gpu_hours", "jobs", "by_place", "gpus_needed"},
     "saving_gpu_hours_per_week": {"value", "low", "high", "reason"},
@@ -66,7 +66,6 @@ def test_a_decision_follows_the_interface(found):
         part = told[name] if name else told
         assert fields <= set(part), name
     assert told["action"] in ACTIONS
-    assert told["base"] in BASES
     assert told["confidence"] in CONFIDENCES
     for side in told["run_out"].values():
         assert {"date", "by_week"} <= set(side)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.decide import decide
-from gpuplanner.study.decision.types import ACTIONS, BASES, CONFIDENCES
+from gpuplanner.study.decision.types import ACTIONS, CONFIDENCES
 
 
 def line(number, day, hour, hours, gpus=1, node="n1", state="COMPLETED", waited_h=0.0, start=True):
@@ -59,7 +59,7 @@ def test_a_fleet_all_of_one_class(accounted):
     lines = [line(n, 2 + n // 4, 6 * (n % 4), 5.0, gpus=8) for n in range(1, 41)]
     found = decided(accounted, "eights", lines)
     assert [row.size_class for row in found.service.by_class] == ["5-8 GPUs"]
-    assert (found.fleet_gpus, found.base) == (8, BASES[0])
+    assert found.fleet_gpus == 8
 
 
 def test_few_jobs_of_many_sizes_are_said_to_be_thin(accounted):

@@ -1,0 +1,49 @@
+"""The queue that is replayed, against theory."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests
+from gpuplanner.study.waits.limits import NamedLimit
+from gpuplanner.study.waits.occupancy import Handover
+from gpuplanner.study.waits.queue_model import QueueModel
+
+
+def exponential_jobs(seed: int, count: int, load: float, gpus: int) -> NodeRequests:
+    """Jobs of one GPU: Poisson arrivals, exponential run times of mean 1."""
+    rng = np.random.default_rng(seed)
+    arrival = np.cumsum(rng.exponential(1 / (load * gpus), count))
+    one = np.ones(count, int)
+    return NodeRequests(arrival, arrival, rng.exponential(1.0, count), np.full(count, 1e9), 0 * one, one, one)
+
+
+def erlang_c(gpus: int, load: float) -> float:
+    """Chance that a job waits, by Erlang's formula."""
+    offered = load * gpus
+    last = offered**gpus / math.factorial(gpus) / (1 - load)
+    return last / (sum(offered**k / math.factorial(k) for k in range(gpus)) + last)
+
+
+@pytest.mark.parametrize(("gpus", "load"), [(4, 0.8), (8, 0.9)])
+def test_mean_waits_are_those_of_theory(gpus, load):
+    queue = QueueModel(Handover(60.0, 0.0), spread=False, tenant=np.zeros(0, int))
+    means = []
+    for seed in range(4):
+        jobs = exponential_jobs(seed, 60_000, load, gpus)
+        waited = queue.start(jobs, NodeFleet.whole([gpus])) - jobs.ready_s
+        means.append(waited[5_000:].mean())
+    assert np.mean(means) == pytest.approx(erlang_c(gpus, load) / (gpus * (1 - load)), rel=0.1)
+
+
+def test_the_handover_is_held_and_a_limit_binds():
+    rows = np.zeros(3)
+    jobs = NodeRequests(rows, rows, rows + 100, rows + 100, [0] * 3, [1] * 3, [1] * 3)
+    tenant = np.array([0, 0, 1])
+    free = QueueModel(Handover(60.0, 5.0), spread=False, tenant=tenant)
+    assert free.start(jobs, NodeFleet.whole([2])).tolist() == [0.0, 0.0, 105.0]
+    limited = QueueModel(Handover(60.0, 5.0), False, tenant, (NamedLimit(0, 1.0, 10, 1.0),))
+    assert limited.start(jobs, NodeFleet.whole([2])).tolist() == [0.0, 105.0, 0.0]
