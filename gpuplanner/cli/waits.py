@@ -11,18 +11,19 @@ from gpuplanner.cli.show import show, show_frame
 @takes("tz")
 def waits(scenario: ScenarioPath, given: Given, as_json: Json = False) -> None:
     """Say why jobs waited: too few GPUs, not together, wrongly partitioned, behind others, limits."""
-    from gpuplanner.study.waits.summary import sum_waits
+    from gpuplanner.plain import to_plain
+    from gpuplanner.study.decision.asked import asked_of
+    from gpuplanner.study.past.history import history
+    from gpuplanner.study.waits.explain import explain_waits
+    from gpuplanner.study.waits.summary import cause_table, sum_waits
 
-    found = sum_waits(given.scenario(scenario))
+    asked = asked_of(history(given.scenario(scenario)))
+    found = sum_waits(asked, explain_waits(asked))
     if as_json:
-        show(found.to_dict(), as_json=True)
+        show(to_plain(found), as_json=True)
         return
     put(found.sentence)
-    for title, table in (
-        ("hours by job size", found.by_size),
-        ("hours by team", found.by_team),
-        ("hours by partition", found.by_partition),
-    ):
-        show_frame(table, as_json=False, title=title)
-    for tenant, gpus in found.limits:
-        put(f"{tenant}: its jobs waited as if it were held to {gpus:g} GPUs")
+    for by, rows in vars(found.causes).items():
+        show_frame(cause_table(rows), as_json=False, title=f"hours waited by {by.replace('_', ' ')}")
+    for limit in found.limits:
+        put(f"{limit.tenant}: its jobs waited as if it were held to {limit.gpus:g} GPUs")

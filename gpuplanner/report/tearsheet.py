@@ -16,7 +16,7 @@ from gpuplanner.report.section import Section
 from gpuplanner.report.sent import browser
 from gpuplanner.report.teams import placements
 from gpuplanner.report.teams import teams as shared_by
-from gpuplanner.report.ways import ways
+from gpuplanner.report.ways import waits_section, ways
 from gpuplanner.report.words import safe
 from gpuplanner.study import Study
 from gpuplanner.study.decision.left_out import warnings_about
@@ -238,7 +238,7 @@ def _by_week(study: Study) -> list[str]:
 
 def comparison(study: Study) -> Section:
     """Every way to run the fleet, in full."""
-    return ways(study.comparison)
+    return Section(waits_section(study.comparison) + ways(study.comparison))
 
 
 def teams(study: Study) -> Section:

@@ -27,6 +27,7 @@ from gpuplanner.study.decision.policies import SHORT
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import TODAY
 from gpuplanner.study.fleet_decision import fleet_sentence
+from gpuplanner.study.waits.summary import HOURS, cause_table
 from gpuplanner.units import counted
 
 if TYPE_CHECKING:
@@ -52,6 +53,15 @@ _MEASURES = {
     "switches": ("nodes that come, a week", ""),
 }
 """What ways are drawn side by side by: words and unit by field."""
+_CAUSES = {
+    "waited": "hours waited",
+    "insufficient": "too few free",
+    "fragmented": "not together",
+    "wrong_layout": "other layout",
+    "queued_behind": "behind others",
+    "limits": "limits",
+    "unexplained": "unexplained",
+}
 _CLASSES = {"size_class": "asked for", "limit_min": "limit", "wait_quantile_min": "waits for room today"}
 
 
@@ -99,7 +109,7 @@ def ways(found: Comparison, pool: str = "") -> Section:
         else "",
         page.table(
             classes,
-            caption=f"Minutes late by what jobs asked for: {limit:g} of 100 start no later",
+            caption=f"Minutes waited, by what jobs requested: {limit:g} of 100 wait no longer",
             headings=_CLASSES,
         ),
         _energy(found),
@@ -120,6 +130,26 @@ def ways(found: Comparison, pool: str = "") -> Section:
             numbers=_named(beside),
         ),
         about=about,
+    )
+
+
+def waits_section(found: Comparison) -> Section:
+    """What kept jobs waiting, by job size and team."""
+    waits = found.waits
+    if waits is None:
+        return Section()
+    formats = dict.fromkeys(("waited", *HOURS), ",.0f")
+    tables = (
+        page.table(cause_table(rows), caption=f"Hours waited, by {by}", formats=formats, headings=_CAUSES)
+        for by, rows in (("job size", waits.causes.job_size), ("team", waits.causes.team))
+    )
+    limits = "; ".join(f"{one.tenant} as if held to {one.gpus:g} GPUs" for one in waits.limits)
+    return page.fold(
+        "Why jobs waited",
+        page.paragraph(waits.sentence),
+        page.paragraph(f"Tenants at a limit: {limits}.") if limits else "",
+        *tables,
+        about=waits.sentence,
     )
 
 
@@ -171,7 +201,7 @@ def _page(found: Mapping[str, Comparison], title: str) -> str:
             "days": _judged(first),
         }
         return page.render_page(
-            page.section("The decision", _screen(first)) + ways(first),
+            page.section("The decision", _screen(first)) + waits_section(first) + ways(first),
             title=title,
             subtitle=fleet_words(one),
             provenance=origin | {"gpuplanner": __version__},

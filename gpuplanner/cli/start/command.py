@@ -94,7 +94,9 @@ def start(
     if as_json:
         from gpuplanner.cli.show import show
 
-        told = {name: found.to_dict()[name] for name in ("decision", "projects")} | {"warnings": warnings}
+        told = {name: found.to_dict()[name] for name in ("decision", "waits", "projects")} | {
+            "warnings": warnings
+        }
         show(told | {"folder": str(place)} | written, as_json=True)
     elif talks:
         shown = written["page"] or f"none: {written['page_reason']}"

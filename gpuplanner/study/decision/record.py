@@ -28,6 +28,7 @@ from gpuplanner.study.decision.types import DECIMALS, HELD_BACK, TODAY, Decision
 from gpuplanner.study.decision.worth import electricity_kwh, powered_down_hours, worth_for
 from gpuplanner.study.future.money import energy_of_week, power_of, pue_of
 from gpuplanner.study.past.history import history
+from gpuplanner.study.waits.summary import WaitSummary, sum_waits
 from gpuplanner.units import GRAMS_PER_KILOGRAM, SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 FRONTIER_POINTS = 5
@@ -127,6 +128,7 @@ class Comparison:
     - ``hindsight_gpu_hours``: What the winner would need had its days been known; None where it was not asked for.
     - ``projects``: Answers to the projects that the scenario names.
     - ``rules``: How the fleet is run as decided, for those who write files.
+    - ``waits``: What kept jobs waiting; None where nothing could be played.
     """
 
     decision: Decision
@@ -142,6 +144,7 @@ class Comparison:
     hindsight_gpu_hours: float | None = None
     projects: tuple[ProjectAnswer, ...] = ()
     rules: FleetRules | None = None
+    waits: WaitSummary | None = None
 
     @property
     def winner(self) -> str:
@@ -200,6 +203,7 @@ def comparison_of(answer: Answer) -> Comparison:
         judged_to=(zero + timedelta(days=len(found.later_days))).isoformat(),
         tuned_for_times_the_jobs=round(found.times, DECIMALS),
         rules=answer.rules,
+        waits=sum_waits(found.asked, found.arena.waits),
     )
 
 

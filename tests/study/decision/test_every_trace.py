@@ -42,16 +42,17 @@ def test_todays_fleet_is_late_for_nobody_where_a_trace_names_nodes(name, ingeste
 
 def causes_add_up(scenario: Scenario) -> None:
     """Hold the causes of waiting against what jobs waited, by job and by every way to sum them."""
-    arena, found = opened(scenario)[2], sum_waits(scenario)
+    asked, arena = opened(scenario)[1:3]
     judged, waits = arena.waits.judged, arena.waits
+    found = sum_waits(asked, waits)
     waited_h = waits.waited_s[judged].sum() / SECONDS_PER_HOUR
     assert (waits.seconds >= 0.0).all()
     assert waits.seconds[judged].sum(axis=1) == pytest.approx(
         np.maximum(waits.waited_s[judged], 0.0), abs=1e-3
     )
-    for table in (found.by_size, found.by_team, found.by_partition):
-        assert table["jobs"].sum() == found.jobs == judged.sum()
-        assert table["waited_hours"].sum() == pytest.approx(waited_h, abs=1e-3)
+    for rows in (found.causes.job_size, found.causes.team, found.causes.partition):
+        assert sum(row.jobs for row in rows) == judged.sum()
+        assert sum(row.waited for row in rows) == pytest.approx(waited_h, abs=1e-3)
     assert np.isfinite(arena.today.late_s[:, arena.judged]).all()
 
 

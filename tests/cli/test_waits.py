@@ -1,0 +1,64 @@
+"""``waits``: why jobs waited, alike in the command, in ``start`` and in ``compare``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpuplanner.study.waits.summary import HOURS
+
+HEAD = "JobID|User|Account|State|Submit|Start|End|NodeList|AllocTRES"
+HOUR_S = 3600
+NOON_S = 1_772_452_800
+
+
+def accounting(limit: int) -> str:
+    """Jobs of an hour each, submitted at once, never more than ``limit`` of them at a time."""
+    rows = [HEAD]
+    for number in range(40):
+        start = NOON_S + HOUR_S * (number // limit) + 2 * (number // limit)
+        rows.append(
+            f"{number}|ann|a|COMPLETED|{NOON_S}|{start}|{start + HOUR_S}|n1|cpu=1,gres/gpu:h100=1,gres/gpu=1,node=1"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def waits_of(command, tmp_path, limit: int) -> dict:
+    (tmp_path / "sacct.txt").write_text(accounting(limit))
+    (tmp_path / "nodes.txt").write_text("NodeName=n1 Arch=x86_64\n   Gres=gpu:h100:8\n")
+    files = map(str, (tmp_path / "sacct.txt", "--nodes", tmp_path / "nodes.txt"))
+    assert command("ingest", "slurm", *files, "--tz", "UTC", "-o", str(tmp_path / "data"))[0] == 0
+    code, out, err = command("waits", str(tmp_path / "data"), "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_a_full_fleet_that_hands_over_within_seconds_has_too_few_gpus(command, tmp_path):
+    found = waits_of(command, tmp_path, 8)
+    (row,) = found["causes"]["team"]
+    assert (row["name"], row["jobs"]) == ("a", 40)
+    # Eight start at once, and eight more with each hour and two seconds.
+    waited_h = sum(8 * number * (HOUR_S + 2) for number in range(5)) / HOUR_S
+    assert row["waited"] == pytest.approx(waited_h, abs=1e-6)
+    assert row["insufficient"] == row["waited"]
+    assert found["replay_error"] < 0.01
+    assert found["limits"] == []
+
+
+def test_a_tenant_at_a_limit_is_named_with_its_number(command, tmp_path):
+    found = waits_of(command, tmp_path, 2)
+    (row,) = found["causes"]["team"]
+    # Of the time that nothing else explains, the part that the jobs would wait for each other on all eight.
+    assert row["queued_behind"] == pytest.approx(sum(8 * number for number in range(5)), rel=0.01)
+    assert row["limits"] == pytest.approx(row["waited"] - row["queued_behind"], abs=1e-4)
+    assert found["limits"] == [{"tenant": "a", "gpus": 2.0}]
+
+
+def test_start_and_compare_say_the_same(command, tmp_path):
+    own = json.loads(command("waits", "sample", "--json")[1])
+    compared = json.loads(command("compare", "sample", "--json")[1])["waits"]
+    assert compared == own
+    for rows in own["causes"].values():
+        for row in rows:
+            assert abs(sum(row[cause] for cause in HOURS) - row["waited"]) < 1e-4
