@@ -35,6 +35,10 @@ class Jobs(dy.Schema):
     partition = _text("partition or queue that it was submitted to", nullable=True)
     tier = _text("service tier: guaranteed, standard, best_effort", nullable=True)
     submit_time = _time("when the job was submitted")
+    eligible_time = _time(
+        "from when on it could have started, but for capacity and the order of the queue; null where it is not known",
+        nullable=True,
+    )
     start_time = _time("when it first held its GPUs; null if it never did", nullable=True)
     end_time = _time("when it gave them back; null if it still runs or waits", nullable=True)
     state = dy.Enum(JOB_STATES, nullable=False, metadata=_meaning("state at the end of the observation"))

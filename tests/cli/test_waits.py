@@ -24,8 +24,8 @@ def accounting(limit: int) -> str:
     return "\n".join(rows) + "\n"
 
 
-def waits_of(command, tmp_path, limit: int) -> dict:
-    (tmp_path / "sacct.txt").write_text(accounting(limit))
+def waits_of(command, tmp_path, text: str) -> dict:
+    (tmp_path / "sacct.txt").write_text(text)
     (tmp_path / "nodes.txt").write_text("NodeName=n1 Arch=x86_64\n   Gres=gpu:h100:8\n")
     files = map(str, (tmp_path / "sacct.txt", "--nodes", tmp_path / "nodes.txt"))
     assert command("ingest", "slurm", *files, "--tz", "UTC", "-o", str(tmp_path / "data"))[0] == 0
@@ -35,7 +35,7 @@ def waits_of(command, tmp_path, limit: int) -> dict:
 
 
 def test_a_full_fleet_that_hands_over_within_seconds_has_too_few_gpus(command, tmp_path):
-    found = waits_of(command, tmp_path, 8)
+    found = waits_of(command, tmp_path, accounting(8))
     (row,) = found["causes"]["team"]
     assert (row["name"], row["jobs"]) == ("a", 40)
     # Eight start at once, and eight more with each hour and two seconds.
@@ -47,12 +47,28 @@ def test_a_full_fleet_that_hands_over_within_seconds_has_too_few_gpus(command, t
 
 
 def test_a_tenant_at_a_limit_is_named_with_its_number(command, tmp_path):
-    found = waits_of(command, tmp_path, 2)
+    found = waits_of(command, tmp_path, accounting(2))
     (row,) = found["causes"]["team"]
     # Of the time that nothing else explains, the part that the jobs would wait for each other on all eight.
     assert row["queued_behind"] == pytest.approx(sum(8 * number for number in range(5)), rel=0.01)
     assert row["limits"] == pytest.approx(row["waited"] - row["queued_behind"], abs=1e-4)
     assert found["limits"] == [{"tenant": "a", "gpus": 2.0}]
+
+
+def test_a_job_waits_from_when_it_was_eligible(command, tmp_path):
+    """Held back until two hours after submission, it starts an hour later, and has waited that hour."""
+    eligible, start = NOON_S + 2 * HOUR_S, NOON_S + 3 * HOUR_S
+    text = (
+        accounting(8)
+        .replace("Submit|", "Submit|Eligible|")
+        .replace(f"|{NOON_S}|", f"|{NOON_S}|{NOON_S}|", 40)
+    )
+    rows = text.splitlines()[:9]
+    rows.append(
+        f"99|ann|held|COMPLETED|{NOON_S}|{eligible}|{start}|{start + HOUR_S}|n1|cpu=1,gres/gpu:h100=1,gres/gpu=1,node=1"
+    )
+    found = waits_of(command, tmp_path, "\n".join(rows) + "\n")
+    assert [(row["name"], row["waited"]) for row in found["causes"]["team"]] == [("a", 0.0), ("held", 1.0)]
 
 
 def test_start_and_compare_say_the_same(command, tmp_path):

@@ -42,9 +42,11 @@ class LongJobs:
 
     @classmethod
     def kept(cls, path: Path, height: int) -> LongJobs:
-        """Those of a file."""
-        casts = (pl.col(name).cast(dtype) for name, dtype in slim_types(Jobs.column_names()).items())
-        return cls(pl.scan_parquet(path, glob=False).with_columns(casts), height)
+        """Those of a file; a column that files lacked when it was written is null."""
+        table, types = pl.scan_parquet(path, glob=False), slim_types(Jobs.column_names())
+        there = set(table.collect_schema())
+        casts = (pl.col(n).cast(t) if n in there else pl.lit(None, t).alias(n) for n, t in types.items())
+        return cls(table.with_columns(casts), height)
 
     def believed(self, columns: Sequence[str] | None = None) -> pl.LazyFrame:
         """All jobs but those in quarantine; columns that the table lacks are left out."""

@@ -122,9 +122,11 @@ def asked_of(known: History) -> Asked:
     jobs = known.jobs.filter(mask)
     seconds = {
         name: jobs.select((pl.col(name) - zero).dt.total_microseconds() / 1e6).to_series().cast(pl.Float64)
-        for name in ("submit_time", "start_time", "end_time")
+        for name in ("submit_time", "start_time", "end_time", "eligible_time")
     }
-    submit, start, stop = (column.fill_null(np.nan).to_numpy().copy() for column in seconds.values())
+    submit, start, stop, eligible = (
+        column.fill_null(np.nan).to_numpy().copy() for column in seconds.values()
+    )
     run = jobs["run_s"].to_numpy().astype(float)
     silent = not bool((start - submit > 0).any()) and known.trace.stated.source in SUBMISSIONS_ALONE
     starts_assumed = silent or bool(np.isnan(start).all())
@@ -140,7 +142,8 @@ def asked_of(known: History) -> Asked:
     limit = np.where(jobs["time_limit_s"].is_null().to_numpy(), LIMIT_FACTOR * run, limit)
     profiles = _profiles(board, nodes, known, mask)
     fleet = fleet_of(nodes, board, profiles)
-    views = _views(known, mask, fleet, board, submit, run, limit)
+    eligible = np.where(np.isnan(eligible), submit, np.fmax(np.fmin(eligible, start), submit))
+    views = _views(known, mask, fleet, board, (submit, eligible), run, limit)
     endless = jobs["time_limit_s"].is_null().to_numpy() & np.isnan(stop) & (start < 0)
     standing = endless | (jobs["job_class"] == SERVICE).fill_null(False).to_numpy()
     return Asked(
@@ -196,7 +199,7 @@ def _views(
     mask: pl.Series,
     fleet: NodeFleet,
     board: GpuModel,
-    submit: NDArray[np.float64],
+    came: tuple[NDArray[np.float64], NDArray[np.float64]],
     run: NDArray[np.float64],
     limit: NDArray[np.float64],
 ) -> dict[str, AskedView]:
@@ -215,7 +218,7 @@ def _views(
     tables: dict[str, Any] = {AS_TODAY: granted}
     if board.profiles:
         tables |= {REQUESTED: asked, RIGHTSIZED: known.views["rightsized"].filter(mask)}
-    views = {name: _view(table, fleet, board, submit, run, limit) for name, table in tables.items()}
+    views = {name: _view(table, fleet, board, came, run, limit) for name, table in tables.items()}
     if board.profiles and board.sms:
         by_class = pl.when(evidence="class").then("sms_needed")
         sizes = known.rightsizing.filter(mask).select(pl.coalesce(tables[RIGHTSIZED]["sms_needed"], by_class))
@@ -254,10 +257,12 @@ def _view(
     table: pl.DataFrame,
     fleet: NodeFleet,
     board: GpuModel,
-    submit: NDArray[np.float64],
+    came: tuple[NDArray[np.float64], NDArray[np.float64]],
     run: NDArray[np.float64],
     limit: NDArray[np.float64],
 ) -> AskedView:
+    """Requests of jobs that were submitted, and became eligible, at times [s]."""
+    submit, eligible = came
     number = {name: place for place, name in enumerate(fleet.profiles)}
     profile = (
         table["profile"]
@@ -282,7 +287,7 @@ def _view(
         slowdown = np.where(
             (profile > 0) & (given > 0), np.maximum(needed / np.maximum(given, 1e-9), 1.0), 1.0
         )
-    requests = NodeRequests(submit, submit, run * slowdown, limit * slowdown, profile, total, nodes)
+    requests = NodeRequests(eligible, submit, run * slowdown, limit * slowdown, profile, total, nodes)
     return AskedView(requests, np.ones(len(run)))
 
 

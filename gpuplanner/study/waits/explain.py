@@ -92,7 +92,7 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
     handover = observe_handover(requests, asked.start_s, seen)
     fits = find_fits(requests, close_gaps(seen, handover.latency_s), fleet.weights)
     carried = asked.start_s < 0
-    known = np.where(carried, asked.start_s, requests.submit_s)
+    known = np.where(carried, asked.start_s, requests.ready_s)
     until = np.where(np.isnan(asked.start_s), asked.seen_s, asked.start_s)
     tenants, tenant = np.unique(asked.jobs["tenant"].fill_null("?").to_numpy(), return_inverse=True)
     queue = QueueModel(handover, starts_are_spread(seen), tenant.astype(np.int64))

@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.study.decision.asked import Asked, size_classes
 from gpuplanner.study.waits.causes import CAUSES, UNEXPLAINED
 from gpuplanner.study.waits.explain import ExplainedWaits
-from gpuplanner.units import SECONDS_PER_HOUR
+from gpuplanner.units import SECONDS_PER_HOUR, counted
 
 LIMITS = "limits"
 HOURS = (*CAUSES[:UNEXPLAINED], LIMITS, CAUSES[UNEXPLAINED])
@@ -86,7 +86,7 @@ class WaitSummary:
         hours = {cause: sum(getattr(row, cause) for row in rows) for cause in HOURS}
         cause = max(hours, key=lambda name: hours[name])
         return (
-            f"Jobs waited {total:,.0f} hours in all, {hours[cause] / total:.0%} of it {WORDS[cause]}; the simulation "
+            f"Jobs waited {counted(round(total), 'hour')} in all, {hours[cause] / total:.0%} of it {WORDS[cause]}; the simulation "
             f"of today differs from that by {self.replay_error:.0%}."
         )
 
