@@ -85,9 +85,10 @@ class WaitSummary:
             return "Jobs waited less than an hour in all."
         hours = {cause: sum(getattr(row, cause) for row in rows) for cause in HOURS}
         cause = max(hours, key=lambda name: hours[name])
+        waited, share = counted(round(total), "hour"), f"{hours[cause] / total:.0%}"
         return (
-            f"Jobs waited {counted(round(total), 'hour')} in all, {hours[cause] / total:.0%} of it {WORDS[cause]}; the simulation "
-            f"of today differs from that by {self.replay_error:.0%}."
+            f"Jobs waited {waited} in all, {share} of it {WORDS[cause]}; the simulation of today differs from that by "
+            f"{self.replay_error:.0%}."
         )
 
 
