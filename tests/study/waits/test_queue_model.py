@@ -1,4 +1,4 @@
-"""The queue that is replayed, against theory."""
+"""The queue that is replayed, against theory; and fleets, records and layouts that the curve is drawn from."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests
+from gpuplanner.study.waits.curve import draw_record, percentile, resize_fleet
+from gpuplanner.study.waits.layouts import share_out
 from gpuplanner.study.waits.limits import NamedLimit
 from gpuplanner.study.waits.occupancy import Handover
 from gpuplanner.study.waits.queue_model import QueueModel
+
+DAY = 86_400.0
 
 
 def exponential_jobs(seed: int, count: int, load: float, gpus: int) -> NodeRequests:
@@ -47,3 +51,41 @@ def test_the_handover_is_held_and_a_limit_binds():
     assert free.start(jobs, NodeFleet.whole([2])).tolist() == [0.0, 0.0, 105.0]
     limited = QueueModel(Handover(60.0, 5.0), False, tenant, (NamedLimit(0, 1.0, 10, 1.0),))
     assert limited.start(jobs, NodeFleet.whole([2])).tolist() == [0.0, 105.0, 0.0]
+
+
+def test_a_drawn_record_takes_whole_days_of_the_same_weekday():
+    rng = np.random.default_rng(3)
+    arrival = np.sort(rng.uniform(0, 21 * DAY, 500))
+    fixed = np.zeros(500, bool)
+    fixed[:5] = True
+    rows, drawn = draw_record(arrival, fixed, 21 * DAY, np.random.default_rng(0))
+    assert np.isin(np.arange(5), rows).all()
+    moved = (drawn - arrival[rows]) / DAY
+    assert np.allclose(moved, np.round(moved))
+    assert set((np.round(moved).astype(int) % 7).tolist()) == {0}
+    assert not np.array_equal(np.sort(rows), np.arange(500))
+
+
+def test_percentile_is_a_wait_that_95_of_100_jobs_do_not_pass():
+    assert percentile(np.arange(100.0)) == 94.0
+    assert percentile(np.array([7.0])) == 7.0
+
+
+def test_more_nodes_are_like_most_of_todays():
+    fleet = resize_fleet(NodeFleet.whole([8, 4, 4]), 5)
+    assert fleet.gpus.tolist() == [8, 4, 4, 4, 4]
+    assert fleet.capacity[:, 0, 0].tolist() == [8, 4, 4, 4, 4]
+
+
+def test_shares_are_the_cheapest_of_all():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        costs = [np.sort(rng.integers(0, 20, 7).astype(float))[::-1] for _ in range(3)]
+        found, value = share_out(costs, 6)
+        every = [
+            sum(cost[share] for cost, share in zip(costs, (a, b, c), strict=True))
+            for a in range(7)
+            for b in range(7 - a)
+            for c in range(7 - a - b)
+        ]
+        assert value == min(every) == sum(cost[share] for cost, share in zip(costs, found, strict=True))
