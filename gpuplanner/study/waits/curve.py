@@ -17,6 +17,8 @@ from gpuplanner.units import SECONDS_PER_DAY
 REPLAYS = 5
 """Replays of one record with arrivals up to :data:`JITTER_S` later: one alone is a draw of something chaotic."""
 JITTER_S = 30.0
+APART_S = 1800.0
+"""Standard deviation of the hour of a job that comes once more [s]."""
 DRAWS = 10
 POINTS = 12
 PERCENTILE = 0.95
@@ -94,6 +96,47 @@ def draw_record(
         rows.append(by_day[source])
         arrivals.append(arrival_s[by_day[source]] + (target - source) * SECONDS_PER_DAY)
     return np.concatenate(rows), np.concatenate(arrivals)
+
+
+def scale_load(
+    arrival_s: Floats, fixed: NDArray[np.bool_], load: float | Floats, seen_s: float
+) -> tuple[Ints, Floats]:
+    """Let jobs come more or less often; what comes once more does so in another week, at about the same hour.
+
+    Parameters
+    ----------
+    arrival_s : array of float, shape (n_jobs,)
+        When each job of the record arrives [s].
+    fixed : array of bool, shape (n_jobs,)
+        Jobs that come once, whatever the load.
+    load : float or array of float, shape (n_jobs,)
+        How many times each comes; of more load all jobs of less load are a part.
+    seen_s : float
+        Length of the record [s].
+
+    Returns
+    -------
+    rows : array of int
+        Jobs of the record that come.
+    arrival_s : array of float
+        When each comes [s].
+
+    Examples
+    --------
+    >>> rows, arrival = scale_load(np.array([0.0, 9.0]), np.array([True, False]), 2.0, 14 * 86400.0)
+    >>> rows.tolist(), (arrival > 86400).tolist()
+    ([0, 1, 1], [False, False, True])
+    """
+    count = len(arrival_s)
+    rng = np.random.default_rng(7)
+    copies = np.where(fixed, 1, np.floor(load + rng.random(count))).astype(np.int64)
+    weeks, apart = rng.random(count), rng.normal(0, APART_S, count)
+    rows = np.repeat(np.arange(count), copies)
+    nth = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
+    others = max(int(seen_s / (DAYS_A_WEEK * SECONDS_PER_DAY)) - 1, 1)
+    later = DAYS_A_WEEK * SECONDS_PER_DAY * ((np.floor(weeks[rows] * others) + nth - 1) % others + 1)
+    moved = (arrival_s[rows] + later + nth * apart[rows]) % np.maximum(seen_s, 1.0)
+    return rows, np.where(nth > 0, moved, arrival_s[rows])
 
 
 def simulate_waits(

@@ -46,7 +46,7 @@ def uniform_fleet(fleet: NodeFleet, profile: int, gpus: int, instances: int, per
 
 
 def best_layout(model: WaitModel) -> BestLayout | None:
-    """Share out today's GPUs among profiles, so that jobs wait least; None where jobs hold one profile alone.
+    """Share out today's GPUs among profiles, so that jobs wait least; None where there is one profile alone.
 
     Requests for different profiles do not wait for each other, so each profile is simulated by itself on every
     number of GPUs, and the shares are found by dynamic programming.
@@ -55,7 +55,7 @@ def best_layout(model: WaitModel) -> BestLayout | None:
     board, fleet, per_node = asked.board, asked.fleet, asked.usual_node
     total = int(asked.nodes.total)
     used = np.unique(asked.granted.profile[waits.judged]).tolist()
-    if len(used) < 2:
+    if not set(np.flatnonzero(fleet.capacity.any(axis=(0, 1))).tolist()) - set(used[:1]):
         return None
     costs: list[Floats] = []
     for profile in used:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from gpuplanner.study.waits.curve import (
     draw_record,
     percentile,
     resize_fleet,
+    scale_load,
     simulate_waits,
 )
 from gpuplanner.study.waits.explain import ExplainedWaits
@@ -25,10 +27,12 @@ from gpuplanner.units import SECONDS_PER_DAY
 
 SURE = 0.8
 """Share of drawn records in which something must hold."""
-PAIRED_DRAWS = 10
+PAIRED_DRAWS = 20
 DAY_DRAWS = 200
 MOST_TIMES = 4
 """How many times as many nodes as today are looked at, at most."""
+TOLERANCE_S = 1.0
+"""Waits that differ by less are the same [s]."""
 CAPACITY = CAUSES[:QUEUED_BEHIND]
 """Causes that more, other or better placed GPUs end."""
 
@@ -39,10 +43,12 @@ class WaitTarget:
 
     - ``target_s``: 95th percentile of the wait of each size that can meet it [s].
     - ``added_s``: How much longer a size that meets it today may wait [s].
+    - ``stated``: Whether the planner stated the target; a purchase is then not weighed against what it ends.
     """
 
     target_s: float = 1800.0
     added_s: float = 600.0
+    stated: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +58,7 @@ class WaitModel:
     asked: Asked
     waits: ExplainedWaits
     size: Ints
+    names: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> list[int]:
@@ -70,20 +77,44 @@ class WaitModel:
         """The same where the fullest nodes with room are taken first."""
         return replace(self, waits=replace(self.waits, queue=replace(self.waits.queue, spread=False)))
 
-    def draw(self, fleet: NodeFleet, number: int) -> Floats:
-        """95th percentile of the wait of each size in one drawn record [s]; the same records for every fleet."""
+    def draw(
+        self,
+        fleet: NodeFleet,
+        number: int,
+        *,
+        load: float | Floats = 1.0,
+        jobs: NDArray[np.bool_] | None = None,
+    ) -> Floats:
+        """95th percentile of the wait of each size in one drawn record [s]; the same records for every fleet.
+
+        Parameters
+        ----------
+        fleet : NodeFleet
+            Where jobs run.
+        number : int
+            Number of the draw.
+        load : float or array of float, shape (n_jobs,)
+            How many times each job comes: less than once leaves some out, more repeats some in another week.
+        jobs : array of bool, shape (n_jobs,), optional
+            Jobs that are simulated; None: all.
+        """
+        waits, seen_s = self.waits, self.asked.seen_s
         rng = np.random.default_rng(100 + number)
-        rows, arrival = draw_record(self.waits.arrival_s, ~self.waits.judged, self.asked.seen_s, rng)
-        found = simulate_waits(self.asked, self.waits, fleet, rows, arrival)
-        judged, size = self.waits.judged[rows], self.size[rows]
+        rows, arrival = scale_load(waits.arrival_s, ~waits.judged, load, seen_s)
+        drawn, arrival = draw_record(arrival, ~waits.judged[rows], seen_s, rng)
+        rows = rows[drawn]
+        if jobs is not None:
+            rows, arrival = rows[jobs[rows]], arrival[jobs[rows]]
+        found = simulate_waits(self.asked, waits, fleet, rows, arrival)
+        judged, size = waits.judged[rows], self.size[rows]
         return np.array([percentile(found[judged & (size == one)]) for one in self.sizes])
 
-    def replay(self, fleet: NodeFleet, number: int = 0) -> Floats:
-        """95th percentile of the wait of each size in a replay of the record [s]."""
+    def replay_waits(self, fleet: NodeFleet, number: int = 0) -> Floats:
+        """What each job waits in a replay of the record, each up to 30 s later [s]."""
         late = np.random.default_rng(1 + number).uniform(0, JITTER_S, len(self.waits.arrival_s))
-        every = np.arange(len(late))
-        found = simulate_waits(self.asked, self.waits, fleet, every, self.waits.arrival_s + late)
-        return np.array([percentile(found[self.waits.judged & (self.size == one)]) for one in self.sizes])
+        return simulate_waits(
+            self.asked, self.waits, fleet, np.arange(len(late)), self.waits.arrival_s + late
+        )
 
 
 def late_sizes(model: WaitModel, target: WaitTarget) -> list[int]:
@@ -118,39 +149,104 @@ def cause_hours(model: WaitModel, sizes: list[int]) -> dict[str, float]:
     return hours
 
 
-def fewest_nodes(
-    model: WaitModel, target: WaitTarget, *, reachable: NDArray[np.bool_] | None = None, relative: bool
-) -> int | None:
-    """Fewest nodes on which each size meets its limit in 80 % of drawn records; None if no number is enough.
+def wait_limits(model: WaitModel, target: WaitTarget) -> tuple[Floats, Floats]:
+    """Return what each size waits today in each drawn record, and what it may wait, shape (n_draws, n_sizes) [s].
+
+    A size that meets the target today may wait only so much longer than today; any other is held to the target.
+    """
+    today = np.array([model.draw(model.asked.fleet, number) for number in range(PAIRED_DRAWS)])
+    limit = np.minimum(target.target_s, today + target.added_s)
+    return today, np.where(today <= target.target_s, limit, target.target_s)
+
+
+def sizes_met(model: WaitModel, pool: Pool, fleet: NodeFleet, limit_s: Floats) -> NDArray[np.bool_]:
+    """Return which sizes meet their limit in 80 % of drawn records, if the jobs of a pool run on a fleet."""
+    jobs = np.isin(model.asked.granted.profile, pool.profiles)
+    missed = np.zeros(len(model.sizes), np.int64)
+    for number, limit in enumerate(limit_s):
+        missed += model.draw(fleet, number, jobs=jobs) > limit + TOLERANCE_S
+        if (missed > (1 - SURE) * len(limit_s) + 1e-9).all():
+            break
+    return missed <= (1 - SURE) * len(limit_s) + 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Nodes that the same jobs run on, and how they are more or fewer.
+
+    - ``profiles``: Numbers of the profiles that they offer, and no other node.
+    - ``today``: How many units there are today.
+    - ``resize``: The nodes for a number of units.
+    - ``movable``: Whether its GPUs may become those of another pool.
+    """
+
+    profiles: tuple[int, ...]
+    today: int
+    resize: Callable[[int], NodeFleet]
+    movable: bool = False
+
+
+def pools_of(fleet: NodeFleet) -> list[Pool]:
+    """Return the nodes of a fleet by the profiles that they offer; the unit is a node.
+
+    Examples
+    --------
+    >>> capacity = np.array([[[8, 0]], [[0, 56]], [[8, 0]]])
+    >>> fleet = NodeFleet(("gpu", "1g"), np.array([8, 8, 8]), capacity, np.zeros(3, int), np.array([1.0, 1 / 7]))
+    >>> [(pool.profiles, pool.today, pool.resize(3).gpus.sum().item()) for pool in pools_of(fleet)]
+    [((0,), 2, 24), ((1,), 1, 24)]
+    """
+    offers = fleet.capacity[:, 0, :] > 0
+    group = np.arange(len(offers))
+    for profile in range(offers.shape[1]):
+        joined = np.unique(group[offers[:, profile]])
+        group[np.isin(group, joined)] = joined.min(initial=len(group))
+    pools = []
+    for number in np.unique(group).tolist():
+        rows = group == number
+        nodes = replace(fleet, gpus=fleet.gpus[rows], capacity=fleet.capacity[rows], first=fleet.first[rows])
+        profiles = tuple(np.flatnonzero(offers[rows].any(axis=0)).tolist())
+        pools.append(Pool(profiles, int(rows.sum()), partial(resize_fleet, nodes)))
+    return pools
+
+
+def join_fleets(fleets: list[NodeFleet]) -> NodeFleet:
+    """Return all nodes of several fleets."""
+    gpus, capacity, first = (
+        np.concatenate(rows)
+        for rows in zip(*((fleet.gpus, fleet.capacity, fleet.first) for fleet in fleets), strict=True)
+    )
+    return replace(fleets[0], gpus=gpus, capacity=capacity, first=first)
+
+
+def smallest_fleet(model: WaitModel, pools: list[Pool], limit_s: Floats) -> NodeFleet | None:
+    """Find the smallest fleet on which each size meets its limit in 80 % of drawn records; None if none does.
+
+    Where one pool needs more nodes no other has fewer: to move GPUs from one to the other is to repartition them.
 
     Parameters
     ----------
     model : WaitModel
         What is simulated.
-    target : WaitTarget
-        What waits are held to.
-    reachable : array of bool, shape (n_sizes,), optional
-        Sizes that are held to the target; others must not wait longer than today.
-    relative : bool
-        Whether a size that meets the target today may wait only so much longer than today.
+    pools : list of Pool
+        Nodes whose number is varied, each for itself.
+    limit_s : array of float, shape (n_draws, n_sizes)
+        What each size may wait in each drawn record [s].
     """
-    today = resize_fleet(model.asked.fleet, len(model.asked.nodes.gpus))
-    held = np.ones(len(model.sizes), bool) if reachable is None else reachable
-    base = [model.draw(today, number) for number in range(PAIRED_DRAWS)]
+    units = []
+    for pool in pools:
 
-    def meets(nodes: int) -> bool:
-        fleet, missed = resize_fleet(model.asked.fleet, nodes), 0
-        for number in range(PAIRED_DRAWS):
-            limit = np.where(held, target.target_s, base[number])
-            if relative:
-                meets_today = base[number] <= target.target_s
-                limit = np.where(meets_today, np.minimum(limit, base[number] + target.added_s), limit)
-            missed += bool((model.draw(fleet, number) > limit + 1.0).any())
-            if missed > (1 - SURE) * PAIRED_DRAWS + 1e-9:
-                return False
-        return True
+        def meets(count: int, pool: Pool = pool) -> bool:
+            return bool(sizes_met(model, pool, pool.resize(count), limit_s).all())
 
-    return first_that_holds(meets, MOST_TIMES * len(model.asked.nodes.gpus))
+        units.append(first_that_holds(meets, MOST_TIMES * pool.today))
+    known = [count for count in units if count is not None]
+    if len(known) < len(units):
+        return None
+    fixed = [0 if pool.movable else pool.today for pool in pools]
+    if any(count > pool.today for count, pool in zip(known, pools, strict=True)):
+        known = [max(pair) for pair in zip(known, fixed, strict=True)]
+    return join_fleets([pool.resize(count) for count, pool in zip(known, pools, strict=True)])
 
 
 def first_that_holds(holds: Callable[[int], bool], most: int) -> int | None:

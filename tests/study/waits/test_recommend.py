@@ -1,0 +1,197 @@
+"""Recommendations on clusters whose remedy is planted, and how they read growth and load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play, play_shared
+from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
+from gpuplanner.study.decision.asked import AS_TODAY, Asked, AskedView, size_classes
+from gpuplanner.study.decision.types import ASSUMED, OBSERVED
+from gpuplanner.study.past.nodes import TodaysNodes
+from gpuplanner.study.waits.curve import scale_load
+from gpuplanner.study.waits.explain import explain_waits
+from gpuplanner.study.waits.growth import (
+    date_exhaustion,
+    fit_growth_per_week,
+    measure_headroom,
+    weekly_work,
+)
+from gpuplanner.study.waits.readings import WaitModel, WaitTarget, pools_of, smallest_fleet, wait_limits
+from gpuplanner.study.waits.recommend import recommend
+
+DAY, HOUR = 86_400.0, 3_600.0
+BEGIN = datetime(2026, 6, 1, tzinfo=UTC)
+STATED = WaitTarget(stated=True)
+
+
+def planted_model(
+    load: float,
+    *,
+    nodes: int = 4,
+    spread: bool = False,
+    most_gpus: int | None = None,
+    mig: tuple[int, int] | None = None,
+    days: int = 28,
+    weekly: float = 0.0,
+    base: str = OBSERVED,
+) -> WaitModel:
+    """The model of jobs of some hours that ran on nodes of 8 GPUs at so many GPUs in the mean.
+
+    Jobs have 1 GPU, and one of ten 8. With ``most_gpus`` the one team may use no more at once. With ``mig`` the jobs
+    request 1g.10gb, and so many nodes of full GPUs and of seven instances on each GPU are there.
+    """
+    rng = np.random.default_rng(5)
+    instances = 7 if mig else 1
+    run_h = 8.0 if mig else 1.0
+    count = int(load * instances * days * 24 / run_h / (1 if mig else 1.7))
+    quantile = rng.random(count) if not weekly else np.log1p(rng.random(count) * np.expm1(weekly * days / 7))
+    submit = np.sort(quantile / (weekly * days / 7 if weekly else 1.0) * days * DAY)
+    run = rng.exponential(run_h * HOUR, count) + 60
+    total = np.where(mig is None, np.where(rng.random(count) < 0.1, 8, 1), 1).astype(np.int64)
+    profiles = ("gpu", "1g.10gb") if mig else ("gpu",)
+    requests = NodeRequests(
+        submit, submit, run, 2 * run, np.full(count, len(profiles) - 1), total, np.ones(count, np.int64)
+    )
+    capacity = np.array([[8, 0]] * mig[0] + [[0, 56]] * mig[1] if mig else [[8]] * nodes)
+    size = len(capacity)
+    fleet = NodeFleet(
+        profiles,
+        np.full(size, 8),
+        capacity[:, None, :],
+        np.zeros(size, np.int64),
+        np.array([1.0, 1 / 7])[: len(profiles)],
+    )
+    placement = "spread" if spread else "best"
+    sharing = Sharing(np.zeros(count, np.int64), np.zeros(count, np.int64), (QuotaGroup(most_gpus),))
+    outcome = (
+        play_shared(requests, fleet, sharing, placement=placement)
+        if most_gpus
+        else play(requests, fleet, placement=placement)
+    )
+    pins = outcome.held.unique("request").sort("request")["node"].to_list()
+    start = np.where(outcome.start_s < days * DAY, outcome.start_s, np.nan)
+    end = np.where(start + run <= days * DAY, start + run, np.nan)
+    layout = [("gpu",) * 8 if row[0] else ("1g.10gb:7",) * 8 for row in capacity.tolist()]
+    today = TodaysNodes(
+        tuple(f"n{node}" for node in range(size)), (8,) * size, tuple(layout), inferred=False, named=True
+    )
+    jobs = pl.DataFrame({"tenant": ["vision"] * count, "run_s": run})
+    asked = Asked(
+        jobs, today, fleet, load_gpu_model("H100-80GB-SXM5"), {AS_TODAY: AskedView(requests, np.ones(count))}, start,
+        end, [[node] for node in pins], base, BEGIN, BEGIN + timedelta(days=days), np.zeros(count, bool),
+    )  # fmt: skip
+    waits = explain_waits(asked)
+    return WaitModel(asked, waits, *size_classes(asked, waits.judged))
+
+
+def test_a_half_empty_fleet_is_released_within_the_limits():
+    model = planted_model(4.0, nodes=8, days=21)
+    found = recommend(model, WaitTarget())
+    assert found.action == "release"
+    assert found.gpus == found.measures[0].gpus < found.fleet_gpus == 64
+    assert all(row.recommended_p95_minutes <= row.limit_minutes for row in found.service)
+    # One node less than that does not do.
+    _, limit = wait_limits(model, WaitTarget())
+    (pool,) = pools_of(model.asked.fleet)
+    below = replace(pool, today=1, resize=lambda count: pool.resize(min(count, found.gpus // 8 - 1)))
+    assert smallest_fleet(model, [below], limit) is None
+
+
+def test_a_full_fleet_grows_until_each_size_meets_the_target():
+    found = recommend(planted_model(26.0, days=14), STATED)
+    assert found.action == "buy"
+    assert found.gpus > found.fleet_gpus
+    assert found.worth > 0
+    large = found.service[-1]
+    assert large.observed_p95_minutes > 30 >= large.recommended_p95_minutes
+    assert found.headroom.factor < 1
+
+
+def test_a_purchase_that_ends_little_waiting_needs_a_stated_target():
+    model = planted_model(10.0, nodes=3)
+    stated, default = recommend(model, STATED), recommend(model, WaitTarget())
+    assert stated.action == "buy"
+    assert stated.worth < 0.1
+    assert default.action == "keep"
+    assert "8" in default.reason
+    assert default.gpus == default.fleet_gpus
+
+
+def test_spread_jobs_are_packed_before_anything_is_bought():
+    found = recommend(planted_model(6.0, spread=True), STATED)
+    assert next(measure.action for measure in found.measures) == "pack"
+    assert found.gpus <= found.fleet_gpus
+
+
+def test_a_limit_is_raised_by_its_number():
+    found = recommend(planted_model(9.0, most_gpus=12), STATED)
+    assert found.action == "raise_limit"
+    assert "vision (12 GPUs)" in found.measures[0].text
+
+
+def test_full_gpus_are_partitioned_for_those_who_wait():
+    model = planted_model(10.0, mig=(3, 1))
+    assert [pool.profiles for pool in pools_of(model.asked.fleet)] == [(0,), (1,)]
+    found = recommend(model, STATED)
+    first, second = found.measures
+    assert (first.action, first.gpus, first.condition) == ("repartition", 32, None)
+    assert (second.action, second.condition) == ("release", "after repartition")
+    assert 10 < second.gpus == found.gpus < 32
+
+
+def test_without_observed_waits_nothing_is_recommended():
+    found = recommend(planted_model(4.0, base=ASSUMED), STATED)
+    assert (found.action, found.measures, found.gpus) == ("none", (), 32)
+    assert found.reason
+
+
+def test_the_same_record_gives_the_same_recommendation():
+    first, second = (recommend(planted_model(10.0, nodes=3, days=7), STATED) for _ in range(2))
+    assert first == second
+
+
+def test_less_load_is_a_part_of_more():
+    rng = np.random.default_rng(1)
+    arrival, fixed = np.sort(rng.uniform(0, 28 * DAY, 1000)), np.arange(1000) < 10
+    rows, same = scale_load(arrival, fixed, 1.0, 28 * DAY)
+    assert rows.tolist() == list(range(1000))
+    assert same.tolist() == arrival.tolist()
+    previous: set = set()
+    for load in (0.3, 0.8, 1.3, 2.6):
+        rows, times = scale_load(arrival, fixed, load, 28 * DAY)
+        assert len(rows) == pytest.approx(10 + 990 * load, rel=0.05)
+        assert (times >= 0).all()
+        assert (times <= 28 * DAY).all()
+        pairs = set(zip(rows.tolist(), times.tolist(), strict=True))
+        assert previous <= pairs
+        previous = pairs
+
+
+def test_growth_of_the_submitted_work_is_found_and_dates_the_exhaustion():
+    model = planted_model(14.0, nodes=5, days=56, weekly=0.05)
+    growth = fit_growth_per_week(weekly_work(model))
+    assert growth.low < np.expm1(0.05) < growth.high
+    assert growth.slope > 0
+    headroom = measure_headroom(model, WaitTarget(), growth)
+    assert headroom.low <= headroom.factor <= headroom.high
+    assert headroom.factor > 1
+    found = date_exhaustion(growth, headroom, date(2026, 7, 27), 56, 90)
+    weeks = np.log(headroom.factor) / growth.slope - 4
+    assert abs((found.date - date(2026, 7, 27)).days - 7 * max(weeks, 0)) < 14
+    assert found.date - found.order_by == timedelta(days=90)
+
+
+def test_growth_that_is_not_shown_dates_nothing():
+    flat = fit_growth_per_week(np.array([100.0, 104, 97, 101, 99, 102, 98, 100]))
+    assert flat.slope == 0
+    assert flat.low < 0 < flat.high
+    assert date_exhaustion(flat, None, date(2026, 7, 27), 56, 90).date is None
+    few = fit_growth_per_week(np.ones(5))
+    assert date_exhaustion(few, None, date(2026, 7, 27), 35, 90).reason == few.reason
