@@ -50,8 +50,7 @@ class WeeklyGrowth:
     @property
     def slope(self) -> float:
         """Growth of the logarithm a week, 0 where the interval does not exclude none."""
-        shown = self.value is not None and self.low is not None and self.high is not None
-        return math.log1p(self.value or 0.0) if shown and (self.low or 0) * (self.high or 0) > 0 else 0.0
+        return math.log1p(self.value or 0.0) if (self.low or 0.0) * (self.high or 0.0) > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def uniform_fleet(fleet: NodeFleet, profile: int, gpus: int, instances: int, per
 
 
 def best_layout(model: WaitModel) -> BestLayout | None:
-    """Share out today's GPUs among profiles, so that jobs wait least; None where there is one profile alone.
+    """Share out today's GPUs among profiles, so that jobs wait least; None for one profile, or if a job never fits.
 
     Requests for different profiles do not wait for each other, so each profile is simulated by itself on every
     number of GPUs, and the shares are found by dynamic programming.
@@ -55,7 +55,7 @@ def best_layout(model: WaitModel) -> BestLayout | None:
     board, fleet, per_node = asked.board, asked.fleet, asked.usual_node
     total = int(asked.nodes.total)
     used = np.unique(asked.granted.profile[waits.judged]).tolist()
-    if not set(np.flatnonzero(fleet.capacity.any(axis=(0, 1))).tolist()) - set(used[:1]):
+    if len(set(used) | set(np.flatnonzero(fleet.capacity.any(axis=(0, 1))).tolist())) < 2:
         return None
     costs: list[Floats] = []
     for profile in used:
@@ -63,6 +63,8 @@ def best_layout(model: WaitModel) -> BestLayout | None:
         instances = 1 if profile == 0 else board.profile(name).max_instances
         costs.append(hours_by_gpus(model, profile, total, instances, per_node))
     shares, hours = share_out(costs, total)
+    if not shares:
+        return None
     every = np.arange(len(waits.arrival_s))
     today = simulate_waits(asked, waits, fleet, every, waits.arrival_s)
     names = [fleet.profiles[profile] for profile in used]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.simulate.nodes import NodeFleet
 from gpuplanner.simulate.slices.world import Floats
+from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED
 from gpuplanner.study.decision.types import ASSUMED
 from gpuplanner.study.waits.causes import CAUSES, FRAGMENTED, INSUFFICIENT, UNEXPLAINED, WRONG_LAYOUT
 from gpuplanner.study.waits.curve import INTERVAL, REPLAYS, percentile
@@ -41,8 +43,8 @@ from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 MIN_WORTH = 0.1
 """GPU-hours of waiting that a bought GPU-hour ends, at least, where the planner stated no target."""
-BUYABLE = (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED])
-"""Causes that further GPUs of today's layout end."""
+BUYABLE = (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED], "")
+"""Causes that further GPUs of today's layout end; the last one stands for any that nothing else ends."""
 ROUNDING_S = 60.0
 """A job that waits longer by less than this is not delayed [s]."""
 
@@ -51,7 +53,7 @@ ROUNDING_S = 60.0
 class Measure:
     """One step of a recommendation.
 
-    - ``action``: ``release``, ``repartition``, ``pack``, ``raise_limit`` or ``buy``.
+    - ``action``: ``release``, ``repartition``, ``rightsize``, ``pack``, ``raise_limit`` or ``buy``.
     - ``text``: What to do.
     - ``gpus``: GPUs that are provisioned from then on.
     - ``condition``: What has to be in force before; None: nothing.
@@ -181,13 +183,16 @@ def recommend(model: WaitModel, target: WaitTarget, *, lead_days: int = 90) -> R
 
 
 def release_gpus(model: WaitModel, limit_s: Floats) -> Plan:
-    """Plan to release what no size needs to stay within its limit."""
+    """Plan to release what no size needs to stay within its limit, on smaller profiles if that frees more."""
     today = model.asked.fleet
-    fleet = smallest_fleet(model, pools_of(today), limit_s)
-    if fleet is None or fleet.gpus.sum() >= today.gpus.sum():
+    fleet = smallest_fleet(model, pools_of(today), limit_s) or today
+    for change in changes_against(model, CAUSES[INSUFFICIENT]):
+        smaller, gpus = change.smallest_fleet(limit_s)
+        if smaller is not None and gpus < min(fleet.gpus.sum(), today.gpus.sum()):
+            return Plan(follow_up(model, change, gpus), change.model, smaller)
+    if fleet.gpus.sum() >= today.gpus.sum():
         return Plan((), model, today, "with fewer GPUs a size would wait longer than its limit")
-    gpus = int(today.gpus.sum() - fleet.gpus.sum())
-    return Plan((Measure("release", f"Release {gpus} GPUs", int(fleet.gpus.sum())),), model, fleet)
+    return Plan((count_measure(int(today.gpus.sum()), int(fleet.gpus.sum())),), model, fleet)
 
 
 def end_waits(
@@ -206,16 +211,14 @@ def end_waits(
     within_reach = np.where(reached | (today_s <= target.target_s), limit_s, today_s)
     for limits in (limit_s, within_reach):
         bought = smallest_fleet(model, pools, limits)
-        more = bought is not None and bought.gpus.sum() > model.asked.fleet.gpus.sum()
-        for cause in causes:
+        enough = math.inf if bought is None else float(bought.gpus.sum())
+        for cause in [*causes, ""]:
             for change in changes_against(model, cause):
                 fleet, gpus = change.smallest_fleet(limits)
-                if fleet is not None and (bought is None or gpus < bought.gpus.sum()):
+                if fleet is not None and gpus < enough:
                     return Plan(follow_up(model, change, gpus), change.model, fleet)
-            if cause in BUYABLE and bought is not None and more:
+            if bought is not None and cause in BUYABLE and enough > model.asked.fleet.gpus.sum():
                 return weigh_purchase(model, target, late, bought)
-        if bought is not None and more:
-            return weigh_purchase(model, target, late, bought)
     return None
 
 
@@ -223,55 +226,61 @@ def follow_up(model: WaitModel, change: Change, gpus: int) -> tuple[Measure, ...
     """A measure, and the release or purchase that holds with it in force."""
     today = int(model.asked.fleet.gpus.sum())
     measure = Measure(change.action, change.text, today)
-    if gpus == today:
-        return (measure,)
-    action, text = (
-        ("buy", f"Buy {gpus - today} GPUs") if gpus > today else ("release", f"Release {today - gpus} GPUs")
-    )
-    return (measure, Measure(action, text, gpus, f"after {change.action}"))
+    return (measure,) if gpus == today else (measure, count_measure(today, gpus, f"after {change.action}"))
+
+
+def count_measure(today: int, gpus: int, condition: str | None = None) -> Measure:
+    """A release or a purchase.
+
+    Examples
+    --------
+    >>> count_measure(64, 48).text, count_measure(64, 72).text
+    ('Release 16 GPUs', 'Buy 8 GPUs')
+    """
+    action = "buy" if gpus > today else "release"
+    return Measure(action, f"{action.capitalize()} {abs(gpus - today)} GPUs", gpus, condition)
 
 
 def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
-    """Changes that end waits of a cause without further GPUs. Each is the model with one thing changed."""
-    pools, limits = pools_of(model.asked.fleet), model.waits.queue.limits
-    if cause == CAUSES[FRAGMENTED] and model.waits.queue.spread:
-        text = (
-            "Fill nodes before empty ones are taken (Slurm: CR_Pack_Nodes, no LLN; Kubernetes: MostAllocated)"
-        )
+    """Changes that end waits of a cause without further GPUs. Each is the model with one thing changed.
+
+    Jobs take smaller profiles only where what they use was measured.
+    """
+    asked, queue = model.asked, model.waits.queue
+    pools = pools_of(asked.fleet)
+    if cause == CAUSES[FRAGMENTED] and queue.spread:
+        text = "Fill nodes first (Slurm: CR_Pack_Nodes, no LLN; Kubernetes: MostAllocated)"
         yield Change("pack", text, model.packed(), pools)
     if cause == CAUSES[WRONG_LAYOUT]:
-        yield from repartition(model)
-    if cause == CAUSES[UNEXPLAINED] and limits:
-        tenants = np.unique(model.asked.jobs["tenant"].fill_null("?").to_numpy())
-        named = ", ".join(f"{tenants[limit.tenant]} ({limit.gpus:g} GPUs)" for limit in limits)
+        yield from repartition(model, "repartition", "Repartition GPUs")
+    if cause == CAUSES[INSUFFICIENT] and RIGHTSIZED in asked.views and asked.jobs["sm_activity"].count():
+        views = asked.views | {AS_TODAY: asked.views[RIGHTSIZED]}
+        smaller = replace(model, asked=replace(asked, views=views))
+        yield from repartition(smaller, "rightsize", "Run jobs of low measured use on smaller profiles")
+    if cause == CAUSES[UNEXPLAINED] and queue.limits:
+        tenants = np.unique(asked.jobs["tenant"].fill_null("?").to_numpy())
+        named = ", ".join(f"{tenants[limit.tenant]} ({limit.gpus:g} GPUs)" for limit in queue.limits)
         yield Change("raise_limit", f"Raise the limit of {named}", model.without_limits(), pools)
 
 
-def repartition(model: WaitModel) -> Iterator[Change]:
-    """Today's GPUs on the layout on which jobs wait least; MIG-partitioned GPUs then count one by one.
+def repartition(model: WaitModel, action: str, text: str) -> Iterator[Change]:
+    """Today's GPUs on the layout on which jobs wait least; how many of each profile there are then varies by one GPU.
 
     GPUs that no profile needs stay with the one that has most.
     """
     asked, best = model.asked, best_layout(model)
     if best is None:
         return
-    node_gpus, total, fleets, pools = asked.usual_node, int(asked.fleet.gpus.sum()), [], []
-    layout = dict(best.gpus)
+    total, layout, pools = int(asked.fleet.gpus.sum()), dict(best.gpus), []
     layout[max(layout, key=lambda name: layout[name])] += total - sum(layout.values())
-    for name, gpus in layout.items():
+    for name in layout:
         profile = asked.fleet.profiles.index(name)
-        instances, step = (asked.board.profile(name).max_instances, 1) if profile else (1, node_gpus)
-        fleets.append(uniform_fleet(asked.fleet, profile, gpus, instances, node_gpus))
-
-        def resize(
-            count: int, profile: int = profile, instances: int = instances, step: int = step
-        ) -> NodeFleet:
-            return uniform_fleet(asked.fleet, profile, count * step, instances, node_gpus)
-
-        pools.append(Pool((profile,), total // step, resize, movable=True))
-    text = "Repartition: " + ", ".join(f"{gpus} GPUs {name}" for name, gpus in layout.items())
-    changed = replace(model, asked=replace(asked, fleet=join_fleets(fleets)))
-    yield Change("repartition", text, changed, pools, node_gpus)
+        instances = asked.board.profile(name).max_instances if profile else 1
+        resize = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.usual_node)
+        pools.append(Pool((profile,), total, resize, movable=True))
+    fleet = join_fleets([pool.resize(gpus) for pool, gpus in zip(pools, layout.values(), strict=True)])
+    text += ": " + ", ".join(f"{gpus} GPUs {name}" for name, gpus in layout.items())
+    yield Change(action, text, replace(model, asked=replace(asked, fleet=fleet)), pools, asked.usual_node)
 
 
 def weigh_purchase(model: WaitModel, target: WaitTarget, late: list[int], bought: NodeFleet) -> Plan:
@@ -287,7 +296,7 @@ def weigh_purchase(model: WaitModel, target: WaitTarget, late: list[int], bought
             f"{size_names(model, late)} wait; {more} GPUs would end {worth:.2f} GPU-hours of it a GPU-hour"
         )
         return Plan((), model, today, reason, worth)
-    return Plan((Measure("buy", f"Buy {more} GPUs", int(bought.gpus.sum())),), model, bought, worth=worth)
+    return Plan((count_measure(int(today.gpus.sum()), int(bought.gpus.sum())),), model, bought, worth=worth)
 
 
 def compare_service(model: WaitModel, plan: Plan, limit_s: Floats) -> tuple[Service, ...]:

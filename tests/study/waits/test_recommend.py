@@ -12,7 +12,7 @@ import pytest
 from gpuplanner.hardware.gpu import load_gpu_model
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play, play_shared
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
-from gpuplanner.study.decision.asked import AS_TODAY, Asked, AskedView, size_classes
+from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED, Asked, AskedView, size_classes
 from gpuplanner.study.decision.types import ASSUMED, OBSERVED
 from gpuplanner.study.past.nodes import TodaysNodes
 from gpuplanner.study.waits.curve import scale_load
@@ -82,7 +82,7 @@ def planted_model(
     today = TodaysNodes(
         tuple(f"n{node}" for node in range(size)), (8,) * size, tuple(layout), inferred=False, named=True
     )
-    jobs = pl.DataFrame({"tenant": ["vision"] * count, "run_s": run})
+    jobs = pl.DataFrame({"tenant": ["vision"] * count, "run_s": run, "sm_activity": [0.1] * count})
     asked = Asked(
         jobs, today, fleet, load_gpu_model("H100-80GB-SXM5"), {AS_TODAY: AskedView(requests, np.ones(count))}, start,
         end, [[node] for node in pins], base, BEGIN, BEGIN + timedelta(days=days), np.zeros(count, bool),
@@ -144,6 +144,20 @@ def test_full_gpus_are_partitioned_for_those_who_wait():
     assert (first.action, first.gpus, first.condition) == ("repartition", 32, None)
     assert (second.action, second.condition) == ("release", "after repartition")
     assert 10 < second.gpus == found.gpus < 32
+
+
+def test_jobs_of_low_measured_use_run_on_smaller_profiles_before_gpus_are_bought():
+    model = planted_model(26.0, days=14)
+    fleet, requests = model.asked.fleet, model.asked.granted
+    capacity = np.concatenate([fleet.capacity, np.zeros_like(fleet.capacity)], axis=2)
+    fleet = replace(fleet, profiles=("gpu", "1g.10gb"), capacity=capacity, weights=np.array([1.0, 1 / 7]))
+    small = AskedView(replace(requests, profile=(requests.total == 1) * 1), np.ones(len(requests)))
+    asked = replace(model.asked, fleet=fleet, views=model.asked.views | {RIGHTSIZED: small})
+    found = recommend(replace(model, asked=asked), STATED)
+    assert found.measures[0].action == "rightsize"
+    assert found.gpus < recommend(model, STATED).gpus
+    unmeasured = replace(asked, jobs=asked.jobs.with_columns(sm_activity=pl.lit(None, pl.Float64)))
+    assert recommend(replace(model, asked=unmeasured), STATED).action == "buy"
 
 
 def test_without_observed_waits_nothing_is_recommended():
