@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuplanner.simulate.slices.world import Floats
 from gpuplanner.study.waits.curve import DAYS_A_WEEK, INTERVAL
@@ -125,22 +125,27 @@ def measure_headroom(model: WaitModel, target: WaitTarget, growth: WeeklyGrowth)
     weeks = (model.waits.arrival_s - seen_s / 2) / (DAYS_A_WEEK * SECONDS_PER_DAY)
     level = np.exp(-growth.slope * weeks)
 
-    def met(load: float, number: int) -> NDArray[np.bool_]:
-        return model.draw(fleet, number, load=load * level) <= target.target_s
+    def waits(load: float, number: int) -> Floats:
+        return model.draw(fleet, number, load=load * level)
 
-    held = np.mean([met(1 / MAX_LOAD, number) for number in range(LOAD_DRAWS)], axis=0) >= SURE
-    if not held.any():
+    least = np.array([waits(1 / MAX_LOAD, number) for number in range(LOAD_DRAWS)])
+    sizes = (least <= target.target_s).mean(axis=0) >= SURE
+    if not sizes.any():
         return None
+
+    @cache
+    def meets(load: float, number: int) -> bool:
+        return bool((waits(load, number)[sizes] <= target.target_s).all())
+
     factors = []
     for number in range(LOAD_DRAWS):
-        load, step = 1.0, LOAD_STEP
-        up = bool(met(load, number)[held].all())
-        while 1 / MAX_LOAD < load < MAX_LOAD and bool(met(load, number)[held].all()) == up:
-            load *= step if up else 1 / step
-        low, high = (load / step, load) if up else (load, load * step)
+        low = high = 1.0
+        met = meets(1.0, number)
+        while low > 1 / MAX_LOAD and high < MAX_LOAD and meets(high if met else low, number) == met:
+            low, high = (high, high * LOAD_STEP) if met else (low / LOAD_STEP, low)
         for _ in range(HALVINGS):
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if met(middle, number)[held].all() else (low, middle)
+            low, high = (middle, high) if meets(middle, number) else (low, middle)
         factors.append(low)
     spread = np.array(factors)
     low, high = np.quantile(spread, INTERVAL).tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ MOST_TIMES = 4
 """How many times as many nodes as today are looked at, at most."""
 TOLERANCE_S = 1.0
 """Waits that differ by less are the same [s]."""
+Bools: TypeAlias = NDArray[np.bool_]
 CAPACITY = CAUSES[:QUEUED_BEHIND]
 """Causes that more, other or better placed GPUs end."""
 
@@ -83,7 +85,7 @@ class WaitModel:
         number: int,
         *,
         load: float | Floats = 1.0,
-        jobs: NDArray[np.bool_] | None = None,
+        jobs: Bools | None = None,
     ) -> Floats:
         """95th percentile of the wait of each size in one drawn record [s]; the same records for every fleet.
 
@@ -159,17 +161,6 @@ def wait_limits(model: WaitModel, target: WaitTarget) -> tuple[Floats, Floats]:
     return today, np.where(today <= target.target_s, limit, target.target_s)
 
 
-def sizes_met(model: WaitModel, pool: Pool, fleet: NodeFleet, limit_s: Floats) -> NDArray[np.bool_]:
-    """Return which sizes meet their limit in 80 % of drawn records, if the jobs of a pool run on a fleet."""
-    jobs = np.isin(model.asked.granted.profile, pool.profiles)
-    missed = np.zeros(len(model.sizes), np.int64)
-    for number, limit in enumerate(limit_s):
-        missed += model.draw(fleet, number, jobs=jobs) > limit + TOLERANCE_S
-        if (missed > (1 - SURE) * len(limit_s) + 1e-9).all():
-            break
-    return missed <= (1 - SURE) * len(limit_s) + 1e-9
-
-
 @dataclass(frozen=True, eq=False)
 class Pool:
     """Nodes that the same jobs run on, and how they are more or fewer.
@@ -220,9 +211,10 @@ def join_fleets(fleets: list[NodeFleet]) -> NodeFleet:
 
 
 def smallest_fleet(model: WaitModel, pools: list[Pool], limit_s: Floats) -> NodeFleet | None:
-    """Find the smallest fleet on which each size meets its limit in 80 % of drawn records; None if none does.
+    """Find the smallest fleet on which each size meets its limit in 80 % of drawn records; None if there is none.
 
-    Where one pool needs more nodes no other has fewer: to move GPUs from one to the other is to repartition them.
+    It has room for all jobs without an end. Where one pool needs more nodes no other has fewer: to move GPUs from one
+    to the other is to repartition them.
 
     Parameters
     ----------
@@ -233,16 +225,23 @@ def smallest_fleet(model: WaitModel, pools: list[Pool], limit_s: Floats) -> Node
     limit_s : array of float, shape (n_draws, n_sizes)
         What each size may wait in each drawn record [s].
     """
-    units = []
+    known = []
     for pool in pools:
+        jobs = np.isin(model.asked.granted.profile, pool.profiles)
+        services = replace(model.asked, standing=model.asked.standing & jobs).standing_gpus
 
-        def meets(count: int, pool: Pool = pool) -> bool:
-            return bool(sizes_met(model, pool, pool.resize(count), limit_s).all())
+        def meets(count: int, pool: Pool = pool, jobs: Bools = jobs, services: float = services) -> bool:
+            fleet, missed = pool.resize(count), np.zeros(len(model.sizes))
+            for number, limit in enumerate(limit_s):
+                missed += model.draw(fleet, number, jobs=jobs) > limit + TOLERANCE_S
+                if (missed > (1 - SURE) * len(limit_s) + 1e-9).any():
+                    return False
+            return bool(fleet.gpus.sum() >= services)
 
-        units.append(first_that_holds(meets, MOST_TIMES * pool.today))
-    known = [count for count in units if count is not None]
-    if len(known) < len(units):
-        return None
+        count = first_that_holds(meets, MOST_TIMES * pool.today)
+        if count is None:
+            return None
+        known.append(count)
     fixed = [0 if pool.movable else pool.today for pool in pools]
     if any(count > pool.today for count, pool in zip(known, pools, strict=True)):
         known = [max(pair) for pair in zip(known, fixed, strict=True)]

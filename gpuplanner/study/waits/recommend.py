@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuplanner.simulate.nodes import NodeFleet
 from gpuplanner.simulate.slices.world import Floats
@@ -29,6 +28,7 @@ from gpuplanner.study.waits.layouts import best_layout, uniform_fleet
 from gpuplanner.study.waits.readings import (
     MOST_TIMES,
     SURE,
+    Bools,
     Pool,
     WaitModel,
     WaitTarget,
@@ -310,9 +310,7 @@ def compare_service(model: WaitModel, plan: Plan, limit_s: Floats) -> tuple[Serv
     for place, number in enumerate(model.sizes):
         jobs = waits.judged & (model.size == number)
 
-        def minutes(
-            waited: Sequence[Floats], read: Callable[[Floats], float], jobs: NDArray[np.bool_] = jobs
-        ) -> float:
+        def minutes(waited: Sequence[Floats], read: Callable[[Floats], float], jobs: Bools = jobs) -> float:
             values = [read(np.minimum(one[jobs], model.asked.seen_s)) for one in waited]
             return float(np.median(values)) / SECONDS_PER_MINUTE
 

@@ -104,6 +104,30 @@ def test_a_half_empty_fleet_is_released_within_the_limits():
     assert smallest_fleet(model, [below], limit) is None
 
 
+def test_services_keep_their_gpus():
+    """Five services began before the record and run on, and nobody minds to wait."""
+    model = planted_model(1.0, nodes=8, days=14)
+    old, requests = model.asked, model.asked.granted
+    service = np.flatnonzero(requests.total == 8)[:5]
+    start, end, run = old.start_s.copy(), old.end_s.copy(), requests.run_s.copy()
+    start[service], end[service], run[service] = -HOUR, np.nan, 15 * DAY
+    submit = np.where(np.isin(np.arange(len(run)), service), -HOUR, requests.submit_s)
+    requests = replace(requests, ready_s=submit, submit_s=submit, run_s=run, limit_s=2 * run)
+    standing = np.isin(np.arange(len(run)), service)
+    asked = replace(
+        old,
+        start_s=start,
+        end_s=end,
+        standing=standing,
+        views={AS_TODAY: AskedView(requests, np.ones(len(run)))},
+    )
+    waits = explain_waits(asked)
+    changed = WaitModel(asked, waits, *size_classes(asked, waits.judged))
+    assert asked.standing_gpus == 40
+    patient = np.full((5, len(changed.sizes)), np.inf)
+    assert smallest_fleet(changed, pools_of(asked.fleet), patient).gpus.sum() == 40
+
+
 def test_a_full_fleet_grows_until_each_size_meets_the_target():
     found = recommend(planted_model(26.0, days=14), STATED)
     assert found.action == "buy"
