@@ -74,11 +74,11 @@ def let_come(w: NodeWorld) -> None:
 
 @compiled
 def join(w: NodeWorld, request: int) -> None:
-    """Put a request into the queue: at its end, or behind those that are no longer."""
+    """Put a request into the queue: at its end, or behind those of no higher rank."""
     s = w.status[0]
     place = s.first + s.waiting
-    if w.shortest:
-        while place > s.first and w.run[w.queue[place - 1]] > w.run[request]:
+    if w.ranked:
+        while place > s.first and w.turn[w.queue[place - 1]] > w.turn[request]:
             w.queue[place] = w.queue[place - 1]
             place -= 1
     w.queue[place] = request

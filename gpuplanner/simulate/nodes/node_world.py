@@ -60,7 +60,7 @@ class NodeWorld(NamedTuple):
 
     strict: bool
     passing: bool  # all that fit start
-    shortest: bool  # the shortest job first
+    ranked: bool  # the lowest rank first
     slurm: bool  # who waits reserves whole nodes, and who wakes nodes has them at once
     pinned: bool
     placement: int
@@ -74,6 +74,7 @@ class NodeWorld(NamedTuple):
     kept: Ints  # [pool]
     ready: Floats  # [request]
     run: Floats
+    turn: Floats  # [request] in a ranked queue the lowest is first
     limit: Floats
     profile: Ints
     work: Ints  # kind of work: how long it takes on other boards, and with nodes far apart

@@ -36,7 +36,7 @@ def play(
     fleet: NodeFleet,
     *,
     queue: str = "easy",
-    order: str = "fifo",
+    order: str | Floats = "fifo",
     placement: str = "best",
     larger: Sequence[Sequence[int]] | None = None,
     switching: Switching | None = None,
@@ -45,7 +45,8 @@ def play(
 ) -> Outcome:
     """Start requests in the order of the queue, until nothing more can start.
 
-    A ``"fifo"`` queue goes by readiness, submission and row, an ``"sjf"`` queue by run time before that.
+    A ``"fifo"`` queue goes by readiness, submission and row, an ``"sjf"`` queue by run time before that, and one of
+    ranks by the rank of each request.
 
     Requests for instances of a profile wait for those before them that ask for the same profile. On whole GPUs, the
     first that has to wait holds all others up in a ``"strict"`` queue; in an ``"easy"`` one others pass where by their
@@ -61,8 +62,8 @@ def play(
         Where.
     queue : {"easy", "strict", "slurm", "pass"}
         Which requests may pass one that has to wait.
-    order : {"fifo", "sjf"}
-        First come, first served; or the shortest job first.
+    order : {"fifo", "sjf"} or array of float, shape (n_requests,)
+        First come, first served; the shortest job first; or the lowest of these ranks first.
     placement : {"best", "fullest", "lowest", "consolidate", "spread"}
         Which nodes are taken first: with least of the profile to spare, with most in use, of the lowest number, those
         of the narrowest domain that has enough, or with most to spare.
@@ -133,7 +134,7 @@ class Playing:
         requests: NodeRequests,
         fleet: NodeFleet,
         queue: str,
-        order: str,
+        order: str | Floats,
         placement: str,
         larger: Sequence[Sequence[int]] | None,
         switching: Switching | None,
@@ -143,10 +144,12 @@ class Playing:
         """Lay out the tables; arguments as of :func:`play`."""
         kept, rows = _playable(requests, fleet, larger, pinned)
         queue = resolve(queue, QUEUES, what="queue", error=ScenarioError)
-        order = resolve(order, ORDERS, what="order", error=ScenarioError)
+        turn = None if isinstance(order, str) else np.asarray(order, np.float64)[rows]
+        if isinstance(order, str) and resolve(order, ORDERS, what="order", error=ScenarioError) == "sjf":
+            turn = kept.run_s
         place = PLACEMENTS.index(resolve(placement, PLACEMENTS, what="placement", error=ScenarioError))
         world = (
-            _world(kept, fleet, rows, queue, order, place, larger, switching, pinned, most_waiting)
+            _world(kept, fleet, rows, queue, turn, place, larger, switching, pinned, most_waiting)
             if len(rows)
             else None
         )
@@ -204,7 +207,7 @@ def _world(
     fleet: NodeFleet,
     rows: Ints,
     queue: str,
-    order: str,
+    turn: Floats | None,
     placement: int,
     larger: Sequence[Sequence[int]] | None,
     switching: Switching | None,
@@ -236,14 +239,15 @@ def _world(
         return np.zeros(shape)
 
     return NodeWorld(
-        strict=queue == "strict", passing=queue == "pass", shortest=order == "sjf",
+        strict=queue == "strict", passing=queue == "pass", ranked=turn is not None,
         slurm=queue == "slurm" and fleet.flexible is None and pinned is None,
         pinned=pinned is not None, placement=placement, switching=switching is not None,
         flexible=fleet.flexible is not None,
         idle_s=float(how.idle_s), lead_s=float(how.lead_s), look_s=float(how.look_s), cool_s=float(how.cool_s),
         most_waiting=count if most_waiting is None else most_waiting,
         kept=np.array([*how.kept, *[0] * pools][:pools], np.int64),
-        ready=kept.ready_s, run=kept.run_s, limit=kept.limit_s, profile=kept.profile, work=kept.work, nodes=kept.nodes,
+        ready=kept.ready_s, run=kept.run_s, turn=kept.run_s if turn is None else turn, limit=kept.limit_s,
+        profile=kept.profile, work=kept.work, nodes=kept.nodes,
         per=kept.per, rest=kept.rest, total=kept.total, kind=kind, hold=hold.astype(np.int64),
         pins=np.concatenate([[0], np.cumsum(named)]).astype(np.int64),
         pin=np.array([node for one in pins for node in one], np.int64),

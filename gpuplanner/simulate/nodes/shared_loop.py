@@ -144,8 +144,8 @@ def attempt(w: NodeWorld, t: Tenancy, request: int) -> int:
         take(t.groups, mine.team, mine.units)
         note_start(t, request, s.now, w.start[request])
         return STARTED
-    if not behind:
-        # Who waits first keeps its quota, as it keeps its nodes.
+    if n.keep and not behind and not w.passing:
+        # Who waits first keeps its quota, as it keeps its nodes; where all may pass, nobody is first.
         take(t.groups, mine.team, mine.units)
         group.reserved += mine.units
         t.heads[n.heads] = request

@@ -8,9 +8,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.names import resolve
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
-from gpuplanner.simulate.nodes.play import QUEUES, Playing
+from gpuplanner.simulate.nodes.play import Playing
 from gpuplanner.simulate.nodes.sharing import NONE, QuotaGroup, SharedOutcome, Sharing
 from gpuplanner.simulate.nodes.tenancy import (
     GROUP,
@@ -22,8 +21,6 @@ from gpuplanner.simulate.nodes.tenancy import (
     Tenancy,
 )
 from gpuplanner.simulate.slices.world import Ints, Table, table
-
-SHARED_QUEUES = tuple(name for name in QUEUES if name != "pass")
 
 
 def play_shared(
@@ -69,7 +66,6 @@ def play_shared(
     >>> back.start_s.tolist(), back.end_s.tolist(), back.stops.tolist()
     ([0.0, 1.0, 2.0], [112.0, 101.0, 12.0], [1, 0, 0])
     """
-    resolve(queue, SHARED_QUEUES, what="queue", error=ScenarioError)
     playing = Playing.of(requests, fleet, queue, "fifo", placement, larger, switching, None, most_waiting)
     if len(sharing.team) != len(requests):
         text = message(
@@ -111,6 +107,7 @@ def _tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing, order: 
         sharing.tiers_preempt,
         sharing.reclaim,
     )
+    status.keep = sharing.head_keeps_quota
     status.decay = np.log(2) / sharing.fair_share.half_life_s
     status.min_run, status.write = sharing.preemption.min_run_s, marks.write_s
     status.restart, status.seed = (0.0, 0) if failures is None else (failures.restart_s, failures.seed)

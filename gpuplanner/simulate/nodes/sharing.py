@@ -52,7 +52,7 @@ class Sharing:
 
     Within a tier requests of teams with quota of their own left come first, then those of teams that used less where
     the order is ``"fair"``, then those that came first. Who lacks quota is passed over; in a strict queue it holds up
-    its own team. Who waits first for nodes keeps its quota as well.
+    its own team.
 
     Parameters
     ----------
@@ -81,6 +81,8 @@ class Sharing:
         Row of ``openings`` in which a request may start, -1: at any time. Who may not now is passed over.
     openings : tuple of sequence of float
         When hours begin and end, in turn and in order [s]; what begins last may have no end.
+    head_keeps_quota : bool
+        Whether who waits first for nodes keeps its quota as well; in Slurm the next of its team may take it.
 
     Raises
     ------
@@ -101,6 +103,7 @@ class Sharing:
     failures: Failures | None = None
     hours: Ints | None = None
     openings: tuple[Sequence[float], ...] = ()
+    head_keeps_quota: bool = True
 
     def __post_init__(self) -> None:
         """Cast and check the values."""

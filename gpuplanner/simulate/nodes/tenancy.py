@@ -54,6 +54,7 @@ TENANCY_STATUS = {
     "fair": int,
     "by_tier": int,
     "reclaim": int,
+    "keep": int,  # 1 if who waits first keeps its quota
     "seed": int,
     "decay": float,  # rate at which use is forgotten [1/s]
     "min_run": float,
