@@ -27,7 +27,8 @@ from gpuplanner.study.decision.policies import SHORT
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import TODAY
 from gpuplanner.study.fleet_decision import fleet_sentence
-from gpuplanner.study.waits.summary import HOURS, cause_table
+from gpuplanner.study.waits.causes import CAUSES
+from gpuplanner.study.waits.summary import cause_table
 from gpuplanner.units import counted
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def waits_section(found: Comparison) -> Section:
     waits = found.waits
     if waits is None:
         return Section()
-    formats = dict.fromkeys(("waited", *HOURS), ",.0f")
+    formats = dict.fromkeys(("waited", *CAUSES), ",.0f")
     tables = (
         page.table(cause_table(rows), caption=f"Hours waited, by {by}", formats=formats, headings=_CAUSES)
         for by, rows in (("job size", waits.causes.job_size), ("team", waits.causes.team))

@@ -171,7 +171,7 @@ class Shared:
             self.plan(request)
             if self.tries(request):
                 continue
-            if not behind:
+            if not behind and self.rules["head_keeps_quota"]:
                 self.kept_for_heads[request["team"]] += request["units"]
         self.kept_for_heads = [0] * len(self.groups)
         self.queue.sort(key=self.order)
@@ -390,6 +390,7 @@ def random_rules(
         "mtbf": rng.choice([30.0, 100.0, 400.0]) if failures else None,
         "restart": float(rng.choice([0, 1, 4])),
         "seed": rng.randrange(100),
+        "head_keeps_quota": other.random() < 0.7,
     }
 
 

@@ -45,6 +45,7 @@ def sharing_of(rules):
         rules["reclaim"], Preemption(((1, rules["overhead"]),), min_run_s=rules["min_run"]),
         Checkpoints(rules["every"], rules["write"]), failures, rules["hours"],
         tuple([instant for spell in spells for instant in spell] for spells in rules["openings"]),
+        rules["head_keeps_quota"],
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ def compiled(name: str) -> tuple[str, float]:
     from gpuplanner.simulate.nodes.shared_play import play_shared
     from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
     from gpuplanner.study.waits.causes import attribute_waits, find_fits
+    from gpuplanner.study.waits.limits import observe_use
     from gpuplanner.study.waits.occupancy import close_gaps, observe_occupancy
 
     began = time.perf_counter()
@@ -50,7 +51,7 @@ def compiled(name: str) -> tuple[str, float]:
         play(one, node)
         seen = observe_occupancy(one, first, last, [[0]], node.capacity[:, 0, :])
         fits = find_fits(one, close_gaps(seen, 60.0), node.weights)
-        attribute_waits(fits, first, last, last, 60.0)
+        attribute_waits(fits, first, last, last, 60.0, observe_use(none, last, first, last))
         play_shared(one, node, teams)
     else:
         simulate(job, fleet, cut, Rules(), policy="-")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from gpuplanner.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests
 from gpuplanner.study.past.history import History
 from gpuplanner.study.past.nodes import TodaysNodes, todays_nodes
+from gpuplanner.study.tenants.quotas import SharingRules, quotas_of_queues
 from gpuplanner.units import SECONDS_PER_DAY
 
 AS_TODAY, REQUESTED, RIGHTSIZED = "as today", "requested", "rightsized"
@@ -52,6 +53,8 @@ class Asked:
     - ``pins``: Numbers of the nodes where each was; None where nobody knows.
     - ``starts_assumed``: The source states no starts: all are taken to have started when they came.
     - ``zero``, ``end``: Begin and end of what is played.
+    - ``closed``: Begin, end [s], node and GPUs of what was out of service; infinite GPUs: all of the node.
+    - ``limits``: GPUs that tenants may hold at once, as the data state them.
     - ``standing``, shape (n_jobs,): Jobs without an end: they get their GPUs as today, and no size of job is judged
       by them. Those that the source calls a service, and those that were there at the begin, run at the end and have
       no limit. One that began later and has no limit merely still runs.
@@ -69,6 +72,8 @@ class Asked:
     zero: datetime
     end: datetime
     standing: NDArray[np.bool_]
+    closed: tuple[tuple[float, float, int, float], ...] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def granted(self) -> NodeRequests:
@@ -147,8 +152,40 @@ def asked_of(known: History) -> Asked:
     endless = jobs["time_limit_s"].is_null().to_numpy() & np.isnan(stop) & (start < 0)
     standing = endless | (jobs["job_class"] == SERVICE).fill_null(False).to_numpy()
     return Asked(
-        jobs, nodes, fleet, board, views, start, stop, _pins(jobs, nodes), starts_assumed, zero, end, standing
+        jobs, nodes, fleet, board, views, start, stop, _pins(jobs, nodes), starts_assumed, zero, end, standing,
+        closed_nodes(known, nodes, zero, end), stated_limits(known),
     )  # fmt: skip
+
+
+def closed_nodes(
+    known: History, nodes: TodaysNodes, zero: datetime, end: datetime
+) -> tuple[tuple[float, float, int, float], ...]:
+    """Begin and end, from ``zero`` on [s], node and GPUs of what the data state was out of service, or reserved."""
+    table = known.trace.tables.get("out_of_service")
+    if table is None or not nodes.named:
+        return ()
+    place = {name: number for number, name in enumerate(nodes.names)}
+    seen_s = (end - zero).total_seconds()
+    found = []
+    for node, begin, stop, gpus in table.select("node", "start_time", "end_time", "gpus").iter_rows():
+        begin_s = max((begin - zero).total_seconds(), 0.0)
+        end_s = seen_s if stop is None else min((stop - zero).total_seconds(), seen_s)
+        if node in place and begin_s < end_s:
+            found.append((begin_s, end_s, place[node], np.inf if gpus is None else float(gpus)))
+    return tuple(found)
+
+
+def stated_limits(known: History) -> dict[str, float]:
+    """GPUs that tenants may hold at once, their own and what they may borrow, where the data state such a limit."""
+    table = known.trace.quotas
+    rules = (
+        SharingRules() if table is None or table.is_empty() else quotas_of_queues(table, known.fleet.board)
+    )
+    return {
+        one.name: one.gpus + (one.borrow or 0.0)
+        for one in rules.teams
+        if one.gpus is not None and (one.cohort is None or one.borrow is not None)
+    }
 
 
 def fleet_of(nodes: TodaysNodes, board: GpuModel, profiles: tuple[str, ...]) -> NodeFleet:

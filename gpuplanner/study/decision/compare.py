@@ -26,7 +26,7 @@ from gpuplanner.study.decision.policies import FEWER, POLICY_NAMES, REST, WAYS
 from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, NEVER_RAN, NO_GPU, PEAKS, TODAY
 from gpuplanner.study.past.history import History, history
-from gpuplanner.study.waits.explain import explain_waits
+from gpuplanner.study.waits.explain import MAX_ERROR, explain_waits
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from gpuplanner.workers import Progress, Workers, in_turn
 
@@ -41,8 +41,6 @@ SIZES_JUDGED = 2
 grow without bound, a long limit lets a size pass in tuning that a few more jobs overload."""
 FEWEST_IN_CLASS = 20
 """Jobs of a class on one day below twice which the class is not judged by itself."""
-MAX_REPLAY_ERROR = 0.3
-"""Where simulated waits differ from observed ones by a larger share, no figures by size are given."""
 ALIKE = 0.01
 """Of ways whose GPU-hours differ by less than this share, the simplest is taken."""
 
@@ -104,7 +102,7 @@ class Contest:
     @property
     def explained(self) -> bool:
         """Whether the replay of today reproduces the waits, so that demand is what was submitted."""
-        return self.arena.waits.replay_error(self.arena.size) <= MAX_REPLAY_ERROR
+        return self.arena.waits.share.error <= MAX_ERROR
 
 
 def nothing_ran(scenario: Scenario) -> str | None:

@@ -20,7 +20,7 @@ from gpuplanner.simulate.nodes import QuotaGroup, SharedOutcome, Sharing, play_s
 from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.arena import Arena
 from gpuplanner.study.decision.asked import AS_TODAY, Asked
-from gpuplanner.study.decision.compare import MAX_REPLAY_ERROR, opened
+from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.past.history import history
 from gpuplanner.study.tenants.advice import NODE_FAIL, mtbf_seen_s
 from gpuplanner.study.tenants.fairness import NO_TEAM, teams_of
@@ -33,6 +33,7 @@ from gpuplanner.study.tenants.quotas import (
     rules_of,
     unmatched,
 )
+from gpuplanner.study.waits.explain import MAX_ERROR
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 EVERYBODY = "(all)"
@@ -208,8 +209,8 @@ def _basis(arena: Arena) -> str:
         return "The data state no starts: waits are those of the queue that is played, and nothing confirms them."
     if not waits_seen(arena):
         return "Nobody waited for 10 minutes in the data: nothing confirms what is played, and nothing contradicts it."
-    error = arena.waits.replay_error(arena.size)
-    if error <= MAX_REPLAY_ERROR:
+    error = arena.waits.share.error
+    if error <= MAX_ERROR:
         return f"The replay of today differs from the observed waits by {error:.0%} of them."
     return (
         f"NOT EXPLAINED: the replay of today differs from the observed waits by {error:.0%} of them: trust directions "

@@ -11,13 +11,14 @@ from gpuplanner.jit import entry
 from gpuplanner.simulate.nodes import NodeRequests
 from gpuplanner.simulate.nodes.machine import kinds_of
 from gpuplanner.simulate.slices.world import Floats, Ints
+from gpuplanner.study.waits.limits import TenantUse, seconds_over
 from gpuplanner.study.waits.occupancy import OccupancyChanges
 
-CAUSES = ("insufficient", "fragmented", "wrong_layout", "queued_behind", "unexplained")
+CAUSES = ("insufficient", "fragmented", "wrong_layout", "queued_behind", "limits", "unexplained")
 """Not enough free; enough, but not together; enough of the GPU model, as other instances; it fits, and others come
-first by the queue rule; it fits, and nothing in the record says why it waits."""
+first by the queue rule; it fits, and its tenant is at its limit; it fits, and nothing says why it waits."""
 FITS, INSUFFICIENT, FRAGMENTED, WRONG_LAYOUT = -1, 0, 1, 2
-QUEUED_BEHIND, UNEXPLAINED = 3, 4
+QUEUED_BEHIND, LIMITS, UNEXPLAINED = 3, 4, 5
 TOLERANCE = 1e-9
 
 
@@ -123,12 +124,18 @@ def fill_fits(
 
 
 def attribute_waits(
-    fits: FitTable, eligible_s: Floats, until_s: Floats, simulated_s: Floats, latency_s: float
+    fits: FitTable,
+    eligible_s: Floats,
+    until_s: Floats,
+    simulated_s: Floats,
+    latency_s: float,
+    use: TenantUse,
 ) -> Floats:
     """Attribute the seconds that each job waited to their causes.
 
-    A spell in which it fits counts to what kept it before if it is no longer than the latency; a longer one is
-    queued behind others while it waits in the simulation as well, and unexplained after that.
+    A spell in which it fits counts to what kept it before if it is no longer than the latency. Of a longer one, limits
+    have the time in which its tenant would pass its limit; the rest is queued behind others while it waits in the
+    simulation as well, and unexplained after that.
 
     Parameters
     ----------
@@ -140,30 +147,26 @@ def attribute_waits(
         When it starts in the simulation of today's fleet and queue [s].
     latency_s : float
         What the scheduler needs from a release to the next start [s].
+    use : TenantUse
+        What tenants held, and their limits.
 
     Returns
     -------
-    array of float, shape (n_requests, 5)
+    array of float, shape (n_requests, 6)
         Seconds by cause, in the order of :data:`CAUSES`; their sum is the time waited.
 
     Examples
     --------
     >>> table = FitTable(np.array([-np.inf, 0.0, 600.0]), np.array([[-1, 0, -1]], np.int8), np.array([0]))
-    >>> seconds = attribute_waits(table, np.array([100.0]), np.array([2000.0]), np.array([900.0]), 60.0)
-    >>> dict(zip(CAUSES, seconds[0].tolist()))
-    {'insufficient': 500.0, 'fragmented': 0.0, 'wrong_layout': 0.0, 'queued_behind': 300.0, 'unexplained': 1100.0}
+    >>> from gpuplanner.study.waits.limits import observe_use
+    >>> use = observe_use(np.array([0]), np.array([1.0]), np.array([2000.0]), np.array([2500.0]))
+    >>> seconds = attribute_waits(table, np.array([100.0]), np.array([2000.0]), np.array([900.0]), 60.0, use)
+    >>> {cause: value for cause, value in zip(CAUSES, seconds[0].tolist()) if value}
+    {'insufficient': 500.0, 'queued_behind': 300.0, 'unexplained': 1100.0}
     """
     seconds = np.zeros((len(eligible_s), len(CAUSES)))
-    add_seconds(
-        fits.time_s,
-        fits.state,
-        fits.kind,
-        eligible_s,
-        np.fmax(until_s, eligible_s),
-        simulated_s,
-        latency_s,
-        seconds,
-    )
+    until = np.fmax(until_s, eligible_s)
+    add_seconds(fits.time_s, fits.state, fits.kind, eligible_s, until, simulated_s, latency_s, use, seconds)
     return seconds
 
 
@@ -176,6 +179,7 @@ def add_seconds(
     until: Floats,
     simulated: Floats,
     latency: float,
+    use: TenantUse,
     seconds: Floats,
 ) -> None:
     """Walk from the eligibility of each job to its start over the changes of what was free."""
@@ -193,9 +197,11 @@ def add_seconds(
                 over = then if cause == FITS else now
                 spell = over - since
                 if spell > latency:
-                    behind = min(max(simulated[job] - since, 0.0), spell)
+                    limited = seconds_over(use, use.tenant[job], use.room[job], since, over)
+                    behind = min(max(simulated[job] - since, 0.0), spell - limited)
+                    seconds[job, LIMITS] += limited
                     seconds[job, QUEUED_BEHIND] += behind
-                    seconds[job, UNEXPLAINED] += spell - behind
+                    seconds[job, UNEXPLAINED] += spell - limited - behind
                 elif kept < 0:
                     early += spell
                 else:

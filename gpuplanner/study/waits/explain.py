@@ -8,14 +8,68 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.simulate.slices.world import Floats, Ints
-from gpuplanner.study.decision.asked import Asked
-from gpuplanner.study.waits.causes import CAUSES, UNEXPLAINED, attribute_waits, find_fits
-from gpuplanner.study.waits.limits import find_limits
+from gpuplanner.study.decision.asked import Asked, size_classes
+from gpuplanner.study.waits.causes import (
+    CAUSES,
+    LIMITS,
+    QUEUED_BEHIND,
+    UNEXPLAINED,
+    attribute_waits,
+    find_fits,
+)
+from gpuplanner.study.waits.limits import TenantUse, find_limits, known_limits, observe_use
 from gpuplanner.study.waits.occupancy import close_gaps, observe_handover, observe_occupancy
-from gpuplanner.study.waits.queue_model import QueueModel, starts_are_spread
+from gpuplanner.study.waits.queue_model import QueueModel, closing_requests, starts_are_spread
+from gpuplanner.study.waits.queue_rule import ObservedWaits, choose_rule, find_head_starts, jitter
 
 DELAY_SHARE = 0.1
 """A tenant's waiting of which a smaller share is unexplained has what a replay gets wrong anyhow, and no delay."""
+
+
+MAX_ERROR = 0.3
+"""Replay error above which no waits are stated by size: a third of the waiting is then at the wrong place."""
+NOTHING = 0.005
+"""A share that is shown as 0 %."""
+
+
+@dataclass(frozen=True)
+class RecordGap:
+    """Why the record does not carry a statement.
+
+    - ``withholds``: What cannot be stated: ``capacity`` (no recommendation on it), or waits by ``size``.
+    - ``sentence``: The reason.
+    - ``add``: What to add to the data.
+    """
+
+    withholds: str
+    sentence: str
+    add: str
+
+
+@dataclass(frozen=True)
+class ExplainedShare:
+    """How much of the waiting the model explains.
+
+    - ``fraction``: Of the observed waiting, what the replay reproduces without any delay that nothing explains, summed
+      by tenant and size [0-1]; None where hardly any job waited, and ``error``
+      says nothing.
+    - ``by_size``: The same of each size.
+    - ``error``: Sum over tenants and sizes of |simulated - observed waiting|, for each second observed, in the replay
+      from which waits are forecast.
+    - ``rule_errors``: Error of each queue rule that was tried, without delays.
+    - ``gaps``: What cannot be stated, and why.
+    """
+
+    fraction: float | None
+    by_size: dict[str, float]
+    error: float
+    rule_errors: dict[str, float]
+    gaps: tuple[RecordGap, ...]
+
+    @property
+    def capacity_is_clear(self) -> bool:
+        """Whether the record carries a recommendation on capacity."""
+        return all(gap.withholds != "capacity" for gap in self.gaps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +85,13 @@ class ExplainedWaits:
     delay_s : array of float, shape (n_jobs,)
         That delay [s].
     queue : QueueModel
-        How jobs start: handover, placement, and limits that the record shows.
+        How jobs start: handover, placement, queue rule, and limits that are stated or that the record shows.
     judged : array of bool, shape (n_jobs,)
         Jobs that came within the record; the others were there already.
     simulated_s, waited_s : array of float, shape (n_jobs,)
         What each waits in the replay of today, and what it waited [s].
+    share : ExplainedShare
+        How much of the waiting the model explains, and how well the replay reproduces it.
     """
 
     seconds: Floats
@@ -45,6 +101,7 @@ class ExplainedWaits:
     judged: NDArray[np.bool_]
     simulated_s: Floats
     waited_s: Floats
+    share: ExplainedShare
 
     @property
     def eligible_s(self) -> Floats:
@@ -58,18 +115,9 @@ class ExplainedWaits:
     def arrivals_without_limits(self) -> Floats:
         """When each arrives where no simulation holds tenants to limits: what these held back is delayed [s]."""
         tenant, latency_s = self.queue.tenant, self.queue.handover.latency_s
-        tenants = int(tenant.max(initial=0)) + 1
-        return self.eligible_s + unexplained_delay(self.seconds, tenant, tenants, latency_s)
-
-    def replay_error(self, size: Ints) -> float:
-        """Difference of the waiting simulated and observed, by tenant and size, as a share of what was observed."""
-        group = np.unique(self.queue.tenant * (int(size.max(initial=0)) + 1) + size, return_inverse=True)[1][
-            self.judged
-        ]
-        simulated, waited = (
-            np.bincount(group, one[self.judged]) for one in (self.simulated_s, self.waited_s)
-        )
-        return float(np.abs(simulated - waited).sum() / max(waited.sum(), 1.0))
+        seconds, tenants = self.seconds.copy(), int(tenant.max(initial=0)) + 1
+        seconds[:, UNEXPLAINED] += seconds[:, LIMITS]
+        return self.eligible_s + unexplained_delay(seconds, tenant, tenants, latency_s)
 
     def take(self, rows: Ints, later_s: Floats) -> ExplainedWaits:
         """Some of the jobs, each so much later, some of them more than once."""
@@ -88,34 +136,67 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
     """Explain what kept jobs waiting on today's nodes."""
     requests, fleet = asked.granted, asked.fleet
     capacity = np.ascontiguousarray(fleet.capacity[:, 0, :])
-    seen = observe_occupancy(requests, asked.start_s, asked.end_s, asked.pins, capacity)
+    seen = observe_occupancy(requests, asked.start_s, asked.end_s, asked.pins, capacity, asked.closed)
     handover = observe_handover(requests, asked.start_s, seen)
     fits = find_fits(requests, close_gaps(seen, handover.latency_s), fleet.weights)
     carried = asked.start_s < 0
-    known = np.where(carried, asked.start_s, requests.ready_s)
+    judged = ~carried & ~asked.standing
+    known = requests.at(np.where(carried, asked.start_s, requests.ready_s))
     until = np.where(np.isnan(asked.start_s), asked.seen_s, asked.start_s)
-    tenants, tenant = np.unique(asked.jobs["tenant"].fill_null("?").to_numpy(), return_inverse=True)
-    queue = QueueModel(handover, starts_are_spread(seen), tenant.astype(np.int64))
+    waited = until - known.ready_s
+    tenants, tenant = numbers(asked, "tenant")
+    size, sizes = size_classes(asked, judged)
+    record = ObservedWaits(waited, tenant * len(sizes) + size, judged, handover.latency_s)
 
-    def attribute() -> Floats:
-        simulated = queue.start(requests.at(known), fleet)
-        seconds = attribute_waits(fits, np.maximum(known, 0.0), until, simulated, handover.latency_s)
+    def observed(queue: QueueModel) -> TenantUse:
+        return observe_use(tenant, asked.gpus(), asked.start_s, asked.end_s, queue.limits)
+
+    def attribute(queue: QueueModel) -> Floats:
+        simulated = queue.start(known, fleet)
+        eligible = np.maximum(known.ready_s, 0.0)
+        seconds = attribute_waits(fits, eligible, until, simulated, handover.latency_s, observed(queue))
         seconds[carried] = 0.0
         return seconds
 
-    seconds = left = attribute()
+    def replay(queue: QueueModel, late_s: Floats) -> Floats:
+        arrival = known.ready_s + late_s
+        return np.minimum(queue.start(known.at(arrival), fleet), asked.seen_s) - arrival
+
+    closings = closing_requests(asked.closed, asked.pins, asked.start_s, asked.end_s, capacity)
+    queue = QueueModel(handover, starts_are_spread(seen), tenant, closings=closings)
+    stated = {tenants.index(name): gpus for name, gpus in asked.limits.items() if name in tenants}
+    queue = replace(queue, limits=known_limits(stated, observed(queue)))
+    seconds = attribute(queue)
     limits = find_limits(
-        queue.tenant, asked.gpus(), asked.start_s, asked.end_s, seconds[:, UNEXPLAINED],
+        tenant, asked.gpus(), asked.start_s, asked.end_s, seconds[:, UNEXPLAINED],
         latency_s=handover.latency_s, seen_s=asked.seen_s,
     )  # fmt: skip
-    if limits:
-        queue = replace(queue, limits=limits)
-        left = attribute()
-    delay = unexplained_delay(left, queue.tenant, len(tenants), handover.latency_s)
-    arrival = known + delay
-    simulated = np.minimum(queue.start(requests.at(arrival), fleet), asked.seen_s) - known
-    judged = ~carried & ~asked.standing
-    return ExplainedWaits(seconds, arrival, delay, queue, judged, simulated, until - known)
+    named = {limit.tenant for limit in queue.limits}
+    queue = replace(
+        queue, limits=queue.limits + tuple(limit for limit in limits if limit.tenant not in named)
+    )
+
+    groups = (tenant, size, numbers(asked, "partition")[1], numbers(asked, "tier")[1])
+    ahead = find_head_starts(known, asked.start_s, judged, groups, observed(queue), handover.latency_s)
+    by_rule = queue
+    rule, errors, simulated = choose_rule(
+        lambda rule, late: replay(replace(by_rule, rule=rule), late), record, ahead
+    )
+    if limits or not rule.is_plain:
+        queue = replace(queue, rule=rule)
+        seconds = attribute(queue)
+    delay = unexplained_delay(seconds, tenant, len(tenants), handover.latency_s)
+    delayed = simulated
+    if delay.any():
+        delayed = np.mean([replay(queue, delay + late) + delay for late in jitter(len(delay), 2)], axis=0)
+    share = explained_share(record, simulated, delayed, size, sizes, seconds[judged].sum(axis=0), errors)
+    return ExplainedWaits(seconds, known.ready_s + delay, delay, queue, judged, delayed, waited, share)
+
+
+def numbers(asked: Asked, column: str) -> tuple[list[str], Ints]:
+    """Names in a column of the jobs, and the number of each job's; a job that names none has one of its own."""
+    names, number = np.unique(asked.jobs[column].fill_null("?").to_numpy(), return_inverse=True)
+    return names.tolist(), number.astype(np.int64)
 
 
 def unexplained_delay(seconds: Floats, tenant: Ints, tenants: int, latency_s: float) -> Floats:
@@ -123,7 +204,7 @@ def unexplained_delay(seconds: Floats, tenant: Ints, tenants: int, latency_s: fl
 
     Examples
     --------
-    >>> seconds = np.array([[0.0, 0, 0, 0, 500], [10_000, 0, 0, 0, 500]])
+    >>> seconds = np.array([[0.0, 0, 0, 0, 0, 500], [10_000, 0, 0, 0, 0, 500]])
     >>> unexplained_delay(seconds, np.array([0, 1]), 2, 60.0).tolist()
     [500.0, 0.0]
     """
@@ -132,3 +213,76 @@ def unexplained_delay(seconds: Floats, tenant: Ints, tenants: int, latency_s: fl
         np.bincount(tenant, seconds.sum(axis=1), tenants), 1e-9
     )
     return np.where((share > DELAY_SHARE)[tenant] & (unexplained > latency_s), unexplained, 0.0)
+
+
+def explained_share(
+    record: ObservedWaits,
+    simulated_s: Floats,
+    delayed_s: Floats,
+    size: Ints,
+    sizes: tuple[str, ...],
+    seconds: Floats,
+    rule_errors: dict[str, float],
+) -> ExplainedShare:
+    """Measure how much of the waiting a replay reproduces, and say what the record does not carry.
+
+    Parameters
+    ----------
+    record : ObservedWaits
+        What jobs waited.
+    simulated_s, delayed_s : array of float, shape (n_jobs,)
+        Waits in the replay without delays, and in the one with them [s].
+    size : array of int, shape (n_jobs,)
+        Number of the size of each, in ``sizes``.
+    sizes : tuple of str
+        Their names.
+    seconds : array of float, shape (n_causes,)
+        Waiting of judged jobs by cause [s].
+    rule_errors : dict
+        Error of each queue rule.
+
+    Examples
+    --------
+    >>> zero, size = np.zeros(12), np.zeros(12, int)
+    >>> record = ObservedWaits(zero + 3600, size, np.ones(12, bool))
+    >>> seconds = np.array([0, 0, 0, 0, 0, 12 * 3600.0])
+    >>> share = explained_share(record, zero, record.waited_s, size, ("1 GPU",), seconds, {})
+    >>> share.fraction, share.error, share.capacity_is_clear
+    (0.0, 0.0, False)
+    >>> share.gaps[0].sentence
+    'Jobs waited 12 h, and while they did the nodes had what they requested: the record lacks jobs or limits.'
+    """
+    judged, parts = record.judged, int(record.group.max(initial=0)) + 1
+    owner = np.zeros(parts, np.int64)
+    owner[record.group] = size
+    waited, reproduced = (
+        np.bincount(record.group[judged], waits[judged], parts) for waits in (record.waited_s, simulated_s)
+    )
+    reproduced = np.minimum(np.maximum(reproduced, 0.0), waited)
+    by_size = {
+        name: float(reproduced[owner == number].sum() / waited[owner == number].sum())
+        for number, name in enumerate(sizes)
+        if waited[owner == number].sum() > 0
+    }
+    error = record.error(delayed_s)
+    if not record.jobs_queued:
+        return ExplainedShare(None, {}, error, rule_errors, ())
+
+    fraction = float(reproduced.sum() / waited.sum())
+    gaps = []
+    add_jobs = (
+        "all jobs of these nodes, of every user and partition (sacct --allusers), and the limits of accounts, "
+        "partitions and QOS (sacctmgr show assoc, show qos)"
+    )
+    hours = f"Jobs waited {waited.sum() / 3600:,.0f} h, and"
+    if seconds[:QUEUED_BEHIND].sum() + seconds[LIMITS] < NOTHING * seconds.sum():
+        text = f"{hours} while they did the nodes had what they requested: the record lacks jobs or limits."
+        gaps.append(RecordGap("capacity", text, add_jobs))
+    elif fraction < NOTHING:
+        text = f"{hours} a replay of the record explains nothing of it: the record lacks jobs or limits are unknown."
+        gaps.append(RecordGap("capacity", text, add_jobs))
+    if error > MAX_ERROR:
+        text = f"A replay of the record is wrong by {error:.0%} of the waiting: waits are not stated by size."
+        add = "time limits, priorities (partition, QOS) and node events (sacctmgr show event), as far as they lack"
+        gaps.append(RecordGap("size", text, add))
+    return ExplainedShare(fraction, by_size, error, rule_errors, tuple(gaps))

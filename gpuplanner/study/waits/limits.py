@@ -1,11 +1,14 @@
-"""Limits of tenants that the record shows: the most that each ever held, where that is what kept its jobs."""
+"""Limits of tenants: those that are stated, and the most that each ever held, where that is what kept its jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from gpuplanner.jit import part
 from gpuplanner.simulate.slices.world import Floats, Ints
 
 FEWEST_WAITS = 10
@@ -16,22 +19,103 @@ STARTS_AFTER_OWN_END = 0.7
 """Share of those starts that follow the end of a job of the same tenant within the latency, at least."""
 TIMES_CHANCE = 2.0
 """That share is also so many times what ends of the tenant at random would give, at least."""
+TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
 class NamedLimit:
-    """A limit that the record shows.
+    """A limit that is stated, or that the record shows.
 
     - ``tenant``: Number of the tenant.
-    - ``gpus``: The most that it ever held at once.
+    - ``gpus``: The most that it may hold, or ever held, at once.
     - ``waits``: Waits that show it.
     - ``hours``: Waiting that nothing else explains [h].
+    - ``stated``: Whether the scheduler states it.
     """
 
     tenant: int
     gpus: float
-    waits: int
-    hours: float
+    waits: int = 0
+    hours: float = 0.0
+    stated: bool = False
+
+
+class TenantUse(NamedTuple):
+    """What tenants held, and the use above which each request passes the limit of its tenant.
+
+    Attributes
+    ----------
+    tenant : array of int, shape (n_requests,)
+        Number of the tenant of each request.
+    first : array of int, shape (n_tenants + 1,)
+        Where the changes of each tenant begin.
+    time_s, gpus : array of float, shape (n_changes,)
+        When the use of a tenant changed, and what it held from then on.
+    room : array of float, shape (n_requests,)
+        Use of its tenant above which each passes the limit; infinite where there is none.
+    """
+
+    tenant: Ints
+    first: Ints
+    time_s: Floats
+    gpus: Floats
+    room: Floats
+
+
+def observe_use(
+    tenant: Ints, gpus: Floats, start_s: Floats, end_s: Floats, limits: Sequence[NamedLimit] = ()
+) -> TenantUse:
+    """Add up what each tenant held, of requests that held so many GPUs from start to end; NaN: not observed.
+
+    Examples
+    --------
+    >>> use = observe_use(np.array([1, 1]), np.array([2.0, 1]), np.array([0.0, 5]), np.array([9.0, np.nan]))
+    >>> use.first.tolist(), use.time_s.tolist(), use.gpus.tolist()
+    ([0, 0, 3], [0.0, 5.0, 9.0], [2.0, 3.0, 1.0])
+    """
+    began, over = ~np.isnan(start_s), ~np.isnan(start_s) & ~np.isnan(end_s)
+    owner = np.concatenate([tenant[began], tenant[over]])
+    time = np.concatenate([start_s[began], end_s[over]])
+    change = np.concatenate([gpus[began], -gpus[over]])
+    order = np.lexsort((change, time, owner))
+    first = np.searchsorted(owner[order], np.arange(int(tenant.max(initial=0)) + 2))
+    total = np.concatenate([[0.0], np.cumsum(change[order])])
+    held = total[1:] - np.repeat(total[first[:-1]], np.diff(first))
+    most = np.full(len(first) - 1, np.inf)
+    for limit in limits:
+        most[limit.tenant] = limit.gpus
+    return TenantUse(tenant, first, time[order], held, most[tenant] - gpus + TOLERANCE)
+
+
+def known_limits(stated: Mapping[int, float], use: TenantUse) -> tuple[NamedLimit, ...]:
+    """Limits that are stated, by tenant, but for those that a tenant passed: they came later, or count otherwise.
+
+    Examples
+    --------
+    >>> use = observe_use(np.array([0, 1]), np.array([2.0, 4]), np.zeros(2), np.ones(2))
+    >>> [limit.tenant for limit in known_limits({0: 2.0, 1: 3.0}, use)]
+    [0]
+    """
+    return tuple(
+        NamedLimit(tenant, gpus, stated=True)
+        for tenant, gpus in stated.items()
+        if use.gpus[use.first[tenant] : use.first[tenant + 1]].max(initial=0.0) <= gpus + TOLERANCE
+    )
+
+
+@part
+def seconds_over(use: TenantUse, tenant: int, room: float, begin: float, end: float) -> float:
+    """For how long from begin to end a tenant held more than so much."""
+    found, since = 0.0, begin
+    first, last = use.first[tenant], use.first[tenant + 1]
+    place = first + np.searchsorted(use.time_s[first:last], begin, side="right")
+    while since < end:
+        until = min(use.time_s[place], end) if place < last else end
+        if (use.gpus[place - 1] if place > first else 0.0) > room:
+            found += until - since
+        since = until
+        place += 1
+    return found
 
 
 def find_limits(
@@ -67,27 +151,19 @@ def find_limits(
     >>> find_limits(tenant, one, start, end, start, latency_s=60.0, seen_s=43200.0)[0].gpus
     1.0
     """
-    found = []
+    use, found = observe_use(tenant, gpus, start_s, end_s), []
     for number in np.unique(tenant).tolist():
         mine = (tenant == number) & ~np.isnan(start_s)
         late = np.flatnonzero(mine & (unexplained_s > latency_s))
         if len(late) < FEWEST_WAITS:
             continue
+        most = float(use.gpus[use.first[number] : use.first[number + 1]].max())
+        begin, room = start_s - unexplained_s, most - gpus + TOLERANCE
+        at_limit = sum(
+            seconds_over(use, number, room[row], begin[row], start_s[row]) for row in late.tolist()
+        )
+        whole = float(unexplained_s[late].sum())
         ends = np.sort(end_s[mine & ~np.isnan(end_s)])
-        time = np.concatenate([start_s[mine], end_s[mine & ~np.isnan(end_s)]])
-        change = np.concatenate([gpus[mine], -gpus[mine & ~np.isnan(end_s)]])
-        order = np.lexsort((change, time))
-        time, held = time[order], np.cumsum(change[order])
-        most = float(held.max())
-        at_limit = whole = 0.0
-        for row in late.tolist():
-            begin, stop = start_s[row] - unexplained_s[row], start_s[row]
-            first, last = np.searchsorted(time, [begin, stop], side="left")
-            edges = np.concatenate([[begin], time[first:last], [stop]])
-            level = np.concatenate([[held[first - 1] if first else 0.0], held[first:last]])
-            span = np.diff(edges)
-            at_limit += float(span[level + gpus[row] > most + 1e-9].sum())
-            whole += float(span.sum())
         before = np.searchsorted(ends, start_s[late] + 0.5) - 1
         after_own = (before >= 0) & (start_s[late] - ends[np.maximum(before, 0)] <= latency_s)
         chance = 1.0 - np.exp(-len(ends) * latency_s / seen_s)

@@ -61,7 +61,7 @@ def observe_occupancy(
     end_s: Floats,
     nodes: Sequence[Sequence[int] | None],
     capacity: Ints,
-    closed: Sequence[tuple[float, float, int, int]] = (),
+    closed: Sequence[tuple[float, float, int, float]] = (),
 ) -> OccupancyChanges:
     """List what jobs took and released, and what was out of service.
 
@@ -75,8 +75,8 @@ def observe_occupancy(
         Numbers of the nodes of each; None where the record does not name them: the fullest with room are taken.
     capacity : array of int, shape (n_nodes, n_profiles)
         What each node has.
-    closed : sequence of (float, float, int, int), optional
-        Begin, end, node and GPUs of what was out of service.
+    closed : sequence of (float, float, int, float), optional
+        Begin, end, node and GPUs of what was out of service; infinite: all of the node.
 
     Examples
     --------
@@ -91,11 +91,12 @@ def observe_occupancy(
     )
     first = np.concatenate([[0], np.cumsum(places)]).astype(np.int64)
     on_node, amount = np.full(first[-1], -1, np.int64), np.zeros(first[-1], np.int64)
+    rest = requests.rest
     for number, row in enumerate(began.tolist()):
         named, begin = nodes[row] or (), first[number]
         on_node[begin : begin + len(named)] = named
         amount[begin : first[number + 1]] = requests.per[row]
-        amount[begin + int(requests.nodes[row]) - 1] = requests.rest[row]
+        amount[begin + int(requests.nodes[row]) - 1] = rest[row]
         if (
             len(named) > requests.nodes[row]
         ):  # on more nodes than it asked for: as evenly as whole numbers allow
@@ -110,11 +111,15 @@ def observe_occupancy(
     over = np.isfinite(end[owner])
     profile = requests.profile[began][owner]
     shut = np.array(closed, float).reshape(-1, 4)
-    out, ints = shut[:, 3].astype(np.int64), shut[:, 2].astype(np.int64)
-    time = np.concatenate([start_s[began][owner], end[owner][over], shut[:, 0], shut[:, 1]])
+    of_node = capacity[shut[:, 2].astype(np.int64)]
+    part_of = np.where(np.arange(capacity.shape[1]) == 0, np.minimum(of_node, shut[:, 3:]), 0)
+    spell, what = np.nonzero(np.where(np.isinf(shut[:, 3:]), of_node, part_of) >= 1)
+    out = np.where(np.isinf(shut[:, 3:]), of_node, part_of)[spell, what].astype(np.int64)
+    there = shut[spell, 2].astype(np.int64)
+    time = np.concatenate([start_s[began][owner], end[owner][over], shut[spell, 0], shut[spell, 1]])
     change = np.concatenate([-taken, taken[over], -out, out])
-    place = np.concatenate([node, node[over], ints, ints])
-    kind = np.concatenate([profile, profile[over], np.zeros(2 * len(shut), np.int64)])
+    place = np.concatenate([node, node[over], there, there])
+    kind = np.concatenate([profile, profile[over], what, what])
     by_time = np.lexsort((-change, time))
     return OccupancyChanges(time[by_time], place[by_time], kind[by_time], change[by_time], capacity)
 

@@ -1,8 +1,9 @@
-"""How the cluster starts jobs: handover, placement and limits, and the replay of jobs by them."""
+"""How the cluster starts jobs: handover, placement, queue rule and limits, and the replay of jobs by them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -12,6 +13,71 @@ from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
 from gpuplanner.simulate.slices.world import Floats, Ints
 from gpuplanner.study.waits.limits import NamedLimit
 from gpuplanner.study.waits.occupancy import Handover, OccupancyChanges
+from gpuplanner.study.waits.queue_rule import QueueRule
+
+
+@dataclass(frozen=True, eq=False)
+class Closings:
+    """Nodes that were out of service, as requests that come before all others.
+
+    - ``requests``: One for all of a node, or for some of its GPUs, and each spell.
+    - ``node``, shape (n_spells,): Number of the node.
+    - ``nodes``: Nodes of the fleet.
+    """
+
+    requests: NodeRequests
+    node: Ints
+    nodes: int
+
+    def on(self, nodes: int) -> NodeRequests:
+        """The closings of so many nodes: further ones are closed as those of today are, in turn."""
+        return self.requests.take(
+            np.concatenate([np.flatnonzero(self.node == node % self.nodes) for node in range(nodes)])
+        )
+
+
+def closing_requests(
+    closed: Sequence[tuple[float, float, int, float]],
+    nodes: Sequence[Sequence[int] | None],
+    start_s: Floats,
+    end_s: Floats,
+    capacity: Ints,
+) -> Closings | None:
+    """Read what was out of service as requests; arguments as of ``observe_occupancy``; None where nothing was.
+
+    A node that is drained is closed when the last of its jobs is over. In a simulation a request for it comes when
+    the drain began, waits for an empty node, and holds it as long as the node was closed and empty.
+
+    Examples
+    --------
+    >>> start, end = np.array([0.0]), np.array([50.0])
+    >>> found = closing_requests([(10.0, 90.0, 0, np.inf)], [[0]], start, end, np.array([[8], [8]]))
+    >>> found.requests.ready_s.tolist(), found.requests.run_s.tolist(), found.requests.total.tolist()
+    ([10.0], [40.0], [8])
+    >>> len(found.on(4))
+    2
+    """
+    rows = []
+    for begin, stop, node, gpus in closed:
+        running = np.flatnonzero((start_s < begin) & ~(end_s <= begin)).tolist()
+        ends = [end_s[row] for row in running if node in (nodes[row] or ())]
+        last = np.nan_to_num(np.array([begin, *ends]), nan=np.inf).max()
+        profile = int(capacity[node].argmax())
+        total = int(min(gpus, capacity[node, profile]))
+        since = max(begin, last) if np.isinf(gpus) else begin
+        if total and since < stop:
+            rows.append((begin, begin, stop - since, stop - since, profile, total, 1, node))
+    if not rows:
+        return None
+    columns = [np.array(one) for one in zip(*rows, strict=True)]
+    return Closings(NodeRequests(*columns[:-1]), columns[-1], len(capacity))
+
+
+def joined_requests(first: NodeRequests, second: NodeRequests) -> NodeRequests:
+    """All of some requests and of others, in this order."""
+    return NodeRequests(
+        *(np.concatenate([getattr(first, one.name), getattr(second, one.name)]) for one in fields(first))
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +94,18 @@ class QueueModel:
         Number of the tenant of each.
     limits : tuple of NamedLimit
         Most GPUs of tenants.
+    rule : QueueRule
+        Who is first, and who may pass.
+    closings : Closings, optional
+        What was out of service; None: nothing was.
     """
 
     handover: Handover
     spread: bool
     tenant: Ints
     limits: tuple[NamedLimit, ...] = ()
+    rule: QueueRule = field(default_factory=QueueRule)
+    closings: Closings | None = None
 
     def start(self, requests: NodeRequests, fleet: NodeFleet, rows: Ints | None = None) -> Floats:
         """Start requests, ready as they are, and return when [s]; infinite for those that never start.
@@ -53,15 +125,23 @@ class QueueModel:
             limit_s=requests.limit_s + self.handover.median_s,
         )
         placement = "spread" if self.spread else "best"
+        order = self.rule.order(requests.ready_s, rows)
+        tenant = self.tenant if rows is None else self.tenant[rows]
+        if self.closings is not None:
+            closed = self.closings.on(len(fleet.gpus))
+            held = joined_requests(held, closed)
+            order = np.concatenate([order, np.full(len(closed), -np.inf)])
+            tenant = np.concatenate([tenant, np.full(len(closed), self.tenant.max(initial=0) + 1)])
         if not self.limits:
-            start = play(held, fleet, placement=placement).start_s
+            start = play(held, fleet, queue=self.rule.queue, order=order, placement=placement).start_s
         else:
-            tenant = self.tenant if rows is None else self.tenant[rows]
             most = {limit.tenant: limit.gpus for limit in self.limits}
-            groups = tuple(QuotaGroup(most.get(number)) for number in range(int(self.tenant.max()) + 1))
-            sharing = Sharing(tenant, np.zeros(len(tenant), np.int64), groups)
-            start = play_shared(held, fleet, sharing, placement=placement).start_s
-        return np.where(np.isnan(start), np.inf, start)
+            groups = tuple(QuotaGroup(most.get(number)) for number in range(int(tenant.max()) + 1))
+            # A tier of its own for each request: a tenant with room below its limit does not come before others.
+            tier = np.argsort(np.lexsort((held.submit_s, held.ready_s, order)))
+            sharing = Sharing(tenant, tier, groups, head_keeps_quota=False)
+            start = play_shared(held, fleet, sharing, queue=self.rule.queue, placement=placement).start_s
+        return np.where(np.isnan(start), np.inf, start)[: len(requests)]
 
 
 def starts_are_spread(seen: OccupancyChanges) -> bool:

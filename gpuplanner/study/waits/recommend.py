@@ -12,8 +12,7 @@ import numpy as np
 from gpuplanner.simulate.nodes import NodeFleet
 from gpuplanner.simulate.slices.world import Floats
 from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED
-from gpuplanner.study.decision.types import ASSUMED
-from gpuplanner.study.waits.causes import CAUSES, FRAGMENTED, INSUFFICIENT, UNEXPLAINED, WRONG_LAYOUT
+from gpuplanner.study.waits.causes import CAUSES, FRAGMENTED, INSUFFICIENT, LIMITS, WRONG_LAYOUT
 from gpuplanner.study.waits.curve import INTERVAL, REPLAYS, percentile
 from gpuplanner.study.waits.growth import (
     Exhaustion,
@@ -158,7 +157,7 @@ def recommend(model: WaitModel, target: WaitTarget, *, lead_days: int = 90) -> R
         Days from the order of GPUs to their first job.
     """
     asked, today = model.asked, int(model.asked.fleet.gpus.sum())
-    if not model.sizes or asked.base == ASSUMED:
+    if not model.sizes or asked.starts_assumed:
         reason = "the record has no queue waits" if model.sizes else "no job was submitted within the record"
         return Recommendation("none", (), reason, today, today)
     late = late_sizes(model, target)
@@ -257,7 +256,7 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
         views = asked.views | {AS_TODAY: asked.views[RIGHTSIZED]}
         smaller = replace(model, asked=replace(asked, views=views))
         yield from repartition(smaller, "rightsize", "Run jobs of low measured use on smaller profiles")
-    if cause == CAUSES[UNEXPLAINED] and queue.limits:
+    if cause == CAUSES[LIMITS]:
         tenants = np.unique(asked.jobs["tenant"].fill_null("?").to_numpy())
         named = ", ".join(f"{tenants[limit.tenant]} ({limit.gpus:g} GPUs)" for limit in queue.limits)
         yield Change("raise_limit", f"Raise the limit of {named}", model.without_limits(), pools)

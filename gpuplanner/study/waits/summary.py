@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
 from gpuplanner.study.decision.asked import Asked, size_classes
-from gpuplanner.study.waits.causes import CAUSES, UNEXPLAINED
+from gpuplanner.study.waits.causes import CAUSES
 from gpuplanner.study.waits.explain import ExplainedWaits
 from gpuplanner.units import SECONDS_PER_HOUR, counted
 
-LIMITS = "limits"
-HOURS = (*CAUSES[:UNEXPLAINED], LIMITS, CAUSES[UNEXPLAINED])
-"""Causes in the order in which they are shown."""
 WORDS = {
     "insufficient": "as too few GPUs were free",
     "fragmented": "as enough GPUs were free, but not together",
@@ -83,7 +79,7 @@ class WaitSummary:
         total = sum(row.waited for row in rows)
         if total < 1.0:
             return "Jobs waited less than an hour in all."
-        hours = {cause: sum(getattr(row, cause) for row in rows) for cause in HOURS}
+        hours = {cause: sum(getattr(row, cause) for row in rows) for cause in CAUSES}
         cause = max(hours, key=lambda name: hours[name])
         waited, share = counted(round(total), "hour"), f"{hours[cause] / total:.0%}"
         return (
@@ -100,7 +96,7 @@ def cause_table(rows: Sequence[CauseHours]) -> pl.DataFrame:
     >>> cause_table([CauseHours("1 GPU", 2, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0)]).row(0)[:5]
     ('1 GPU', 2, 3.0, 2.0, 1.0)
     """
-    return pl.DataFrame(rows, schema=["name", "jobs", "waited", *HOURS], orient="row")
+    return pl.DataFrame(rows, schema=["name", "jobs", "waited", *CAUSES], orient="row")
 
 
 def sum_waits(asked: Asked, waits: ExplainedWaits) -> WaitSummary:
@@ -118,28 +114,21 @@ def sum_waits(asked: Asked, waits: ExplainedWaits) -> WaitSummary:
     """
     size, names = size_classes(asked, waits.judged)
     hours = dict(zip(CAUSES, waits.seconds.T / SECONDS_PER_HOUR, strict=True))
-    limited = np.isin(waits.queue.tenant, [limit.tenant for limit in waits.queue.limits])
-    unexplained = hours[CAUSES[UNEXPLAINED]]
-    hours |= {
-        LIMITS: np.where(limited, unexplained, 0.0),
-        CAUSES[UNEXPLAINED]: np.where(limited, 0.0, unexplained),
-    }
     tenant = asked.jobs["tenant"].cast(pl.String).fill_null(NO_NAME)
     table = pl.DataFrame(
         {
             "job_size": pl.Series([names[number] for number in size], dtype=pl.Enum(names)),
             "team": tenant,
             "partition": asked.jobs["partition"].cast(pl.String).fill_null(NO_NAME),
-            **{cause: hours[cause] for cause in HOURS},
+            **{cause: hours[cause] for cause in CAUSES},
         }
     ).filter(waits.judged)
-    error = waits.replay_error(size)
     first = dict(zip(waits.queue.tenant.tolist(), tenant, strict=True))
     return WaitSummary(
         Causes(*(_by(table, name) for name in ("job_size", "team", "partition"))),
-        round(max(1.0 - error, 0.0), DECIMALS) if waits.waited_s[waits.judged].any() else None,
-        round(error, DECIMALS),
-        tuple(TenantLimit(first[limit.tenant], limit.gpus) for limit in waits.queue.limits),
+        None if waits.share.fraction is None else round(waits.share.fraction, DECIMALS),
+        round(waits.share.error, DECIMALS),
+        tuple(TenantLimit(first[limit.tenant], limit.gpus) for limit in waits.queue.limits if limit.waits),
     )
 
 
@@ -147,7 +136,7 @@ def _by(table: pl.DataFrame, name: str) -> tuple[CauseHours, ...]:
     """Hours by cause of each value of a column."""
     rows = (
         table.group_by(name)
-        .agg(pl.len().alias("jobs"), pl.sum_horizontal(HOURS).sum().alias("waited"), pl.col(HOURS).sum())
+        .agg(pl.len().alias("jobs"), pl.sum_horizontal(CAUSES).sum().alias("waited"), pl.col(CAUSES).sum())
         .sort(name)
         .with_columns(pl.selectors.float().round(DECIMALS))
     )

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from gpuplanner.simulate.nodes import NodeRequests
 from gpuplanner.study.waits.causes import CAUSES, attribute_waits, find_fits
-from gpuplanner.study.waits.limits import find_limits
+from gpuplanner.study.waits.limits import NamedLimit, find_limits, observe_use
 from gpuplanner.study.waits.occupancy import close_gaps, observe_handover, observe_occupancy
 from tests.examples import examples
 
 WEIGHTS = np.array([1.0, 0.25])
 LATENCY_S = 5
+LIMIT = 2.0
 
 
 @st.composite
@@ -37,7 +38,13 @@ def records(draw):
         jobs.append((eligible, start, start + run, profile, amount))
         nodes.append(None if node is None else [node])
     simulated = [draw(st.integers(0, 80)) for _ in jobs]
-    return capacity, np.array(jobs), nodes, np.array(simulated, float)
+    tenant = np.array([draw(st.integers(0, 1)) for _ in jobs])
+    return capacity, np.array(jobs), nodes, np.array(simulated, float), tenant
+
+
+def nobody(jobs):
+    """Use of tenants without limits."""
+    return observe_use(np.zeros(jobs, int), np.ones(jobs), np.zeros(jobs), np.ones(jobs))
 
 
 def parts(jobs):
@@ -101,7 +108,18 @@ def cause_of(free, profile, amount):
     return "insufficient"
 
 
-def by_second(capacity, jobs, nodes, simulated, until):
+def used(jobs, tenant, row, second):
+    """GPUs that a limited tenant held in one second; of the other one none counts."""
+    if tenant[row]:
+        return -np.inf
+    return sum(
+        WEIGHTS[profile] * amount
+        for mine, (_, start, end, profile, amount) in zip(tenant, jobs.tolist(), strict=True)
+        if mine == 0 and 0 <= start <= second < end
+    )
+
+
+def by_second(capacity, jobs, nodes, simulated, until, tenant):
     """Seconds of each job by cause: a look at every second."""
     free = free_by_second(capacity, jobs, nodes, LATENCY_S)
     seconds = np.zeros((len(jobs), len(CAUSES)))
@@ -121,9 +139,13 @@ def by_second(capacity, jobs, nodes, simulated, until):
             elif stop - place <= LATENCY_S:
                 seconds[row, CAUSES.index(first if before_any else kept)] += stop - place
             else:
-                behind = min(max(simulated[row] - (eligible + place), 0), stop - place)
+                spell = range(eligible + place, eligible + stop)
+                weight = WEIGHTS[profile] * amount
+                limited = sum(used(jobs, tenant, row, second) + weight > LIMIT + 1e-9 for second in spell)
+                behind = min(max(simulated[row] - (eligible + place), 0), stop - place - limited)
+                seconds[row, CAUSES.index("limits")] += limited
                 seconds[row, CAUSES.index("queued_behind")] += behind
-                seconds[row, CAUSES.index("unexplained")] += stop - place - behind
+                seconds[row, CAUSES.index("unexplained")] += stop - place - limited - behind
             place = stop
     return seconds
 
@@ -131,14 +153,15 @@ def by_second(capacity, jobs, nodes, simulated, until):
 @settings(max_examples=examples(200), deadline=None)
 @given(records())
 def test_causes_are_those_of_every_second(record):
-    capacity, jobs, nodes, simulated = record
+    capacity, jobs, nodes, simulated, tenant = record
     requests, start, end = parts(jobs)
     until = np.where(np.isnan(start), 60.0, start)
     seen = close_gaps(observe_occupancy(requests, start, end, nodes, capacity), LATENCY_S)
     fits = find_fits(requests, seen, WEIGHTS)
-    found = attribute_waits(fits, requests.ready_s, until, simulated, LATENCY_S)
+    use = observe_use(tenant, WEIGHTS[requests.profile] * requests.total, start, end, [NamedLimit(0, LIMIT)])
+    found = attribute_waits(fits, requests.ready_s, until, simulated, LATENCY_S, use)
     assert found.sum(axis=1) == pytest.approx(np.maximum(until - requests.ready_s, 0))
-    assert found == pytest.approx(by_second(capacity, jobs, nodes, simulated, until))
+    assert found == pytest.approx(by_second(capacity, jobs, nodes, simulated, until, tenant))
 
 
 def test_the_seconds_between_an_end_and_the_next_start_are_no_free_gpus():
@@ -150,8 +173,8 @@ def test_the_seconds_between_an_end_and_the_next_start_are_no_free_gpus():
     handover = observe_handover(requests, start, seen)
     assert (handover.latency_s, handover.median_s) == (60.0, 5.0)
     fits = find_fits(requests, close_gaps(seen, handover.latency_s), WEIGHTS)
-    seconds = attribute_waits(fits, requests.ready_s, start, start, handover.latency_s)
-    assert seconds.sum(axis=0).tolist() == [start.sum(), 0, 0, 0, 0]
+    seconds = attribute_waits(fits, requests.ready_s, start, start, handover.latency_s, nobody(50))
+    assert seconds.sum(axis=0).tolist() == [start.sum(), 0, 0, 0, 0, 0]
 
 
 def test_a_limit_is_named_only_where_its_own_ends_let_the_next_one_start():
@@ -161,3 +184,20 @@ def test_a_limit_is_named_only_where_its_own_ends_let_the_next_one_start():
     assert [(limit.gpus, limit.waits) for limit in found] == [(1.0, 19)]
     # The same waits, with starts long after the end of the one before: something else holds them.
     assert find_limits(0 * rows, one, start, start + 500, start, latency_s=60.0, seen_s=20_000.0) == ()
+
+
+def test_nothing_fits_on_a_node_out_of_service():
+    requests = NodeRequests([0.0], [0.0], [60.0], [60.0], [1], [2], [1])
+    closed = [(10.0, 30.0, 0, np.inf)]
+    seen = observe_occupancy(requests, np.array([40.0]), np.array([100.0]), [[0]], np.array([[1, 4]]), closed)
+    seconds = attribute_waits(
+        find_fits(requests, seen, WEIGHTS), np.zeros(1), np.array([40.0]), np.zeros(1), 5.0, nobody(1)
+    )
+    assert seconds[0].tolist() == [
+        20.0,
+        0,
+        0,
+        0,
+        0,
+        20.0,
+    ]  # it fits before and after, and nothing explains that

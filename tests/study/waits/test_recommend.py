@@ -13,7 +13,6 @@ from gpuplanner.hardware.gpu import load_gpu_model
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play, play_shared
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
 from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED, Asked, AskedView, size_classes
-from gpuplanner.study.decision.types import ASSUMED, OBSERVED
 from gpuplanner.study.past.nodes import TodaysNodes
 from gpuplanner.study.waits.curve import scale_load
 from gpuplanner.study.waits.explain import explain_waits
@@ -40,7 +39,7 @@ def planted_model(
     mig: tuple[int, int] | None = None,
     days: int = 28,
     weekly: float = 0.0,
-    base: str = OBSERVED,
+    starts_assumed: bool = False,
 ) -> WaitModel:
     """The model of jobs of some hours that ran on nodes of 8 GPUs at so many GPUs in the mean.
 
@@ -83,9 +82,10 @@ def planted_model(
         tuple(f"n{node}" for node in range(size)), (8,) * size, tuple(layout), inferred=False, named=True
     )
     jobs = pl.DataFrame({"tenant": ["vision"] * count, "run_s": run, "sm_activity": [0.1] * count})
+    jobs = jobs.with_columns(partition=pl.lit(None, pl.String), tier=pl.lit(None, pl.String))
     asked = Asked(
         jobs, today, fleet, load_gpu_model("H100-80GB-SXM5"), {AS_TODAY: AskedView(requests, np.ones(count))}, start,
-        end, [[node] for node in pins], base, BEGIN, BEGIN + timedelta(days=days), np.zeros(count, bool),
+        end, [[node] for node in pins], starts_assumed, BEGIN, BEGIN + timedelta(days=days), np.zeros(count, bool),
     )  # fmt: skip
     waits = explain_waits(asked)
     return WaitModel(asked, waits, *size_classes(asked, waits.judged))
@@ -185,7 +185,7 @@ def test_jobs_of_low_measured_use_run_on_smaller_profiles_before_gpus_are_bought
 
 
 def test_without_observed_waits_nothing_is_recommended():
-    found = recommend(planted_model(4.0, base=ASSUMED), STATED)
+    found = recommend(planted_model(4.0, starts_assumed=True), STATED)
     assert (found.action, found.measures, found.gpus) == ("none", (), 32)
     assert found.reason
 
