@@ -65,7 +65,7 @@ class WaitSummary:
     """What kept the jobs of a record waiting.
 
     - ``causes``: Hours by cause, for the jobs that came within the record.
-    - ``explained_fraction``: Share of the waiting that the simulation of today reproduces; None where nobody waited.
+    - ``explained_fraction``: Share of the waiting that the simulation of today reproduces; None where no job waited.
     - ``replay_error``: Difference of the waiting simulated and observed, by tenant and job size, as a share of what was
       observed.
     - ``limits``: Tenants at a limit.
