@@ -35,7 +35,7 @@ class ExplainedWaits:
     judged : array of bool, shape (n_jobs,)
         Jobs that came within the record; the others were there already.
     simulated_s, waited_s : array of float, shape (n_jobs,)
-        What each waits in the replay of today, and what it waited [s].
+        What each waits in the replay of today, without the delay that nothing explains, and what it waited [s].
     """
 
     seconds: Floats
@@ -63,12 +63,10 @@ class ExplainedWaits:
 
     def replay_error(self, size: Ints) -> float:
         """Difference of the waiting simulated and observed, by tenant and size, as a share of what was observed."""
-        group = np.unique(self.queue.tenant * (int(size.max(initial=0)) + 1) + size, return_inverse=True)[1][
-            self.judged
-        ]
-        simulated, waited = (
-            np.bincount(group, one[self.judged]) for one in (self.simulated_s, self.waited_s)
-        )
+        judged = self.judged
+        group = self.queue.tenant[judged] * (int(size.max(initial=0)) + 1) + size[judged]
+        simulated = np.bincount(group, self.simulated_s[judged])
+        waited = np.bincount(group, self.waited_s[judged])
         return float(np.abs(simulated - waited).sum() / max(waited.sum(), 1.0))
 
     def take(self, rows: Ints, later_s: Floats) -> ExplainedWaits:
@@ -97,25 +95,24 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
     tenants, tenant = np.unique(asked.jobs["tenant"].fill_null("?").to_numpy(), return_inverse=True)
     queue = QueueModel(handover, starts_are_spread(seen), tenant.astype(np.int64))
 
-    def attribute() -> Floats:
-        simulated = queue.start(requests.at(known), fleet)
-        seconds = attribute_waits(fits, np.maximum(known, 0.0), until, simulated, handover.latency_s)
+    def replay_and_attribute() -> tuple[Floats, Floats]:
+        start_s = queue.start(requests.at(known), fleet)
+        seconds = attribute_waits(fits, np.maximum(known, 0.0), until, start_s, handover.latency_s)
         seconds[carried] = 0.0
-        return seconds
+        return np.minimum(start_s, asked.seen_s) - known, seconds
 
-    seconds = left = attribute()
+    simulated, seconds = replay_and_attribute()
+    left = seconds
     limits = find_limits(
         queue.tenant, asked.gpus(), asked.start_s, asked.end_s, seconds[:, UNEXPLAINED],
         latency_s=handover.latency_s, seen_s=asked.seen_s,
     )  # fmt: skip
     if limits:
         queue = replace(queue, limits=limits)
-        left = attribute()
+        simulated, left = replay_and_attribute()
     delay = unexplained_delay(left, queue.tenant, len(tenants), handover.latency_s)
-    arrival = known + delay
-    simulated = np.minimum(queue.start(requests.at(arrival), fleet), asked.seen_s) - known
     judged = ~carried & ~asked.standing
-    return ExplainedWaits(seconds, arrival, delay, queue, judged, simulated, until - known)
+    return ExplainedWaits(seconds, known + delay, delay, queue, judged, simulated, until - known)
 
 
 def unexplained_delay(seconds: Floats, tenant: Ints, tenants: int, latency_s: float) -> Floats:

@@ -87,8 +87,8 @@ class WaitSummary:
         cause = max(hours, key=lambda name: hours[name])
         waited, share = counted(round(total), "hour"), f"{hours[cause] / total:.0%}"
         return (
-            f"Jobs waited {waited} in all, {share} of it {WORDS[cause]}; the simulation of today differs from that by "
-            f"{self.replay_error:.0%}."
+            f"Jobs waited {waited} in all, {share} of it {WORDS[cause]}; the simulation of today reproduces "
+            f"{self.explained_fraction or 0.0:.0%} of it."
         )
 
 
