@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.study.decision.asked import Asked, size_classes
+from gpuplanner.study.decision.types import DECIMALS
 from gpuplanner.study.waits.causes import CAUSES, UNEXPLAINED
 from gpuplanner.study.waits.explain import ExplainedWaits
 from gpuplanner.units import SECONDS_PER_HOUR, counted
@@ -25,7 +26,6 @@ WORDS = {
     "unexplained": "while the jobs fitted, which nothing in the record explains",
 }
 NO_NAME = "-"
-DECIMALS = 6
 
 
 @dataclass(frozen=True)
