@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 MAX_EXAMPLES = 5
+OTHER_FILE = "Give the right file, or write it again."
+OTHER_SOURCE = "Write the file again, or name its source (gpuplanner ingest --list)."
+"""What to do where a file is not what was asked for, or not of the source that was named."""
 
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"

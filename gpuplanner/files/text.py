@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from gpuplanner.errors import GpuPlannerError, ScenarioError, message, printable
+from gpuplanner.errors import OTHER_FILE, GpuPlannerError, ScenarioError, message, printable
 from gpuplanner.strict_yaml import load_strict
 
 
@@ -89,11 +89,7 @@ def read_text(
         got = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
         todo = "Check the path and encoding."
         raise error(message(str(path), f"a readable UTF-8 {what} file", got, todo)) from fault
-    raise error(
-        message(
-            str(path), f"at most {limit_bytes} bytes", str(size), "Give the right file, or write it again."
-        )
-    )
+    raise error(message(str(path), f"at most {limit_bytes} bytes", str(size), OTHER_FILE))
 
 
 def read_yaml(path: str | Path, limit_bytes: int = 4_000_000) -> Any:  # noqa: ANN401

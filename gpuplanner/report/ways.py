@@ -61,7 +61,7 @@ _CAUSES = {
     "wrong_layout": "other layout",
     "queued_behind": "behind others",
     "limits": "limits",
-    "unexplained": "unexplained",
+    "unexplained": "not explained",
 }
 _CLASSES = {"size_class": "asked for", "limit_min": "limit", "wait_quantile_min": "waits for room today"}
 
@@ -141,13 +141,17 @@ def waits_section(found: Comparison) -> Section:
         return Section()
     formats = dict.fromkeys(("waited", *CAUSES), ",.0f")
     tables = (
-        page.table(cause_table(rows), caption=f"Hours waited, by {by}", formats=formats, headings=_CAUSES)
+        page.table(
+            cause_table(rows),
+            caption=f"Hours waited, by {by}",
+            formats=formats,
+            headings=_CAUSES | {"name": by},
+        )
         for by, rows in (("job size", waits.causes.job_size), ("team", waits.causes.team))
     )
     limits = "; ".join(f"{one.tenant} as if held to {one.gpus:g} GPUs" for one in waits.limits)
     return page.fold(
         "Why jobs waited",
-        page.paragraph(waits.sentence),
         page.paragraph(f"Tenants at a limit: {limits}.") if limits else "",
         *tables,
         about=waits.sentence,

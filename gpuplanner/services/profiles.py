@@ -8,7 +8,7 @@ from typing import Any, Literal
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.errors import OTHER_FILE, TraceFormatError, examples, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
@@ -131,9 +131,7 @@ def _read_file(path: Path, board: GpuModel) -> pl.DataFrame:
     if rows.rejects.height:
         _refuse_rows(path, rows.rejects.to_dicts())
     if rows.good.is_empty():
-        text = message(
-            str(path), "rows of service profiles", "a header alone", "Give the right file, or write it again."
-        )
+        text = message(str(path), "rows of service profiles", "a header alone", OTHER_FILE)
         raise TraceFormatError(text)
     named = rows.good.with_columns(service=pl.lit(path.stem))
     return conform(named, ServiceProfiles, where=str(path))

@@ -94,10 +94,9 @@ def start(
     if as_json:
         from gpuplanner.cli.show import show
 
-        told = {name: found.to_dict()[name] for name in ("decision", "waits", "projects")} | {
-            "warnings": warnings
-        }
-        show(told | {"folder": str(place)} | written, as_json=True)
+        comparison = found.to_dict()
+        answer = {name: comparison[name] for name in ("decision", "waits", "projects")}
+        show(answer | {"warnings": warnings, "folder": str(place)} | written, as_json=True)
     elif talks:
         shown = written["page"] or f"none: {written['page_reason']}"
         put(f"\n{'Page':<9} {shown}")

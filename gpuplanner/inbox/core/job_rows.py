@@ -12,7 +12,7 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.errors import TraceFormatError, file_name, message
+from gpuplanner.errors import OTHER_SOURCE, TraceFormatError, file_name, message
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset, gpu_hours
 from gpuplanner.inbox.core.findings import (
     JOB_CHECKS,
@@ -101,7 +101,7 @@ def require_some(rows: Rows | LongRows, source: str, what: str = "job") -> None:
         f"{source}: {', '.join(rows.file_names()[:5])}",
         f"at least one readable {what}",
         f"{rows.count} rows and none of them: {got}" if rows.count else "no rows below the header",
-        "Write the file again, or name its source (gpuplanner ingest --list).",
+        OTHER_SOURCE,
     )
     raise TraceFormatError(text)
 

@@ -342,12 +342,12 @@ def _with_partitions(nodes: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     for node, model, gpus in nodes.filter(pl.col("gpus") > MAX_GPUS_PER_NODE)[
         "node", "gpu_model", "gpus"
     ].iter_rows():
-        found = partitions_of_units(model or "", int(gpus))
-        if found is None:
+        each = partitions_of_units(model or "", int(gpus))
+        if each is None:
             many.append(f"{node}: {gpus:g}")
             continue
-        parts[node] = found
-        words.append(f"{node}: {gpus:g} = {gpus // found:g} {model} x {found}")
+        parts[node] = each
+        words.append(f"{node}: {gpus:g} = {gpus // each:g} {model} x {each}")
     effect = "no server has as many GPUs: if they are shares or partitions of GPUs, GPU-hours are too high"
     findings = [Finding(TOO_MANY, "warning", len(many), effect, examples(many))] if many else []
     if not parts:

@@ -182,26 +182,26 @@ def _json_records(path: str | Path, text: str) -> Iterator[Found]:
     for number, item in enumerate(items, 1):
         line = json.dumps(item)[:200]
         try:
-            told = _json_record(item)
+            record = _json_record(item)
         except (AttributeError, KeyError, TypeError):
             expected = "nodes as scontrol writes them: name, gres and state"
             raise TraceFormatError(message(f"{path}, node {number}", expected, line, todo)) from None
-        yield number, line, told
+        yield number, line, record
 
 
 def _json_record(item: dict[str, Any]) -> dict[str, str]:
     group = item.get("node", item)
     gres, names = item.get("gres"), item.get("nodes")
     state, since = group.get("state") or (), item.get("reason_changed_at")
-    told = {
+    record = {
         "NODENAME": ",".join(names["nodes"]) if isinstance(names, dict) else item.get("name", ""),
         "GRES": (gres["total"] if isinstance(gres, dict) else gres) or "",
         "STATE": state if isinstance(state, str) else "+".join(state),
         "TIMESTAMP": str((since.get("number") if isinstance(since, dict) else since) or ""),
     }
-    if not all(isinstance(value, str) for value in told.values()):
+    if not all(isinstance(value, str) for value in record.values()):
         raise TypeError
-    return told
+    return record
 
 
 def _since(told: Mapping[str, str]) -> str | None:

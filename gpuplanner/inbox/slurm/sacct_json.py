@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.errors import OTHER_FILE, TraceFormatError, message
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.json_items import read_items
 from gpuplanner.inbox.core.lines.rows import Record, Records, Rows, refuse
@@ -67,9 +67,7 @@ def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -
             else:
                 records.add(number, item.place, item.raw, record)
         if not listed:
-            raise TraceFormatError(
-                message(str(path), "a list of jobs", "none", "Give the right file, or write it again.")
-            )
+            raise TraceFormatError(message(str(path), "a list of jobs", "none", OTHER_FILE))
     return records.rows(files)
 
 

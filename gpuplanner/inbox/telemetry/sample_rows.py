@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.errors import OTHER_SOURCE, TraceFormatError, message
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset
 from gpuplanner.inbox.core.findings import Finding, of_files, report
 from gpuplanner.inbox.core.lines.rows import Rows, names_of
@@ -163,5 +163,5 @@ def _nothing_left(count: int, rejects: pl.DataFrame, where: str) -> str:
         where,
         "at least one readable sample",
         f"{count} rows and none of them: {got}" if count else "no rows",
-        "Write the file again, or name its source (gpuplanner ingest --list).",
+        OTHER_SOURCE,
     )

@@ -271,12 +271,8 @@ def _with_jobs(arena: Arena, projects: Sequence[Project]) -> Arena:
         view.slowdown[seen:] = 1.0
     wider.start_s[seen:], wider.end_s[seen:], wider.standing[seen:] = begin, begin + hours, False
     wider.pins[seen:] = [None] * len(ready)
-    waits.arrival_s[seen:], waits.delay_s[seen:], waits.seconds[seen:], waits.judged[seen:] = (
-        begin,
-        0.0,
-        0.0,
-        False,
-    )
+    waits.arrival_s[seen:], waits.judged[seen:] = begin, False
+    waits.delay_s[seen:] = waits.seconds[seen:] = 0.0
     return replace(arena, asked=wider, waits=waits)
 
 

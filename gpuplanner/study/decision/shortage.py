@@ -72,8 +72,10 @@ def short_share(arena: Arena) -> float:
 
 def _kept_by_place(arena: Arena) -> Mask:
     """Jobs that waited longest while enough was free, but not together or as other instances."""
+    if arena.played_waits_s is not None:  # the causes are those of the jobs that were seen
+        return np.zeros(len(arena.size), bool)
     place = arena.waits.seconds_of("fragmented", "wrong_layout")
-    return np.asarray((place > arena.waits.seconds_of("insufficient")) & (arena.played_waits_s is None))
+    return np.asarray(place > arena.waits.seconds_of("insufficient"))
 
 
 def waiting_share(arena: Arena) -> float:

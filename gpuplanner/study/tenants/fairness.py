@@ -134,10 +134,8 @@ def fairness(scenario: Scenario) -> Fairness:
         requests = asked.granted
         start = play(requests, asked.fleet, queue=scenario.queue).start_s
         end, basis = start + requests.run_s, "starts as played on today's fleet: the source states none"
-    full, place = (
-        arena.waits.seconds_of(*causes)
-        for causes in (("insufficient", "queued_behind"), ("fragmented", "wrong_layout"))
-    )
+    full = arena.waits.seconds_of("insufficient", "queued_behind")
+    place = arena.waits.seconds_of("fragmented", "wrong_layout")
     waits = _waits(asked, start, full, place, seen=not asked.starts_assumed)
     return shared(asked, rules, start, end, waits, basis, scenario.queue)
 

@@ -227,7 +227,6 @@ def waits_seen(arena: Arena) -> bool:
 def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTried:
     """Play the jobs of an arena on today's fleet under two sets of rules."""
     asked, requests = arena.asked, arena.requests(AS_TODAY)
-    rows = np.arange(len(requests))
     length, count, blocks = parts_of(asked.seen_s)
     jobs = pl.DataFrame(
         {
@@ -243,7 +242,7 @@ def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTr
             play_shared(
                 requests,
                 asked.fleet,
-                sharing_of(one, asked, rows),
+                sharing_of(one, asked),
                 queue=arena.queue,
                 placement=arena.placement(),
                 larger=arena.larger,
@@ -280,10 +279,10 @@ def parts_of(seen_s: float) -> tuple[float, int, str]:
     return SECONDS_PER_DAY, days, f"95 %, over {days} days: whole weeks are fewer than {FEWEST_BLOCKS}"
 
 
-def sharing_of(played: PlayedRules, asked: Asked, rows: NDArray[np.int64]) -> Sharing:
-    """Rules as the engine takes them, for some of the jobs."""
+def sharing_of(played: PlayedRules, asked: Asked) -> Sharing:
+    """Rules as the engine takes them."""
     rules, stopping = played.rules, played.rules.stopping
-    team = teams_of(asked).gather(rows)
+    team = teams_of(asked)
     teams = list(dict.fromkeys([*(one.name for one in rules.teams), *sorted(set(team))]))
     given = {one.name: one for one in rules.cohorts}
     named = [one.cohort for one in rules.teams if one.cohort is not None]
@@ -306,7 +305,7 @@ def sharing_of(played: PlayedRules, asked: Asked, rows: NDArray[np.int64]) -> Sh
         )
     place = {name: number for number, name in enumerate(teams)}
     interval = stopping.checkpoint_minutes
-    tier = _tiers(rules, team, asked.jobs["tier"].gather(rows))
+    tier = _tiers(rules, team, asked.jobs["tier"])
     return Sharing(
         np.array([place[name] for name in team], np.int64),
         tier,

@@ -156,7 +156,7 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
         eligible = np.maximum(known.ready_s, 0.0)
         seconds = attribute_waits(fits, eligible, until, simulated, handover.latency_s, observed(queue))
         seconds[carried] = 0.0
-        return seconds
+        return np.minimum(start_s, asked.seen_s) - known, seconds
 
     def replay(queue: QueueModel, late_s: Floats) -> Floats:
         arrival = known.ready_s + late_s

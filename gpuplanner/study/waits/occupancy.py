@@ -224,7 +224,7 @@ def move_releases(
     for place in range(events + 1):
         event = by_slot[place] if place < events else -1
         if event < 0 or slot[event] != here:
-            for one in range(opened):  # what nobody took in time
+            for one in range(opened):  # what was not taken in time
                 row[written], at[written], amount[written] = open_rows[one], time[open_rows[one]], left[one]
                 written += 1
             opened = 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner.study.decision.asked import Asked, size_classes
+from gpuplanner.study.decision.types import DECIMALS
 from gpuplanner.study.waits.causes import CAUSES
 from gpuplanner.study.waits.explain import ExplainedWaits
 from gpuplanner.units import SECONDS_PER_HOUR, counted
@@ -21,7 +22,6 @@ WORDS = {
     "unexplained": "while the jobs fitted, which nothing in the record explains",
 }
 NO_NAME = "-"
-DECIMALS = 6
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class WaitSummary:
     """What kept the jobs of a record waiting.
 
     - ``causes``: Hours by cause, for the jobs that came within the record.
-    - ``explained_fraction``: Share of the waiting that the simulation of today reproduces; None where nobody waited.
+    - ``explained_fraction``: Share of the waiting that the simulation of today reproduces; None where no job waited.
     - ``replay_error``: Difference of the waiting simulated and observed, by tenant and job size, as a share of what was
       observed.
     - ``limits``: Tenants at a limit.
@@ -83,8 +83,8 @@ class WaitSummary:
         cause = max(hours, key=lambda name: hours[name])
         waited, share = counted(round(total), "hour"), f"{hours[cause] / total:.0%}"
         return (
-            f"Jobs waited {waited} in all, {share} of it {WORDS[cause]}; the simulation of today differs from that by "
-            f"{self.replay_error:.0%}."
+            f"Jobs waited {waited} in all, {share} of it {WORDS[cause]}; the simulation of today reproduces "
+            f"{self.explained_fraction or 0.0:.0%} of it."
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.errors import OTHER_SOURCE, TraceFormatError, examples, message
 from gpuplanner.names import nearest
 
 MAX_NAME = 40
@@ -65,7 +65,7 @@ class Dialect:
     free_tail: Collection[str] = ()
     any_of: tuple[tuple[str, ...], ...] = ()
     missing: frozenset[str] = frozenset()
-    hint: str = "Write the file again, or name its source (gpuplanner ingest --list)."
+    hint: str = OTHER_SOURCE
     tables: bool = False
 
 

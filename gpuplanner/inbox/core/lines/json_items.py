@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.errors import OTHER_FILE, TraceFormatError, message
 from gpuplanner.inbox.core.lines.text_blocks import read_document
 from gpuplanner.inbox.core.lines.text_file import TextFile
 
@@ -58,9 +58,7 @@ def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iter
     """
     file, text = read_document(path)
     if _after_space(text, 0) == len(text):
-        raise TraceFormatError(
-            message(str(path), "JSON", "an empty file", "Give the right file, or write it again.")
-        )
+        raise TraceFormatError(message(str(path), "JSON", "an empty file", OTHER_FILE))
     walk = _lines if _is_lines(text) else _documents
     return file, walk(text, _Decoder(lists), file.path)
 
@@ -112,9 +110,7 @@ def _documents(text: str, decoder: _Decoder, path: Path) -> Iterator[Item]:
             yield Item(place, value, raw, around)
     except RecursionError as error:
         got = "brackets nested hundreds deep"
-        raise TraceFormatError(
-            message(str(path), "JSON of a source", got, "Give the right file, or write it again.")
-        ) from error
+        raise TraceFormatError(message(str(path), "JSON of a source", got, OTHER_FILE)) from error
     except json.JSONDecodeError as error:
         where = f"{path}, line {error.lineno}, column {error.colno}"
         todo = "Was the file cut short? Write it again."

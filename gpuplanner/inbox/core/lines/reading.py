@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, examples, message
+from gpuplanner.errors import OTHER_FILE, TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import REJECTS
 from gpuplanner.inbox.core.lines.cutting import Body, Heading, heading_of, without_words
 from gpuplanner.inbox.core.lines.fields import CSV, Dialect, Field, column_places
@@ -101,7 +101,7 @@ def in_blocks(
                 str(file.path),
                 f"rows of {source}",
                 "an empty file",
-                "Give the right file, or write it again.",
+                OTHER_FILE,
             )
             raise TraceFormatError(what)
     if not twins:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, message
+from gpuplanner.errors import OTHER_SOURCE, TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import Rows, together
@@ -137,7 +137,7 @@ def _parse(page: Rows, hints: Hints) -> Rows:
     ]
     if not parts:
         got = "no output under such a heading"
-        todo = "Write the file again, or name its source (gpuplanner ingest --list)."
+        todo = OTHER_SOURCE
         raise TraceFormatError(message(str(path_of(page)), f"a heading {HEADING!r}", got, todo))
     here = replace(hints, tz=_zone(page, parts, hints))
     rows = together(page.files, [parse_query(part, here) for part in parts])
