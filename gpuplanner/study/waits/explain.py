@@ -156,7 +156,7 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
         eligible = np.maximum(known.ready_s, 0.0)
         seconds = attribute_waits(fits, eligible, until, simulated, handover.latency_s, observed(queue))
         seconds[carried] = 0.0
-        return np.minimum(start_s, asked.seen_s) - known, seconds
+        return seconds
 
     def replay(queue: QueueModel, late_s: Floats) -> Floats:
         arrival = known.ready_s + late_s
@@ -185,10 +185,14 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
     if limits or not rule.is_plain:
         queue = replace(queue, rule=rule)
         seconds = attribute(queue)
-    delay = unexplained_delay(seconds, tenant, len(tenants), handover.latency_s)
-    delayed = simulated
+    none = np.zeros(len(tenant))
+    # Of a replay as recorded and the mean of shifted ones the nearer: where waits hang on seconds, either may be off.
+    simulated = min(simulated, replay(queue, none), key=record.error)
+    delay, delayed = unexplained_delay(seconds, tenant, len(tenants), handover.latency_s), simulated
     if delay.any():
-        delayed = np.mean([replay(queue, delay + late) + delay for late in jitter(len(delay), 2)], axis=0)
+        late = [none, *jitter(len(delay), 2)]
+        waits = [replay(queue, delay + later_s) + delay for later_s in late]
+        delayed = min(waits[0], np.mean(waits[1:], axis=0), key=record.error)
     share = explained_share(record, simulated, delayed, size, sizes, seconds[judged].sum(axis=0), errors)
     return ExplainedWaits(seconds, known.ready_s + delay, delay, queue, judged, delayed, waited, share)
 

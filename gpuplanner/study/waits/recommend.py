@@ -252,7 +252,7 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
         yield Change("pack", text, model.packed(), pools)
     if cause == CAUSES[WRONG_LAYOUT]:
         yield from repartition(model, "repartition", "Repartition GPUs")
-    if cause == CAUSES[INSUFFICIENT] and RIGHTSIZED in asked.views and asked.jobs["sm_activity"].count():
+    if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and RIGHTSIZED in asked.views and asked.jobs["sm_activity"].count():
         views = asked.views | {AS_TODAY: asked.views[RIGHTSIZED]}
         smaller = replace(model, asked=replace(asked, views=views))
         yield from repartition(smaller, "rightsize", "Run jobs of low measured use on smaller profiles")
