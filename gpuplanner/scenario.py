@@ -160,7 +160,7 @@ class Scenario:
     )  # fmt: skip
     gpus_per_node: int = knob("fleet", 8, "GPUs of a node of which no inventory knows.", between(1, 128))
     history_days: int = knob(
-        "demand", 28, "How much of the past forecasts and bootstraps use.", at_least(2), unit="days"
+        "demand", 56, "How much of the past simulations, forecasts and bootstraps use.", at_least(2), unit="days"
     )
     slot_hours: float = knob(
         "demand", 1.0, "Length of a slot of the plan.",
@@ -205,6 +205,13 @@ class Scenario:
     wait_quantile: float = knob(
         "service", 0.95, "Share of the jobs of each size that keeps the limit.", between(0.5, 0.999),
         control=Slider("Share within the limit", 0.5, 0.99, 0.01),
+    )  # fmt: skip
+    target_wait_minutes: float | None = knob(
+        "service", None,
+        "95th percentile of the queue wait that each job size shall meet: sizes above it are late. Where it is stated, "
+        "GPUs are bought for it whatever they end of the waiting.",
+        between(0, 10_080, ", which is a week"), unit="minutes",
+        none="30, and a purchase has to end a tenth of a GPU-hour of waiting for each GPU-hour",
     )  # fmt: skip
     policies: str | None = knob(
         "service", None, "Which policies are compared, names with commas between.",

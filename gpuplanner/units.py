@@ -19,6 +19,8 @@ GRAMS_PER_KILOGRAM = 1000.0
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
+SHORT_WAIT_MIN = 120.0
+"""Minutes from which a wait is said in hours."""
 NOT_IN_SIGHT = "not within a year"
 """When a fleet is full, where no week ahead says so."""
 
@@ -114,6 +116,20 @@ def figure_text(value: float | Decimal | None, form: str = "") -> str:
     if value is None or not math.isfinite(value):
         return NO_FIGURE
     return format(value, form) if form else three_figures(float(value))
+
+
+def wait_text(minutes: float) -> str:
+    """A wait: minutes below two hours, hours above.
+
+    Examples
+    --------
+    >>> wait_text(4.2), wait_text(119.6), wait_text(119.4), wait_text(933), wait_text(60000)
+    ('4 min', '1.99 h', '119 min', '15.6 h', '1,000 h')
+    """
+    if round(minutes) < SHORT_WAIT_MIN:
+        return f"{minutes:,.0f} min"
+    hours = minutes / 60.0
+    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.3g} h"
 
 
 def counted(number: int, word: str) -> str:

@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gpuplanner.report.words import safe
 from gpuplanner.study.decision.types import Decision, TeamRow
-from gpuplanner.units import NO_FIGURE, day_text
+from gpuplanner.units import NO_FIGURE, day_text, wait_text
 
 Value = str | int | float | None
 """What a figure may be; None: nobody measured it."""
 Form = Callable[[str | int | float], str]
 
-SHORT_WAIT_MIN = 120.0
-"""Minutes from which a wait is said in hours."""
 LAYOUTS_IN_A_SENTENCE = 2
 MOST_NODES_NAMED = 3
 _NUMBERED = re.compile(r"(.*?)(\d+)")
@@ -36,14 +34,10 @@ def minutes(value: str | int | float) -> str:
 
     Examples
     --------
-    >>> minutes(4.2), minutes(119.6), minutes(119.4), minutes(933), minutes(60000)
-    ('4 min', '1.99 h', '119 min', '15.6 h', '1,000 h')
+    >>> minutes(4.2), minutes(933)
+    ('4 min', '15.6 h')
     """
-    found = float(value)
-    if round(found) < SHORT_WAIT_MIN:
-        return f"{found:,.0f} min"
-    hours = found / 60.0
-    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.3g} h"
+    return wait_text(float(value))
 
 
 def per_cent(value: str | int | float) -> str:
@@ -109,9 +103,8 @@ def money(value: str | int | float) -> str:
 DERIVED: Mapping[str, Callable[[Decision], Value]] = {
     "resting_gpus": lambda one: max(one.fleet_gpus - one.gpus, 0),
     "more_gpus": lambda one: max(one.gpus - one.fleet_gpus, 0),
-    "limit_minutes": lambda one: max(
-        (row.limit_minutes - row.today_minutes for row in one.service.by_class), default=None
-    ),
+    "jobs_delayed": lambda one: sum(row.jobs_delayed for row in one.service) if one.service else None,
+    "jobs": lambda one: sum(row.jobs for row in one.service) if one.service else None,
     "other_teams": lambda one: max(len(_teams(one)) - TEAMS, 0),
     "all_jobs": lambda one: sum(row.jobs for row in one.teams),
     "all_held": lambda one: sum(row.held_gpu_hours for row in one.teams),
@@ -119,7 +112,6 @@ DERIVED: Mapping[str, Callable[[Decision], Value]] = {
     "other_jobs": lambda one: sum(row.jobs for row in _teams(one)[TEAMS:]),
     "other_held": lambda one: sum(row.held_gpu_hours for row in _teams(one)[TEAMS:]),
     "other_idle": lambda one: _sum([row.idle_gpu_hours for row in _teams(one)[TEAMS:]]),
-    "run_out_chance": lambda one: max((chance for _, chance in one.run_out.today.by_week), default=None),
 }  # fmt: skip
 """Sums and differences of a decision that the first screen shows, by name."""
 TEAMS = 6
@@ -135,9 +127,9 @@ def value_of(one: Decision, name: str) -> Value:
     Examples
     --------
     >>> from gpuplanner.scenario import Scenario
-    >>> from gpuplanner.study.decision.sentences import unknown_decision
-    >>> value_of(unknown_decision(Scenario(), "no job states when it ran"), "service.quantile")
-    0.95
+    >>> from gpuplanner.study.decision.sentences import no_decision
+    >>> value_of(no_decision(Scenario(), "no job states when it ran"), "fleet_gpus")
+    0
     """
     if name in DERIVED:
         return DERIVED[name](one)
@@ -157,10 +149,10 @@ def shown(one: Decision, name: str, form: Form = count) -> str:
     Examples
     --------
     >>> from gpuplanner.scenario import Scenario
-    >>> from gpuplanner.study.decision.sentences import unknown_decision
-    >>> one = unknown_decision(Scenario(), "no job states when it ran")
-    >>> shown(one, "service.quantile", share_of_jobs)
-    '<data data-of="service.quantile" value="0.95">95 jobs of 100</data>'
+    >>> from gpuplanner.study.decision.sentences import no_decision
+    >>> one = no_decision(Scenario(), "no job states when it ran")
+    >>> shown(one, "fleet_gpus")
+    '<data data-of="fleet_gpus" value="0">0</data>'
     >>> shown(one, "saving.value")
     '<data data-of="saving.value" value="">–</data>'
     """

@@ -12,15 +12,6 @@ from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import DECIMALS, Decision
 from gpuplanner.units import counted
 
-ACTIONS_IN_WORDS = {
-    "keep": "keep",
-    "cut": "cut otherwise",
-    "give_back": "give GPUs back",
-    "buy": "buy",
-    "unknown": "not known",
-}
-
-
 @dataclass(frozen=True)
 class FleetDecision:
     """What the decisions of all pools come to.
@@ -70,7 +61,7 @@ def fleet_sentence(decisions: Mapping[str, Decision]) -> str:
     by_action: dict[str, list[str]] = {}
     for name, own in decisions.items():
         by_action.setdefault(own.action, []).append(name)
-    parts = [f"{', '.join(names)}: {ACTIONS_IN_WORDS[action]}" for action, names in by_action.items()]
+    parts = [f"{', '.join(names)}: {action.replace("_", " ")}" for action, names in by_action.items()]
     return f"{text}. {'; '.join(parts)}."
 
 
@@ -97,11 +88,11 @@ class FleetCompared:
 
 
 def decision_table(decisions: Mapping[str, Decision]) -> pl.DataFrame:
-    """A row for each pool: GPUs there are, GPUs needed, what to do, what it saves, and on what it rests."""
+    """A row for each pool: GPUs there are, GPUs needed, what to do, and what it saves."""
     rows = [
         {
             "pool": name, "gpus": one.fleet_gpus, "needed": one.gpus, "cut_gpus": one.cut_gpus,
-            "action": ACTIONS_IN_WORDS[one.action], "saved_gpu_hours": one.saving.value, "confidence": one.confidence,
+            "action": one.action.replace("_", " "), "saved_gpu_hours": one.saving.value,
         }
         for name, one in decisions.items()
     ]  # fmt: skip

@@ -50,8 +50,8 @@ class DecisionCard(Decision):
 
     Examples
     --------
-    >>> from gpuplanner.study.decision.sentences import unknown_decision
-    >>> card = DecisionCard.of(unknown_decision(Scenario(), "no job states when it ran"))
+    >>> from gpuplanner.study.decision.sentences import no_decision
+    >>> card = DecisionCard.of(no_decision(Scenario(), "no job states when it ran"))
     >>> card.action, "not known" in card._repr_html_()
     ('unknown', True)
     """

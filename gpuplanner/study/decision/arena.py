@@ -124,7 +124,6 @@ class Arena:
         self.size, self.classes = size_classes(asked, self.judged)
         self.trials: list[Trial] = []
         self.slow: dict[int, Trial] = {}
-        self.played_waits_s: NDArray[np.float64] | None = None
 
     @cached_property
     def today(self) -> Trial:
@@ -242,11 +241,6 @@ class Arena:
             and not np.isinf(trial.late_s[:, which]).any()
             and self.excess(trial, which) <= 1e-9
         )
-
-    def waiting_share(self, trial: Trial, which: Mask) -> float:
-        """Share of the jobs that start later than the limit after they arrive."""
-        waits = trial.wait_s[which]
-        return float(np.mean(waits > self.minutes * SECONDS_PER_MINUTE)) if len(waits) else 0.0
 
     def most_gpus(self, trial: Trial) -> int:
         """GPUs that a way has on at once, at most, while it is observed."""

@@ -85,6 +85,10 @@ class Asked:
         requests = self.views[view].requests
         return np.asarray(self.fleet.weights[requests.profile] * requests.total)
 
+    def requesting(self, view: str) -> Asked:
+        """The same jobs where they hold what a view says."""
+        return replace(self, views=self.views | {AS_TODAY: self.views[view]})
+
     @property
     def usual_node(self) -> int:
         """GPUs of most nodes."""

@@ -18,7 +18,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.left_out import any_ran, correction_of, left_out_rows
 from gpuplanner.study.decision.record import Comparison
-from gpuplanner.study.decision.sentences import uncorrected_decision, unknown_decision
+from gpuplanner.study.decision.sentences import uncorrected_decision, no_decision
 from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, Missing
 from gpuplanner.study.decision.worth import stated_ownership
 from gpuplanner.units import SECONDS_PER_DAY
@@ -156,8 +156,8 @@ def nothing_known(scenario: Scenario, reason: str, source: str) -> Comparison:
     has_data = (data_folder(scenario.data) / MARK.file).is_file()
     correction = correction_of(scenario.data) if has_data else None
     decision = (
-        replace(unknown_decision(scenario, reason), missing=(Missing(reason, command),))
+        replace(no_decision(scenario, reason), missing=(Missing(reason, command),))
         if correction is None
         else uncorrected_decision(scenario, correction)
     )
-    return Comparison(decision, decision.service.quantile, scenario.wait_minutes)
+    return Comparison(decision, scenario.wait_quantile, scenario.wait_minutes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -20,21 +20,20 @@ from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.cache import remember_runs, remembered_runs
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
 from gpuplanner.study.decision.asked import Asked, asked_of
-from gpuplanner.study.decision.heavier import heavier_arena, scaled
 from gpuplanner.study.decision.left_out import any_ran
 from gpuplanner.study.decision.policies import FEWER, POLICY_NAMES, REST, WAYS
 from gpuplanner.study.decision.tuning import Tuning
-from gpuplanner.study.decision.types import HELD_BACK, LEFT_OUT, NEVER_RAN, NO_GPU, PEAKS, TODAY
+from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, TODAY
 from gpuplanner.study.past.history import History, history
-from gpuplanner.study.waits.explain import MAX_ERROR, explain_waits
+from gpuplanner.study.waits.draws import scale_load
+from gpuplanner.study.waits.explain import explain_waits, take_jobs
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from gpuplanner.workers import Progress, Workers, in_turn
 
 WEEKS_FROM_DAYS = 14
-DAYS_FROM = 5
 MOST_HELD_BACK_DAYS = 14
 FEWEST_JOBS = 100
-"""With fewer jobs to judge, days are left out one by one; with fewer than a class needs, peaks alone speak."""
+"""Jobs that policies are fitted on, and evaluated on, at least."""
 HOLD_RATE = 0.9
 SIZES_JUDGED = 2
 """Sizes of a fixed fleet that are judged, the next only where the one before did not hold: near the edge, where waits
@@ -45,7 +44,6 @@ ALIKE = 0.01
 """Of ways whose GPU-hours differ by less than this share, the simplest is taken."""
 
 NOT_LATER = "it held on the days that it was tuned on, and not on those kept back"
-NOT_LEFT_OUT = "chosen by the other days, it holds the target on fewer than nine days of ten"
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +72,9 @@ class Contest:
     """What came of all ways.
 
     - ``scenario``, ``known``, ``asked``, ``arena``, ``able``: What was compared.
-    - ``heavier``: The earlier days with more jobs; ``times`` as many.
     - ``earlier``, ``later``: Jobs to tune on, and to judge on.
     - ``earlier_days``, ``later_days``: The same as days.
-    - ``confidence``: What it rests on.
+    - ``holdout``: Whether the record is long enough to fit policies on earlier days and evaluate them on later ones.
     - ``today``: Today's fleet.
     - ``judged``: The others, in a stated order.
     - ``winner``: The cheapest that holds, today's where none is cheaper.
@@ -88,21 +85,14 @@ class Contest:
     asked: Asked
     arena: Arena
     able: PathAbilities
-    heavier: Arena | None
-    times: float
     earlier: Mask
     later: Mask
     earlier_days: Mask
     later_days: Mask
-    confidence: str
+    holdout: bool
     today: JudgedWay
     judged: tuple[JudgedWay, ...]
     winner: JudgedWay
-
-    @property
-    def explained(self) -> bool:
-        """Whether the replay of today reproduces the waits, so that demand is what was submitted."""
-        return self.arena.waits.share.error <= MAX_ERROR
 
 
 def nothing_ran(scenario: Scenario) -> str | None:
@@ -123,12 +113,12 @@ def opened(scenario: Scenario) -> tuple[History, Asked, Arena, PathAbilities]:
     )  # fmt: skip
     larger = larger_of(asked) if able.substitutes else None
     queue = able.queue if scenario.queue == "easy" else scenario.queue
-    arena = Arena(
-        asked, explain_waits(asked), queue, scenario.wait_quantile, scenario.wait_minutes, larger, scenario.seed
-    )  # fmt: skip
+    waits = explain_waits(asked)
     if scenario.arrival_scale != 1.0:
-        arena = scaled(arena, scenario.arrival_scale)
-    return known, arena.asked, arena, able
+        rows, arrival = scale_load(waits.arrival_s, ~waits.judged, scenario.arrival_scale, asked.seen_s)
+        asked, waits = take_jobs(asked, waits, rows, arrival - waits.arrival_s[rows])
+    arena = Arena(asked, waits, queue, scenario.wait_quantile, scenario.wait_minutes, larger, scenario.seed)
+    return known, asked, arena, able
 
 
 def larger_of(asked: Asked) -> list[list[int]]:
@@ -158,21 +148,18 @@ def contest(
 ) -> Contest:
     """Tune every way that the path can perform, and judge all on the same days."""
     known, asked, arena, able = opened(scenario)
-    confidence, split = parted(asked, arena, int(asked.seen_s // SECONDS_PER_DAY))
+    split = holdout_from(asked, arena, int(asked.seen_s // SECONDS_PER_DAY))
     number = np.arange(len(arena.today.day_hours))
     every_day = number < max(int(asked.seen_s // SECONDS_PER_DAY), 1)
     earlier = later = arena.judged
     earlier_days = later_days = every_day
-    if confidence == HELD_BACK:
+    if split is not None:
         before = arena.ready_s < split * SECONDS_PER_DAY
         earlier, later = arena.judged & before, arena.judged & ~before
         earlier_days, later_days = every_day & (number < split), every_day & (number >= split)
     if hindsight:
         earlier, earlier_days = later, later_days
-    heavier, times = (
-        (None, 1.0) if hindsight or confidence == PEAKS else heavier_arena(arena, earlier, earlier_days)
-    )
-    tuning = Tuning(arena, earlier, earlier_days, heavier, able, hindsight, tell)
+    tuning = Tuning(arena, earlier, earlier_days, able, hindsight, tell)
 
     def judged_way(policy: str, trial: Trial | None, reason: str | None = None) -> JudgedWay:
         if trial is None:
@@ -192,23 +179,19 @@ def contest(
 
     today, judged = judged_way(TODAY, arena.today), []
     named = asked_policies(scenario, policies, able, known)
-    for policy in named if confidence != PEAKS else ():
+    for policy in named if split is not None else ():
         sizes = islice(settled(policy, WAYS[policy].tuned(tuning, policy)), SIZES_JUDGED)
         tried = (judged_way(policy, size, tuning.reasons.get(policy)) for size in sizes)
         one = next(tried)
         one = one if one.holds else next((other for other in tried if other.holds), one)
-        if confidence == LEFT_OUT and one.trial is not None:
-            one = replace(one, hold_rate=left_out_rate(arena, policy, earlier, earlier_days))
-            if (one.hold_rate or 0.0) < HOLD_RATE:
-                one = replace(one, holds=False, reason=NOT_LEFT_OUT)
         judged.append(one)
     holding = [one for one in judged if one.holds]
     winner = today
     best = min(holding, key=lambda one: one.promised_per_week, default=today)
     if best.promised_per_week < (1 - ALIKE) * today.promised_per_week:
         winner = next(one for one in holding if one.promised_per_week <= (1 + ALIKE) * best.promised_per_week)
-    return Contest(scenario, known, asked, arena, able, heavier, times, earlier, later,
-                   earlier_days, later_days, confidence, today, tuple(judged), winner)  # fmt: skip
+    return Contest(scenario, known, asked, arena, able, earlier, later, earlier_days, later_days, split is not None,
+                   today, tuple(judged), winner)  # fmt: skip
 
 
 def tuned_apart(scenario: Scenario, workers: Workers, progress: Progress | None = None) -> None:
@@ -233,17 +216,14 @@ def plays_of(scenario: Scenario, policy: str) -> dict[bytes, Outcome]:
     return remembered_runs()
 
 
-def parted(asked: Asked, arena: Arena, days: int) -> tuple[str, int]:
-    """What a decision can rest on, and the day that parts tuning from judging."""
-    held_back = min(days // 2, MOST_HELD_BACK_DAYS)
-    split = days - held_back
+def holdout_from(asked: Asked, arena: Arena, days: int) -> int | None:
+    """The day from which policies are evaluated; None where the record is too short to keep days back from fitting."""
+    split = days - min(days // 2, MOST_HELD_BACK_DAYS)
     late = arena.judged & (arena.ready_s >= split * SECONDS_PER_DAY)
     early = arena.judged & ~late
-    if asked.nodes.snapshot or days < DAYS_FROM or int(arena.judged.sum()) < FEWEST_JOBS // 2:
-        return PEAKS, days
-    if days >= WEEKS_FROM_DAYS and min(int(late.sum()), int(early.sum())) >= FEWEST_JOBS:
-        return HELD_BACK, split
-    return LEFT_OUT, days
+    if asked.nodes.snapshot or asked.starts_assumed or days < WEEKS_FROM_DAYS:
+        return None
+    return split if min(int(late.sum()), int(early.sum())) >= FEWEST_JOBS else None
 
 
 def asked_policies(
@@ -286,23 +266,6 @@ def hold_rate(arena: Arena, trial: Trial, which: Mask, days: Mask) -> float | No
     """Share of the days that a setting held."""
     masks = day_masks(arena, which, days)
     return float(np.mean([holds_day(arena, trial, mask) for mask in masks])) if masks else None
-
-
-def left_out_rate(arena: Arena, policy: str, which: Mask, days: Mask) -> float | None:
-    """Share of the days that the setting held which is the cheapest on all other days."""
-    tried = [trial for trial in arena.trials if trial.setting.policy == policy]
-    day = np.floor(arena.ready_s / SECONDS_PER_DAY).astype(np.int64)
-    held = []
-    for number in np.flatnonzero(days):
-        mine, others = which & (day == number), which & (day != number)
-        if not mine.any() or not others.any():
-            continue
-        kept = days.copy()
-        kept[number] = False
-        ranked = sorted(tried, key=lambda trial, kept=kept: float(trial.day_hours[kept].sum()))  # type: ignore[misc]
-        chosen = next((trial for trial in ranked if arena.holds(trial, others)), None)
-        held.append(chosen is not None and holds_day(arena, chosen, mine))
-    return float(np.mean(held)) if held else None
 
 
 def _lasting(tuning: Tuning, policy: str, trial: Trial) -> Iterator[Trial | None]:

@@ -1,4 +1,4 @@
-"""The decision: the first action that fits what was found, with its figures."""
+"""The decision: what the one wait model recommends, on today's nodes, with its figures."""
 
 from __future__ import annotations
 
@@ -8,64 +8,89 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand.peaks import daily_peaks, level_for
 from gpuplanner.export import FleetRules
+from gpuplanner.hardware import format_layout
 from gpuplanner.inbox import open_dataset
 from gpuplanner.inbox.telemetry.join_report import matched_gpu_hours
 from gpuplanner.ledger import by_bucket, by_tenant
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.study.bundled import data_folder
-from gpuplanner.study.decision.ahead import gpus_for, run_out_of, within
-from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours
-from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, Asked
-from gpuplanner.study.decision.compare import Contest, contest, hold_rate, nothing_ran
-from gpuplanner.study.decision.layouts import as_they_are, rules_of
+from gpuplanner.study.decision.arena import Arena, Trial, WaySetting, cut_fleet, gpu_hours
+from gpuplanner.study.decision.asked import Asked, size_classes
+from gpuplanner.study.decision.compare import Contest, contest, nothing_ran
+from gpuplanner.study.decision.layouts import as_they_are, kept_longest, rules_of
 from gpuplanner.study.decision.left_out import MAX_LEFT_OUT_SHARE, correction_of
-from gpuplanner.study.decision.policies import WAYS
 from gpuplanner.study.decision.promise import promised
-from gpuplanner.study.decision.sentences import WHOLE_LIST, in_words, uncorrected_decision, unknown_decision
-from gpuplanner.study.decision.shortage import (
-    SHORT_SHARE,
-    ends_waiting,
-    gpus_needed,
-    short_share,
-    shortage_of,
-    waited_s,
-    waiting_share,
-)
-from gpuplanner.study.decision.tuning import Tuning
+from gpuplanner.study.decision.sentences import WHOLE_LIST, in_words, no_decision, uncorrected_decision
 from gpuplanner.study.decision.types import (
-    HELD_BACK,
-    PEAKS,
+    CUT_BY_JOBS,
+    NODE_POOLS,
+    ON_DEMAND,
+    ON_OFF,
     STATIC_MIG,
+    STATIC_WHOLE,
     TODAY,
-    ClassService,
+    CurvePoint,
     Decision,
     LayoutOnNodes,
+    Measure,
     Saving,
-    Service,
     TeamRow,
 )
 from gpuplanner.study.decision.worth import worth_for
 from gpuplanner.study.past.accounts import ledger
-from gpuplanner.study.past.history import history
-from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_DAY, SECONDS_PER_HOUR
+from gpuplanner.study.past.history import History, begin_of, history
+from gpuplanner.study.waits.explain import ExplainedWaits
+from gpuplanner.study.waits.growth import FittedGrowth, fit_growth_per_week, weekly_work
+from gpuplanner.study.waits.readings import WaitModel, WaitTarget
+from gpuplanner.study.waits.recommend import Recommendation, keep, recommend, wait_curve
+from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
-EXCEEDED = 0.10
-"""What peaks may exceed with this chance is given back where peaks are all that is known."""
 NOBODY = "nobody"
 NOBODYS = ("free", "fragmented", "unexplained", "reserved", "reconfiguring", "down")
 """Parts of the installed hours that no team held."""
+IDLE_MEASURES = {ON_OFF: "power_down", NODE_POOLS: "autoscale", ON_DEMAND: "repartition"}
+"""Policies that may save more than to release nodes does, and the measure that each of them is."""
+ALIKE = 0.01
+"""A policy that saves by less than this share of the fleet more than a release does is not worth its trouble."""
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A decision, the contest that it comes from and what runs the fleet then; None where nothing could be played."""
+    """A decision and what it comes from; None where nothing could be simulated.
+
+    - ``decision``: What to do.
+    - ``contest``: Policies on the same jobs.
+    - ``advice``: What the wait model recommends.
+    - ``curve``: The wait curve; empty where no recommendation is given.
+    - ``rules``: How the fleet is run then.
+    """
 
     decision: Decision
-    contest: Contest | None
+    contest: Contest | None = None
+    advice: Recommendation | None = None
+    curve: tuple[CurvePoint, ...] = ()
     rules: FleetRules | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """What to do with the fleet, on its nodes.
+
+    - ``measures``: In order.
+    - ``policy``, ``trial``: How the fleet is run then, simulated.
+    - ``gpus``, ``gpus_mean``: GPUs provisioned at most, and on average.
+    - ``layouts``: How they are partitioned.
+    """
+
+    measures: tuple[Measure, ...]
+    policy: str
+    trial: Trial
+    gpus: int
+    gpus_mean: float
+    layouts: tuple[LayoutOnNodes, ...]
+    saving: Saving
 
 
 def decide(
@@ -73,177 +98,166 @@ def decide(
     policies: Sequence[str] | None = None,
     tell: Callable[[str, Trial], object] | None = None,
 ) -> Answer:
-    """Decide what to do with a fleet: keep it, cut it otherwise, give some of it back, or buy."""
+    """Decide what to do with a fleet."""
     correction = correction_of(scenario.data)
     if correction is not None:
-        return Answer(uncorrected_decision(scenario, correction), None)
+        return Answer(uncorrected_decision(scenario, correction))
     reason = nothing_ran(scenario)
     if reason is not None:
-        return Answer(unknown_decision(scenario, reason), None)
+        return Answer(no_decision(scenario, reason))
     found = contest(scenario, policies, tell)
-    decision, way = _decided(found)
-    return Answer(decision, found, rules_of(found.asked, way, found.able, decision.policy))
+    advice = advise(found)
+    course = _course(found, advice)
+    decision = _decision(found, advice, course)
+    curve = () if advice.action == "none" else tuple(wait_curve(wait_model(found.asked, found.arena.waits), advice))
+    rules = rules_of(found.asked, course.trial, found.able, course.policy)
+    return Answer(decision, found, advice, curve, rules)
 
 
-@dataclass(frozen=True, eq=False)
-class _Proposal:
-    """What to do with the fleet: how many GPUs are on at most and on average, cut how, and by which way of running it.
-
-    ``performed`` is what the files set up where that is not ``way``, by which service is counted.
-    """
-
-    action: str
-    policy: str
-    way: Trial
-    gpus: int
-    gpus_mean: float
-    layouts: tuple[LayoutOnNodes, ...]
-    saving: Saving
-    performed: Trial | None = None
+def wait_model(asked: Asked, waits: ExplainedWaits) -> WaitModel:
+    """The model that all answers are read from."""
+    return WaitModel(asked, waits, *size_classes(asked, waits.judged))
 
 
-def _decided(found: Contest) -> tuple[Decision, Trial]:
-    scenario, arena, asked = found.scenario, found.arena, found.asked
-    fleet = asked.nodes.total
-    # A job that shares a GPU has one of its own in the simulation, so what that lacks is nothing to buy.
-    measured = not asked.nodes.snapshot and found.known.shared_share <= MAX_LEFT_OUT_SHARE
-    needed = gpus_needed(arena) if measured and not asked.starts_assumed else 0
-    winner = found.winner.trial
-    assert winner is not None
-    rightsized = winner.setting.view == RIGHTSIZED
-    ahead = run_out_of(found, rightsized=rightsized)
-    peaks, held = _daily_peaks(asked), _held_share(asked)
-    cut = _cut_that_ends(found) if waiting_share(arena) > SHORT_SHARE and asked.board.profiles else None
-    short = bool(needed) and short_share(arena) > SHORT_SHARE
-    if measured and not short and within(ahead.recommended, scenario.horizon_days):
-        more = gpus_for(found, scenario.purchase_lead_days, rightsized=rightsized)
-    else:
-        more = needed if short and cut is None else 0
-    course = _bought(found, more) if more else _with_what_there_is(found, cut, peaks, held)
-    shortage = shortage_of(arena, needed)
+def wait_target(scenario: Scenario) -> WaitTarget:
+    """What waits are held to."""
+    stated = scenario.target_wait_minutes
+    target = {} if stated is None else {"target_s": stated * SECONDS_PER_MINUTE, "stated": True}
+    return WaitTarget(added_s=scenario.wait_minutes * SECONDS_PER_MINUTE, **target)  # type: ignore[arg-type]
+
+
+def growth_of(known: History) -> FittedGrowth:
+    """Growth of the work submitted in the whole record, services left out."""
+    jobs = known.jobs.filter(pl.col("gpus") > 0, (pl.col("job_class") != SERVICE).fill_null(value=True))
+    return fit_growth_per_week(weekly_work(jobs, begin_of(known.trace), known.plan_start))
+
+
+def advise(found: Contest) -> Recommendation:
+    """What the wait model recommends; nothing where the list of jobs may lack most, or they share GPUs without MIG."""
+    asked, scenario = found.asked, found.scenario
+    model, growth = wait_model(asked, found.arena.waits), growth_of(found.known)
+    reason = None
+    if (held := held_share(asked)) < WHOLE_LIST:
+        reason = f"the jobs observed held {held:.1%} of the GPU-hours, so that the list may not be whole"
+    elif found.known.shared_share > MAX_LEFT_OUT_SHARE:
+        reason = "jobs share their GPUs without MIG, which the simulation does not follow"
+    if reason is not None:
+        return replace(keep(model, reason), action="none", growth=growth)
+    return recommend(model, wait_target(scenario), growth, lead_days=scenario.purchase_lead_days)
+
+
+def _decision(found: Contest, advice: Recommendation, course: Course) -> Decision:
+    scenario, asked = found.scenario, found.asked
+    fleet, measures = asked.nodes.total, course.measures
     decision = Decision(
-        sentence="", action=course.action, fleet_gpus=fleet, gpus=course.gpus, gpus_mean=course.gpus_mean,
-        layouts=course.layouts, policy=course.policy, path=scenario.path,
-        confidence=found.confidence, shortage=replace(shortage, gpus_needed=more) if more else shortage,
+        sentence="", action=measures[0].action if measures else advice.action, fleet_gpus=fleet,
+        gpus=course.gpus, gpus_mean=course.gpus_mean, layouts=course.layouts, policy=course.policy, path=scenario.path,
         saving=course.saving,
-        worth=worth_for(scenario, course.saving, freed=fleet - course.gpus, fleet_gpus=fleet, run_out=ahead),
-        service=_service(found, course.way), run_out=ahead, monday=(), missing=(),
-        teams=team_rows(scenario),
-        gpus_hold_rate=_rate_of(found, course), left_out_share=_left_out(found),
-        horizon_days=scenario.horizon_days, purchase_lead_days=scenario.purchase_lead_days,
-        fleet_inferred=asked.nodes.inferred, board=found.known.fleet.name,
-        telemetry_matched_gpu_hours=matched_gpu_hours(found.known.trace),
+        worth=worth_for(
+            scenario, course.saving, freed=max(fleet - course.gpus, 0), fleet_gpus=fleet, exhaustion=advice.exhaustion
+        ),
+        purchase_lead_days=scenario.purchase_lead_days, reason=None if measures else advice.reason, measures=measures,
+        service=advice.service, conditions=tuple(filter(None, (one.condition for one in measures))),
+        teams=team_rows(scenario), left_out_share=_left_out(found), fleet_inferred=asked.nodes.inferred,
+        board=found.known.fleet.name, telemetry_matched_gpu_hours=matched_gpu_hours(found.known.trace),
     )  # fmt: skip
-    said = in_words(decision, found, held_share=held, kept_elsewhere=_kept_elsewhere(arena), peaks=peaks)
-    return said, course.performed or course.way
+    return in_words(decision, found, advice, course.trial)
 
 
-def _with_what_there_is(found: Contest, cut: Trial | None, peaks: np.ndarray, held: float) -> _Proposal:
-    """Nothing is bought: fewer GPUs do, or today's cut otherwise where that ends the waiting, or all stays as it is."""
-    if found.confidence == PEAKS:
-        course = _as_peaks_allow(found, peaks, held)
-    elif cut is None and found.winner.policy != TODAY and held >= WHOLE_LIST:
-        course = _run_by_the_winner(found)
-    else:
-        course = _kept(found, "nothing is set free")
-    return course if course.action != "keep" or cut is None else _cut_otherwise(found, cut)
-
-
-def _kept(found: Contest, why: str) -> _Proposal:
-    today, fleet = found.arena.today, found.asked.nodes.total
-    layouts = _layouts(found.asked, today)
-    return _Proposal("keep", TODAY, today, fleet, float(fleet), layouts, Saving(None, reason=why))
-
-
-def _bought(found: Contest, more: int) -> _Proposal:
-    kept = _kept(found, "nothing is set free")
-    gpus = kept.gpus + more
-    layouts = _with_more(kept.layouts, more)
-    return replace(kept, action="buy", gpus=gpus, gpus_mean=float(gpus), layouts=layouts)
-
-
-def _cut_otherwise(found: Contest, cut: Trial) -> _Proposal:
-    kept = _kept(found, "all GPUs stay on, cut otherwise")
-    layouts = _layouts(found.asked, cut)
-    return replace(kept, action="cut", policy=cut.setting.policy, way=cut, layouts=layouts)
-
-
-def _as_peaks_allow(found: Contest, peaks: np.ndarray, held: float) -> _Proposal:
-    """Only as many nodes as hold the peaks to come: nothing more is known of a short record."""
-    asked, today = found.asked, found.arena.today
+def _course(found: Contest, advice: Recommendation) -> Course:
+    """The recommendation on today's nodes, and nodes that are powered down while idle where that saves more."""
+    asked, arena, action = found.asked, found.arena, advice.action
     fleet = asked.nodes.total
-    kept = _kept(found, "nothing is set free")
-    level = None if held < WHOLE_LIST or asked.nodes.inferred else _level(peaks, found.scenario, fleet)
-    if level is None:
-        return kept
-    numbers = _nodes_for(asked, level)
-    gpus = int(sum(asked.nodes.gpus[number] for number in numbers))
-    freed = float((fleet - gpus) * HOURS_PER_WEEK)
-    return replace(
-        kept,
-        action="give_back" if gpus < fleet else "keep",
-        gpus=gpus,
-        gpus_mean=float(gpus),
-        layouts=_grouped(asked, [(number, asked.nodes.layouts[number]) for number in numbers]),
-        saving=Saving(freed, freed, freed) if gpus < fleet else kept.saving,
-        performed=replace(today, setting=as_they_are(asked, TODAY, numbers)),
+    if action in ("repartition", "rightsize"):
+        setting = _partitioned(asked, advice)
+        policy, trial = STATIC_MIG, arena.play(setting, 1)
+        layouts = _layouts(asked, trial)
+    elif action in ("keep", "release"):
+        numbers = _kept_nodes(advice)
+        policy = TODAY if action == "keep" else STATIC_WHOLE
+        trial = arena.today if action == "keep" else arena.play(as_they_are(asked, policy, numbers), 1)
+        layouts = _grouped(asked, [(number, asked.nodes.layouts[number]) for number in numbers])
+    else:
+        policy, trial, layouts = TODAY, arena.today, _layouts(asked, arena.today)
+    gpus = sum(one.gpus for one in layouts)
+    if advice.gpus > fleet:
+        layouts, gpus = _with_more(layouts, advice.gpus - gpus), advice.gpus
+    freed = float(max(fleet - gpus, 0) * HOURS_PER_WEEK)
+    saving = Saving(freed, freed, freed) if freed else Saving(None, reason="no GPU is released or powered down")
+    measures = tuple(replace(one, gpus=gpus) if one is advice.measures[-1] else one for one in advice.measures)
+    course = Course(measures, policy, trial, gpus, float(gpus), layouts, saving)
+    return _idle_powered_down(found, course) if action in ("keep", "release") and not advice.late else course
+
+
+def _idle_powered_down(found: Contest, course: Course) -> Course:
+    """The same with the policy that wins on the nodes that are kept, where that saves clearly more."""
+    winner, asked, arena = found.winner, found.asked, found.arena
+    if winner.trial is None or winner.policy not in IDLE_MEASURES:
+        return course
+    setting, fleet = winner.trial.setting, asked.nodes.total
+    kept = set(course.trial.setting.numbers)
+    places = [place for place, number in enumerate(setting.numbers) if number in kept]
+    if len(places) < len(setting.numbers):
+        setting = replace(
+            setting, fleet=setting.fleet.only(np.array(places)), layouts=tuple(setting.layouts[one] for one in places),
+            numbers=tuple(setting.numbers[one] for one in places),
+        )  # fmt: skip
+    trial = winner.trial if setting is winner.trial.setting else arena.play(setting)
+    saving = _saving(found, trial)
+    if not arena.holds(trial, found.later) or (saving.low or 0.0) <= 0:
+        return course
+    if (saving.value or 0.0) - (course.saving.value or 0.0) < ALIKE * fleet * HOURS_PER_WEEK:
+        return course
+    gpus, mean = min(arena.most_gpus(trial), course.gpus), fleet - (saving.value or 0.0) / HOURS_PER_WEEK
+    text = {
+        ON_OFF: "Power idle nodes down", NODE_POOLS: "Let node pools scale with what jobs request",
+        ON_DEMAND: "Partition GPUs as jobs come and go",
+    }[winner.policy]  # fmt: skip
+    measure = Measure(
+        IDLE_MEASURES[winner.policy],
+        f"{text}: {mean:,.0f} GPUs are provisioned on average",
+        gpus,
+        "after release" if course.measures else None,
+    )
+    layouts = _layouts(asked, trial, gpus)
+    return Course((*course.measures, measure), winner.policy, trial, gpus, mean, layouts, saving)
+
+
+def _kept_nodes(advice: Recommendation) -> list[int]:
+    """Numbers of today's nodes that stay."""
+    return sorted(
+        number
+        for pool, count in zip(advice.pools, advice.units, strict=True)
+        for number in pool.nodes[:count]
     )
 
 
-def _run_by_the_winner(found: Contest) -> _Proposal:
-    """The fleet as the way runs it that serves jobs as today for least, if a week to come may save anything by it."""
-    arena, asked, winner = found.arena, found.asked, found.winner.trial
-    assert winner is not None
-    fleet = asked.nodes.total
-    saving = _saving(found)
-    gpus = min(arena.most_gpus(winner), fleet)
-    layouts = _layouts(asked, winner, gpus)
-    if gpus < fleet or (saving.low or 0.0) > 1e-6:
-        action = "give_back"
-    elif winner.setting.view != AS_TODAY and layouts != _layouts(asked, arena.today):
-        action = "cut"
-    else:
-        return _kept(found, "what could be saved may be nothing in a week to come")
-    mean = fleet - (saving.value or 0.0) / HOURS_PER_WEEK
-    return _Proposal(action, found.winner.policy, winner, gpus, mean, layouts, saving)
+def _partitioned(asked: Asked, advice: Recommendation) -> WaySetting:
+    """Today's nodes partitioned as recommended: full GPUs on the first ones; what no profile needs stays full."""
+    kept, gpus = [], 0
+    for number in kept_longest(asked):
+        if gpus < advice.gpus:
+            kept.append(number)
+            gpus += asked.nodes.gpus[number]
+    profiles = asked.fleet.profiles
+    parts: list[str] = []
+    for pool, count in zip(advice.pools, advice.units, strict=True):
+        if name := [profiles[number] for number in pool.profiles if number]:
+            parts += [format_layout({name[0]: asked.board.profile(name[0]).max_instances})] * count
+    parts = [WHOLE_GPU] * max(gpus - len(parts), 0) + parts[:gpus]
+    layouts, at = [], 0
+    for number in kept:
+        layouts.append([tuple(parts[at : at + asked.nodes.gpus[number]])])
+        at += asked.nodes.gpus[number]
+    fleet, named = cut_fleet(asked, kept, layouts)
+    knobs = {"gpus": gpus, "requests": advice.view}
+    return WaySetting(STATIC_MIG, advice.view, fleet, named, tuple(kept), knobs=knobs)
 
 
-def _rate_of(found: Contest, course: _Proposal) -> float | None:
-    """Share of the days kept back that what is decided held: nodes that are cut to end waiting were tuned by nobody."""
-    if course.action == "cut" and course.way is not found.winner.trial:
-        return hold_rate(found.arena, course.way, found.later, found.later_days)
-    return next((one.hold_rate for one in (found.today, *found.judged) if one.policy == course.policy), None)
-
-
-def _cut_that_ends(found: Contest) -> Trial | None:
-    """All of today's nodes in other layouts that end the waiting for the fleet, for the requests that are made."""
-    cuts = WAYS[STATIC_MIG].performed_by(found.able, can_be_cut=found.known.fleet.can_be_cut)
-    if not cuts or REQUESTED not in found.asked.views or found.asked.nodes.shared:
-        return None
-    arena = found.arena
-    tuning = Tuning(arena, arena.judged, np.ones(len(arena.today.day_hours), bool), None, found.able)
-
-    def waiting(trial: Trial) -> float:
-        return arena.waiting_share(trial, arena.judged)
-
-    best = min(tuning.recut(), key=waiting, default=None)
-    if best is None or not arena.holds(best, arena.judged):
-        return None
-    better = ends_waiting(arena, best) or waiting(best) < waiting(arena.today) / 2
-    return arena.play(best.setting) if better and waiting(best) <= SHORT_SHARE else None
-
-
-def _promised(found: Contest, arena: Arena, trial: Trial) -> tuple[float, float, float]:
-    saved = (arena.today.day_hours - trial.day_hours)[found.earlier_days]
-    return promised(saved, float(found.asked.nodes.total * HOURS_PER_WEEK))
-
-
-def _saving(found: Contest) -> Saving:
-    trial = found.winner.trial
-    assert trial is not None
-    value, low, high = _promised(found, found.arena, trial)
+def _saving(found: Contest, trial: Trial) -> Saving:
     saved = found.arena.today.day_hours - trial.day_hours
-    later = saved[found.later_days] if found.confidence == HELD_BACK else np.zeros(0)
+    value, low, high = promised(saved[found.earlier_days], float(found.asked.nodes.total * HOURS_PER_WEEK))
+    later = saved[found.later_days] if found.holdout else np.zeros(0)
     weeks = tuple(float(later[at : at + 7].sum()) for at in range(0, len(later) - 6, 7))
     return Saving(round(value, 3), round(low, 3), round(high, 3), None, tuple(round(one, 3) for one in weeks))
 
@@ -296,62 +310,12 @@ def _with_more(layouts: tuple[LayoutOnNodes, ...], more: int) -> tuple[LayoutOnN
     return (replace(whole, gpus=whole.gpus + more), *(one for one in layouts if one.layout != "whole"))
 
 
-def _service(found: Contest, trial: Trial) -> Service:
-    arena, which = found.arena, found.later
-    today, mine = arena.todays_minutes(which), arena.late_minutes(trial, which)
-    jobs = np.bincount(arena.size[which & arena.judged], minlength=len(arena.classes))
-    rows = tuple(
-        ClassService(name, int(jobs[number]), float(today[number]), float(mine[number]),
-                     float(today[number] + arena.minutes))
-        for number, name in enumerate(arena.classes)
-    )  # fmt: skip
-    added = max((float(one) for one in mine - today), default=0.0)
-    never = int(np.isinf(trial.late_s[0, which & arena.judged]).sum())
-    return Service(arena.quantile, max(added, 0.0), rows, arena.later_share(trial, which),
-                   arena.longest_minutes(trial, which), never)  # fmt: skip
-
-
-def _daily_peaks(asked: Asked) -> np.ndarray:
-    """Most GPUs that jobs held at once in each complete day, the day that the record begins in left out."""
-    begun = ~np.isnan(asked.start_s)
-    end = np.where(np.isnan(asked.end_s), np.inf, asked.end_s)[begun] / SECONDS_PER_DAY
-    first = -(asked.zero.hour * 3600 + asked.zero.minute * 60 + asked.zero.second) / SECONDS_PER_DAY
-    offset = first + 1.0 if first < 0 else first
-    days = max(int(asked.seen_s / SECONDS_PER_DAY - offset), 0)
-    return daily_peaks(
-        asked.start_s[begun] / SECONDS_PER_DAY - offset, end - offset, asked.gpus()[begun], days
-    )
-
-
-def _held_share(asked: Asked) -> float:
+def held_share(asked: Asked) -> float:
     """GPU-hours held over those installed."""
     begun = ~np.isnan(asked.start_s)
     end = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)[begun]
     [held] = gpu_hours(asked.start_s[begun], end, asked.gpus()[begun], [0.0, asked.seen_s])
     return float(held) / max(asked.seen_s * asked.nodes.total / SECONDS_PER_HOUR, 1e-9)
-
-
-def _level(peaks: np.ndarray, scenario: Scenario, fleet: int) -> float | None:
-    return level_for(peaks, scenario.horizon_days, EXCEEDED, fleet=float(fleet)) if len(peaks) else None
-
-
-def _nodes_for(asked: Asked, level: float) -> list[int]:
-    """The fewest of today's nodes with so many GPUs, the largest first."""
-    order = sorted(range(len(asked.nodes.gpus)), key=lambda number: -asked.nodes.gpus[number])
-    kept = [number for number in order if asked.nodes.names[number] in asked.nodes.shared]
-    order = [number for number in order if number not in kept]
-    while order and sum(asked.nodes.gpus[number] for number in kept) < level:
-        kept.append(order.pop(0))
-    return sorted(kept)
-
-
-def _kept_elsewhere(arena: Arena) -> tuple[float, int]:
-    """Share of all waiting in which the request fitted, and the jobs that waited over the limit so."""
-    waited, counts = waited_s(arena)
-    until = np.where(np.isnan(arena.asked.start_s), arena.asked.seen_s, arena.asked.start_s)
-    whole = np.where(counts, np.maximum(until - arena.asked.granted.submit_s, 0.0), 0.0)
-    other = whole - np.minimum(waited, whole)
-    return float(other.sum() / max(whole.sum(), 1e-9)), int((other > arena.minutes * 60.0).sum())
 
 
 def team_rows(scenario: Scenario) -> tuple[TeamRow, ...]:

@@ -106,8 +106,8 @@ def target_in_words(found: Comparison) -> str:
     Examples
     --------
     >>> from gpuplanner.scenario import Scenario
-    >>> from gpuplanner.study.decision.sentences import unknown_decision
-    >>> target_in_words(Comparison(unknown_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
+    >>> from gpuplanner.study.decision.sentences import no_decision
+    >>> target_in_words(Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
     "95% of the jobs of each size start at most 10 min later than on today's fleet."
     """
     share, minutes = f"{found.quantile:.0%}", f"{found.minutes:g} min"

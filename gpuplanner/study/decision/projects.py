@@ -85,8 +85,8 @@ def answered(scenario: Scenario, decision: Decision) -> tuple[ProjectAnswer, ...
 
     Examples
     --------
-    >>> from gpuplanner.study.decision.sentences import unknown_decision
-    >>> answered(Scenario(), unknown_decision(Scenario(), "no job states when it ran"))
+    >>> from gpuplanner.study.decision.sentences import no_decision
+    >>> answered(Scenario(), no_decision(Scenario(), "no job states when it ran"))
     ()
     """
     if scenario.projects is None:

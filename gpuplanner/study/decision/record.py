@@ -24,7 +24,15 @@ from gpuplanner.study.decision.compare import Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide
 from gpuplanner.study.decision.policies import MEANINGS
 from gpuplanner.study.decision.projects import ProjectAnswer, answered
-from gpuplanner.study.decision.types import DECIMALS, HELD_BACK, TODAY, Decision
+from gpuplanner.study.decision.types import (
+    DECIMALS,
+    TODAY,
+    CurvePoint,
+    Decision,
+    Exhaustion,
+    Headroom,
+    WeeklyGrowth,
+)
 from gpuplanner.study.decision.worth import electricity_kwh, powered_down_hours, worth_for
 from gpuplanner.study.future.money import energy_of_week, power_of, pue_of
 from gpuplanner.study.past.history import history
@@ -124,11 +132,13 @@ class Comparison:
     - ``policies``: The other ways that the path can perform, in a stated order.
     - ``frontier``: Settings that no other of the same way beats in both.
     - ``tuned_from``, ``judged_from``, ``judged_to``: Instants between which is tuned and judged.
-    - ``tuned_for_times_the_jobs``: How many times the jobs the heavier days have.
     - ``hindsight_gpu_hours``: What the winner would need had its days been known; None where it was not asked for.
     - ``projects``: Answers to the projects that the scenario names.
     - ``rules``: How the fleet is run as decided, for those who write files.
-    - ``waits``: What kept jobs waiting; None where nothing could be played.
+    - ``waits``: What kept jobs waiting; None where nothing could be simulated.
+    - ``wait_curve``: Waits by job size against GPUs; empty where there is no recommendation.
+    - ``headroom``: Load that today's GPUs carry, or fewer that are kept, in times that of the record.
+    - ``growth_per_week``, ``exhaustion``: Growth of the submitted work, and when it exhausts these GPUs.
     """
 
     decision: Decision
@@ -140,11 +150,14 @@ class Comparison:
     tuned_from: str | None = None
     judged_from: str | None = None
     judged_to: str | None = None
-    tuned_for_times_the_jobs: float = 1.0
     hindsight_gpu_hours: float | None = None
     projects: tuple[ProjectAnswer, ...] = ()
     rules: FleetRules | None = None
     waits: WaitSummary | None = None
+    wait_curve: tuple[CurvePoint, ...] = ()
+    headroom: Headroom | None = None
+    growth_per_week: WeeklyGrowth = field(default_factory=WeeklyGrowth)
+    exhaustion: Exhaustion = field(default_factory=Exhaustion)
 
     @property
     def winner(self) -> str:
@@ -183,15 +196,16 @@ class Comparison:
         return of_plain(cls, {**values, "decision": decision})
 
 
-def comparison_of(answer: Answer) -> Comparison:
+def comparison_of(scenario: Scenario, answer: Answer) -> Comparison:
     """Put a contest and its decision into a record."""
-    decision, found = answer.decision, answer.contest
-    if found is None:
-        return Comparison(decision, decision.service.quantile, 0.0)
+    decision, found, advice = answer.decision, answer.contest, answer.advice
+    if found is None or advice is None:
+        return Comparison(decision, scenario.wait_quantile, scenario.wait_minutes)
     days = int(found.earlier_days.sum())
     zero = found.asked.zero
-    split = zero + timedelta(days=days) if found.confidence == HELD_BACK else zero
-    return Comparison(
+    split = zero + timedelta(days=days) if found.holdout else zero
+    measured = advice.headroom
+    return rounded(Comparison(
         decision=answer.decision,
         quantile=found.arena.quantile,
         minutes=found.arena.minutes,
@@ -201,10 +215,13 @@ def comparison_of(answer: Answer) -> Comparison:
         tuned_from=zero.isoformat(),
         judged_from=split.isoformat(),
         judged_to=(zero + timedelta(days=len(found.later_days))).isoformat(),
-        tuned_for_times_the_jobs=round(found.times, DECIMALS),
         rules=answer.rules,
         waits=sum_waits(found.asked, found.arena.waits),
-    )
+        wait_curve=answer.curve,
+        headroom=None if measured is None else measured.headroom,
+        growth_per_week=advice.growth.weekly,
+        exhaustion=advice.exhaustion,
+    ), DECIMALS)  # fmt: skip
 
 
 def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
@@ -216,15 +233,16 @@ def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = N
 def priced(scenario: Scenario, found: Comparison) -> Comparison:
     """The same comparison at the scenario's own prices."""
     decision = found.decision
-    if decision.action == "unknown":
+    if not decision.fleet_gpus:
         return found
     if found.today is not None:
         energy = _todays_energy(scenario, found.today)
         rows = (_with_energy(scenario, one, found, energy) for one in found.rows)
         found = dataclasses.replace(found, today=next(rows), policies=tuple(rows))
     freed = decision.fleet_gpus - decision.gpus
-    gpus, ahead = decision.fleet_gpus, decision.run_out
-    worth = worth_for(scenario, decision.saving, freed=freed, fleet_gpus=gpus, run_out=ahead)
+    worth = worth_for(
+        scenario, decision.saving, freed=freed, fleet_gpus=decision.fleet_gpus, exhaustion=found.exhaustion
+    )
     worth = rounded(worth, DECIMALS)  # as all that is kept
     return dataclasses.replace(found, decision=dataclasses.replace(decision, worth=worth))
 
@@ -264,7 +282,8 @@ def _with_energy(
 )
 def played(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
     """What was played: no price plays anything again."""
-    return comparison_of(decide(scenario.without_prices(), tell=tell))
+    scenario = scenario.without_prices()
+    return comparison_of(scenario, decide(scenario, tell=tell))
 
 
 @stage

@@ -1,114 +1,91 @@
-"""A decision in words: the sentence, what to do on Monday, how sure it is, and what would make it surer."""
+"""A decision in words: the sentence, next steps, how sure it is, and what would make it surer."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from gpuplanner.demand.peaks import exceed_chance
 from gpuplanner.inbox.telemetry.join_report import match_words
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.arena import Trial
 from gpuplanner.study.decision.asked import RIGHTSIZED
 from gpuplanner.study.decision.compare import Contest
-from gpuplanner.study.decision.left_out import MAX_LEFT_OUT_SHARE, Correction
-from gpuplanner.study.decision.policies import REST, WAYS
+from gpuplanner.study.decision.left_out import Correction
 from gpuplanner.study.decision.types import (
     CUT_BY_JOBS,
-    HELD_BACK,
-    LEFT_OUT,
-    ON_DEMAND,
-    PEAKS,
     STATIC_WHOLE,
     TODAY,
     Decision,
     LayoutOnNodes,
     Missing,
-    RunOut,
-    RunOutSide,
+    NextStep,
     Saving,
-    Service,
-    Shortage,
     Worth,
 )
-from gpuplanner.units import counted, day_text
+from gpuplanner.study.waits.recommend import MIN_DAYS, MIN_JOBS, Recommendation
+from gpuplanner.units import counted, day_text, wait_text
 
 WHOLE_LIST = 0.02
-"""A fleet that is held below this share is asked about before anything is given back."""
-QUOTA_SHARE, QUOTA_JOBS = 0.5, 20
+"""Of a fleet that is held below this share nothing is recommended before the list of jobs is known to be whole."""
 QUARANTINE = 0.01
 MOST_NODES_NAMED = 6
+NOTICED_MIN = 1.0
+"""A p95 wait that changes by less is not said to change [min]."""
+PLATFORM, PLANNER = "platform team", "planner"
+DRAIN = {
+    "slurm": "scontrol update NodeName={nodes} State=DRAIN Reason=release",
+    "operator": "kubectl drain {nodes} --ignore-daemonsets",
+}
+"""How nodes are emptied by who changes the fleet; all others of Kubernetes do as the operator does."""
 
 
-def in_words(
-    decision: Decision,
-    found: Contest,
-    *,
-    held_share: float,
-    kept_elsewhere: tuple[float, int],
-    peaks: np.ndarray,
-) -> Decision:
+def in_words(decision: Decision, found: Contest, advice: Recommendation, trial: Trial) -> Decision:
     """The decision with its sentences."""
-    quota = kept_elsewhere[0] >= QUOTA_SHARE and kept_elsewhere[1] >= QUOTA_JOBS
     return replace(
         decision,
-        sentence=sentence(decision, held_share=held_share, shared_share=found.known.shared_share),
-        monday=tuple(_monday(decision, found, quota=quota, jobs=kept_elsewhere[1])),
-        missing=tuple(_missing(decision, found, held_share)),
-        how_sure=tuple(_how_sure(decision, found, peaks)),
+        sentence=sentence(decision),
+        next_steps=tuple(_next_steps(decision, found, advice, trial)),
+        missing=tuple(_missing(decision, found, advice)),
+        how_sure=tuple(_how_sure(decision, found, advice)),
         assumptions=tuple(_assumptions(decision, found)),
     )
 
 
-def sentence(one: Decision, *, held_share: float = 1.0, shared_share: float = 0.0) -> str:
-    """What to do with how many, and what it costs those who wait.
-
-    Parameters
-    ----------
-    one : Decision
-        The decision.
-    held_share : float
-        Share of the fleet's GPU-hours that jobs held. [0-1]
-    shared_share : float
-        Share of the jobs' GPU-hours that jobs held on GPUs which they share without MIG. [0-1]
+def sentence(one: Decision) -> str:
+    """What to do, and what it does to queue waits.
 
     Examples
     --------
-    >>> from gpuplanner.study.decision.sentences import unknown_decision
-    >>> unknown_decision(Scenario(), "no job states when it ran").sentence
-    'Nothing can be decided yet: no job states when it ran.'
+    >>> from gpuplanner.study.decision.sentences import no_decision
+    >>> no_decision(Scenario(), "no job states when it ran").sentence
+    'No recommendation: no job states when it ran.'
     """
     fleet = _fleet(one)
-    if one.action == "buy":
-        more = one.gpus - one.fleet_gpus
-        date = one.run_out.recommended.date
-        when = "as soon as they can be had" if date is None or one.shortage.jobs else f"by {day_text(date)}"
-        why = (
-            f"{counted(one.shortage.jobs, 'job')} a week {'waits' if one.shortage.jobs == 1 else 'wait'} too long "
-            f"for want of {'it' if more == 1 else 'them'}"
-            if one.shortage.jobs
-            else "then the fleet no longer starts jobs as it does today"
-        )
-        return f"Buy {counted(more, 'GPU')} more for your {fleet}, {when}: {why}."
-    if one.action == "give_back":
-        if one.gpus == one.fleet_gpus:
-            text = f"Let nodes of your {fleet} rest when they are idle: {one.gpus_mean:,.0f} GPUs are on on average"
-        else:
-            text = f"Keep {one.gpus:,} of your {fleet} and give {one.fleet_gpus - one.gpus:,} back"
-            rests = one.gpus_mean <= one.gpus - 0.5
-            text += f"; let nodes rest, so that {one.gpus_mean:,.0f} are on" if rests else ""
-        return f"{text}{_cut_how(one)}. {_waits(one)}"
-    if one.action == "cut":
-        how = "as jobs come and go" if one.policy == ON_DEMAND else "otherwise"
-        return f"Keep your {fleet} on, and cut {one.cut_gpus:,} of them {how}. {_waits(one)}"
-    why = "no way on this path does with less"
-    why = "too little was seen to give any back" if one.confidence == PEAKS else why
-    if shared_share > MAX_LEFT_OUT_SHARE:
-        why = "jobs share their GPUs, which the simulation does not follow"
-    if held_share < WHOLE_LIST:
-        why = f"the jobs that were seen held {held_share:.1%} of them, so that the list may not be whole"
-    return f"Keep your {fleet} as they are: {why}."
+    if one.action == "none":
+        return f"No recommendation: {one.reason}."
+    if not one.measures:
+        return f"Keep your {fleet} as they are: {one.reason}."
+    gpus, before, parts = one.fleet_gpus, None, []
+    for measure in one.measures:
+        more = measure.gpus - gpus
+        parts.append(
+            {
+                "release": f"release {-more:,}", "buy": f"buy {counted(more, 'GPU')}",
+                "rightsize": f"rightsize small jobs and partition {one.cut_gpus:,}",
+                "repartition": f"partition {one.cut_gpus:,} as jobs need", "pack": "let jobs fill nodes first",
+                "raise_limit": measure.text[:1].lower() + measure.text[1:],
+                "power_down": f"power idle nodes down ({one.gpus_mean:,.0f} GPUs on average)",
+                "autoscale": f"let node pools scale ({one.gpus_mean:,.0f} GPUs on average)",
+            }[measure.action]
+        )  # fmt: skip
+        gpus, before = measure.gpus, measure
+    assert before is not None
+    of = {"buy": f" for your {fleet}", "raise_limit": "", "pack": f" on your {fleet}"}
+    parts[0] += of.get(one.measures[0].action, f" of your {fleet}")
+    text = ", then ".join(parts)
+    why = before.text.partition(": ")[2] if before.action == "buy" else ""
+    return f"{text[:1].upper()}{text[1:]}{f': {why}' if why else ''}. {_waits(one)}"
 
 
 def _fleet(one: Decision) -> str:
@@ -117,17 +94,21 @@ def _fleet(one: Decision) -> str:
     return counted(one.fleet_gpus, "GPU")
 
 
-def _cut_how(one: Decision) -> str:
-    cut = one.cut_gpus
-    how = "as jobs come and go" if one.policy == ON_DEMAND else "into slices"
-    return f"; {cut:,} of them cut {how}" if cut else ""
-
-
 def _waits(one: Decision) -> str:
-    share, added = round(100 * one.service.quantile), one.service.added_minutes
-    if added < 0.5:
-        return f"{share} of 100 jobs of every size start as soon as today."
-    return f"{share} of 100 jobs of every size start at most {added:,.0f} minutes later than today."
+    """What it does to the size that waits longest, and what others pay for it."""
+    latest = one.latest
+    if latest is None:
+        return "How long each job size waits then is not stated: a replay of today is too far from the record."
+    rises = [row for row in one.service if row.recommended_p95_minutes > row.today_p95_minutes + NOTICED_MIN]
+    worst = max(rises, key=lambda row: row.recommended_p95_minutes - row.today_p95_minutes, default=None)
+    fell = latest.today_p95_minutes - latest.recommended_p95_minutes >= NOTICED_MIN
+    now, then = (wait_text(each) for each in (latest.today_p95_minutes, latest.recommended_p95_minutes))
+    text = f"p95 queue wait on {latest.size} falls from {now} to {then}" if fell else ""
+    if worst is None:
+        return f"{text}, and rises for no job size." if text else "p95 queue waits rise for no job size."
+    added = wait_text(worst.recommended_p95_minutes - worst.today_p95_minutes)
+    paid = f"p95 queue waits rise by at most {added} ({worst.size})"
+    return f"{text}; elsewhere {paid}." if text else f"{paid}."
 
 
 def nodes_text(part: LayoutOnNodes) -> str:
@@ -143,64 +124,78 @@ def nodes_text(part: LayoutOnNodes) -> str:
     return f"{part.nodes[0]} to {part.nodes[-1]} ({len(part.nodes)} nodes)"
 
 
-def _monday(one: Decision, found: Contest, *, quota: bool, jobs: int) -> Iterator[str]:
+def _next_steps(one: Decision, found: Contest, advice: Recommendation, trial: Trial) -> Iterator[NextStep]:
     """All steps in their order; what has to hold before nodes are repartitioned comes before that."""
-    data = found.scenario.data
-    if quota:
-        yield (
-            f"look at quotas, limits and dependencies: {counted(jobs, 'job')} waited over "
-            f"{found.arena.minutes:g} minutes although their GPUs were free"
-        )
-    if one.action == "buy":
-        more = one.gpus - one.fleet_gpus
-        there = "it is" if more == 1 else "they are"
-        yield f"order {counted(more, 'GPU')}, or move work elsewhere until {there} there"
-    knobs = _knobs(found, one.policy)
-    if knobs.get("requests") == RIGHTSIZED:
-        yield (
-            "agree with teams that jobs request the profile that they need, as the figures depend on it: "
-            f"gpuplanner hints {data}"
-        )
-    if one.action in ("cut", "give_back") and one.policy != STATIC_WHOLE:
-        for part in one.layouts:
-            what, where = counted(part.gpus, "GPU"), nodes_text(part) or "nodes of one pool"
-            if part.layout == CUT_BY_JOBS:
-                yield f"let {found.able.who} cut {what} as jobs ask, on {where}"
-            elif part.layout != "whole":
-                yield f"cut {what} as {part.layout} on {where}"
-    if one.action == "give_back":
-        kept = {name for part in one.layouts for name in part.nodes}
-        named = found.asked.nodes.names if found.asked.nodes.named else ()
-        gone = tuple(name for name in named if name not in kept)
-        if gone:
-            them = "it" if len(gone) == 1 else "them"
-            yield f"drain {nodes_text(LayoutOnNodes('', 0, gone))} and let {them} rest"
-        if REST in WAYS[one.policy].levers:
-            yield (
-                f"let nodes rest after {knobs['idle_minutes']} minutes without work, and keep "
-                f"{knobs.get('idle_nodes_kept', knobs.get('whole_nodes_kept', 0))} idle ones on"
-            )
-    yield f"look again in a week: gpuplanner start {data}"
+    data, able = found.scenario.data, found.able
+    for place, measure in enumerate(one.measures, start=1):
+        before = (measure.condition or "").removeprefix("after ").replace("_", " ")
+        when = f" when {before} is in force" if before else ""
+        match measure.action:
+            case "buy":
+                gpus = counted(measure.gpus - _gpus_before(one, place), "GPU")
+                yield NextStep("finance", f"order {gpus} {_order_day(found, advice)}{when}")
+            case "pack" | "raise_limit":
+                yield NextStep(PLATFORM, measure.text[:1].lower() + measure.text[1:])
+            case "release":
+                yield from _drained(one, found, when)
+            case "power_down" | "autoscale":
+                knobs = trial.setting.knobs
+                kept = knobs.get("idle_nodes_kept", knobs.get("whole_nodes_kept", 0))
+                idle = f"after {knobs['idle_minutes']} minutes without work"
+                yield NextStep(PLATFORM, f"power nodes down {idle}, and keep {kept} idle ones on{when}")
+        if measure.action == "rightsize":
+            yield NextStep("teams", "request the profile that jobs need", f"gpuplanner hints {data}")
+        if measure.action in ("rightsize", "repartition", "autoscale"):
+            for part in one.layouts:
+                if part.layout == "whole":
+                    continue
+                where = nodes_text(part) or "nodes of one pool"
+                how = f"as {part.layout}" if part.layout != CUT_BY_JOBS else f"as jobs ask, by {able.who},"
+                yield NextStep(PLATFORM, f"partition {counted(part.gpus, 'GPU')} {how} on {where}")
+    yield NextStep(PLANNER, "check again in a week", f"gpuplanner start {data}")
 
 
-def _knobs(found: Contest, policy: str) -> dict[str, float | int | str]:
-    for one in found.judged:
-        if one.policy == policy and one.trial is not None:
-            return dict(one.trial.setting.knobs)
-    return {}
+def _order_day(found: Contest, advice: Recommendation) -> str:
+    """When GPUs are ordered: at once where they are late already."""
+    due = advice.exhaustion.order_by
+    return "at once" if due is None or due <= found.asked.end.date().isoformat() else f"by {day_text(due)}"
 
 
-def _missing(one: Decision, found: Contest, held_share: float) -> Iterator[Missing]:
+def _gpus_before(one: Decision, place: int) -> int:
+    """GPUs provisioned before the measure at a place, from 1 on."""
+    return one.fleet_gpus if place == 1 else one.measures[place - 2].gpus
+
+
+def _drained(one: Decision, found: Contest, when: str) -> Iterator[NextStep]:
+    """Which nodes to empty for a release."""
+    kept = {name for part in one.layouts for name in part.nodes}
+    nodes, able = found.asked.nodes, found.able
+    gone = [name for name in nodes.names if name not in kept] if nodes.named else []
+    if not gone:
+        yield NextStep(PLATFORM, f"drain and release {counted(one.fleet_gpus - one.gpus, 'GPU')}{when}")
+        return
+    separator = "," if able.path == "slurm" else " "
+    names = separator.join(shlex.quote(name) for name in gone)
+    command = DRAIN.get(able.path, DRAIN["operator"]).format(nodes=names)
+    few = len(gone) <= MOST_NODES_NAMED
+    yield NextStep(
+        PLATFORM, f"drain and release {nodes_text(LayoutOnNodes('', 0, tuple(gone)))}{when}", command if few else None
+    )
+
+
+def _missing(one: Decision, found: Contest, advice: Recommendation) -> Iterator[Missing]:
     """What would make the decision surer, by what it would change."""
-    data = found.scenario.data
+    data, asked, model = found.scenario.data, found.asked, advice.model
+    for gap in model.waits.share.gaps:
+        yield Missing(f"{gap.sentence} What would help: {gap.add}", f"gpuplanner ingest auto JOBS -o {data}")
+    thin = asked.seen_s < MIN_DAYS * 86_400 or model.waits.judged.sum() < MIN_JOBS
     rows = (
-        (held_share < WHOLE_LIST, f"whether the list of jobs is whole: they held {held_share:.1%} of the GPUs",
-         f"describe {data}"),
-        (found.asked.nodes.inferred,
+        (one.action == "none" and "whole" in (one.reason or ""), "whether the list of jobs is whole", f"describe {data}"),
+        (asked.nodes.inferred,
          "how many GPUs are installed: their number is the most that jobs were seen to hold",
          f"ingest nodes NODES -o {data}"),
-        (one.confidence == PEAKS, "more days of jobs than were seen", f"ingest auto JOBS -o {data}"),
-        (found.asked.starts_assumed, "when jobs started: they are taken to have started when they came",
+        (thin, "more days of jobs than were seen", f"ingest auto JOBS -o {data}"),
+        (asked.starts_assumed, "when jobs started: they are taken to have started when they came",
          f"ingest auto JOBS -o {data}"),
         (one.board is None, "which board it is: nothing is said of cutting, energy or money",
          f"start {data} --board BOARD"),
@@ -214,64 +209,39 @@ def _missing(one: Decision, found: Contest, held_share: float) -> Iterator[Missi
             yield Missing(what, f"gpuplanner {command}")
 
 
-def _how_sure(one: Decision, found: Contest, peaks: np.ndarray) -> Iterator[str]:
+def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator[str]:
     """What it rests on, in words that a director knows."""
     if one.left_out_share > QUARANTINE:
         yield f"{one.left_out_share:.0%} of the GPU-hours are left out, as their jobs cannot be true beside the others."
     if matched := match_words(found.known.trace):
         yield f"{matched}."
-    days = int(found.asked.seen_s // 86400)
-    if one.confidence == HELD_BACK:
+    share, days = advice.model.waits.share, int(found.asked.seen_s // 86_400)
+    if share.fraction is not None:
         yield (
-            f"Tuned on the first {counted(int(found.earlier_days.sum()), 'day')}, judged on the "
-            f"{counted(int(found.later_days.sum()), 'day')} after them."
+            f"A replay of {counted(days, 'day')} reproduces {share.fraction:.0%} of the waiting; by team and size it is "
+            f"wrong by {share.error:.0%}."
         )
-    elif one.confidence == LEFT_OUT:
-        few = "day is" if days == 1 else "days are"
-        yield f"{days} {few} too few to keep weeks back: each day was judged by the others."
-    else:
-        yield f"Only the peaks of {counted(len(peaks), 'complete day')} speak."
-        passed = (
-            exceed_chance(peaks, one.gpus, one.horizon_days, fleet=one.fleet_gpus) if len(peaks) else None
+    if advice.worth is not None:
+        yield f"Each GPU-hour bought ends {advice.worth:.2f} GPU-hours of waiting."
+    if one.policy == found.winner.policy != TODAY and one.policy != STATIC_WHOLE and found.holdout:
+        held = found.winner.hold_rate
+        rate = "" if held is None else f", and met the limit on {held:.0%} of them"
+        yield (
+            f"The policy was fitted on {counted(int(found.earlier_days.sum()), 'day')} and evaluated on the "
+            f"{counted(int(found.later_days.sum()), 'day')} after them{rate}."
         )
-        if passed is not None:
-            gpus = counted(one.gpus, "GPU")
-            yield f"The chance that the next {counted(one.horizon_days, 'day')} pass {gpus} is {passed:.0%}."
-    yield from _thin(one)
-    if one.gpus_hold_rate is not None and one.confidence != PEAKS:
-        yield f"The target was held on {one.gpus_hold_rate:.0%} of the days not used to set it."
-    if one.saving.value is not None and one.saving.low is not None and one.saving.high is not None:
+    if one.saving.value is not None and one.saving.varies:
         low, high = f"{one.saving.low:,.0f}", f"{one.saving.high:,.0f}"
-        spread = "" if low == high else f", {low} to {high} in 9 of 10 weeks"
-        realised = _realised(one.saving.realised) if one.saving.realised and spread else ""
-        yield f"A week saves {one.saving.value:,.0f} GPU-hours{spread}{realised}."
-    if one.policy == found.winner.policy and (slower := found.arena.slower(found.winner.trial)) > 1.0:
-        yield f"It also holds where jobs on smaller slices run as slowly as they may, {slower - 1:.0%} longer."
-    if found.times > 1.0:
-        yield f"It also holds with {found.times - 1:.0%} more jobs."
+        realised = _realised(one.saving.realised) if one.saving.realised else ""
+        yield f"A week frees {one.saving.value:,.0f} GPU-hours, {low} to {high} in 9 of 10 weeks{realised}."
     if found.arena.unservable:
         jobs = counted(found.arena.unservable, "job")
         yield f"Not compared: {jobs} with a request for GPUs or MIG instances that today's nodes do not have."
-    if found.known.shared_share > MAX_LEFT_OUT_SHARE:
-        yield (
-            f"Jobs that share a GPU have {found.known.shared_share:.0%} of the GPU-hours, and the simulation gives "
-            "each a GPU of its own: its waiting is too long, and no purchase follows from it."
-        )
     yield from dict.fromkeys((*found.asked.nodes.remarks, *found.known.fleet.remarks()))
 
 
-def _thin(one: Decision) -> Iterator[str]:
-    """That jobs of all sizes were judged as one, for want of jobs: what holds for all need not hold for each."""
-    groups = one.service.by_class
-    if one.action != "keep" and len(groups) == 1 and ", " in groups[0].size_class:
-        yield (
-            f"This is thin: only {counted(groups[0].jobs, 'job')} speak, too few to judge each size by itself, so that "
-            "one of them may wait longer; ask again with a longer record before anything is given away."
-        )
-
-
 def _realised(weeks: Sequence[float]) -> str:
-    return f"; the weeks kept back saved {' and '.join(f'{week:,.0f}' for week in weeks)}"
+    return f"; the weeks of evaluation {' and '.join(f'{week:,.0f}' for week in weeks)}"
 
 
 def _assumptions(one: Decision, found: Contest) -> Iterator[str]:
@@ -281,7 +251,10 @@ def _assumptions(one: Decision, found: Contest) -> Iterator[str]:
     if able.switches_nodes:
         usual, slow = (round(seconds / 60) for seconds in (able.lead.value, able.lead.high))
         yield f"a node takes {usual} minutes to come, {slow} where it is slow; --set node_lead_s=… to change"
-    yield f"peaks are looked at {one.horizon_days} days ahead, purchases {one.purchase_lead_days}"
+    target = found.scenario.target_wait_minutes
+    stated = f"{30 if target is None else target:g} minutes"
+    yield f"a job size is late if its p95 queue wait is over {stated}; --set target_wait_minutes=… to change"
+    yield f"GPUs take {one.purchase_lead_days} days from order to work; --set purchase_lead_days=… to change"
     if found.asked.nodes.inferred:
         yield "nodes are inferred from the jobs on them"
     known = found.known
@@ -303,7 +276,7 @@ def uncorrected_decision(scenario: Scenario, correction: Correction) -> Decision
     >>> uncorrected_decision(Scenario(), Correction(0.5, "shares of node n1", "label it")).missing[0].command
     'label it'
     """
-    decision = unknown_decision(scenario, correction.reason)
+    decision = no_decision(scenario, correction.reason)
     return replace(
         decision,
         missing=(Missing(correction.what, correction.how),),
@@ -311,15 +284,11 @@ def uncorrected_decision(scenario: Scenario, correction: Correction) -> Decision
     )
 
 
-def unknown_decision(scenario: Scenario, reason: str) -> Decision:
-    """The answer where nothing can be played, with the command that adds what is missing."""
-    none = RunOutSide(None, (), reason)
+def no_decision(scenario: Scenario, reason: str) -> Decision:
+    """The answer where nothing can be simulated, with the command that adds what is missing."""
     return Decision(
-        sentence=f"Nothing can be decided yet: {reason}.", action="unknown", fleet_gpus=0, gpus=0, gpus_mean=0.0,
-        layouts=(), policy=TODAY, path=scenario.path, confidence=PEAKS,
-        shortage=Shortage(0.0, 0, 0, None), saving=Saving(None, reason=reason),
-        worth=Worth("unknown", None, "nothing is saved"), service=Service(scenario.wait_quantile, 0.0),
-        run_out=RunOut(none, none), horizon_days=scenario.horizon_days, purchase_lead_days=scenario.purchase_lead_days,
-        monday=(),
-        missing=(Missing(reason, f"gpuplanner ingest auto JOBS -o {scenario.data}"),),
+        sentence=f"No recommendation: {reason}.", action="none", fleet_gpus=0, gpus=0, gpus_mean=0.0, layouts=(),
+        policy=TODAY, path=scenario.path, saving=Saving(None, reason=reason),
+        worth=Worth("unknown", None, "nothing is released"), purchase_lead_days=scenario.purchase_lead_days,
+        reason=reason, missing=(Missing(reason, f"gpuplanner ingest auto JOBS -o {scenario.data}"),),
     )  # fmt: skip

@@ -31,8 +31,6 @@ NEAR = 2
 MOST_CUTS = 24
 HOPELESS = 0.05
 """Share of all jobs that wait at once where a setting is given up: one in twenty may be late at all."""
-ROUNDS, MORE = 3, 1.3
-"""How often, and by how much, the profile that is shortest gets more of the GPUs that are cut."""
 IDLE_MINUTES = (1, 5, 10, 15, 30, 60)
 """For how long a node may be idle before it goes."""
 SEARCH_DRAWS = 1
@@ -43,12 +41,11 @@ MOST_CHECKED = 6
 
 @dataclass(eq=False)
 class Tuning:
-    """What a way is tuned on: an arena, the jobs of the earlier weeks, and heavier ones.
+    """What a way is tuned on: an arena, and the jobs of the earlier weeks.
 
     - ``arena``: The weeks as they were.
     - ``earlier``: Jobs that count.
     - ``days``: Days that count.
-    - ``heavier``: The earlier weeks with more jobs.
     - ``able``: What the path can do.
     - ``tell``: Told of every setting that is tried.
     """
@@ -56,16 +53,14 @@ class Tuning:
     arena: Arena
     earlier: Mask
     days: Mask
-    heavier: Arena | None
     able: PathAbilities
     fine: bool = False
     tell: Callable[[str, Trial], object] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     good: set[int] = field(default_factory=set)
-    strains: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def tuned(self, policy: str, searched: Sequence[Trial]) -> Trial | None:
-        """Of settings that were tried the cheapest that holds: on earlier weeks, heavier ones, and at a slow lead."""
+        """Of settings that were tried the cheapest that holds: on earlier weeks, and at a slow lead."""
         good = sorted(
             (trial for trial in searched if id(trial) in self.good),
             key=lambda trial: (self.cost(trial), trial.setting.gpus, self.strain(trial)),
@@ -80,34 +75,21 @@ class Tuning:
     def _why_none(self, searched: Sequence[Trial]) -> str:
         if not any(self.arena.holds(trial, self.earlier) for trial in searched):
             return "no setting of it starts jobs as today's fleet does"
-        slow = searched and searched[0].setting.switching is not None
-        more = " or where nodes take long to come" if slow else ""
-        return f"its settings hold on the weeks seen, but not on heavier ones that today's fleet bears{more}"
+        return "its settings hold on the weeks seen, but not where nodes take long to come"
 
     def is_good(self, trial: Trial) -> bool:
-        """Whether a setting holds on the earlier weeks; where nodes come and go, on heavier ones and if they are slow.
-
-        How many GPUs there are at all is not left to heavier weeks but to the days left out, see ``compare``.
-        """
+        """Whether a setting holds on the earlier weeks; where nodes come and go, also if they are slow."""
         held, how = self.arena.holds(trial, self.earlier), trial.setting.switching
         if held and how is not None:
             slow = replace(trial.setting, switching=replace(how, lead_s=self.able.lead.high))
             held = self.arena.holds(_quickly(self.arena, slow), self.earlier)
-            if held and self.heavier is not None and trial.setting.gpus == self.arena.asked.nodes.total:
-                held = self.heavier.holds(_quickly(self.heavier, trial.setting), self.heavier.judged)
         if held:
             self.good.add(id(trial))
         return held
 
-    def strain(self, trial: Trial) -> tuple[float, float]:
-        """How late its jobs start on heavier weeks, else on those seen [min]: of equals the one with room is taken."""
-        if id(trial) not in self.strains:
-            arena, which, found = self.arena, self.earlier, trial
-            if self.heavier is not None:
-                arena, which = self.heavier, self.heavier.judged
-                found = _quickly(arena, trial.setting)
-            self.strains[id(trial)] = max(arena.excess(found, which), 0.0), arena.mean_minutes(found, which)
-        return self.strains[id(trial)]
+    def strain(self, trial: Trial) -> float:
+        """How late its jobs start on average [min]: of equals the one with room is taken."""
+        return self.arena.mean_minutes(trial, self.earlier)
 
     def cost(self, trial: Trial) -> float:
         """GPU-hours on, on the days that count."""
@@ -286,33 +268,6 @@ class Tuning:
             for cut in sorted(fits)[:2]:
                 found += self.least(partial(some_nodes, view, wanted, cut), len(order))
         return found
-
-    def recut(self) -> list[Trial]:
-        """All of the nodes, so many GPUs of them cut for the requests that are made; more for who waits longest."""
-        found = []
-        for view, wanted in self._demands():
-            for _ in range(ROUNDS if view == REQUESTED else 0):
-                some = self._in_steps(view, wanted)
-                found += some
-                least_wait = min(
-                    some, key=lambda one: self.arena.waiting_share(one, self.earlier), default=None
-                )
-                short = None if least_wait is None else self._shortest(least_wait)
-                if short is None:
-                    break
-                wanted[short] *= MORE
-        if self.able.cuts_on_demand == GPUS:
-            settings = (self._cut_by_jobs(REQUESTED, how, None) for how in self.able.placements)
-            found += [self._try(setting) for setting in settings if setting is not None]
-        return found
-
-    def _shortest(self, trial: Trial) -> str | None:
-        """The profile whose jobs wait over the limit most often; None where none of them does."""
-        asked = self.arena.asked
-        profile = asked.views[trial.setting.view].requests.profile
-        late = self.earlier & (trial.wait_s > self.arena.minutes * SECONDS_PER_MINUTE) & (profile > 0)
-        counts = np.bincount(profile[late], minlength=len(asked.fleet.profiles))
-        return asked.fleet.profiles[int(counts.argmax())] if counts.any() else None
 
     def _cuts(self, wanted: Mapping[str, float]) -> list[int]:
         """Numbers of GPUs to cut: from what demand fills on average to a multiple of it, in steps; and what is cut."""

@@ -9,15 +9,15 @@ from typing import Any
 TODAY, STATIC_WHOLE, STATIC_MIG = "today", "static_whole", "static_mig"
 ON_OFF, NODE_POOLS, ON_DEMAND = "whole_on_off", "node_pools", "cut_on_demand"
 """Ways to run a fleet; what each means stands in ``policies``."""
-ACTIONS = ("keep", "cut", "give_back", "buy", "unknown")
-HELD_BACK, LEFT_OUT, PEAKS = "held-back weeks", "left-out days", "peaks only"
+ACTIONS = (
+    "keep", "release", "power_down", "autoscale", "repartition", "rightsize", "pack", "raise_limit", "buy", "none",
+)  # fmt: skip
+"""First measures of a recommendation; ``none``: there is no recommendation."""
 NEVER_RAN, NO_GPU = "no job states when it ran", "no job asked for a GPU"
 """Why nothing can be played."""
 DECIMALS = 6
 CUT_BY_JOBS = "on demand"
 """Layout of GPUs that hold what the jobs on them ask for."""
-CONFIDENCES = (HELD_BACK, LEFT_OUT, PEAKS)
-"""What a decision rests on, the strongest first."""
 
 
 @dataclass(frozen=True)
@@ -34,28 +34,118 @@ class LayoutOnNodes:
 
 
 @dataclass(frozen=True)
-class Shortage:
-    """What the fleet itself kept waiting: a week's waiting [GPU h] and jobs, and the GPUs more that would end it.
+class Measure:
+    """One step of a recommendation.
 
-    ``by_place`` of the jobs waited although enough slices were free, on nodes where they did not fit together.
+    - ``action``: One of :data:`ACTIONS`.
+    - ``text``: What to do.
+    - ``gpus``: GPUs that are provisioned from then on.
+    - ``condition``: What has to be in force before; None: nothing.
     """
 
-    gpu_hours: float
-    jobs: int
-    by_place: int
-    gpus_needed: int | None
-    by_class: tuple[ClassShortage, ...] = ()
+    action: str
+    text: str
+    gpus: int
+    condition: str | None = None
 
 
 @dataclass(frozen=True)
-class ClassShortage:
-    """The shortage of one size class: hours of waiting and jobs a week, parted by cause."""
+class NextStep:
+    """What somebody does next; ``command`` is None where there is none to type."""
 
-    size_class: str
-    hours: float
+    who: str
+    what: str
+    command: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All of it in a line.
+
+        Examples
+        --------
+        >>> NextStep("planner", "check again in a week", "gpuplanner start data").text
+        'planner: check again in a week: gpuplanner start data'
+        """
+        return ": ".join(filter(None, (self.who, self.what, self.command)))
+
+
+@dataclass(frozen=True)
+class SizeService:
+    """Queue waits of the jobs of one size, as observed, simulated today, and under the recommendation. In minutes.
+
+    - ``low``, ``high``: 80 % interval of the p95 wait under the recommendation.
+    - ``jobs_delayed``: Jobs of the record that wait longer under the recommendation.
+    - ``limit_minutes``: What the p95 wait is held to.
+    """
+
+    size: str
     jobs: int
-    by_count: int
-    by_place: int
+    observed_p95_minutes: float
+    today_p95_minutes: float
+    recommended_p95_minutes: float
+    low: float
+    high: float
+    today_mean_minutes: float
+    recommended_mean_minutes: float
+    jobs_delayed: int
+    limit_minutes: float
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Waits of the jobs of one size on so many GPUs.
+
+    - ``layout``: ``today``, or ``recommended`` where the recommendation changes more than the number of GPUs.
+    - ``p95_minutes``, ``low``, ``high``: 95th percentile of the queue wait, and its 80 % interval [min].
+    - ``mean_minutes``: Mean queue wait [min].
+    - ``utilization``: Share of the provisioned GPU-hours that jobs of all sizes hold.
+    - ``gpu_hours``: GPU-hours provisioned a week.
+    """
+
+    layout: str
+    gpus: int
+    job_size: str
+    p95_minutes: float
+    low: float
+    high: float
+    mean_minutes: float
+    utilization: float
+    gpu_hours: float
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """Factor of load at which the wait target breaks, and its 80 % interval over drawn records."""
+
+    factor: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class WeeklyGrowth:
+    """Growth of the submitted work a week and its 80 % interval: 0.05 for 5 %. None where there is a reason."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Exhaustion:
+    """When the growing load breaks the wait target, or why no date is given.
+
+    - ``date``: ISO day by which it does as likely as not.
+    - ``probability``: Chance that it does within a year after the record.
+    - ``order_by``: ISO day on which more GPUs have to be ordered.
+    - ``reason``: Why there is no date.
+    """
+
+    date: str | None = None
+    probability: float | None = None
+    order_by: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,15 +166,15 @@ class Saving:
 
 @dataclass(frozen=True)
 class NextPurchase:
-    """When GPUs are bought next, under today's way and under the recommended one, and what they cost.
+    """When GPUs are bought next, and what they cost.
 
-    - ``today``, ``then``: ISO days; None: not in sight.
+    - ``date``, ``order_by``: ISO days on which they are needed and have to be ordered.
     - ``gpus``: The least that is bought at once, a node.
     - ``capital``: What these cost in ``currency``, by the newest lot of the price book; None where it has none.
     """
 
-    today: str | None
-    then: str | None
+    date: str
+    order_by: str
     gpus: int = 0
     capital: float | None = None
     currency: str = "USD"
@@ -94,7 +184,7 @@ class NextPurchase:
 class Worth:
     """What a saving is worth to its owner: money only where somebody is paid less for it.
 
-    It is electricity (``kwh_per_week``), rent that is not paid, or a purchase that moves.
+    It is electricity (``kwh_per_week``), rent that is not paid, or a purchase that is ahead.
     """
 
     ownership: str
@@ -102,65 +192,6 @@ class Worth:
     basis: str
     kwh_per_week: float | None = None
     purchase: NextPurchase | None = None
-
-
-@dataclass(frozen=True)
-class ClassService:
-    """How much later a size class starts than today, and how much it may [min]."""
-
-    size_class: str
-    jobs: int
-    today_minutes: float
-    minutes: float
-    limit_minutes: float
-
-    @property
-    def added_minutes(self) -> float:
-        """Minutes over today's own."""
-        return self.minutes - self.today_minutes
-
-
-@dataclass(frozen=True)
-class Service:
-    """How late jobs start: the largest difference to today over all classes, and who pays [min]."""
-
-    quantile: float
-    added_minutes: float
-    by_class: tuple[ClassService, ...] = ()
-    later_share: float | None = None
-    longest_minutes: float | None = None
-    never_started: int = 0
-
-
-@dataclass(frozen=True)
-class RunOutSide:
-    """First week in which a fleet no longer holds the target, more likely than not; None with a reason.
-
-    - ``by_week``: First day of each week ahead, and the chance that it has happened by its end.
-    - ``need_by_week``: GPUs needed in each of these weeks: first day, and the 5 %, 50 % and 95 % quantiles.
-    - ``needed``: The need of past weeks, by their first day.
-    """
-
-    date: str | None
-    by_week: tuple[tuple[str, float], ...] = ()
-    reason: str | None = None
-    need_by_week: tuple[tuple[str, float, float, float], ...] = ()
-    needed: tuple[tuple[str, float], ...] = ()
-
-    @property
-    def growth(self) -> float | None:
-        """Growth of the most likely need from the first week ahead to the last, as a share; None if it is not known."""
-        if not self.need_by_week or not self.need_by_week[0][2]:
-            return None
-        return self.need_by_week[-1][2] / self.need_by_week[0][2] - 1.0
-
-
-@dataclass(frozen=True)
-class RunOut:
-    """Run-out under today's way and under the recommended one."""
-
-    today: RunOutSide
-    recommended: RunOutSide
 
 
 @dataclass(frozen=True)
@@ -185,14 +216,15 @@ class TeamRow:
 class Decision:
     """One answer for one fleet.
 
+    - ``action``, ``reason``: The first measure, one of :data:`ACTIONS`; why nothing is recommended or to be done.
+    - ``measures``: What to do, in order.
     - ``sentence``: The decision in words.
-    - ``action``: One of :data:`ACTIONS`.
-    - ``fleet_gpus``, ``gpus``, ``gpus_mean``: GPUs installed, GPUs that are on at once at most under the recommended
-      way, and their mean.
-    - ``layouts``: How they are cut; their GPUs sum to ``gpus``.
-    - ``policy``, ``path``: The recommended way, and who performs it.
-    - ``confidence``: One of :data:`CONFIDENCES`.
-    - ``gpus_hold_rate``: Share of the windows left out of tuning in which ``gpus`` were enough.
+    - ``fleet_gpus``, ``gpus``, ``gpus_mean``: GPUs installed, GPUs that are provisioned at most under the
+      recommendation, and their mean.
+    - ``layouts``: How they are partitioned; their GPUs sum to ``gpus``.
+    - ``policy``, ``path``: How the fleet is run as recommended, and who performs it.
+    - ``service``: Queue waits by job size.
+    - ``conditions``: What has to be in force for the later measures to hold.
     """
 
     sentence: str
@@ -203,20 +235,18 @@ class Decision:
     layouts: tuple[LayoutOnNodes, ...]
     policy: str
     path: str
-    confidence: str
-    shortage: Shortage
     saving: Saving
     worth: Worth
-    service: Service
-    run_out: RunOut
-    horizon_days: int
     purchase_lead_days: int
-    monday: tuple[str, ...]
-    missing: tuple[Missing, ...]
+    reason: str | None = None
+    measures: tuple[Measure, ...] = ()
+    service: tuple[SizeService, ...] = ()
+    next_steps: tuple[NextStep, ...] = ()
+    conditions: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()
     teams: tuple[TeamRow, ...] = ()
     how_sure: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
-    gpus_hold_rate: float | None = None
     left_out_share: float = 0.0
     fleet_inferred: bool = False
     board: str | None = None
@@ -228,13 +258,13 @@ class Decision:
         """GPUs that are not whole."""
         return sum(part.gpus for part in self.layouts if part.layout != "whole")
 
+    @property
+    def latest(self) -> SizeService | None:
+        """The job size whose p95 wait is longest today; None without any."""
+        return max(self.service, key=lambda one: one.today_p95_minutes, default=None)
+
     def to_dict(self) -> dict[str, Any]:
         """The object of ``--json``: plain values, ``saving`` under its full name."""
         found = dataclasses.asdict(self)
         found["saving_gpu_hours_per_week"] = found.pop("saving")
-        for row, one in zip(found["service"]["by_class"], self.service.by_class, strict=True):
-            # Of what is shown: a record that is read again gives the same.
-            row["added_minutes"] = round(
-                round(one.minutes, DECIMALS) - round(one.today_minutes, DECIMALS), DECIMALS
-            )
         return found

@@ -10,10 +10,10 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware.abilities import RETURNED, ownership_of
 from gpuplanner.paths import OWNED, RENTED, RESERVED
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.types import NextPurchase, RunOut, Saving, Worth
+from gpuplanner.study.decision.types import Exhaustion, NextPurchase, Saving, Worth
 from gpuplanner.study.future.money import book_of, per_kwh_of, power_of, price_of
 from gpuplanner.study.past.history import History, history
-from gpuplanner.units import day_text
+from gpuplanner.units import counted, day_text
 
 UNKNOWN = "unknown"
 DOLLARS = "USD"
@@ -47,7 +47,7 @@ def worth_of(
     >>> found = worth_of(
     ...     Saving(1000.0), gpus_freed_at_peak=6, fleet_gpus=24, ownership="owned",
     ...     power=law, usd_per_kwh=0.10, pue=1.5,
-    ...     next_purchase=NextPurchase("2027-11-13", "2028-03-02", 8, 240000.0),
+    ...     next_purchase=NextPurchase("2027-11-13", "2027-08-15", 8, 240000.0),
     ... )
     >>> round(found.usd_per_week, 2), round(found.kwh_per_week, 1)
     (10.5, 105.0)
@@ -55,7 +55,7 @@ def worth_of(
     ...     print(sentence)
     6 of 24 GPUs are free for other work at peak
     Electricity: 105 kWh a week (1,000 GPU-hours off, 70 W idle, PUE 1.5), 10.50 USD at 0.1 USD per kWh
-    The next purchase moves from 13 Nov 2027 to 2 Mar 2028: 240,000 USD for 8 GPUs.
+    The next purchase, of 8 GPUs or more, 240,000 USD, is due on 13 Nov 2027: order by 15 Aug 2027.
     """
     stated = {"usd_per_kwh": usd_per_kwh, "idle_gpu_hours_per_week": idle_gpu_hours_per_week}
     _check(gpus_freed_at_peak, fleet_gpus, stated)
@@ -90,12 +90,12 @@ def worth_for(
     *,
     freed: int,
     fleet_gpus: int,
-    run_out: RunOut | None = None,
+    exhaustion: Exhaustion | None = None,
     gone: bool = False,
 ) -> Worth:
     """What a saving is worth by the scenario's prices and who owns the GPUs: nothing is played for it.
 
-    A fleet that runs out is bought for; what a node of it costs is what the newest lot of the price book did. Hours
+    A fleet that is exhausted is bought for; what a node of it costs is what the newest lot of the price book did. Hours
     that are ``gone`` draw no power, whatever the path can switch.
     """
     known = history(scenario)
@@ -106,7 +106,7 @@ def worth_for(
         power=power_of(known.fleet), usd_per_kwh=per_kwh_of(scenario, known, "USD"),
         price=price_of(scenario, known.fleet),
         idle_gpu_hours_per_week=max(off, 0.0), pue=scenario.pue or None,
-        next_purchase=None if run_out is None else _purchase(scenario, known, run_out),
+        next_purchase=None if exhaustion is None else _purchase(scenario, known, exhaustion),
     )  # fmt: skip
 
 
@@ -117,12 +117,12 @@ def powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> float:
     return saved_gpu_hours if stops else 0.0
 
 
-def _purchase(scenario: Scenario, known: History, run_out: RunOut) -> NextPurchase:
-    dates, gpus = (run_out.today.date, run_out.recommended.date), known.fleet.node_size
-    lots = book_of(scenario).lots_of(known.fleet.name)
-    if not lots:
-        return NextPurchase(*dates, gpus)
-    return NextPurchase(*dates, gpus, lots[-1].capex * gpus, lots[-1].currency)
+def _purchase(scenario: Scenario, known: History, exhaustion: Exhaustion) -> NextPurchase | None:
+    if exhaustion.date is None or exhaustion.order_by is None:
+        return None
+    gpus, lots = known.fleet.node_size, book_of(scenario).lots_of(known.fleet.name)
+    capital = (lots[-1].capex * gpus, lots[-1].currency) if lots else ()
+    return NextPurchase(exhaustion.date, exhaustion.order_by, gpus, *capital)
 
 
 def usd_per_kwh_of(scenario: Scenario) -> float:
@@ -183,20 +183,11 @@ def _peak(freed: int, fleet: int) -> str:
 
 
 def _upcoming(purchase: NextPurchase | None) -> str | None:
-    if purchase is None or not (purchase.today or purchase.then):
+    if purchase is None:
         return None
-    before, after = (None if one is None else day_text(one) for one in (purchase.today, purchase.then))
-    capital = (
-        ""
-        if purchase.capital is None
-        else f": {purchase.capital:,.0f} {purchase.currency} for {purchase.gpus:,} GPUs"
-    )
-    if before is None:
-        return f"The next purchase comes on {after}; under today's way none is in sight{capital}"
-    if after is None:
-        return f"The next purchase, due on {before}, is no longer in sight{capital}"
-    moves = f"stays on {before}" if before == after else f"moves from {before} to {after}"
-    return f"The next purchase {moves}{capital}"
+    cost = "" if purchase.capital is None else f", {purchase.capital:,.0f} {purchase.currency}"
+    due, order = day_text(purchase.date), day_text(purchase.order_by)
+    return f"The next purchase, of {counted(purchase.gpus, 'GPU')} or more{cost}, is due on {due}: order by {order}"
 
 
 def _check(freed: int, fleet: int, stated: dict[str, float | None]) -> None:

@@ -3,205 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests
-from gpuplanner.simulate.slices.world import Floats, Ints
-from gpuplanner.study.decision.asked import Asked
-from gpuplanner.study.waits.explain import ExplainedWaits
-from gpuplanner.units import SECONDS_PER_DAY
+from gpuplanner.simulate.nodes import NodeFleet
+from gpuplanner.simulate.slices.world import Floats
+from gpuplanner.study.decision.types import CurvePoint
+from gpuplanner.study.waits.draws import DAYS_A_WEEK, INTERVAL, REPLAYS, percentile
+from gpuplanner.study.waits.readings import WaitModel
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
-REPLAYS = 5
-"""Replays of one record with arrivals up to :data:`JITTER_S` later: one alone is a draw of something chaotic."""
-JITTER_S = 30.0
-APART_S = 1800.0
-"""Standard deviation of the hour of a job that comes once more [s]."""
-DRAWS = 10
 POINTS = 12
-PERCENTILE = 0.95
-INTERVAL = (0.1, 0.9)
-DAYS_A_WEEK = 7
+DRAWS = 10
+FACTORS = tuple(np.linspace(0.5, 2.0, POINTS).tolist())
+"""Fleets of the curve, in times the one that it is drawn around."""
 
 
-@dataclass(frozen=True)
-class CurvePoint:
-    """Waits of the jobs of one size on so many GPUs.
-
-    - ``nodes``, ``gpus``: The fleet.
-    - ``size``: Number of the size class.
-    - ``jobs``: Jobs of the record of that size.
-    - ``p95_s``, ``mean_s``: Waits from eligibility to start, the median of replays [s].
-    - ``low_s``, ``high_s``: 80 % interval of the 95th percentile over drawn records [s].
-    """
-
-    nodes: int
-    gpus: int
-    size: int
-    jobs: int
-    p95_s: float
-    mean_s: float
-    low_s: float
-    high_s: float
-
-
-def resize_fleet(fleet: NodeFleet, nodes: int) -> NodeFleet:
-    """The first of today's nodes, or further ones like most of today's.
-
-    Examples
-    --------
-    >>> [resize_fleet(NodeFleet.whole([8, 8, 4]), nodes).gpus.tolist() for nodes in (2, 4)]
-    [[8, 8], [8, 8, 4, 8]]
-    """
-    today = len(fleet.gpus)
-    sizes, first, count = np.unique(fleet.gpus, return_index=True, return_counts=True)
-    usual = first[len(sizes) - 1 - np.argmax(count[::-1])]
-    rows = np.concatenate([np.arange(min(nodes, today)), np.full(max(nodes - today, 0), usual)]).astype(
-        np.int64
-    )
-    return replace(fleet, gpus=fleet.gpus[rows], capacity=fleet.capacity[rows], first=fleet.first[rows])
-
-
-def draw_record(
-    arrival_s: Floats, fixed: NDArray[np.bool_], seen_s: float, rng: np.random.Generator
-) -> tuple[Ints, Floats]:
-    """Draw another record of the same length: each day takes the jobs of some day of the same weekday.
-
-    Parameters
-    ----------
-    arrival_s : array of float, shape (n_jobs,)
-        When each job of the record arrives [s].
-    fixed : array of bool, shape (n_jobs,)
-        Jobs that every record has: those that were there at the beginning, and services.
-    seen_s : float
-        Length of the record [s].
-    rng : numpy.random.Generator
-        Draws.
-
-    Returns
-    -------
-    rows : array of int
-        Jobs of the record that come, some of them more than once.
-    arrival_s : array of float
-        When each comes [s].
-    """
-    days = max(int(np.ceil(seen_s / SECONDS_PER_DAY)), 1)
-    day = np.clip(np.floor(arrival_s / SECONDS_PER_DAY).astype(np.int64), 0, days - 1)
-    by_day = [np.flatnonzero((day == one) & ~fixed) for one in range(days)]
-    rows, arrivals = [np.flatnonzero(fixed)], [arrival_s[fixed]]
-    for target in range(days):
-        source = int(rng.choice(np.arange(target % DAYS_A_WEEK, days, DAYS_A_WEEK)))
-        rows.append(by_day[source])
-        arrivals.append(arrival_s[by_day[source]] + (target - source) * SECONDS_PER_DAY)
-    return np.concatenate(rows), np.concatenate(arrivals)
-
-
-def scale_load(
-    arrival_s: Floats, fixed: NDArray[np.bool_], load: float | Floats, seen_s: float
-) -> tuple[Ints, Floats]:
-    """Let jobs come more or less often; what comes once more does so in another week, at about the same hour.
-
-    Parameters
-    ----------
-    arrival_s : array of float, shape (n_jobs,)
-        When each job of the record arrives [s].
-    fixed : array of bool, shape (n_jobs,)
-        Jobs that come once, whatever the load.
-    load : float or array of float, shape (n_jobs,)
-        How many times each comes; of more load all jobs of less load are a part.
-    seen_s : float
-        Length of the record [s].
-
-    Returns
-    -------
-    rows : array of int
-        Jobs of the record that come.
-    arrival_s : array of float
-        When each comes [s].
-
-    Examples
-    --------
-    >>> rows, arrival = scale_load(np.array([0.0, 9.0]), np.array([True, False]), 2.0, 14 * 86400.0)
-    >>> rows.tolist(), (arrival > 86400).tolist()
-    ([0, 1, 1], [False, False, True])
-    """
-    count = len(arrival_s)
-    rng = np.random.default_rng(7)
-    copies = np.where(fixed, 1, np.floor(load + rng.random(count))).astype(np.int64)
-    weeks, apart = rng.random(count), rng.normal(0, APART_S, count)
-    rows = np.repeat(np.arange(count), copies)
-    nth = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
-    others = max(int(seen_s / (DAYS_A_WEEK * SECONDS_PER_DAY)) - 1, 1)
-    later = DAYS_A_WEEK * SECONDS_PER_DAY * ((np.floor(weeks[rows] * others) + nth - 1) % others + 1)
-    moved = (arrival_s[rows] + later + nth * apart[rows]) % np.maximum(seen_s, 1.0)
-    return rows, np.where(nth > 0, moved, arrival_s[rows])
-
-
-def simulate_waits(
-    asked: Asked, waits: ExplainedWaits, fleet: NodeFleet, rows: Ints, arrival_s: Floats
-) -> Floats:
-    """Simulate jobs of the record on a fleet, and return what each waits from its eligibility on [s]."""
-    requests: NodeRequests = asked.granted.take(rows).at(arrival_s)
-    start = waits.queue.start(requests, fleet, rows)
-    return np.asarray(start - arrival_s + waits.delay_s[rows])
-
-
-def percentile(waits_s: Floats) -> float:
-    """Return the wait that 95 % of jobs do not pass."""
-    ordered = np.sort(waits_s)
-    return float(ordered[int(np.ceil(PERCENTILE * len(ordered))) - 1]) if len(ordered) else 0.0
-
-
-def wait_curve(
-    asked: Asked,
-    waits: ExplainedWaits,
-    size: Ints,
-    nodes: Sequence[int] | None = None,
-    *,
-    draws: int = DRAWS,
-    replays: int = REPLAYS,
+def curve_points(
+    model: WaitModel, layout: str, fleets: Sequence[NodeFleet], *, draws: int = DRAWS, replays: int = REPLAYS
 ) -> list[CurvePoint]:
-    """Waits by job size on 50 to 200 % of today's nodes.
+    """Waits of each job size on some fleets, with what these cost.
 
     Parameters
     ----------
-    asked : Asked
-        The jobs of the record and today's nodes.
-    waits : ExplainedWaits
-        How jobs start, and when they arrive.
-    size : array of int, shape (n_jobs,)
-        Number of the size class of each.
-    nodes : sequence of int, optional
-        Numbers of nodes; None: twelve from half to twice of today's.
+    model : WaitModel
+        The record, and how its jobs start.
+    layout : str
+        What the layout of the fleets is called.
+    fleets : sequence of NodeFleet
+        Fleets; of two with as many GPUs the first counts.
     draws, replays : int
         Drawn records for the interval, and replays of the record for its middle.
     """
-    today = len(asked.nodes.gpus)
-    steps = np.unique(np.append(np.round(np.linspace(0.5, 2.0, POINTS) * today).astype(int), today))
-    every = np.arange(len(waits.arrival_s))
-    fixed = ~waits.judged
-    jitter = [np.random.default_rng(1 + number).uniform(0, JITTER_S, len(every)) for number in range(replays)]
-    drawn = [
-        draw_record(waits.arrival_s, fixed, asked.seen_s, np.random.default_rng(100 + number))
-        for number in range(draws)
-    ]
-    points = []
-    for count in steps[steps > 0].tolist() if nodes is None else nodes:
-        fleet = resize_fleet(asked.fleet, count)
-        middle = [simulate_waits(asked, waits, fleet, every, waits.arrival_s + late) for late in jitter]
-        spread = [(rows, simulate_waits(asked, waits, fleet, rows, arrival)) for rows, arrival in drawn]
-        for number in np.unique(size[waits.judged]).tolist():
-            mine = waits.judged & (size == number)
-            p95 = [percentile(found[mine]) for found in middle]
-            others = [percentile(found[mine[rows]]) for rows, found in spread] or p95
-            low, high = np.quantile(np.minimum(others, 1e12), INTERVAL)
-            mean = [float(np.minimum(found[mine], asked.seen_s).mean()) for found in middle]
+    points, seen_s = [], model.asked.seen_s
+    for gpus, fleet in sorted({int(one.gpus.sum()): one for one in reversed(fleets)}.items()):
+        middle = [model.replay_waits(fleet, number) for number in range(replays)]
+        drawn = np.array([model.draw(fleet, number) for number in range(draws)])
+        allocated = np.median([allocated_gpu_hours(model, waits) for waits in middle])
+        hours = gpus * seen_s / SECONDS_PER_HOUR
+        for place, number in enumerate(model.sizes):
+            mine = model.waits.judged & (model.size == number)
+            p95 = [percentile(waits[mine]) for waits in middle]
+            low, high = np.quantile(np.minimum(drawn[:, place], seen_s), INTERVAL) / SECONDS_PER_MINUTE
+            mean = [float(np.minimum(waits[mine], seen_s).mean()) for waits in middle]
             points.append(
                 CurvePoint(
-                    count, int(fleet.gpus.sum()), number, int(mine.sum()), float(np.median(p95)),
-                    float(np.median(mean)), float(low), float(high),
+                    layout, gpus, model.names[number], minutes_within(float(np.median(p95)), seen_s), float(low),
+                    float(high), float(np.median(mean)) / SECONDS_PER_MINUTE, float(allocated / hours),
+                    hours * DAYS_A_WEEK * SECONDS_PER_DAY / seen_s,
                 )
             )  # fmt: skip
     return points
+
+
+def minutes_within(waits_s: float, seen_s: float) -> float:
+    """A wait in minutes; who never starts waits to the end of the record."""
+    return min(waits_s, seen_s) / SECONDS_PER_MINUTE
+
+
+def allocated_gpu_hours(model: WaitModel, waits_s: Floats) -> float:
+    """GPU-hours that jobs hold within the record if they wait so long."""
+    asked, waits = model.asked, model.waits
+    begin = waits.eligible_s + waits_s
+    run_s = np.minimum(begin + asked.granted.run_s, asked.seen_s) - np.maximum(begin, 0.0)
+    return float(np.where(np.isfinite(begin), np.maximum(run_s, 0.0), 0.0) @ asked.gpus() / SECONDS_PER_HOUR)

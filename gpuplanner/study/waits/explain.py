@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.simulate.slices.world import Floats, Ints
-from gpuplanner.study.decision.asked import Asked, size_classes
+from gpuplanner.study.decision.asked import Asked, AskedView, size_classes
 from gpuplanner.study.waits.causes import (
     CAUSES,
     LIMITS,
@@ -290,3 +290,17 @@ def explained_share(
         add = "time limits, priorities (partition, QOS) and node events (sacctmgr show event), as far as they lack"
         gaps.append(RecordGap("size", text, add))
     return ExplainedShare(fraction, by_size, error, rule_errors, tuple(gaps))
+
+
+def take_jobs(asked: Asked, waits: ExplainedWaits, rows: Ints, later_s: Floats) -> tuple[Asked, ExplainedWaits]:
+    """Jobs of a record by their rows, some of them more than once, each so much later than it came [s]."""
+    views = {}
+    for name, view in asked.views.items():
+        taken = view.requests.take(rows)
+        moved = replace(taken, submit_s=taken.submit_s + later_s, ready_s=taken.ready_s + later_s)
+        views[name] = AskedView(moved, view.slowdown[rows])
+    others = replace(
+        asked, jobs=asked.jobs[rows], views=views, start_s=asked.start_s[rows] + later_s,
+        end_s=asked.end_s[rows] + later_s, pins=[asked.pins[row] for row in rows], standing=asked.standing[rows],
+    )  # fmt: skip
+    return others, waits.take(rows, later_s)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuplanner.simulate.nodes import NodeFleet
 from gpuplanner.simulate.slices.world import Floats, Ints
-from gpuplanner.study.waits.curve import simulate_waits
+from gpuplanner.study.waits.draws import simulate_waits
 from gpuplanner.study.waits.readings import WaitModel
 
 TINY_H = 0.01

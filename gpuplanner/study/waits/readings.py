@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -14,7 +14,7 @@ from gpuplanner.simulate.nodes import NodeFleet
 from gpuplanner.simulate.slices.world import Floats, Ints
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.waits.causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
-from gpuplanner.study.waits.curve import (
+from gpuplanner.study.waits.draws import (
     JITTER_S,
     PERCENTILE,
     draw_record,
@@ -169,12 +169,14 @@ class Pool:
     - ``today``: How many units there are today.
     - ``resize``: The nodes for a number of units.
     - ``movable``: Whether its GPUs may become those of another pool.
+    - ``nodes``: Numbers of today's nodes that are its units, those that stay longest first.
     """
 
     profiles: tuple[int, ...]
     today: int
     resize: Callable[[int], NodeFleet]
     movable: bool = False
+    nodes: tuple[int, ...] = ()
 
 
 def pools_of(fleet: NodeFleet) -> list[Pool]:
@@ -194,15 +196,17 @@ def pools_of(fleet: NodeFleet) -> list[Pool]:
         group[np.isin(group, joined)] = joined.min(initial=len(group))
     pools = []
     for number in np.unique(group).tolist():
-        rows = group == number
+        rows = np.flatnonzero(group == number)
+        rows = rows[np.argsort(-fleet.gpus[rows], kind="stable")]
         nodes = replace(fleet, gpus=fleet.gpus[rows], capacity=fleet.capacity[rows], first=fleet.first[rows])
         profiles = tuple(np.flatnonzero(offers[rows].any(axis=0)).tolist())
-        pools.append(Pool(profiles, int(rows.sum()), partial(resize_fleet, nodes)))
+        pools.append(Pool(profiles, len(rows), partial(resize_fleet, nodes), nodes=tuple(rows.tolist())))
     return pools
 
 
-def join_fleets(fleets: list[NodeFleet]) -> NodeFleet:
-    """Return all nodes of several fleets."""
+def fleet_of_pools(pools: Sequence[Pool], units: Sequence[int]) -> NodeFleet:
+    """Return all nodes of so many units of each pool."""
+    fleets = [pool.resize(count) for pool, count in zip(pools, units, strict=True)]
     gpus, capacity, first = (
         np.concatenate(rows)
         for rows in zip(*((fleet.gpus, fleet.capacity, fleet.first) for fleet in fleets), strict=True)
@@ -210,8 +214,10 @@ def join_fleets(fleets: list[NodeFleet]) -> NodeFleet:
     return replace(fleets[0], gpus=gpus, capacity=capacity, first=first)
 
 
-def smallest_fleet(model: WaitModel, pools: list[Pool], limit_s: Floats) -> NodeFleet | None:
-    """Find the smallest fleet on which each size meets its limit in 80 % of drawn records; None if there is none.
+def smallest_units(
+    model: WaitModel, pools: Sequence[Pool], limit_s: Floats, *, load: float | Floats = 1.0
+) -> list[int] | None:
+    """Find the fewest units of each pool with which each size meets its limit in 80 % of drawn records, if there are.
 
     It has room for all jobs without an end. Where one pool needs more nodes no other has fewer: to move GPUs from one
     to the other is to repartition them.
@@ -224,6 +230,8 @@ def smallest_fleet(model: WaitModel, pools: list[Pool], limit_s: Floats) -> Node
         Nodes whose number is varied, each for itself.
     limit_s : array of float, shape (n_draws, n_sizes)
         What each size may wait in each drawn record [s].
+    load : float or array of float, shape (n_jobs,)
+        How many times each job comes.
     """
     known = []
     for pool in pools:
@@ -233,7 +241,7 @@ def smallest_fleet(model: WaitModel, pools: list[Pool], limit_s: Floats) -> Node
         def meets(count: int, pool: Pool = pool, jobs: Bools = jobs, services: float = services) -> bool:
             fleet, missed = pool.resize(count), np.zeros(len(model.sizes))
             for number, limit in enumerate(limit_s):
-                missed += model.draw(fleet, number, jobs=jobs) > limit + TOLERANCE_S
+                missed += model.draw(fleet, number, load=load, jobs=jobs) > limit + TOLERANCE_S
                 if (missed > (1 - SURE) * len(limit_s) + 1e-9).any():
                     return False
             return bool(fleet.gpus.sum() >= services)
@@ -245,7 +253,7 @@ def smallest_fleet(model: WaitModel, pools: list[Pool], limit_s: Floats) -> Node
     fixed = [0 if pool.movable else pool.today for pool in pools]
     if any(count > pool.today for count, pool in zip(known, pools, strict=True)):
         known = [max(pair) for pair in zip(known, fixed, strict=True)]
-    return join_fleets([pool.resize(count) for count, pool in zip(known, pools, strict=True)])
+    return known
 
 
 def first_that_holds(holds: Callable[[int], bool], most: int) -> int | None:

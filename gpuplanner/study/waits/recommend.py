@@ -12,16 +12,16 @@ import numpy as np
 from gpuplanner.simulate.nodes import NodeFleet
 from gpuplanner.simulate.slices.world import Floats
 from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED
+from gpuplanner.study.decision.types import CurvePoint, Exhaustion, Measure, SizeService, WeeklyGrowth
 from gpuplanner.study.waits.causes import CAUSES, FRAGMENTED, INSUFFICIENT, LIMITS, WRONG_LAYOUT
-from gpuplanner.study.waits.curve import INTERVAL, REPLAYS, percentile
+from gpuplanner.study.waits.curve import FACTORS, curve_points, minutes_within
+from gpuplanner.study.waits.draws import INTERVAL, REPLAYS, percentile
 from gpuplanner.study.waits.growth import (
-    Exhaustion,
-    Headroom,
-    WeeklyGrowth,
+    FittedGrowth,
+    MeasuredHeadroom,
     date_exhaustion,
-    fit_growth_per_week,
     measure_headroom,
-    weekly_work,
+    weeks_to_exhaustion,
 )
 from gpuplanner.study.waits.layouts import best_layout, uniform_fleet
 from gpuplanner.study.waits.readings import (
@@ -32,82 +32,25 @@ from gpuplanner.study.waits.readings import (
     WaitModel,
     WaitTarget,
     cause_hours,
-    join_fleets,
+    fleet_of_pools,
     late_sizes,
     pools_of,
-    smallest_fleet,
+    smallest_units,
     wait_limits,
 )
-from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE, counted
 
 MIN_WORTH = 0.1
 """GPU-hours of waiting that a bought GPU-hour ends, at least, where the planner stated no target."""
+MIN_DAYS = 5.0
+MIN_JOBS = 50
+"""Of a shorter record, or of fewer jobs, a 95th percentile is a matter of luck."""
 BUYABLE = (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED], "")
 """Causes that further GPUs of today's layout end; the last one stands for any that nothing else ends."""
 ROUNDING_S = 60.0
 """A job that waits longer by less than this is not delayed [s]."""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One step of a recommendation.
-
-    - ``action``: ``release``, ``repartition``, ``rightsize``, ``pack``, ``raise_limit`` or ``buy``.
-    - ``text``: What to do.
-    - ``gpus``: GPUs that are provisioned from then on.
-    - ``condition``: What has to be in force before; None: nothing.
-    """
-
-    action: str
-    text: str
-    gpus: int
-    condition: str | None = None
-
-
-@dataclass(frozen=True)
-class Service:
-    """Queue waits of the jobs of one size, as observed, simulated today, and under the recommendation. In minutes.
-
-    - ``low``, ``high``: 80 % interval of the p95 wait under the recommendation.
-    - ``jobs_delayed``: Jobs of the record that wait longer under the recommendation.
-    - ``limit_minutes``: What the p95 wait is held to.
-    """
-
-    size: str
-    jobs: int
-    observed_p95_minutes: float
-    today_p95_minutes: float
-    recommended_p95_minutes: float
-    low: float
-    high: float
-    today_mean_minutes: float
-    recommended_mean_minutes: float
-    jobs_delayed: int
-    limit_minutes: float
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """What to do, in order, and what it does to the waits.
-
-    - ``action``: That of the first measure, ``keep``, or ``none`` where there is no recommendation.
-    - ``reason``: Why nothing is recommended, or nothing is to be done.
-    - ``fleet_gpus``, ``gpus``: GPUs today, and when all measures are in force.
-    - ``worth``: GPU-hours of waiting ended for each GPU-hour bought; None where none is bought.
-    - ``headroom``, ``exhaustion``: Of today's GPUs, with the measures in force that change none.
-    """
-
-    action: str
-    measures: tuple[Measure, ...]
-    reason: str | None
-    fleet_gpus: int
-    gpus: int
-    service: tuple[Service, ...] = ()
-    cause_hours: dict[str, float] = field(default_factory=dict)
-    worth: float | None = None
-    headroom: Headroom | None = None
-    growth: WeeklyGrowth | None = None
-    exhaustion: Exhaustion | None = None
+TODAYS, RECOMMENDED = "today", "recommended"
+"""Layouts of the wait curve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,36 +58,73 @@ class Change:
     """The model with one measure in force.
 
     - ``action``, ``text``: The measure.
-    - ``pools``: Nodes whose number may be varied with it in force.
+    - ``model``, ``pools``: Jobs and nodes with it in force, and the nodes whose number may be varied.
     - ``node_gpus``: GPUs count in multiples of so many.
+    - ``view``: What jobs request with it in force.
     """
 
     action: str
     text: str
     model: WaitModel
-    pools: list[Pool]
+    pools: Sequence[Pool]
     node_gpus: int = 1
+    view: str = AS_TODAY
 
-    def smallest_fleet(self, limit_s: Floats) -> tuple[NodeFleet | None, int]:
-        """Find the smallest fleet that meets the limits, and its GPUs as multiples of a node."""
-        fleet = smallest_fleet(self.model, self.pools, limit_s)
-        return fleet, 0 if fleet is None else self.node_gpus * math.ceil(
-            int(fleet.gpus.sum()) / self.node_gpus
-        )
+    def smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
+        """Find the fewest units that meet the limits, and their GPUs as multiples of a node; infinite: there are none."""
+        units = smallest_units(self.model, self.pools, limit_s)
+        if units is None:
+            return None, math.inf
+        gpus = int(fleet_of_pools(self.pools, units).gpus.sum())
+        return units, float(self.node_gpus * math.ceil(gpus / self.node_gpus))
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """Measures in order, the model with those in force that change no GPUs, and the fleet under all of them."""
+class Recommendation:
+    """What to do, in order, and what it does to the waits.
 
-    measures: tuple[Measure, ...]
+    - ``action``: That of the first measure, ``keep``, or ``none`` where there is no recommendation.
+    - ``model``, ``pools``, ``units``, ``view``: Jobs and nodes under all measures, and what jobs request then.
+    - ``reason``: Why nothing is recommended, or nothing is to be done.
+    - ``fleet_gpus``, ``gpus``: GPUs today, and when all measures are in force.
+    - ``service``: Waits by job size; empty where the replay is too far from the record to state them by size.
+    - ``late``: Names of the sizes that miss the target today.
+    - ``worth``: GPU-hours of waiting ended for each GPU-hour bought; None where none is bought.
+    - ``headroom``, ``exhaustion``: Of today's GPUs, or of fewer that are kept.
+    """
+
+    action: str
     model: WaitModel
-    fleet: NodeFleet
+    pools: Sequence[Pool]
+    units: Sequence[int]
+    fleet_gpus: int
+    gpus: int
+    measures: tuple[Measure, ...] = ()
     reason: str | None = None
+    view: str = AS_TODAY
+    service: tuple[SizeService, ...] = ()
+    late: tuple[str, ...] = ()
+    cause_hours: dict[str, float] = field(default_factory=dict)
     worth: float | None = None
+    growth: FittedGrowth = field(default_factory=lambda: FittedGrowth(WeeklyGrowth()))
+    headroom: MeasuredHeadroom | None = None
+    exhaustion: Exhaustion = field(default_factory=Exhaustion)
+
+    @property
+    def fleet(self) -> NodeFleet:
+        """The nodes under all measures."""
+        return fleet_of_pools(self.pools, self.units)
+
+    def weeks_to_exhaustion(self) -> Floats:
+        """Weeks after the record until the target breaks, in each draw; none where growth or headroom is not known."""
+        if self.headroom is None or not len(self.growth.slopes):
+            return np.zeros(0)
+        return weeks_to_exhaustion(self.growth, self.headroom, self.model.asked.seen_s / SECONDS_PER_DAY)
 
 
-def recommend(model: WaitModel, target: WaitTarget, *, lead_days: int = 90) -> Recommendation:
+def recommend(
+    model: WaitModel, target: WaitTarget, growth: FittedGrowth, *, lead_days: int = 90
+) -> Recommendation:
     """Recommend the measures that end the waits of late sizes; where none is late, what can be released.
 
     Parameters
@@ -153,79 +133,90 @@ def recommend(model: WaitModel, target: WaitTarget, *, lead_days: int = 90) -> R
         The record, and how its jobs start.
     target : WaitTarget
         What waits are held to.
+    growth : FittedGrowth
+        Growth of the submitted work.
     lead_days : int
         Days from the order of GPUs to their first job.
     """
-    asked, today = model.asked, int(model.asked.fleet.gpus.sum())
-    if not model.sizes or asked.starts_assumed:
-        reason = "the record has no queue waits" if model.sizes else "no job was submitted within the record"
-        return Recommendation("none", (), reason, today, today)
+    asked = model.asked
+    kept = keep(model, None)
+    reason = why_none(model)
+    if reason is not None:
+        none = Exhaustion(reason=growth.weekly.reason or reason)
+        return replace(kept, action="none", reason=reason, growth=growth, exhaustion=none)
     late = late_sizes(model, target)
     today_s, limit_s = wait_limits(model, target)
+    growing = growth.load_after(asked.seen_s / SECONDS_PER_DAY / 2 + lead_days)
+    found = (
+        end_waits(model, target, late, limit_s, today_s)
+        if late
+        else release_gpus(model, np.where(today_s <= target.target_s, limit_s, today_s), growing)
+    )
     hours = cause_hours(model, late or model.sizes)
-    if late:
-        plan = end_waits(model, target, late, limit_s, today_s)
-    else:
-        plan = release_gpus(model, np.where(today_s <= target.target_s, limit_s, today_s))
-    if plan is None:
+    if found is None:
         most = max(hours, key=lambda name: hours[name])
         reason = f"no measure ends the waits of {size_names(model, late)}; most of them are {most}"
-        return Recommendation("none", (), reason, today, today, cause_hours=hours)
-    growth = fit_growth_per_week(weekly_work(model))
-    headroom = measure_headroom(plan.model, target, growth)
-    days = asked.seen_s / SECONDS_PER_DAY
-    return Recommendation(
-        plan.measures[0].action if plan.measures else "keep", plan.measures, plan.reason, today,
-        plan.measures[-1].gpus if plan.measures else today, compare_service(model, plan, limit_s), hours, plan.worth,
-        headroom, growth, date_exhaustion(growth, headroom, asked.end.date(), days, lead_days),
+        found = replace(kept, action="none", reason=reason)
+
+    days, end = asked.seen_s / SECONDS_PER_DAY, asked.end.date()
+    fewer = found.gpus < found.fleet_gpus
+    fleet = found.fleet if fewer else found.model.asked.fleet
+    # Where sizes that are late stay so, the others say how much more load there may be.
+    but = late if found.action in ("keep", "none") else ()
+    measured = measure_headroom(found.model, fleet, target, growth, but)
+    exhaustion = date_exhaustion(growth, measured, end, days, lead_days)
+    if found.action == "keep" and exhaustion.order_by is not None and exhaustion.order_by <= end.isoformat():
+        found = buy_for_growth(model, limit_s, growing, exhaustion) or found
+    service = () if any(gap.withholds == "size" for gap in model.waits.share.gaps) else None
+    return replace(
+        found, cause_hours=hours, growth=growth, headroom=measured, exhaustion=exhaustion,
+        late=tuple(model.names[number] for number in late),
+        service=compare_service(model, found, limit_s) if service is None else service,
     )  # fmt: skip
 
 
-def release_gpus(model: WaitModel, limit_s: Floats) -> Plan:
-    """Plan to release what no size needs to stay within its limit, on smaller profiles if that frees more."""
-    today = model.asked.fleet
-    fleet = smallest_fleet(model, pools_of(today), limit_s) or today
-    for change in changes_against(model, CAUSES[INSUFFICIENT]):
-        smaller, gpus = change.smallest_fleet(limit_s)
-        if smaller is not None and gpus < min(fleet.gpus.sum(), today.gpus.sum()):
-            return Plan(follow_up(model, change, gpus), change.model, smaller)
-    if fleet.gpus.sum() >= today.gpus.sum():
-        return Plan((), model, today, "with fewer GPUs a size would wait longer than its limit")
-    return Plan((count_measure(int(today.gpus.sum()), int(fleet.gpus.sum())),), model, fleet)
-
-
-def end_waits(
-    model: WaitModel, target: WaitTarget, late: list[int], limit_s: Floats, today_s: Floats
-) -> Plan | None:
-    """Plan the measure against the largest cause that its counterfactual confirms, and what holds after it.
-
-    A measure other than a purchase is confirmed if with it fewer GPUs meet the limits than without. Where nothing
-    brings all sizes to the target, those that no number of GPUs brings there wait no longer than today.
-    """
-    pools = pools_of(model.asked.fleet)
-    hours = cause_hours(model, late)
-    causes = sorted((name for name in hours if hours[name] > 0), key=lambda name: -hours[name])
-    largest = join_fleets([pool.resize(MOST_TIMES * pool.today) for pool in pools])
-    reached = np.mean([model.draw(largest, n) <= limit for n, limit in enumerate(limit_s)], axis=0) >= SURE
-    within_reach = np.where(reached | (today_s <= target.target_s), limit_s, today_s)
-    for limits in (limit_s, within_reach):
-        bought = smallest_fleet(model, pools, limits)
-        enough = math.inf if bought is None else float(bought.gpus.sum())
-        for cause in [*causes, ""]:
-            for change in changes_against(model, cause):
-                fleet, gpus = change.smallest_fleet(limits)
-                if fleet is not None and gpus < enough:
-                    return Plan(follow_up(model, change, gpus), change.model, fleet)
-            if bought is not None and cause in BUYABLE and enough > model.asked.fleet.gpus.sum():
-                return weigh_purchase(model, target, late, bought)
+def why_none(model: WaitModel) -> str | None:
+    """Why nothing is recommended whatever the model says; None where something can be."""
+    asked = model.asked
+    days, jobs = asked.seen_s / SECONDS_PER_DAY, int(model.waits.judged.sum())
+    if asked.starts_assumed:
+        return "the record does not state when jobs started"
+    if asked.nodes.snapshot:
+        return "the record is of one moment"
+    if days < MIN_DAYS or jobs < MIN_JOBS:
+        return (
+            f"{counted(jobs, 'job')} came in {days:.1f} days of record; {MIN_JOBS} jobs in {MIN_DAYS:.0f} days are needed"
+        )
+    if not model.waits.share.capacity_is_clear:
+        return next(gap.sentence for gap in model.waits.share.gaps if gap.withholds == "capacity").rstrip(".")
     return None
 
 
-def follow_up(model: WaitModel, change: Change, gpus: int) -> tuple[Measure, ...]:
-    """A measure, and the release or purchase that holds with it in force."""
+def keep(model: WaitModel, reason: str | None, worth: float | None = None) -> Recommendation:
+    """Leave the fleet as it is."""
+    pools = pools_of(model.asked.fleet)
     today = int(model.asked.fleet.gpus.sum())
-    measure = Measure(change.action, change.text, today)
-    return (measure,) if gpus == today else (measure, count_measure(today, gpus, f"after {change.action}"))
+    units = [pool.today for pool in pools]
+    return Recommendation("keep", model, pools, units, today, today, reason=reason, worth=worth)
+
+
+def resize(model: WaitModel, pools: Sequence[Pool], units: Sequence[int], text: str = "") -> Recommendation:
+    """Release or buy nodes of today's layout."""
+    today, gpus = int(model.asked.fleet.gpus.sum()), int(fleet_of_pools(pools, units).gpus.sum())
+    measure = count_measure(today, gpus)
+    measure = replace(measure, text=measure.text + text)
+    return Recommendation(measure.action, model, pools, units, today, gpus, (measure,))
+
+
+def change_fleet(model: WaitModel, change: Change, units: Sequence[int], gpus: int) -> Recommendation:
+    """Make a change, then the release or purchase that holds with it in force."""
+    today = int(model.asked.fleet.gpus.sum())
+    measures: tuple[Measure, ...] = (Measure(change.action, change.text, today),)
+    if gpus != today:
+        measures += (count_measure(today, gpus, f"after {change.action}"),)
+    return Recommendation(
+        change.action, change.model, change.pools, units, today, gpus, measures, view=change.view
+    )
 
 
 def count_measure(today: int, gpus: int, condition: str | None = None) -> Measure:
@@ -237,13 +228,68 @@ def count_measure(today: int, gpus: int, condition: str | None = None) -> Measur
     ('Release 16 GPUs', 'Buy 8 GPUs')
     """
     action = "buy" if gpus > today else "release"
-    return Measure(action, f"{action.capitalize()} {abs(gpus - today)} GPUs", gpus, condition)
+    return Measure(action, f"{action.capitalize()} {counted(abs(gpus - today), 'GPU')}", gpus, condition)
+
+
+def release_gpus(model: WaitModel, limit_s: Floats, load: float) -> Recommendation:
+    """Release what no size needs to stay within its limit, on smaller profiles if that frees more.
+
+    ``load`` is how many times today's load the kept GPUs have to carry: what grows until others could be there.
+    """
+    today, pools = int(model.asked.fleet.gpus.sum()), pools_of(model.asked.fleet)
+    units = smallest_units(model, pools, limit_s, load=load) or [pool.today for pool in pools]
+    fewest = int(fleet_of_pools(pools, units).gpus.sum())
+    for change in changes_against(model, CAUSES[INSUFFICIENT]) if load <= 1.0 else ():
+        smaller, gpus = change.smallest_units(limit_s)
+        if smaller is not None and gpus < min(fewest, today):
+            return change_fleet(model, change, smaller, int(gpus))
+    if fewest >= today:
+        return keep(model, "with fewer GPUs a job size would wait longer than its limit")
+    return resize(model, pools, units)
+
+
+def buy_for_growth(
+    model: WaitModel, limit_s: Floats, load: float, exhaustion: Exhaustion
+) -> Recommendation | None:
+    """Buy what carries the load on the day of delivery; None where that many nodes are not enough."""
+    pools = pools_of(model.asked.fleet)
+    units = smallest_units(model, pools, limit_s, load=load)
+    if units is None or sum(units) <= sum(pool.today for pool in pools):
+        return None
+    return resize(model, pools, units, f": the submitted work grows, capacity is exhausted by {exhaustion.date}")
+
+
+def end_waits(
+    model: WaitModel, target: WaitTarget, late: list[int], limit_s: Floats, today_s: Floats
+) -> Recommendation | None:
+    """Find the measure against the largest cause that its counterfactual confirms, and what holds after it.
+
+    A measure other than a purchase is confirmed if with it fewer GPUs meet the limits than without. Where nothing
+    brings all sizes to the target, those that no number of GPUs brings there wait no longer than today.
+    """
+    pools = pools_of(model.asked.fleet)
+    hours = cause_hours(model, late)
+    causes = sorted((name for name in hours if hours[name] > 0), key=lambda name: -hours[name])
+    largest = fleet_of_pools(pools, [MOST_TIMES * pool.today for pool in pools])
+    reached = np.mean([model.draw(largest, n) <= limit for n, limit in enumerate(limit_s)], axis=0) >= SURE
+    within_reach = np.where(reached | (today_s <= target.target_s), limit_s, today_s)
+    for limits in (limit_s, within_reach):
+        bought = smallest_units(model, pools, limits)
+        enough = math.inf if bought is None else float(fleet_of_pools(pools, bought).gpus.sum())
+        for cause in [*causes, ""]:
+            for change in changes_against(model, cause):
+                units, gpus = change.smallest_units(limits)
+                if units is not None and gpus < enough:
+                    return change_fleet(model, change, units, int(gpus))
+            if bought is not None and cause in BUYABLE and enough > model.asked.fleet.gpus.sum():
+                return weigh_purchase(model, target, late, bought)
+    return None
 
 
 def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
     """Changes that end waits of a cause without further GPUs. Each is the model with one thing changed.
 
-    Jobs take smaller profiles only where what they use was measured.
+    Jobs take smaller profiles only where what they use was measured: then small jobs leave whole nodes to large ones.
     """
     asked, queue = model.asked, model.waits.queue
     pools = pools_of(asked.fleet)
@@ -251,18 +297,19 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
         text = "Fill nodes first (Slurm: CR_Pack_Nodes, no LLN; Kubernetes: MostAllocated)"
         yield Change("pack", text, model.packed(), pools)
     if cause == CAUSES[WRONG_LAYOUT]:
-        yield from repartition(model, "repartition", "Repartition GPUs")
-    if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and RIGHTSIZED in asked.views and asked.jobs["sm_activity"].count():
-        views = asked.views | {AS_TODAY: asked.views[RIGHTSIZED]}
-        smaller = replace(model, asked=replace(asked, views=views))
-        yield from repartition(smaller, "rightsize", "Run jobs of low measured use on smaller profiles")
+        yield from repartition(model, "repartition", "Repartition GPUs", AS_TODAY)
+    if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and RIGHTSIZED in asked.views:
+        if asked.jobs["sm_activity"].count():
+            smaller = replace(model, asked=asked.requesting(RIGHTSIZED))
+            text = "Run jobs of low measured use on smaller profiles"
+            yield from repartition(smaller, "rightsize", text, RIGHTSIZED)
     if cause == CAUSES[LIMITS]:
         tenants = np.unique(asked.jobs["tenant"].fill_null("?").to_numpy())
         named = ", ".join(f"{tenants[limit.tenant]} ({limit.gpus:g} GPUs)" for limit in queue.limits)
         yield Change("raise_limit", f"Raise the limit of {named}", model.without_limits(), pools)
 
 
-def repartition(model: WaitModel, action: str, text: str) -> Iterator[Change]:
+def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator[Change]:
     """Today's GPUs on the layout on which jobs wait least; how many of each profile there are then varies by one GPU.
 
     GPUs that no profile needs stay with the one that has most.
@@ -275,55 +322,75 @@ def repartition(model: WaitModel, action: str, text: str) -> Iterator[Change]:
     for name in layout:
         profile = asked.fleet.profiles.index(name)
         instances = asked.board.profile(name).max_instances if profile else 1
-        resize = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.usual_node)
-        pools.append(Pool((profile,), total, resize, movable=True))
-    fleet = join_fleets([pool.resize(gpus) for pool, gpus in zip(pools, layout.values(), strict=True)])
-    text += ": " + ", ".join(f"{gpus} GPUs {name}" for name, gpus in layout.items())
-    yield Change(action, text, replace(model, asked=replace(asked, fleet=fleet)), pools, asked.usual_node)
+        resized = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.usual_node)
+        pools.append(Pool((profile,), total, resized, movable=True))
+    fleet = fleet_of_pools(pools, list(layout.values()))
+    text += ": " + ", ".join(f"{gpus} GPUs {'full' if name == 'gpu' else name}" for name, gpus in layout.items())
+    yield Change(action, text, replace(model, asked=replace(asked, fleet=fleet)), pools, asked.usual_node, view)
 
 
-def weigh_purchase(model: WaitModel, target: WaitTarget, late: list[int], bought: NodeFleet) -> Plan:
-    """Plan a purchase, unless nobody stated the target and it ends little waiting for what it costs."""
-    asked, today = model.asked, model.asked.fleet
-    ended_s = np.minimum(model.replay_waits(today), asked.seen_s) - np.minimum(
-        model.replay_waits(bought), asked.seen_s
+def weigh_purchase(
+    model: WaitModel, target: WaitTarget, late: list[int], units: Sequence[int]
+) -> Recommendation:
+    """Buy, unless nobody stated the target and the purchase ends little waiting for what it costs."""
+    asked, found = model.asked, resize(model, pools_of(model.asked.fleet), units)
+    today_s, bought_s = (
+        np.minimum(model.replay_waits(fleet), asked.seen_s) for fleet in (asked.fleet, found.fleet)
     )
-    more = int(bought.gpus.sum() - today.gpus.sum())
-    worth = float((ended_s * asked.gpus())[model.waits.judged].sum() / (more * asked.seen_s))
+    more = found.gpus - found.fleet_gpus
+    worth = float(((today_s - bought_s) * asked.gpus())[model.waits.judged].sum() / (more * asked.seen_s))
     if worth < MIN_WORTH and not target.stated:
         reason = (
-            f"{size_names(model, late)} wait; {more} GPUs would end {worth:.2f} GPU-hours of it a GPU-hour"
+            f"jobs on {size_names(model, late)} wait; {counted(more, 'GPU')} more would end {worth:.2f} GPU-hours of "
+            "waiting for each GPU-hour bought"
         )
-        return Plan((), model, today, reason, worth)
-    return Plan((count_measure(int(today.gpus.sum()), int(bought.gpus.sum())),), model, bought, worth=worth)
+        return keep(model, reason, worth)
+    return replace(found, worth=worth)
 
 
-def compare_service(model: WaitModel, plan: Plan, limit_s: Floats) -> tuple[Service, ...]:
-    """Compare the waits of each size: observed, simulated today, and under the plan."""
-    waits, fleet = model.waits, model.asked.fleet
-    today = [model.replay_waits(fleet, number) for number in range(REPLAYS)]
-    after = [plan.model.replay_waits(plan.fleet, number) for number in range(REPLAYS)]
-    drawn = np.array([plan.model.draw(plan.fleet, number) for number in range(len(limit_s))])
-    low, high = np.quantile(np.minimum(drawn, model.asked.seen_s), INTERVAL, axis=0) / SECONDS_PER_MINUTE
+def compare_service(model: WaitModel, found: Recommendation, limit_s: Floats) -> tuple[SizeService, ...]:
+    """Compare the waits of each size: observed, simulated today, and under a recommendation."""
+    waits, asked = model.waits, model.asked
+    today = [model.replay_waits(asked.fleet, number) for number in range(REPLAYS)]
+    fleet = found.fleet
+    after = [found.model.replay_waits(fleet, number) for number in range(REPLAYS)]
+    drawn = np.array([found.model.draw(fleet, number) for number in range(len(limit_s))])
+    low, high = np.quantile(np.minimum(drawn, asked.seen_s), INTERVAL, axis=0) / SECONDS_PER_MINUTE
     rows = []
     for place, number in enumerate(model.sizes):
         jobs = waits.judged & (model.size == number)
 
         def minutes(waited: Sequence[Floats], read: Callable[[Floats], float], jobs: Bools = jobs) -> float:
-            values = [read(np.minimum(one[jobs], model.asked.seen_s)) for one in waited]
+            values = [read(np.minimum(one[jobs], asked.seen_s)) for one in waited]
             return float(np.median(values)) / SECONDS_PER_MINUTE
 
         rows.append(
-            Service(
+            SizeService(
                 model.names[number], int(jobs.sum()), minutes([waits.waited_s], percentile), minutes(today, percentile),
                 minutes(after, percentile), float(low[place]), float(high[place]), minutes(today, np.mean),
                 minutes(after, np.mean), int((after[0] > today[0] + ROUNDING_S)[jobs].sum()),
-                float(np.median(limit_s[:, place])) / SECONDS_PER_MINUTE,
+                minutes_within(float(np.median(limit_s[:, place])), asked.seen_s),
             )
         )  # fmt: skip
     return tuple(rows)
 
 
-def size_names(model: WaitModel, sizes: list[int]) -> str:
+def wait_curve(model: WaitModel, found: Recommendation) -> list[CurvePoint]:
+    """The wait curve of today's layout, and that of the recommendation where it changes more than the number of GPUs."""
+    curves = [(TODAYS, keep(model, None))]
+    if found.model is not model:
+        curves.append((RECOMMENDED, found))
+    points = []
+    for name, one in curves:
+        same = one.fleet_gpus / one.fleet.gpus.sum()
+        fleets = [
+            fleet_of_pools(one.pools, [max(round(factor * same * count), 1) for count in one.units])
+            for factor in sorted({1.0, *FACTORS})
+        ]
+        points += curve_points(one.model, name, fleets)
+    return points
+
+
+def size_names(model: WaitModel, sizes: Sequence[int]) -> str:
     """Names of job sizes, in words."""
     return ", ".join(model.names[number] for number in sizes)

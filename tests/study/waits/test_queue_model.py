@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests
-from gpuplanner.study.waits.curve import draw_record, percentile, resize_fleet
+from gpuplanner.study.waits.draws import draw_record, percentile, resize_fleet
 from gpuplanner.study.waits.layouts import share_out
 from gpuplanner.study.waits.limits import NamedLimit
 from gpuplanner.study.waits.occupancy import Handover

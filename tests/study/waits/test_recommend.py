@@ -14,7 +14,7 @@ from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play, play_shared
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
 from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED, Asked, AskedView, size_classes
 from gpuplanner.study.past.nodes import TodaysNodes
-from gpuplanner.study.waits.curve import scale_load
+from gpuplanner.study.waits.draws import scale_load
 from gpuplanner.study.waits.explain import explain_waits
 from gpuplanner.study.waits.growth import (
     date_exhaustion,
