@@ -160,7 +160,11 @@ class Scenario:
     )  # fmt: skip
     gpus_per_node: int = knob("fleet", 8, "GPUs of a node of which no inventory knows.", between(1, 128))
     history_days: int = knob(
-        "demand", 56, "How much of the past simulations, forecasts and bootstraps use.", at_least(2), unit="days"
+        "demand",
+        56,
+        "How much of the past simulations, forecasts and bootstraps use.",
+        at_least(2),
+        unit="days",
     )
     slot_hours: float = knob(
         "demand", 1.0, "Length of a slot of the plan.",

@@ -197,8 +197,8 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
         put(
             f"In hindsight {found.hindsight_gpu_hours:,.0f} GPU-hours a week would do: {ratio:.2f} times as many."
         )
-    for number, text in enumerate(one.monday, start=1):
-        put(f"  {number}  {text}")
+    for number, step in enumerate(one.next_steps, start=1):
+        put(f"  {number}  {step.text}")
     for text in one.how_sure:
         put(text)
     if split := levers(found):

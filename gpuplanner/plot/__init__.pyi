@@ -22,10 +22,8 @@ from gpuplanner.plot.ledger import plot_held_states as plot_held_states
 from gpuplanner.plot.ledger import plot_ledger as plot_ledger
 from gpuplanner.plot.ledger import plot_ledger_tenants as plot_ledger_tenants
 from gpuplanner.plot.ledger import plot_waterfall as plot_waterfall
-from gpuplanner.plot.outlook import need_text as need_text
 from gpuplanner.plot.outlook import peaks_text as peaks_text
 from gpuplanner.plot.outlook import plot_cost_curve as plot_cost_curve
-from gpuplanner.plot.outlook import plot_need as plot_need
 from gpuplanner.plot.outlook import plot_peaks as plot_peaks
 from gpuplanner.plot.outlook import plot_run_out as plot_run_out
 from gpuplanner.plot.outlook import plot_use as plot_use
@@ -52,3 +50,5 @@ from gpuplanner.plot.theme import described as described
 from gpuplanner.plot.theme import layout_colours as layout_colours
 from gpuplanner.plot.theme import policy_colours as policy_colours
 from gpuplanner.plot.theme import tenant_colours as tenant_colours
+from gpuplanner.plot.waits import plot_wait_curve as plot_wait_curve
+from gpuplanner.plot.waits import wait_curve_text as wait_curve_text

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Literal
 
 import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner.plot import theme
-from gpuplanner.plot.prepare import chart_of, drawn, require, tips
+from gpuplanner.plot.prepare import chart_of, drawn, tips
 
 _HEIGHT = 172
 _LABEL, _ROOM = 15, 112
@@ -30,168 +28,6 @@ _FAR = 2.5
 """A line so many times above all else is not drawn to scale, and broken."""
 _CURVE = ("quantile", "planned", "short", "cost")
 _RUN_OUT = ("week", "over", "run_out_by", "q50")
-
-
-def plot_need(frame: pl.DataFrame, *, gpus: int, best: str = "today") -> ChartType:
-    """GPUs needed week by week, as it was and as it comes, beside those that there are.
-
-    The line of capacity bears a ring where the fleet is more likely than not too small, and a thick bar over the weeks
-    in which that becomes likely; the need does not begin at zero.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``way, week, low, need, high, chance``: the way ``"seen"``, ``"today"`` or ``"recommended"``, the first day of
-        the week, GPUs needed with their range, and the chance that they were too few by its end; of what was seen range
-        and chance are null.
-    gpus : int
-        GPUs that there are.
-    best : str, optional
-        The recommended way: its line has the colour that this way has everywhere.
-
-    Raises
-    ------
-    SchemaError
-        If a column is missing.
-
-    Examples
-    --------
-    >>> from datetime import date
-    >>> rows = pl.DataFrame({"way": "today", "week": [date(2027, 3, 1), date(2027, 3, 8)], "low": [50.0, 52.0],
-    ...     "need": [60.0, 66.0], "high": [70.0, 80.0], "chance": [0.4, 0.6]})
-    >>> need_text(rows, gpus=64)
-    "64 GPUs, more likely than not: today's way no longer enough by 8 Mar 2027."
-    """
-    require(frame, _NEED, where="plot_need")
-    title = f"When {gpus:,} GPUs are no longer enough"
-    words = _words(frame)
-    if not words:
-        return theme.saying("There is no week ahead.", title=title)
-    rows = frame.filter(pl.col("way").is_in([_SEEN, *words])).with_columns(
-        day=pl.col("week").cast(pl.Datetime("us", "UTC")),
-        word=pl.col("way").replace(words | {_SEEN: "as it was"}),
-    )
-    seen, ahead = rows.filter(way=_SEEN).tail(_WEEKS_BACK), rows.filter(pl.col("way") != _SEEN)
-    level, there_are = float(gpus), f"{gpus:,} there are"
-    if all(_even(ahead.filter(way=way)).is_empty() for way in words):
-        level, there_are = _level(
-            gpus, there_are, float(rows.select(pl.max_horizontal("need", "high").max()).item())
-        )
-    low, high = _reach(pl.concat([seen, ahead]), level)
-    both = theme.policy_colours(["today", best])
-    colours = {"today": both["today"], "recommended": both[best]}
-    full = {"today": theme.ALARM, "recommended": colours["recommended"]}
-    x = alt.X("day:T", title=None, axis=alt.Axis(labelExpr=_MONTHS, labelAngle=0, tickCount=5, grid=False))
-    scale = alt.Scale(domain=[low, high], nice=False, zero=False, clamp=True)
-    y = alt.Y("need:Q", title="GPUs needed", scale=scale, axis=alt.Axis(tickCount=5))
-    hover = tips(
-        word="need", week="week of", need=("GPUs", ",.1f"), low=("at least", ",.1f"), high=("at most", ",.1f"),
-        chance=("too few by then", ".0%"),
-    )  # fmt: skip
-    there = chart_of(pl.DataFrame({"gpus": [level]})).encode(y=alt.Y("gpus:Q", scale=scale))
-    parts: list[ChartType] = [there.mark_rule(color=theme.INK, size=1.5, strokeDash=_dash(level == gpus))]
-    if seen.height:
-        parts.append(chart_of(seen).mark_line(color=theme.INK, size=1.5).encode(x=x, y=y, tooltip=hover))
-    looks = theme.scale(colours, [way for way in colours if way in words])
-    colour = alt.Color("way:N", scale=looks, legend=None)
-    dashes = alt.Scale(domain=["today", "recommended"], range=[[5, 3] if len(words) > 1 else [1, 0], [1, 0]])
-    band = chart_of(ahead.filter(pl.col("way").is_in(list(words)))).mark_area(opacity=0.16)
-    line = chart_of(ahead.filter(pl.col("way").is_in(list(words)))).mark_line(size=2)
-    parts += [
-        band.encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour),
-        line.encode(
-            x=x,
-            y=y,
-            color=colour,
-            strokeDash=alt.StrokeDash("way:N", scale=dashes, legend=None),
-            tooltip=hover,
-        ),
-    ]
-    last = ahead["day"].max()
-    labels = [
-        (f"need,\n{word}", min(float(ahead.filter(way=way)["need"][-1]), high), way)
-        for way, word in words.items()
-    ]
-    for word, at, way in _apart(
-        [*labels, (there_are.replace(", not", ",\nnot"), level, "there")], (high - low) / _HEIGHT, low
-    ):
-        end = chart_of(pl.DataFrame({"day": [last], "need": [at], "word": [word]}))
-        colour_of_word = theme.INK if way == "there" else colours[way]
-        parts.append(
-            end.mark_text(
-                align="left",
-                dx=5,
-                lineBreak="\n",
-                color=colour_of_word,
-                fontWeight=600 if way == "there" else 400,
-            ).encode(x=x, y=y, text="word:N")
-        )
-    for number, (way, word) in enumerate(words.items()):
-        parts += _full_marks(ahead.filter(way=way), word, gpus, full[way], x, scale, above=number == 0)
-    finding = need_text(frame, gpus=gpus)
-    return theme.finish(alt.layer(*parts), title=title, finding=finding, height=_HEIGHT, room=_ROOM)
-
-
-def _apart(
-    labels: Sequence[tuple[str, float, str]], pixel: float, low: float
-) -> list[tuple[str, float, str]]:
-    """Words at the ends of lines, from the top down, moved apart where two would touch."""
-    found: list[tuple[str, float, str]] = []
-    for word, at, way in sorted(labels, key=lambda label: -label[1]):
-        room = pixel * _LABEL * (1 + word.count("\n"))
-        at = at if not found else min(at, found[-1][1] - pixel * _LABEL * (1 + found[-1][0].count("\n")))
-        found.append((word, max(at, low + room / 2), way))
-    return found
-
-
-def _full_marks(
-    rows: pl.DataFrame, word: str, gpus: int, colour: str, x: alt.X, scale: alt.Scale, *, above: bool
-) -> Iterator[ChartType]:
-    """The ring of a run-out on the line of capacity, the bar of its range, and its date."""
-    even = _even(rows)
-    if even.is_empty():
-        return
-    likely = rows.filter(pl.col("chance") >= _UNLIKELY)
-    last = rows.filter(pl.col("chance") >= 1 - _UNLIKELY).head(1)
-    until = (last if last.height else rows.tail(1))["day"][0]
-    spread = pl.DataFrame({"day": [likely["day"][0]], "until": [until], "gpus": [float(gpus)]})
-    y = alt.Y("gpus:Q", scale=scale)
-    yield (chart_of(spread).mark_rule(color=colour, size=5, opacity=0.5).encode(x=x, x2="until:T", y=y))
-    said = f"{word}: full by {_day(even['week'][0])}"
-    ring = chart_of(even.with_columns(gpus=pl.lit(float(gpus)), word=pl.lit(said))).encode(x=x, y=y)
-    yield ring.mark_point(size=110, filled=True, fill="white", stroke=colour, strokeWidth=2.5, opacity=1)
-    side: Literal["left", "right"] = "right" if even["day"][0] > rows["day"][len(rows) // 2] else "left"
-    yield ring.mark_text(color=colour, fontWeight=600, align=side, dy=-20 if above else 20).encode(
-        text="word:N"
-    )
-
-
-def _reach(rows: pl.DataFrame, gpus: float) -> tuple[float, float]:
-    """Ends of the axis: all that was seen and what is most likely, as far as it can be read beside the capacity."""
-    known = [float(one) for one in [*rows["need"].drop_nulls(), *rows["low"].drop_nulls(), gpus]]
-    top = max([float(gpus), *rows["need"].drop_nulls(), *rows["high"].drop_nulls()])
-    high = min(1.06 * top, max(1.6 * gpus, 1.1 * float(rows.filter(way=_SEEN)["need"].max() or 0.0)))  # type: ignore[arg-type]
-    return max(0.94 * min(known), 0.0), max(high, 1.15 * gpus)
-
-
-def need_text(frame: pl.DataFrame, *, gpus: int) -> str:
-    """Say from when a fleet is more likely than not too small, for each way."""
-    said = []
-    for way, word in _words(frame).items():
-        mine = frame.filter(way=way)
-        found = _even(mine)
-        if found.is_empty():
-            said.append(f"{word} enough until {_day(mine['week'].max())}")
-        else:
-            said.append(f"{word} no longer enough by {_day(found['week'][0])}")
-    return f"{gpus:,} GPUs, more likely than not: {'; '.join(said)}." if said else "There is no week ahead."
-
-
-def _words(frame: pl.DataFrame) -> dict[str, str]:
-    """What each line is called; lines that are the same are drawn once."""
-    there = {way: word for way, word in _WAYS.items() if way in frame["way"]}
-    needs = [frame.filter(way=way)["need", "chance"].rows() for way in there]
-    return {"today": "either way"} if len(there) > 1 and needs[0] == needs[1] else there
 
 
 @drawn("GPUs asked for, held and at work", *("day", *_USE), empty="There is no day in the record.")

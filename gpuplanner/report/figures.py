@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from gpuplanner.report.words import safe
+from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import Decision, TeamRow
 from gpuplanner.units import NO_FIGURE, day_text, wait_text
 
@@ -77,6 +78,17 @@ def share_of_jobs(value: str | int | float) -> str:
     return f"{100 * float(value):g} jobs of 100"
 
 
+def times(value: str | int | float) -> str:
+    """A factor.
+
+    Examples
+    --------
+    >>> times(1.257)
+    '1.26 times'
+    """
+    return f"{float(value):.2f} times"
+
+
 def day(value: str | int | float) -> str:
     """A day of the calendar.
 
@@ -121,7 +133,7 @@ OF_ALL = "share of "
 """What a name begins with that stands for the share of all GPU-hours."""
 
 
-def value_of(one: Decision, name: str) -> Value:
+def value_of(one: Decision | Comparison, name: str) -> Value:
     """The value behind a figure: a field by its path, or one of :data:`DERIVED`.
 
     Examples
@@ -131,7 +143,7 @@ def value_of(one: Decision, name: str) -> Value:
     >>> value_of(no_decision(Scenario(), "no job states when it ran"), "fleet_gpus")
     0
     """
-    if name in DERIVED:
+    if name in DERIVED and isinstance(one, Decision):
         return DERIVED[name](one)
     if name.startswith(OF_ALL):
         part, whole = value_of(one, name.removeprefix(OF_ALL)), value_of(one, "all_held")
@@ -143,7 +155,7 @@ def value_of(one: Decision, name: str) -> Value:
     return found
 
 
-def shown(one: Decision, name: str, form: Form = count) -> str:
+def shown(one: Decision | Comparison, name: str, form: Form = count) -> str:
     """A figure as markup that says which one it is; a dash where nobody measured it.
 
     Examples

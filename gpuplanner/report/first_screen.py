@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from datetime import date
 
 import polars as pl
 
@@ -19,52 +17,53 @@ from gpuplanner.report.figures import (
     day,
     minutes,
     money,
-    of_hundred,
     per_cent,
-    share_of_jobs,
     shown,
+    times,
 )
 from gpuplanner.report.fleet import fleet_picture
 from gpuplanner.report.words import safe
-from gpuplanner.study.decision.types import PEAKS, Decision
-from gpuplanner.units import NO_FIGURE, NOT_IN_SIGHT
+from gpuplanner.study.decision.record import Comparison
+from gpuplanner.study.decision.types import Decision, NextStep
+from gpuplanner.units import NO_FIGURE
 
 LEFT_OUT = 0.01
 """Share of the GPU-hours that may be left out before the badge warns."""
 ASSUMED = "Assumed"
-_COMMAND = re.compile(r"(gpuplanner [^;]*)")
 
 Links = Sequence[tuple[str, str]]
 """Files beside the page: how each is called, and its path."""
 
 
 def first_screen(
-    one: Decision,
+    found: Comparison,
     *,
     peaks: pl.DataFrame | None = None,
     period: str = "",
     links: Links = (),
     how: Sequence[str] = (),
     doubts: Sequence[str] = (),
-    projects: Sequence[str] = (),
     warnings: Sequence[QualityWarning] = (),
 ) -> str:
     """Everything of a decision that stands above the fold, but its sentence, which is the heading of the page.
 
-    `warnings` are those of the quality report. `projects` are the answers to those that were announced, in sentences;
-    `how` are places on the page that say how the numbers of the cards come about.
+    `warnings` are those of the quality report. `how` are places on the page that say how the numbers of the cards come
+    about.
     """
-    left, right = _left(one, peaks), fleet_picture(one)
-    thin = one.confidence == PEAKS or one.action == "unknown"
+    one = found.decision
+    left, right = _left(found, peaks), fleet_picture(one)
     missing = _missing(one)
-    if thin and missing:
+    if one.action == "none" and missing:
         right, missing = missing, ""
     pictures = "".join(
         f'<div class="{name}">{part}</div>' for name, part in (("left", left), ("right", right)) if part
     )
-    lower = f'<div class="by-team">{_teams(one, period)}</div><div class="monday">{_monday(one, links)}</div>'
+    lower = (
+        f'<div class="by-team">{_teams(one, period)}</div><div class="monday">{_next_steps(one, links)}</div>'
+    )
+    projects = [answer.sentence for answer in found.projects]
     return (
-        f'<div class="decision">{warning_list(warnings)}{_shown_cards(one, how)}{_shortage(one)}'
+        f'<div class="decision">{warning_list(warnings)}{_shown_cards(found, how)}{_why_jobs_wait(found)}'
         f'<div class="pair pictures">{pictures}</div>'
         f'<div class="pair lower">{lower}</div>{_announced(projects)}{missing}{_sure(one, doubts)}</div>'
     )
@@ -80,10 +79,8 @@ def badge(one: Decision) -> tuple[str, bool]:
     """What the corner of the page says of the data, and whether it is a warning."""
     if one.left_out_share > LEFT_OUT:
         return f"{shown(one, 'left_out_share', per_cent)} of the GPU-hours left out", True
-    if one.action == "unknown":
-        return "Nothing to decide from", True
-    if one.confidence == PEAKS:
-        return "Thin data: peaks only", True
+    if one.action == "none":
+        return "No recommendation", True
     if one.telemetry_matched_gpu_hours == 0:
         return "No telemetry matched to jobs", True
     return f"Data good: {shown(one, 'left_out_share', per_cent)} of hours left out", False
@@ -102,160 +99,110 @@ Card = tuple[str, ...]
 """Label and value of a card as markup, and its details, of which empty ones are left out."""
 
 
-def cards(one: Decision) -> list[Card]:
+def cards(found: Comparison) -> list[Card]:
     """The four numbers of the first screen."""
-    return [(label, value, *filter(None, details)) for label, value, *details in (
-        _gpus(one), _saved(one), _later(one), _lasts(one)
-    )]  # fmt: skip
+    return [
+        (label, value, *filter(None, details))
+        for label, value, *details in (
+            _gpus(found.decision),
+            _wait(found.decision),
+            _freed(found.decision),
+            _lasts(found),
+        )
+    ]
 
 
-def _shown_cards(one: Decision, how: Sequence[str]) -> str:
-    found = []
-    for number, (label, value, *details) in enumerate(cards(one)):
+def _shown_cards(found: Comparison, how: Sequence[str]) -> str:
+    rows = []
+    for number, (label, value, *details) in enumerate(cards(found)):
         if how:
             label = f'<a href="#{how[number]}" title="How this number comes about">{label}</a>'
         told = f'<dd class="detail">{" · ".join(details)}</dd>' if details else ""
         kind = "" if number else " class='first'"
-        found.append(f'<div{kind}><dt>{label}</dt><dd class="value">{value}</dd>{told}</div>')
-    return f'<dl class="cards">{"".join(found)}</dl>'
+        rows.append(f'<div{kind}><dt>{label}</dt><dd class="value">{value}</dd>{told}</div>')
+    return f'<dl class="cards">{"".join(rows)}</dl>'
 
 
 def _gpus(one: Decision) -> Card:
-    label = f"GPUs on at once, at most, for {shown(one, 'horizon_days')} days"
-    if one.action == "unknown":
+    label = "GPUs needed at peak"
+    if one.action == "none":
         return (label, "not known", safe(_reason(one)))
-    held = one.gpus_hold_rate
-    enough = (
-        f"enough on {shown(one, 'gpus_hold_rate', per_cent)} of the days not used to set it"
-        if held is not None and one.confidence != PEAKS else ""
-    )  # fmt: skip
-    fleet = shown(one, "fleet_gpus")
-    if one.action == "buy":
-        return ("GPUs needed at once", f"{shown(one, 'gpus')}",
-                     f"{fleet} installed, {shown(one, 'more_gpus')} to buy")  # fmt: skip
+    fleet, gpus = shown(one, "fleet_gpus"), shown(one, "gpus")
+    value = gpus if one.gpus == one.fleet_gpus else f"{fleet} → {gpus}"
     mean = f"{shown(one, 'gpus_mean')} on average" if round(one.gpus_mean) != one.gpus else ""
-    return (label, f"{shown(one, 'gpus')} of {fleet}", mean, enough)
+    more = f"{shown(one, 'more_gpus')} to buy" if one.gpus > one.fleet_gpus else ""
+    return (label, value, f"{fleet} installed", more, mean)
 
 
-def _saved(one: Decision) -> Card:
-    label, saving, worth = "Saved a week", one.saving, one.worth
+def _wait(one: Decision) -> Card:
+    if one.latest is None:
+        why = "" if one.action == "none" else "a replay of today is too far from the record"
+        return ("p95 queue wait", "not known", safe(_sentence(why or _reason(one))))
+    name = f"service.{one.service.index(one.latest)}"
+    now, then, observed = (
+        shown(one, f"{name}.{field}_p95_minutes", minutes) for field in ("today", "recommended", "observed")
+    )
+    same = round(one.latest.today_p95_minutes, 1) == round(one.latest.recommended_p95_minutes, 1)
+    limit = f"limit {shown(one, f'{name}.limit_minutes', minutes)}"
+    delayed = f"{shown(one, 'jobs_delayed')} of {shown(one, 'jobs')} jobs start later"
+    return (
+        f"p95 queue wait, jobs on {safe(one.latest.size)}", now if same else f"{now} → {then}",
+        f"observed {observed}", limit, delayed,
+    )  # fmt: skip
+
+
+def _freed(one: Decision) -> Card:
+    label, saving, worth = "Capacity freed a week", one.saving, one.worth
     if saving.value is None:
         return (label, "none", safe(_sentence(saving.reason or "")))
-    weeks = f"{shown(one, 'saving.low')} to {shown(one, 'saving.high')} in 9 weeks of 10"
+    weeks = f"{shown(one, 'saving.low')} to {shown(one, 'saving.high')} in 9 of 10 weeks"
     energy = f"{shown(one, 'worth.kwh_per_week')}&nbsp;kWh" if worth.kwh_per_week else ""
     dollars = "" if worth.usd_per_week is None else shown(one, "worth.usd_per_week", money)
     week = weeks if saving.varies else "the same every week"
-    return (label, f"{shown(one, 'saving.value')} GPU-hours", week, energy, dollars, _moved(one))
+    return (label, f"{shown(one, 'saving.value')} GPU-hours", week, energy, dollars)
 
 
-def _moved(one: Decision) -> str:
-    """The purchase that a saving moves: what it costs, from when to when."""
-    found = one.worth.purchase
-    if found is None or found.today == found.then:
-        return ""
-    cost = f" of {shown(one, 'worth.purchase.capital')}&nbsp;{safe(found.currency)}"
-    return f"next purchase{'' if found.capital is None else cost} moves {_ends(one)}"
-
-
-def _ends(one: Decision) -> str:
-    """When the fleet is full, as today and as recommended."""
-    today, then = one.run_out.today.date, one.run_out.recommended.date
-    before, after = (
-        "beyond a year" if date is None else shown(one, f"run_out.{name}.date", day)
-        for name, date in (("today", today), ("recommended", then))
-    )
-    return f"from {before} to {after}"
-
-
-def _later(one: Decision) -> Card:
-    share = shown(one, "service.quantile", share_of_jobs)
-    label = f"Added delay at most, {share}"
-    if one.action == "unknown":
-        return (label, "not known", safe(_reason(one)))
-    service, later = one.service, "no job starts later"
-    if service.later_share:
-        later = f"{shown(one, 'service.later_share', of_hundred)} jobs pay"
-        by = shown(one, "service.longest_minutes", minutes)
-        later += f", at most {by}" if service.longest_minutes else ""
-    never = f"{shown(one, 'service.never_started')} jobs never start" if service.never_started else ""
-    limit = f"your limit: {shown(one, 'limit_minutes', minutes)}" if service.by_class else ""
-    return (label, shown(one, "service.added_minutes", minutes), never, later, limit)
-
-
-def _lasts(one: Decision) -> Card:
-    today, then = one.run_out.today, one.run_out.recommended
-    label = "The fleet is full"
-    if today.date is not None or then.date is not None:
-        before, after = (
-            NOT_IN_SIGHT if side.date is None else shown(one, f"run_out.{name}.date", day)
-            for name, side in (("today", today), ("recommended", then))
-        )
-        if today.date == then.date:
-            return (label, after, "more likely than not, as today and as recommended")
-        return (f"{label}, as recommended", after, f"as today: {before}", "more likely than not")
-    if not today.by_week:
-        return (label, "no date yet", safe(_sentence(today.reason or "")), _see(one))
+def _lasts(found: Comparison) -> Card:
+    label, ends = "Capacity exhausted", found.exhaustion
+    load = ""
+    if found.headroom is not None:
+        load = f"waits stay within the target up to {shown(found, 'headroom.factor', times)} the load"
+    if ends.date is None:
+        return (label, "no date", safe(_sentence(ends.reason or _reason(found.decision))), load)
     return (
-        label,
-        NOT_IN_SIGHT,
-        f"{shown(one, 'run_out_chance', of_hundred)} chances by {day(today.by_week[-1][0])}",
-    )
-
-
-def _see(one: Decision) -> str:
-    """The command that would fill an empty card: nodes where the fleet is a guess, else more days."""
-    wanted = "ingest nodes" if one.fleet_inferred else "ingest auto"
-    for number, each in enumerate(one.missing, start=1):
-        if wanted in each.command:
-            return f'<a href="#missing">see command {number}</a>'
-    return ""
-
-
-def _shortage(one: Decision) -> str:
-    short = one.shortage
-    if not short.jobs:
-        return ""
-    place = (
-        f", {shown(one, 'shortage.by_place')} of them by place: enough was free, but not together"
-        if short.by_place else ""
+        label, shown(found, "exhaustion.date", day), f"order by {shown(found, 'exhaustion.order_by', day)}", load,
+        f"{shown(found, 'exhaustion.probability', per_cent)} likely within a year",
     )  # fmt: skip
-    ends = f" {shown(one, 'shortage.gpus_needed')} GPUs more would end it." if short.gpus_needed else ""
-    ends = " No GPU more would change that." if short.gpus_needed == 0 else ends
-    return (
-        f'<p class="short"><b>Short today:</b> {shown(one, "shortage.jobs")} jobs a week wait for GPUs, '
-        f"{shown(one, 'shortage.gpu_hours')} GPU-hours of waiting{place}.{ends}</p>"
-    )
 
 
-def needs_frame(one: Decision) -> pl.DataFrame:
-    """GPUs needed by week as :func:`gpuplanner.plot.plot_need` takes them; empty where no week ahead is known."""
-    sides = (("today", one.run_out.today), ("recommended", one.run_out.recommended))
-    rows: list[tuple[str, date, float | None, float, float | None, float | None]] = [
-        ("seen", date.fromisoformat(week), None, need, None, None) for week, need in one.run_out.today.needed
-    ]
-    for way, side in sides:
-        chances = dict(side.by_week)
-        rows += [
-            (way, date.fromisoformat(week), low, need, high, chances[week])
-            for week, low, need, high in side.need_by_week
-        ]
-    schema: dict[str, type[pl.DataType]] = {"way": pl.String, "week": pl.Date}
-    schema |= dict.fromkeys(("low", "need", "high", "chance"), pl.Float64)
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    return frame if frame["chance"].count() else frame.clear()
+def _why_jobs_wait(found: Comparison) -> str:
+    """What kept jobs waiting, in a sentence."""
+    return "" if found.waits is None else f'<p class="short">{safe(found.waits.sentence)}</p>'
 
 
-def _left(one: Decision, peaks: pl.DataFrame | None) -> str:
-    """When the fleet is full, or else the most that was held, day by day."""
-    frame = needs_frame(one)
+def curve_frame(found: Comparison) -> pl.DataFrame:
+    """The wait curve as :func:`gpuplanner.plot.plot_wait_curve` takes it."""
+    return pl.DataFrame(found.wait_curve)
+
+
+def limits_frame(found: Comparison) -> pl.DataFrame:
+    """What the p95 wait of each job size is held to."""
+    rows = [(row.size, row.limit_minutes) for row in found.decision.service]
+    return pl.DataFrame(rows, schema={"job_size": pl.String, "limit_minutes": pl.Float64}, orient="row")
+
+
+def _left(found: Comparison, peaks: pl.DataFrame | None) -> str:
+    """The wait curve, or else the most that was held, day by day."""
+    one, frame = found.decision, curve_frame(found)
     if frame.height:
         return page.figure(
-            plot.plot_need(frame, gpus=one.fleet_gpus, best=one.policy),
-            title=f"When {one.fleet_gpus:,} GPUs are no longer enough",
-            alt="GPUs needed each week, growing as so far; shaded: range. "
-            f"{plot.need_text(frame, gpus=one.fleet_gpus)}",
+            plot.plot_wait_curve(
+                frame, today=one.fleet_gpus, recommended=one.gpus, limits=limits_frame(found)
+            ),
+            title="Queue wait against number of GPUs",
+            alt=plot.wait_curve_text(frame, today=one.fleet_gpus, recommended=one.gpus),
             numbers=frame,
-            formats={"chance": ".0%"},
+            formats={"utilization": ".0%"},
         )
     if peaks is None or peaks.is_empty() or not one.fleet_gpus:
         return ""
@@ -331,19 +278,19 @@ def _team(one: Decision, name: str, path: str, kind: str = "") -> str:
     return f'<tr{kind and f" class={kind!r}"}><th scope="row">{safe(name)}</th>{row}</tr>'
 
 
-def monday(one: Decision) -> list[str]:
+def next_steps(one: Decision) -> list[str]:
     """What to do, as plain sentences."""
-    return [_sentence(step) for step in one.monday]
+    return [_sentence(step.text) for step in one.next_steps]
 
 
-def _monday(one: Decision, links: Links) -> str:
-    steps = "".join(f"<li>{_with_command(step)}</li>" for step in one.monday)
+def _next_steps(one: Decision, links: Links) -> str:
+    steps = "".join(f"<li>{_with_command(step)}</li>" for step in one.next_steps)
     body = (
         f'<ol class="steps">{steps}</ol>' if steps else '<p class="about">Nothing before what is missing.</p>'
     )
     opened = "".join(f'<a href="{safe(path)}">{safe(name)}</a> ' for name, path in links)
     more = f'<p class="open"><b>Open</b> {opened}</p>' if opened else ""
-    return f"<h3>On Monday</h3>{body}{more}"
+    return f"<h3>Next steps</h3>{body}{more}"
 
 
 def _announced(projects: Sequence[str]) -> str:
@@ -383,11 +330,10 @@ def sure(one: Decision) -> Iterator[tuple[str, str]]:
         yield ASSUMED, safe("; ".join(one.assumptions)) + "."
 
 
-def _with_command(text: str) -> str:
-    """A step, with the command that it names set as one."""
-    step, *rest = _COMMAND.split(text, maxsplit=1)
-    told = safe(_sentence(step)) if not rest else safe(step[:1].upper() + step[1:])
-    return told + (f"<code>{safe(rest[0])}</code>{safe(rest[1])}" if rest else "")
+def _with_command(step: NextStep) -> str:
+    """A step with who does it, and its command set as one."""
+    command = f" <code>{safe(step.command)}</code>" if step.command else ""
+    return f"<b>{safe(_sentence(step.who).rstrip('.'))}</b>: {safe(step.what)}{command}"
 
 
 def _sentence(text: str) -> str:
@@ -396,4 +342,4 @@ def _sentence(text: str) -> str:
 
 
 def _reason(one: Decision) -> str:
-    return _sentence(one.saving.reason or "nothing was played")
+    return _sentence(one.reason or one.saving.reason or "nothing was simulated")

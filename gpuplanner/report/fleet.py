@@ -52,7 +52,7 @@ def fleet_picture(one: Decision) -> str:
 
 def _title(one: Decision) -> str:
     return {"buy": "The fleet with what is bought", "keep": "The fleet, as it is"}.get(
-        one.action, "The fleet from Monday"
+        one.action, "The fleet as recommended"
     )
 
 

@@ -9,10 +9,10 @@ import polars as pl
 
 from gpuplanner.study import Study
 from gpuplanner.study.decision.frames import levers
+from gpuplanner.study.waits.summary import cause_table
 from gpuplanner.units import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, three_figures
 
 Inputs = Mapping[str, float | str | None]
-EVEN_CHANCE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,25 +78,11 @@ def _decision_formulas(study: Study) -> list[Formula]:
     lever_rows = pl.DataFrame(
         levers(study.comparison), schema={"lever": pl.String, "gpu_hours": pl.Float64}, orient="row"
     )
-    delays = pl.DataFrame(
-        [(one.size_class, one.jobs, one.today_minutes, one.minutes) for one in decision.service.by_class],
-        schema={"size_class": pl.String, "jobs": pl.Int64}
-        | dict.fromkeys(("today_minutes", "minutes"), pl.Float64),
-        orient="row",
-    )
-    chances = pl.DataFrame(
-        decision.run_out.today.by_week, schema={"week": pl.String, "chance": pl.Float64}, orient="row"
-    )
-    shortages = pl.DataFrame(
-        [
-            (one.size_class, one.hours, one.jobs, one.by_count, one.by_place)
-            for one in decision.shortage.by_class
-        ],
-        schema={"size_class": pl.String, "hours": pl.Float64}
-        | dict.fromkeys(("jobs", "by_count", "by_place"), pl.Int64),
-        orient="row",
-    )
-
+    service = pl.DataFrame(decision.service)
+    latest = decision.latest
+    comparison = study.comparison
+    ends, growth, headroom = comparison.exhaustion, comparison.growth_per_week, comparison.headroom
+    causes = pl.DataFrame() if comparison.waits is None else cause_table(comparison.waits.causes.job_size)
     saving_inputs = _saving_inputs(study)
     hours_today, hours_recommended = (
         saving_inputs["hours today"],
@@ -105,18 +91,21 @@ def _decision_formulas(study: Study) -> list[Formula]:
     saving = None
     if isinstance(hours_today, float) and isinstance(hours_recommended, float):
         saving = hours_today - hours_recommended
-    largest_delay = None
-    if delays.height:
-        largest_delay = float((delays["minutes"] - delays["today_minutes"]).max() or 0.0)  # type: ignore[arg-type]
-        largest_delay = max(largest_delay, 0.0)
-    likely_weeks = chances.filter(pl.col("chance") >= EVEN_CHANCE)["week"]
-
     return [
         Formula(
-            "gpus", "GPUs on at once, at most", _total(layouts, "gpus"), "GPUs",
-            "the GPUs of all layouts, summed: the fewest that held when tuned",
-            {"installed": decision.fleet_gpus, "enough on, of the days kept back": decision.gpus_hold_rate},
-            layouts, "study.json: decision.layouts",
+            "gpus", "GPUs needed at peak", _total(layouts, "gpus"), "GPUs",
+            "the GPUs of all layouts, summed: the fewest with which each job size stays within its limit in 80 % of "
+            "drawn records",
+            {"installed": decision.fleet_gpus}, layouts, "study.json: decision.layouts",
+        ),
+        Formula(
+            "wait", "p95 queue wait as recommended, of the job size that waits longest today",
+            None if latest is None else latest.recommended_p95_minutes, "min",
+            "the wait that 95 % of the jobs of the size do not pass, median of replays",
+            {} if latest is None else {
+                "job size": latest.size, "today [min]": latest.today_p95_minutes, "limit [min]": latest.limit_minutes
+            },
+            service, "study.json: decision.service",
         ),
         Formula(
             "saving", "Saved a week", saving, "GPU-hours",
@@ -124,25 +113,18 @@ def _decision_formulas(study: Study) -> list[Formula]:
             saving_inputs, lever_rows, "study.json: comparison",
         ),
         Formula(
-            "delay", "Added delay at most", largest_delay, "min",
-            "the largest of minutes - today_minutes over the sizes of jobs, not below 0",
+            "exhaustion", "Capacity exhausted", ends.date, "",
+            "the day on which the work of the middle of the record has grown by the factor of load that waits bear",
             {
-                "share of the jobs of each size": decision.service.quantile,
-                "your limit [min]": study.comparison.minutes,
+                "growth a week": growth.value, "load": None if headroom is None else headroom.factor,
+                "probability within a year": ends.probability, "why there is no date": ends.reason,
             },
-            delays, "study.json: decision.service",
+            pl.DataFrame(), "study.json: comparison.exhaustion",
         ),
         Formula(
-            "run-out", "The fleet is full, as today", likely_weeks[0] if likely_weeks.len() else None, "",
-            "the first week by whose end the need passed the GPUs with a chance of 50 %",
-            {"GPUs": decision.fleet_gpus, "weeks of need seen": len(decision.run_out.today.needed)},
-            chances, "study.json: decision.run_out",
-        ),
-        Formula(
-            "shortage", "Jobs a week that wait for GPUs", _total(shortages, "jobs"), "jobs",
-            "by_count + by_place, summed over the sizes of jobs",
-            {"GPU-hours of waiting, a week": decision.shortage.gpu_hours},
-            shortages, "study.json: decision.shortage",
+            "waiting", "Hours that jobs waited", _total(causes, "waited"), "hours",
+            "waited, summed over the sizes of jobs: the sum of all causes", {}, causes,
+            "study.json: comparison.waits",
         ),
         _electricity_formula(study),
     ]  # fmt: skip
@@ -155,7 +137,7 @@ def _saving_inputs(study: Study) -> Inputs:
         return {"hours today": None, "hours as recommended": None, "why": saving.reason}
     best, today = comparison.row(comparison.winner), comparison.today
     hours = None if today is None else today.gpu_hours_promised
-    if best is None or best is today or hours is None:  # fewer GPUs by their peaks: no policy was simulated
+    if best is None or best is today or hours is None:  # no policy was simulated
         fleet = float(study.decision.fleet_gpus * HOURS_PER_WEEK)
         return {"hours today": fleet, "hours as recommended": fleet - saving.value}
     recommended = best.gpu_hours_promised

@@ -21,9 +21,12 @@ def report_mail(study: Study, page: str, *, at: str | None = None, fleet: str = 
     """
     name = " ".join(printable(study.scenario.name).split())
     month = study.scenario.month or "all data"
-    findings, monday = (
+    findings, steps = (
         [in_locale(printable(one), study.scenario.number_locale) for one in texts]
-        for texts in ((*study.findings, *filter(None, [fleet])), study.decision.monday)
+        for texts in (
+            (*study.findings, *filter(None, [fleet])),
+            [one.text for one in study.decision.next_steps],
+        )
     )
     address = None if at is None else f"{at.rstrip('/')}/{page}"
     where = f"{page} in the folder of the reports" if address is None else address
@@ -31,21 +34,21 @@ def report_mail(study: Study, page: str, *, at: str | None = None, fleet: str = 
     message["Subject"] = f"GPU report {month}: {name}"
     message["Auto-Submitted"] = "auto-generated"
     text = [*(f"{number}. {one}" for number, one in enumerate(findings, start=1)), ""]
-    text += ["What to do:", *(f"- {one}" for one in monday), ""] if monday else []
+    text += ["What to do:", *(f"- {one}" for one in steps), ""] if steps else []
     message.set_content("\n".join([*text, f"The page: {where}", ""]))
     link = escape(where) if address is None else f'<a href="{escape(address)}">{escape(address)}</a>'
-    message.add_alternative(_html(f"{name}, {month}", findings, monday, link), subtype="html")
+    message.add_alternative(_html(f"{name}, {month}", findings, steps, link), subtype="html")
     for number, part in enumerate(message.walk()):
         if part.is_multipart():
             part.set_boundary(f"=_gpuplanner_{number}")  # or each run draws another one
     return message.as_string()
 
 
-def _html(title: str, findings: list[str], monday: list[str], link: str) -> str:
+def _html(title: str, findings: list[str], steps: list[str], link: str) -> str:
     def listed(tag: str, lines: list[str]) -> str:
         return f"<{tag}>{''.join(f'<li>{escape(one)}</li>' for one in lines)}</{tag}>"
 
-    todo = f"<p>What to do:</p>{listed('ul', monday)}" if monday else ""
+    todo = f"<p>What to do:</p>{listed('ul', steps)}" if steps else ""
     return (
         f'<html lang="en"><body style="{STYLE}"><h1 style="font-size:20px">{escape(title)}</h1>'
         f"{listed('ol', findings)}{todo}<p>The page: {link}</p></body></html>\n"

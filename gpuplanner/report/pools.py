@@ -41,7 +41,7 @@ _FORMATS = {
 }
 _HEADINGS = {
     "pool": "pool", "gpus": "GPUs", "needed": "needed at once", "cut_gpus": "of them cut", "action": "what to do",
-    "saved_gpu_hours": "saved a week, GPU h", "confidence": "rests on", "objective": "cost, GPU h",
+    "saved_gpu_hours": "saved a week, GPU h", "objective": "cost, GPU h",
     "bound": "no plan costs less than", "mean_gpus": "on, mean", "most_gpus": "on, most",
     "unmet_gpu_hours": "not met, GPU h", "changes": "GPUs cut anew", "of": "asked of", "to": "served by",
     "tenant": "team", "held_gpu_hours": "got, GPU h", "owed_gpu_hours": "owed, GPU h", "why": "why its jobs waited",
@@ -113,7 +113,7 @@ def fleet_page(
     warned = warning_list([warning for data in sources for warning in warnings_about(data)])
     parts = [
         page.section("The decision", warned, _by_pool(decisions), _decisions(decisions), *notes),
-        _on_monday(decisions),
+        _next_steps(decisions),
         _where_time_went(fleet),
     ]
     if planned is not None:
@@ -155,13 +155,13 @@ def _link(name: str) -> str:
     return f'<a href="{FOLDER}/{quote(folder_of(name))}/index.html">{escape(name)}</a>'
 
 
-def _on_monday(decisions: Mapping[str, Decision]) -> Section:
+def _next_steps(decisions: Mapping[str, Decision]) -> Section:
     """What to do, pool by pool; the files of each lie in its folder."""
     parts = []
     for name, one in decisions.items():
-        steps = "".join(f"<li>{escape(text)}</li>" for text in one.monday) or "<li>nothing</li>"
+        steps = "".join(f"<li>{escape(step.text)}</li>" for step in one.next_steps) or "<li>nothing</li>"
         parts.append(f"<h3>{_link(name)}</h3><ol>{steps}</ol>")
-    return page.section("On Monday", *parts)
+    return page.section("Next steps", *parts)
 
 
 def _where_time_went(fleet: FleetPools) -> Section:

@@ -150,9 +150,9 @@ def _written(folder: Path, study: Study, body: str, aside: str) -> None:
             back + aside, title=f"{title}, appendix", subtitle=_subtitle(study), provenance=notes(study),
             locale=write,
         ),
-        "message.txt": in_locale(message_text(one, **told), write),
+        "message.txt": in_locale(message_text(study.comparison, **told), write),
         "summary.md": in_locale(
-            markdown_text(one, **told, links=dict([("Page", "index.html"), *links(study)])), write
+            markdown_text(study.comparison, **told, links=dict([("Page", "index.html"), *links(study)])), write
         ),
     }  # fmt: skip
     for name, text in texts.items():

@@ -16,7 +16,8 @@ import polars as pl
 from gpuplanner.errors import OutputError, message, printable
 from gpuplanner.export.headings import heading
 from gpuplanner.report.figures import headline
-from gpuplanner.report.first_screen import cards, fleet_words, monday, sure, teams_table
+from gpuplanner.report.first_screen import cards, fleet_words, next_steps, sure, teams_table
+from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import Decision
 
 LONGEST_MESSAGE = 3000
@@ -41,12 +42,13 @@ def plain(html: str) -> str:
     return " ".join(unescape(_TAG.sub("", html.replace("<br>", " "))).split())
 
 
-def message_text(one: Decision, *, title: str, period: str) -> str:
+def message_text(found: Comparison, *, title: str, period: str) -> str:
     """The decision as a message of at most :data:`LONGEST_MESSAGE` characters; what matters least is left out first."""
+    one = found.decision
     parts = [
         [f"{title}, {period}, {fleet_words(one)}", "", headline(one), ""],
-        [f"{label}: {value}" + (f" ({detail})" if detail else "") for label, value, detail in _cards(one)],
-        ["", "On Monday:", *(f"{number}. {step}" for number, step in enumerate(monday(one), start=1))],
+        [f"{label}: {value}" + (f" ({detail})" if detail else "") for label, value, detail in _cards(found)],
+        ["", "Next steps:", *(f"{number}. {step}" for number, step in enumerate(next_steps(one), start=1))],
         ["", *(f"{name}: {text}" for name, text in _sure(one))],
         ["", "Held, GPU-hours:", *(f"{row[0]}: {row[2]}" for row in teams_table(one).rows())],
     ]
@@ -59,15 +61,16 @@ def message_text(one: Decision, *, title: str, period: str) -> str:
     return "\n".join(lines)[:LONGEST_MESSAGE].rstrip() + "\n"
 
 
-def markdown_text(one: Decision, *, title: str, period: str, links: Mapping[str, str]) -> str:
+def markdown_text(found: Comparison, *, title: str, period: str, links: Mapping[str, str]) -> str:
     """The decision as Markdown: for a wiki, an issue or a commit."""
+    one = found.decision
     lines = [f"# {_cell(headline(one))}", "", _cell(f"{title}, {period}, {fleet_words(one)}"), ""]
     lines += ["| | | |", "|---|---|---|"]
     lines += [
-        f"| {_cell(label)} | **{_cell(value)}** | {_cell(detail)} |" for label, value, detail in _cards(one)
+        f"| {_cell(label)} | **{_cell(value)}** | {_cell(detail)} |" for label, value, detail in _cards(found)
     ]
-    lines += ["", "## On Monday", ""]
-    lines += [f"{number}. {_cell(step)}" for number, step in enumerate(monday(one), start=1)]
+    lines += ["", "## Next steps", ""]
+    lines += [f"{number}. {_cell(step)}" for number, step in enumerate(next_steps(one), start=1)]
     table = teams_table(one)
     if table.height:
         head = table.columns
@@ -147,8 +150,8 @@ def pdf_into(page: Path, out: Path, program: str) -> None:
     out.write_bytes(beside.sub(lambda found: (b"(%b)" % found[1]).ljust(len(found[0])), printed))
 
 
-def _cards(one: Decision) -> Iterator[tuple[str, str, str]]:
-    for label, value, *details in cards(one):
+def _cards(found: Comparison) -> Iterator[tuple[str, str, str]]:
+    for label, value, *details in cards(found):
         yield plain(label), plain(value), plain(" · ".join(details))
 
 

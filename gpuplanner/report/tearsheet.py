@@ -10,7 +10,7 @@ import polars as pl
 from gpuplanner import plot
 from gpuplanner.report import page
 from gpuplanner.report.cost import month_parts
-from gpuplanner.report.first_screen import Links, first_screen, needs_frame, peaks_figure
+from gpuplanner.report.first_screen import Links, curve_frame, first_screen, peaks_figure
 from gpuplanner.report.formulas import formulas, value_text
 from gpuplanner.report.section import Section
 from gpuplanner.report.sent import browser
@@ -23,7 +23,7 @@ from gpuplanner.study.decision.left_out import warnings_about
 from gpuplanner.study.future.cost_review import cost_review
 from gpuplanner.study.tenants.fairness import Fairness
 from gpuplanner.study.tenants.tried import SharingTried
-from gpuplanner.units import counted
+from gpuplanner.units import counted, day_text
 
 HELD = ("used", "held_idle", "unobserved")
 """Parts of the installed hours that somebody held."""
@@ -33,7 +33,7 @@ FILES = (
 )  # fmt: skip
 PDF = ("PDF", "report.pdf")
 """What always stands beside the page."""
-CARDS = ("gpus", "saving", "delay", "run-out")
+CARDS = ("gpus", "wait", "saving", "exhaustion")
 """Figures of the cards, by the names of their formulas."""
 HOW, MOST_BEHIND = "how-", 25
 _ASSUMED = ("value", "low", "high", "unit", "source", "date")
@@ -51,14 +51,13 @@ def summary(study: Study) -> Section:
     return page.section(
         "The decision",
         first_screen(
-            study.decision,
+            study.comparison,
             peaks=daily_peaks(study),
             period=period(study),
             links=links(study),
             how=[HOW + name for name in CARDS],
             doubts=study.provenance.doubts,
             warnings=warnings_about(study.scenario.data),
-            projects=[one.sentence for one in study.comparison.projects],
         ),
     )
 
@@ -68,21 +67,23 @@ def capacity(study: Study) -> Section:
     one, use = study.decision, study.tables["use"]
     known, gpus = not one.fleet_inferred, study.headline.installed_gpus
     peaks = daily_peaks(study)
-    growth = one.run_out.today.growth
-    said = (
-        f"If weeks go on as they did, the need of a year from now is {abs(growth):.0%} "
-        f"{'above' if growth >= 0 else 'below'} that of next week; the first picture has its range."
-        if growth is not None
-        else f"How fast the need grows is not known: {one.run_out.today.reason or 'too few weeks were seen'}."
-    )
+    growth, ends = study.comparison.growth_per_week, study.comparison.exhaustion
+    if growth.value is None or growth.low is None or growth.high is None:
+        said = f"How fast the submitted work grows is not known: {growth.reason or 'nothing was simulated'}."
+    else:
+        until = f"capacity is exhausted by {day_text(ends.date)}" if ends.date else (ends.reason or "")
+        said = (
+            f"The submitted work grows by {growth.value:+.1%} a week (80 % interval {growth.low:+.1%} to "
+            f"{growth.high:+.1%}); {until}."
+        )
     use_by_day = page.figure(
         plot.plot_use(use, gpus=gpus, known=known),
         title="GPUs asked for, held and at work, mean of each day",
         alt=plot.use_text(use),
         numbers=use,
     )
-    # Where no week ahead is known, the first screen shows the peaks already.
-    peaks_by_day = peaks_figure(peaks, gpus=gpus, known=known) if needs_frame(one).height else ""
+    # Where no wait curve is drawn, the first screen shows the peaks already.
+    peaks_by_day = peaks_figure(peaks, gpus=gpus, known=known) if curve_frame(study.comparison).height else ""
     return page.section("Demand and capacity", page.paragraph(said), page.pair(use_by_day, peaks_by_day))
 
 

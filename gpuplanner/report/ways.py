@@ -180,7 +180,7 @@ def decided(found: Comparison) -> Section:
 
 
 def _screen(found: Comparison) -> str:
-    return first_screen(found.decision, projects=[one.sentence for one in found.projects])
+    return first_screen(found)
 
 
 def write_ways(found: Mapping[str, Comparison], path: str | Path, *, title: str, locale: str = "en") -> Path:

@@ -12,6 +12,7 @@ from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import DECIMALS, Decision
 from gpuplanner.units import counted
 
+
 @dataclass(frozen=True)
 class FleetDecision:
     """What the decisions of all pools come to.
@@ -61,7 +62,7 @@ def fleet_sentence(decisions: Mapping[str, Decision]) -> str:
     by_action: dict[str, list[str]] = {}
     for name, own in decisions.items():
         by_action.setdefault(own.action, []).append(name)
-    parts = [f"{', '.join(names)}: {action.replace("_", " ")}" for action, names in by_action.items()]
+    parts = [f"{', '.join(names)}: {action.replace('_', ' ')}" for action, names in by_action.items()]
     return f"{text}. {'; '.join(parts)}."
 
 

@@ -14,7 +14,7 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import overwriting
 from gpuplanner.report import appendix, page, tearsheet
 from gpuplanner.report.figures import headline
-from gpuplanner.report.first_screen import first_screen, fleet_words, needs_frame, teams_table
+from gpuplanner.report.first_screen import curve_frame, first_screen, fleet_words, teams_table
 from gpuplanner.report.fleet import fleet_picture
 from gpuplanner.report.formulas import value_text
 from gpuplanner.report.pools import decided_fleet
@@ -45,24 +45,29 @@ from gpuplanner.widgets import (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
 class DecisionCard(Decision):
     """A decision that shows itself as the first screen of the page.
 
     Examples
     --------
     >>> from gpuplanner.study.decision.sentences import no_decision
-    >>> card = DecisionCard.of(no_decision(Scenario(), "no job states when it ran"))
+    >>> found = Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0)
+    >>> card = DecisionCard.of(found)
     >>> card.action, "not known" in card._repr_html_()
-    ('unknown', True)
+    ('none', True)
     """
 
+    found: Comparison
+
     @classmethod
-    def of(cls, one: Decision) -> Self:
-        """The same decision, as a card."""
-        return cls(**{field.name: getattr(one, field.name) for field in fields(Decision)})
+    def of(cls, found: Comparison) -> Self:
+        """The decision of a comparison, as a card."""
+        one = found.decision
+        return cls(**{field.name: getattr(one, field.name) for field in fields(Decision)}, found=found)
 
     def _repr_html_(self) -> str:
-        body = f"<h3>{safe(headline(self))}</h3>{first_screen(self)}"
+        body = f"<h3>{safe(headline(self))}</h3>{first_screen(self.found)}"
         return still(page.section("The decision", body))._repr_html_()
 
 
@@ -79,7 +84,7 @@ class Decided:
     @property
     def decision(self) -> DecisionCard:
         """What to do, as a card."""
-        return DecisionCard.of(self.found.decision)
+        return DecisionCard.of(self.found)
 
     def _repr_html_(self) -> str:
         return still(decided(self.found))._repr_html_()
@@ -151,7 +156,7 @@ class ShownStudy(Study):
     @property
     def decision(self) -> DecisionCard:
         """What to do, as a card."""
-        return DecisionCard.of(self.comparison.decision)
+        return DecisionCard.of(self.comparison)
 
     def _repr_html_(self) -> str:
         return self.decision._repr_html_()
@@ -161,9 +166,9 @@ class ShownStudy(Study):
         return View(ways(self.comparison), policy_table(self.comparison))
 
     def forecast(self) -> View:
-        """What is needed week by week, until the fleet is full; and the forecast behind a plan, where there is one."""
+        """How much was requested and how it grows; and the forecast behind a plan, where there is one."""
         shown = Section(tearsheet.capacity(self) + appendix.demand(self))
-        return View(shown, needs_frame(self.decision))
+        return View(shown, curve_frame(self.comparison))
 
     def fleet(self) -> View:
         """The fleet as it is decided, to scale."""
@@ -329,15 +334,15 @@ def compare(*studies: Study | Decided | Comparison | Scenario) -> View:
         for one in studies
     ]
     names = [f"{number}: {headline(one.decision).split('.')[0]}" for number, one in enumerate(found, start=1)]
-    columns = {name: _figures(one.decision) for name, one in zip(names, found, strict=True)}
+    columns = {name: _figures(one) for name, one in zip(names, found, strict=True)}
     figures = list(next(iter(columns.values())))
     frame = pl.DataFrame({"figure": figures} | {name: list(one.values()) for name, one in columns.items()})
     return View(page.section("Side by side", page.table(frame, caption="Decisions side by side")), frame)
 
 
-def _figures(one: Decision) -> Mapping[str, str]:
+def _figures(found: Comparison) -> Mapping[str, str]:
     """The figures of a decision in words, for a column."""
-    saving = one.saving
+    one, saving = found.decision, found.decision.saving
     low, high = (value_text(value) for value in (saving.low, saving.high))
     return {
         "what to do": one.action.replace("_", " "),
@@ -345,8 +350,8 @@ def _figures(one: Decision) -> Mapping[str, str]:
         "saved, GPU-hours a week": value_text(saving.value)
         + ("" if saving.low is None else f" ({low} to {high})"),
         "worth, USD a week": value_text(one.worth.usd_per_week),
-        "added delay, min": value_text(one.service.added_minutes),
-        "the fleet is full, as today": value_text(one.run_out.today.date),
-        "the fleet is full, as recommended": value_text(one.run_out.recommended.date),
-        "held, of the days not used to set it": value_text(one.gpus_hold_rate),
+        "p95 queue wait of the size that waits longest, min": value_text(
+            None if one.latest is None else one.latest.recommended_p95_minutes
+        ),
+        "capacity exhausted": value_text(found.exhaustion.date),
     }

@@ -77,8 +77,8 @@ def answer_html(answer: PanelAnswer, pinned: PanelAnswer, *, stale: bool = False
     names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
     rows = ([name, *(figures.get(name, NO_FIGURE) for figures in columns.values())] for name in names)
     one, kind = answer.found.decision, "stale" * stale
-    steps = "".join(f"<li>{escape(step)}</li>" for step in one.monday)
-    to_do = f"<details><summary>On Monday</summary><ol>{steps}</ol></details>" if steps else ""
+    steps = "".join(f"<li>{escape(step.text)}</li>" for step in one.next_steps)
+    to_do = f"<details><summary>Next steps</summary><ol>{steps}</ol></details>" if steps else ""
     sure, worth = " ".join(one.how_sure), escape(one.worth.basis).replace("\n", "<br>")
     return (
         f"{LOOK}<div class='gpuplanner-answer'><p><b>{escape(one.sentence)}</b></p>"
@@ -96,8 +96,14 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
         "GPUs on at once, at most": f"{one.gpus:,} of {one.fleet_gpus:,}",
         "saved [GPU h a week]": _between(one.saving.value, one.saving.low, one.saving.high),
         "worth [USD a week]": figure_text(one.worth.usd_per_week, ",.0f"),
-        "the fleet is full, as today": _day(one.run_out.today.date),
-        "the fleet is full, as recommended": _day(one.run_out.recommended.date),
+        "p95 queue wait, longest size [min]": _between(
+            *(
+                (None, None, None)
+                if one.latest is None
+                else (one.latest.recommended_p95_minutes, one.latest.low, one.latest.high)
+            )
+        ),
+        "capacity exhausted": _day(found.exhaustion.date),
     }
     if row is None:
         return cells | {"way": f"{SHORT.get(answer.policy or found.winner, answer.policy)} (not compared)"}

@@ -86,7 +86,7 @@ def start(
         if nothing is None:
             telling.today_line(found)
             telling.ways_line(found)
-        telling.decision_lines(found.decision, asked.data)
+        telling.decision_lines(found, asked.data)
         telling.project_lines(found.projects)
     elif quiet and not as_json:
         put("\n".join(telling.sentences(found.decision)[:2]))

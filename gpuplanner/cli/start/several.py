@@ -51,8 +51,8 @@ def start_pools(
         show_frame(decision_table(decisions), as_json=False, title="pool by pool")
         for name, one in decisions.items():
             put(f"\n{name}: {one.sentence}")
-            for number, text in enumerate(one.monday, start=1):
-                put(f"  {number}  {text}")
+            for number, step in enumerate(one.next_steps, start=1):
+                put(f"  {number}  {step.text}")
     written = _written(pools, scenarios, found, place, talks=talks, page=page)
     if as_json:
         show(fleet.to_dict() | {"warnings": warnings, "folder": str(place)} | written, as_json=True)

@@ -11,7 +11,7 @@ import typer
 
 from gpuplanner.cli.app import put, say
 from gpuplanner.errors import file_name, printable
-from gpuplanner.units import NOT_IN_SIGHT, counted, day_text, figure_text
+from gpuplanner.units import counted, day_text, wait_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gpuplanner.study.decision.types import Decision
 
 INDENT = 8
-SHORT_CLASSES = 2
 NAMED = 4
 
 
@@ -96,10 +95,13 @@ def today_line(found: Comparison) -> None:
     board = one.board or "GPUs"
     inferred = ", inferred from its jobs" if one.fleet_inferred else ""
     text = f"{one.fleet_gpus:,} {board}{inferred}"
-    if found.today is not None and found.today.by_class:
-        worst = figure_text(max(row.late_quantile_min for row in found.today.by_class), ",.0f")
-        text += f"; in the simulation {one.service.quantile:.0%} of each job size wait at most {worst} min"
+    if one.latest is not None:
+        text += (
+            f"; p95 queue wait at most {wait_text(one.latest.today_p95_minutes)} (jobs on {one.latest.size})"
+        )
     line("Today", text)
+    if found.waits is not None:
+        line("Waits", found.waits.sentence)
 
 
 def warning_lines(warnings: Sequence[QualityWarning]) -> None:
@@ -115,7 +117,7 @@ def warning_lines(warnings: Sequence[QualityWarning]) -> None:
 def ways_line(found: Comparison) -> None:
     """Say how many ways were played, and on which days."""
     if not found.policies:
-        line("Ways", f"none could be judged: {found.decision.confidence}")
+        line("Ways", "none could be evaluated: the record is too short")
         return
     there = sum(row.gpu_hours is not None for row in found.policies)
     text = f"{there} of {len(found.policies)} can be had"
@@ -128,22 +130,23 @@ def ways_line(found: Comparison) -> None:
     line("Ways", text)
 
 
-def decision_lines(one: Decision, data: str) -> None:
-    """The decision: its sentences, figures, what to do on Monday, and what is missing."""
+def decision_lines(found: Comparison, data: str) -> None:
+    """The decision: its sentences, figures, next steps, and what is missing."""
+    one = found.decision
     here = min(data, os.path.relpath(data), key=len)  # as a person types it
     put("")
     for text in sentences(one):
         put(text)
-    rows = list(figures(one))
+    rows = list(figures(found))
     if rows:
         put("")
     width = max((len(label) for label, _ in rows), default=0)
     for label, text in rows:
         put(f"  {label:<{width}}   {text}")
-    if one.monday:
-        put("\nOn Monday")
-        for number, text in enumerate(one.monday, start=1):
-            put(f"  {number}  {text.replace(data, here)}")
+    if one.next_steps:
+        put("\nNext steps")
+        for number, step in enumerate(one.next_steps, start=1):
+            put(f"  {number}  {step.text.replace(data, here)}")
     if one.missing:
         put("")
     for number, missing in enumerate(one.missing):
@@ -156,42 +159,31 @@ def sentences(one: Decision) -> list[str]:
     return [f"{part}." for part in parts[:-1]] + parts[-1:]
 
 
-def figures(one: Decision) -> list[tuple[str, str]]:
+def figures(found: Comparison) -> list[tuple[str, str]]:
     """Figures under the decision: what is not known is left out."""
-    if one.action == "unknown":
+    one, ends, saving = found.decision, found.exhaustion, found.decision.saving
+    if one.action == "none":
         return []
-    held = (
-        ""
-        if one.gpus_hold_rate is None
-        else f"held in {one.gpus_hold_rate:.0%} of the days not used to set it"
-    )
-    rows = [("GPUs on at once", f"{one.gpus:,} of {one.fleet_gpus:,}     {held}".rstrip())]
-    saving = one.saving
-    if saving.value is not None:
-        span = "" if not saving.varies else f"     {saving.low:,.0f} to {saving.high:,.0f} in 9 weeks of 10"
-        rows.append(("GPU-hours a week", f"{saving.value:,.0f} saved{span}"))
-    if saving.value is not None or one.worth.usd_per_week is not None:
-        rows.append(("Worth", one.worth.basis.replace("\n", " ")))
-    if one.run_out.today.date is not None:
-        later = one.run_out.recommended.date
+    rows = [("GPUs needed", f"{one.gpus:,} of {one.fleet_gpus:,}")]
+    if one.latest is not None:
+        now, then = (
+            wait_text(each) for each in (one.latest.today_p95_minutes, one.latest.recommended_p95_minutes)
+        )
         rows.append(
             (
-                "Too small",
-                f"by {day_text(one.run_out.today.date)}; as recommended {day_text(later) if later else NOT_IN_SIGHT}",
+                "p95 wait",
+                f"{now} -> {then} for jobs on {one.latest.size}, limit {one.latest.limit_minutes:,.0f} min",
             )
         )
-    if one.shortage.jobs:
-        short = sorted(one.shortage.by_class, key=lambda row: -row.jobs)[:SHORT_CLASSES]
-        named = ", ".join(f"{row.size_class} {row.jobs:,}" for row in short if row.jobs)
-        why = (
-            f"{one.shortage.by_place:,} of them by place, not number"
-            if one.shortage.by_place
-            else "by number"
-        )
-        rows.append(("Short", f"{one.shortage.jobs:,} jobs a week waited ({named}); {why}"))
+    if saving.value is not None:
+        span = "" if not saving.varies else f"     {saving.low:,.0f} to {saving.high:,.0f} in 9 of 10 weeks"
+        rows.append(("Freed a week", f"{saving.value:,.0f} GPU-hours{span}"))
+    if saving.value is not None or one.worth.usd_per_week is not None:
+        rows.append(("Worth", one.worth.basis.replace("\n", " ")))
+    if ends.date is not None and ends.order_by is not None:
+        rows.append(("Exhausted", f"by {day_text(ends.date)}; order by {day_text(ends.order_by)}"))
     if one.left_out_share >= 0.01:
         rows.append(("Left out", f"{one.left_out_share:.0%} of the GPU-hours, whose jobs cannot be true"))
-    rows.append(("Rests on", one.confidence))
     return rows
 
 

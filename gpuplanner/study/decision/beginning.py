@@ -18,7 +18,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.left_out import any_ran, correction_of, left_out_rows
 from gpuplanner.study.decision.record import Comparison
-from gpuplanner.study.decision.sentences import uncorrected_decision, no_decision
+from gpuplanner.study.decision.sentences import no_decision, uncorrected_decision
 from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, Missing
 from gpuplanner.study.decision.worth import stated_ownership
 from gpuplanner.units import SECONDS_PER_DAY

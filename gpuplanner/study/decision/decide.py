@@ -16,7 +16,7 @@ from gpuplanner.ledger import by_bucket, by_tenant
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.study.bundled import data_folder
-from gpuplanner.study.decision.arena import Arena, Trial, WaySetting, cut_fleet, gpu_hours
+from gpuplanner.study.decision.arena import Knobs, Trial, WaySetting, cut_fleet, gpu_hours
 from gpuplanner.study.decision.asked import Asked, size_classes
 from gpuplanner.study.decision.compare import Contest, contest, nothing_ran
 from gpuplanner.study.decision.layouts import as_they_are, kept_longest, rules_of
@@ -24,7 +24,6 @@ from gpuplanner.study.decision.left_out import MAX_LEFT_OUT_SHARE, correction_of
 from gpuplanner.study.decision.promise import promised
 from gpuplanner.study.decision.sentences import WHOLE_LIST, in_words, no_decision, uncorrected_decision
 from gpuplanner.study.decision.types import (
-    CUT_BY_JOBS,
     NODE_POOLS,
     ON_DEMAND,
     ON_OFF,
@@ -109,7 +108,11 @@ def decide(
     advice = advise(found)
     course = _course(found, advice)
     decision = _decision(found, advice, course)
-    curve = () if advice.action == "none" else tuple(wait_curve(wait_model(found.asked, found.arena.waits), advice))
+    curve = (
+        ()
+        if advice.action == "none"
+        else tuple(wait_curve(wait_model(found.asked, found.arena.waits), advice))
+    )
     rules = rules_of(found.asked, course.trial, found.able, course.policy)
     return Answer(decision, found, advice, curve, rules)
 
@@ -183,8 +186,12 @@ def _course(found: Contest, advice: Recommendation) -> Course:
     if advice.gpus > fleet:
         layouts, gpus = _with_more(layouts, advice.gpus - gpus), advice.gpus
     freed = float(max(fleet - gpus, 0) * HOURS_PER_WEEK)
-    saving = Saving(freed, freed, freed) if freed else Saving(None, reason="no GPU is released or powered down")
-    measures = tuple(replace(one, gpus=gpus) if one is advice.measures[-1] else one for one in advice.measures)
+    saving = (
+        Saving(freed, freed, freed) if freed else Saving(None, reason="no GPU is released or powered down")
+    )
+    measures = tuple(
+        replace(one, gpus=gpus) if one is advice.measures[-1] else one for one in advice.measures
+    )
     course = Course(measures, policy, trial, gpus, float(gpus), layouts, saving)
     return _idle_powered_down(found, course) if action in ("keep", "release") and not advice.late else course
 
@@ -250,7 +257,7 @@ def _partitioned(asked: Asked, advice: Recommendation) -> WaySetting:
         layouts.append([tuple(parts[at : at + asked.nodes.gpus[number]])])
         at += asked.nodes.gpus[number]
     fleet, named = cut_fleet(asked, kept, layouts)
-    knobs = {"gpus": gpus, "requests": advice.view}
+    knobs: Knobs = {"gpus": gpus, "requests": advice.view}
     return WaySetting(STATIC_MIG, advice.view, fleet, named, tuple(kept), knobs=knobs)
 
 

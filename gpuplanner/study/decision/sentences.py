@@ -98,7 +98,9 @@ def _waits(one: Decision) -> str:
     """What it does to the size that waits longest, and what others pay for it."""
     latest = one.latest
     if latest is None:
-        return "How long each job size waits then is not stated: a replay of today is too far from the record."
+        return (
+            "How long each job size waits then is not stated: a replay of today is too far from the record."
+        )
     rises = [row for row in one.service if row.recommended_p95_minutes > row.today_p95_minutes + NOTICED_MIN]
     worst = max(rises, key=lambda row: row.recommended_p95_minutes - row.today_p95_minutes, default=None)
     fell = latest.today_p95_minutes - latest.recommended_p95_minutes >= NOTICED_MIN
@@ -179,7 +181,9 @@ def _drained(one: Decision, found: Contest, when: str) -> Iterator[NextStep]:
     command = DRAIN.get(able.path, DRAIN["operator"]).format(nodes=names)
     few = len(gone) <= MOST_NODES_NAMED
     yield NextStep(
-        PLATFORM, f"drain and release {nodes_text(LayoutOnNodes('', 0, tuple(gone)))}{when}", command if few else None
+        PLATFORM,
+        f"drain and release {nodes_text(LayoutOnNodes('', 0, tuple(gone)))}{when}",
+        command if few else None,
     )
 
 
@@ -190,7 +194,7 @@ def _missing(one: Decision, found: Contest, advice: Recommendation) -> Iterator[
         yield Missing(f"{gap.sentence} What would help: {gap.add}", f"gpuplanner ingest auto JOBS -o {data}")
     thin = asked.seen_s < MIN_DAYS * 86_400 or model.waits.judged.sum() < MIN_JOBS
     rows = (
-        (one.action == "none" and "whole" in (one.reason or ""), "whether the list of jobs is whole", f"describe {data}"),
+        (one.action == "none" and "whole" in str(one.reason), "whether the list of jobs is whole", f"describe {data}"),
         (asked.nodes.inferred,
          "how many GPUs are installed: their number is the most that jobs were seen to hold",
          f"ingest nodes NODES -o {data}"),
@@ -218,8 +222,8 @@ def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator
     share, days = advice.model.waits.share, int(found.asked.seen_s // 86_400)
     if share.fraction is not None:
         yield (
-            f"A replay of {counted(days, 'day')} reproduces {share.fraction:.0%} of the waiting; by team and size it is "
-            f"wrong by {share.error:.0%}."
+            f"A replay of {counted(days, 'day')} reproduces {share.fraction:.0%} of the waiting; by team and size "
+            f"it is wrong by {share.error:.0%}."
         )
     if advice.worth is not None:
         yield f"Each GPU-hour bought ends {advice.worth:.2f} GPU-hours of waiting."

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from gpuplanner.hardware.abilities import GPUS, PathAbilities
+from gpuplanner.hardware.abilities import PathAbilities
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.nodes import Switching
 from gpuplanner.study.decision.arena import Arena, Knobs, Mask, Trial, WaySetting, cut_fleet, least

@@ -20,7 +20,7 @@ from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.future.drains import drain_of
 from gpuplanner.study.past.history import History, history
-from gpuplanner.units import figure_text
+from gpuplanner.units import wait_text
 
 MARK = Mark(MANIFEST, "gpuplanner export 1")
 FOLDER = "export"
@@ -117,14 +117,14 @@ def _quotas(known: History) -> Iterator[TenantQuota]:
 
 def _touched(decision: Decision) -> Iterator[str]:
     """Who starts later than today, and who is asked to ask otherwise."""
-    later = [one for one in decision.service.by_class if one.added_minutes >= 0.5]
+    later = [one for one in decision.service if one.recommended_p95_minutes > one.today_p95_minutes + 0.5]
     for one in later:
         yield (
-            f"Jobs of {one.size_class}: {decision.service.quantile:.0%} of them start at most "
-            f"{figure_text(one.minutes, ',.0f')} min late, today {figure_text(one.today_minutes, ',.0f')}."
+            f"Jobs on {one.size}: p95 queue wait {wait_text(one.recommended_p95_minutes)}, today "
+            f"{wait_text(one.today_p95_minutes)}."
         )
     if not later:
-        yield "Nobody: jobs of every size start as soon as today."
+        yield "None: the p95 queue wait rises for no job size."
 
 
 def _means(rules: FleetRules) -> str:

@@ -130,4 +130,3 @@ def percentile(waits_s: Floats) -> float:
         return 0.0
     place = int(np.ceil(PERCENTILE * len(waits_s))) - 1
     return float(np.partition(waits_s, place)[place])
-

@@ -292,7 +292,9 @@ def explained_share(
     return ExplainedShare(fraction, by_size, error, rule_errors, tuple(gaps))
 
 
-def take_jobs(asked: Asked, waits: ExplainedWaits, rows: Ints, later_s: Floats) -> tuple[Asked, ExplainedWaits]:
+def take_jobs(
+    asked: Asked, waits: ExplainedWaits, rows: Ints, later_s: Floats
+) -> tuple[Asked, ExplainedWaits]:
     """Jobs of a record by their rows, some of them more than once, each so much later than it came [s]."""
     views = {}
     for name, view in asked.views.items():

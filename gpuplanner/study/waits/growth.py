@@ -71,14 +71,17 @@ def weekly_work(jobs: pl.DataFrame, begin: datetime, end: datetime) -> Floats:
     Examples
     --------
     >>> end = datetime(2026, 6, 15)
-    >>> jobs = pl.DataFrame({"submit_time": [datetime(2026, 6, 9), datetime(2026, 6, 3)], "run_s": 7200.0, "gpus": [1, 2]})
+    >>> submit = [datetime(2026, 6, 9), datetime(2026, 6, 3)]
+    >>> jobs = pl.DataFrame({"submit_time": submit, "run_s": 7200.0, "gpus": [1, 2]})
     >>> weekly_work(jobs, datetime(2026, 5, 31), end).tolist()
     [4.0, 2.0]
     """
     week = timedelta(days=DAYS_A_WEEK)
     weeks = (end - begin) // week
     since = end - weeks * week
-    within = jobs.filter(pl.col("submit_time").is_between(since, end, closed="left"), pl.col("run_s").is_not_null())
+    within = jobs.filter(
+        pl.col("submit_time").is_between(since, end, closed="left"), pl.col("run_s").is_not_null()
+    )
     number, hours = within.select(
         (pl.col("submit_time") - since).dt.total_microseconds() // (week // timedelta(microseconds=1)),
         hours=pl.col("gpus") * pl.col("run_s") / SECONDS_PER_HOUR,
@@ -194,7 +197,9 @@ def date_exhaustion(
     if measured is None:
         return Exhaustion(reason="no size of job meets the wait target under any load")
     if growth.slope <= 0:
-        return Exhaustion(reason=f"the submitted work grows by {weekly.low:+.1%} to {weekly.high:+.1%} a week")
+        return Exhaustion(
+            reason=f"the submitted work grows by {weekly.low:+.1%} to {weekly.high:+.1%} a week"
+        )
     weeks = weeks_to_exhaustion(growth, measured, seen_days)
     probability = float((weeks <= HORIZON_WEEKS).mean())
     if probability < MIN_PROBABILITY:

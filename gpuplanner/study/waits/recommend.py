@@ -71,7 +71,7 @@ class Change:
     view: str = AS_TODAY
 
     def smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
-        """Find the fewest units that meet the limits, and their GPUs as multiples of a node; infinite: there are none."""
+        """Find the fewest units that meet the limits, and their GPUs as multiples of a node; infinite: none do."""
         units = smallest_units(self.model, self.pools, limit_s)
         if units is None:
             return None, math.inf
@@ -184,9 +184,8 @@ def why_none(model: WaitModel) -> str | None:
     if asked.nodes.snapshot:
         return "the record is of one moment"
     if days < MIN_DAYS or jobs < MIN_JOBS:
-        return (
-            f"{counted(jobs, 'job')} came in {days:.1f} days of record; {MIN_JOBS} jobs in {MIN_DAYS:.0f} days are needed"
-        )
+        needed = f"{MIN_JOBS} jobs in {MIN_DAYS:.0f} days are needed"
+        return f"{counted(jobs, 'job')} came in {days:.1f} days of record, and {needed}"
     if not model.waits.share.capacity_is_clear:
         return next(gap.sentence for gap in model.waits.share.gaps if gap.withholds == "capacity").rstrip(".")
     return None
@@ -256,7 +255,9 @@ def buy_for_growth(
     units = smallest_units(model, pools, limit_s, load=load)
     if units is None or sum(units) <= sum(pool.today for pool in pools):
         return None
-    return resize(model, pools, units, f": the submitted work grows, capacity is exhausted by {exhaustion.date}")
+    return resize(
+        model, pools, units, f": the submitted work grows, capacity is exhausted by {exhaustion.date}"
+    )
 
 
 def end_waits(
@@ -298,11 +299,11 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
         yield Change("pack", text, model.packed(), pools)
     if cause == CAUSES[WRONG_LAYOUT]:
         yield from repartition(model, "repartition", "Repartition GPUs", AS_TODAY)
-    if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and RIGHTSIZED in asked.views:
-        if asked.jobs["sm_activity"].count():
-            smaller = replace(model, asked=asked.requesting(RIGHTSIZED))
-            text = "Run jobs of low measured use on smaller profiles"
-            yield from repartition(smaller, "rightsize", text, RIGHTSIZED)
+    measured = RIGHTSIZED in asked.views and asked.jobs["sm_activity"].count()
+    if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and measured:
+        smaller = replace(model, asked=asked.requesting(RIGHTSIZED))
+        text = "Run jobs of low measured use on smaller profiles"
+        yield from repartition(smaller, "rightsize", text, RIGHTSIZED)
     if cause == CAUSES[LIMITS]:
         tenants = np.unique(asked.jobs["tenant"].fill_null("?").to_numpy())
         named = ", ".join(f"{tenants[limit.tenant]} ({limit.gpus:g} GPUs)" for limit in queue.limits)
@@ -325,8 +326,12 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
         resized = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.usual_node)
         pools.append(Pool((profile,), total, resized, movable=True))
     fleet = fleet_of_pools(pools, list(layout.values()))
-    text += ": " + ", ".join(f"{gpus} GPUs {'full' if name == 'gpu' else name}" for name, gpus in layout.items())
-    yield Change(action, text, replace(model, asked=replace(asked, fleet=fleet)), pools, asked.usual_node, view)
+    text += ": " + ", ".join(
+        f"{gpus} GPUs {'full' if name == 'gpu' else name}" for name, gpus in layout.items()
+    )
+    yield Change(
+        action, text, replace(model, asked=replace(asked, fleet=fleet)), pools, asked.usual_node, view
+    )
 
 
 def weigh_purchase(
@@ -376,7 +381,7 @@ def compare_service(model: WaitModel, found: Recommendation, limit_s: Floats) ->
 
 
 def wait_curve(model: WaitModel, found: Recommendation) -> list[CurvePoint]:
-    """The wait curve of today's layout, and that of the recommendation where it changes more than the number of GPUs."""
+    """The wait curve of today's layout, and of the recommendation where it changes more than the number of GPUs."""
     curves = [(TODAYS, keep(model, None))]
     if found.model is not model:
         curves.append((RECOMMENDED, found))
