@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SAMPLE = "sample"
 YAML = (".yaml", ".yml")
+IN_JSON = ("decision", "waits", "wait_curve", "headroom", "growth_per_week", "exhaustion", "projects")
+"""Parts of a comparison that the command prints as JSON."""
 ONE_GPU_LESS = re.compile(r"got (\d+) rows and none of them: asks for no GPU in \1 row")
 
 
@@ -95,7 +97,7 @@ def start(
         from gpuplanner.cli.show import show
 
         comparison = found.to_dict()
-        answer = {name: comparison[name] for name in ("decision", "waits", "projects")}
+        answer = {name: comparison[name] for name in IN_JSON}
         show(answer | {"warnings": warnings, "folder": str(place)} | written, as_json=True)
     elif talks:
         shown = written["page"] or f"none: {written['page_reason']}"

@@ -175,13 +175,11 @@ def _course(found: Contest, advice: Recommendation) -> Course:
         setting = _partitioned(asked, advice)
         policy, trial = STATIC_MIG, arena.play(setting, 1)
         layouts = _layouts(asked, trial)
-    elif action in ("keep", "release"):
-        numbers = _kept_nodes(advice)
-        policy = TODAY if action == "keep" else STATIC_WHOLE
-        trial = arena.today if action == "keep" else arena.play(as_they_are(asked, policy, numbers), 1)
-        layouts = _grouped(asked, [(number, asked.nodes.layouts[number]) for number in numbers])
     else:
-        policy, trial, layouts = TODAY, arena.today, _layouts(asked, arena.today)
+        numbers = _kept_nodes(advice)
+        policy = TODAY if len(numbers) == len(asked.nodes.gpus) else STATIC_WHOLE
+        trial = arena.today if policy == TODAY else arena.play(as_they_are(asked, policy, numbers), 1)
+        layouts = _grouped(asked, [(number, asked.nodes.layouts[number]) for number in numbers])
     gpus = sum(one.gpus for one in layouts)
     if advice.gpus > fleet:
         layouts, gpus = _with_more(layouts, advice.gpus - gpus), advice.gpus
@@ -193,7 +191,9 @@ def _course(found: Contest, advice: Recommendation) -> Course:
         replace(one, gpus=gpus) if one is advice.measures[-1] else one for one in advice.measures
     )
     course = Course(measures, policy, trial, gpus, float(gpus), layouts, saving)
-    return _idle_powered_down(found, course) if action in ("keep", "release") and not advice.late else course
+    # Nodes are not powered down where growth exhausts them soon.
+    may_idle = action in ("keep", "release") and not advice.late and not advice.order_gpus
+    return _idle_powered_down(found, course) if may_idle else course
 
 
 def _idle_powered_down(found: Contest, course: Course) -> Course:

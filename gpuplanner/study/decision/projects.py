@@ -16,10 +16,10 @@ from gpuplanner.demand.peaks import daily_peaks
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Arena, order_statistic
 from gpuplanner.study.decision.compare import opened
-from gpuplanner.study.decision.heavier import again_later
 from gpuplanner.study.decision.projects_file import Announced, CalendarEntry, Project, read_projects
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.past.history import History, begin_of
+from gpuplanner.study.waits.explain import take_jobs as again_later
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, day_text
 
 SURE = 0.9

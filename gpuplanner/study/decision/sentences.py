@@ -14,7 +14,6 @@ from gpuplanner.study.decision.compare import Contest
 from gpuplanner.study.decision.left_out import Correction
 from gpuplanner.study.decision.types import (
     CUT_BY_JOBS,
-    STATIC_WHOLE,
     TODAY,
     Decision,
     LayoutOnNodes,
@@ -44,7 +43,7 @@ def in_words(decision: Decision, found: Contest, advice: Recommendation, trial: 
     """The decision with its sentences."""
     return replace(
         decision,
-        sentence=sentence(decision),
+        sentence=sentence(decision, advice.order_gpus),
         next_steps=tuple(_next_steps(decision, found, advice, trial)),
         missing=tuple(_missing(decision, found, advice)),
         how_sure=tuple(_how_sure(decision, found, advice)),
@@ -52,7 +51,7 @@ def in_words(decision: Decision, found: Contest, advice: Recommendation, trial: 
     )
 
 
-def sentence(one: Decision) -> str:
+def sentence(one: Decision, order_gpus: int = 0) -> str:
     """What to do, and what it does to queue waits.
 
     Examples
@@ -61,31 +60,35 @@ def sentence(one: Decision) -> str:
     >>> no_decision(Scenario(), "no job states when it ran").sentence
     'No recommendation: no job states when it ran.'
     """
-    fleet = _fleet(one)
+    fleet = f"your {_fleet(one)}"
+    order = (
+        f"; order at least {counted(order_gpus, 'GPU')} now, as growth exhausts them" if order_gpus else ""
+    )
     if one.action == "none":
         return f"No recommendation: {one.reason}."
     if not one.measures:
-        return f"Keep your {fleet} as they are: {one.reason}."
-    gpus, before, parts = one.fleet_gpus, None, []
+        return f"Keep {fleet} as they are: {one.reason}{order}."
+    parts: list[str] = []
+    gpus = one.fleet_gpus
     for measure in one.measures:
         more = measure.gpus - gpus
+        on = "of them" if parts else f"of {fleet}"
         parts.append(
             {
-                "release": f"release {-more:,}", "buy": f"buy {counted(more, 'GPU')}",
-                "rightsize": f"rightsize small jobs and partition {one.cut_gpus:,}",
-                "repartition": f"partition {one.cut_gpus:,} as jobs need", "pack": "let jobs fill nodes first",
+                "release": f"release {-more:,} {on}", "buy": f"buy {counted(more, 'GPU')}",
+                "rightsize": f"rightsize small jobs and partition {one.cut_gpus:,} {on}",
+                "repartition": f"partition {one.cut_gpus:,} {on} as jobs need",
+                "pack": f"let jobs fill the nodes of {fleet} one by one",
                 "raise_limit": measure.text[:1].lower() + measure.text[1:],
-                "power_down": f"power idle nodes down ({one.gpus_mean:,.0f} GPUs on average)",
-                "autoscale": f"let node pools scale ({one.gpus_mean:,.0f} GPUs on average)",
+                "power_down": f"power idle nodes {on} down ({one.gpus_mean:,.0f} GPUs on average)",
+                "autoscale": f"let pools {on} scale ({one.gpus_mean:,.0f} GPUs on average)",
             }[measure.action]
         )  # fmt: skip
-        gpus, before = measure.gpus, measure
-    assert before is not None
-    of = {"buy": f" for your {fleet}", "raise_limit": "", "pack": f" on your {fleet}"}
-    parts[0] += of.get(one.measures[0].action, f" of your {fleet}")
+        gpus = measure.gpus
+    if one.action == "buy":
+        parts[0] += f" for {fleet}"
     text = ", then ".join(parts)
-    why = before.text.partition(": ")[2] if before.action == "buy" else ""
-    return f"{text[:1].upper()}{text[1:]}{f': {why}' if why else ''}. {_waits(one)}"
+    return f"{text[:1].upper()}{text[1:]}{order}. {_waits(one)}"
 
 
 def _fleet(one: Decision) -> str:
@@ -154,6 +157,12 @@ def _next_steps(one: Decision, found: Contest, advice: Recommendation, trial: Tr
                 where = nodes_text(part) or "nodes of one pool"
                 how = f"as {part.layout}" if part.layout != CUT_BY_JOBS else f"as jobs ask, by {able.who},"
                 yield NextStep(PLATFORM, f"partition {counted(part.gpus, 'GPU')} {how} on {where}")
+    if advice.order_gpus and (due := advice.exhaustion.date):
+        gpus = counted(advice.order_gpus, "GPU")
+        yield NextStep(
+            "finance",
+            f"order at least {gpus} at once: the work grows, and exhausts capacity by {day_text(due)}",
+        )
     yield NextStep(PLANNER, "check again in a week", f"gpuplanner start {data}")
 
 
@@ -227,7 +236,7 @@ def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator
         )
     if advice.worth is not None:
         yield f"Each GPU-hour bought ends {advice.worth:.2f} GPU-hours of waiting."
-    if one.policy == found.winner.policy != TODAY and one.policy != STATIC_WHOLE and found.holdout:
+    if one.measures and one.measures[-1].action in ("power_down", "autoscale"):
         held = found.winner.hold_rate
         rate = "" if held is None else f", and met the limit on {held:.0%} of them"
         yield (

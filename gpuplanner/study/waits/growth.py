@@ -45,9 +45,10 @@ class FittedGrowth:
         one = self.weekly
         return math.log1p(one.value or 0.0) if (one.low or 0.0) * (one.high or 0.0) > 0 else 0.0
 
-    def load_after(self, days: float) -> float:
-        """How many times the work there is so many days later, by growth that is shown."""
-        return math.exp(max(self.slope, 0.0) * days / DAYS_A_WEEK)
+    def load_after(self, days: float, *, at_least: bool = False) -> float:
+        """How many times the work there is so many days later, by growth that is shown, or by its lower end."""
+        slope = math.log1p(self.weekly.low or 0.0) if at_least and self.slope else self.slope
+        return math.exp(max(slope, 0.0) * days / DAYS_A_WEEK)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from gpuplanner.study.waits.causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
 from gpuplanner.study.waits.draws import (
     JITTER_S,
     PERCENTILE,
+    REPLAYS,
     draw_record,
     percentile,
     resize_fleet,
@@ -104,18 +105,39 @@ class WaitModel:
         rng = np.random.default_rng(100 + number)
         rows, arrival = scale_load(waits.arrival_s, ~waits.judged, load, seen_s)
         drawn, arrival = draw_record(arrival, ~waits.judged[rows], seen_s, rng)
-        rows = rows[drawn]
+        return self._by_size(fleet, rows[drawn], arrival, jobs)
+
+    def percentiles(
+        self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, jobs: Bools | None = None
+    ) -> Floats:
+        """95th percentile of the wait of each size: of the record itself, row 0, then of drawn ones [s].
+
+        Arguments as of :meth:`draw`. That of the record is the median of its replays.
+        """
+        if row:
+            return self.draw(fleet, row - 1, load=load, jobs=jobs)
+        waits = self.waits
+        rows, arrival = scale_load(waits.arrival_s, ~waits.judged, load, self.asked.seen_s)
+        replays = (arrival + self.shift_s(number)[rows] for number in range(REPLAYS))
+        return np.median([self._by_size(fleet, rows, shifted, jobs) for shifted in replays], axis=0)
+
+    def _by_size(self, fleet: NodeFleet, rows: Ints, arrival_s: Floats, jobs: Bools | None) -> Floats:
+        """95th percentile of the wait of each size where such jobs arrive [s]."""
         if jobs is not None:
-            rows, arrival = rows[jobs[rows]], arrival[jobs[rows]]
-        found = simulate_waits(self.asked, waits, fleet, rows, arrival)
-        judged, size = waits.judged[rows], self.size[rows]
+            rows, arrival_s = rows[jobs[rows]], arrival_s[jobs[rows]]
+        found = simulate_waits(self.asked, self.waits, fleet, rows, arrival_s)
+        judged, size = self.waits.judged[rows], self.size[rows]
         return np.array([percentile(found[judged & (size == one)]) for one in self.sizes])
+
+    def shift_s(self, number: int) -> Floats:
+        """How much later each job of the record arrives in a replay [s]."""
+        return np.random.default_rng(1 + number).uniform(0, JITTER_S, len(self.waits.arrival_s))
 
     def replay_waits(self, fleet: NodeFleet, number: int = 0) -> Floats:
         """What each job waits in a replay of the record, each up to 30 s later [s]."""
-        late = np.random.default_rng(1 + number).uniform(0, JITTER_S, len(self.waits.arrival_s))
+        every = np.arange(len(self.waits.arrival_s))
         return simulate_waits(
-            self.asked, self.waits, fleet, np.arange(len(late)), self.waits.arrival_s + late
+            self.asked, self.waits, fleet, every, self.waits.arrival_s + self.shift_s(number)
         )
 
 
@@ -152,11 +174,13 @@ def cause_hours(model: WaitModel, sizes: list[int]) -> dict[str, float]:
 
 
 def wait_limits(model: WaitModel, target: WaitTarget) -> tuple[Floats, Floats]:
-    """Return what each size waits today in each drawn record, and what it may wait, shape (n_draws, n_sizes) [s].
+    """Return what each size waits today, and may wait, in the record and in drawn ones [s].
+
+    Both have shape (1 + n_draws, n_sizes).
 
     A size that meets the target today may wait only so much longer than today; any other is held to the target.
     """
-    today = np.array([model.draw(model.asked.fleet, number) for number in range(PAIRED_DRAWS)])
+    today = np.array([model.percentiles(model.asked.fleet, row) for row in range(1 + PAIRED_DRAWS)])
     limit = np.minimum(target.target_s, today + target.added_s)
     return today, np.where(today <= target.target_s, limit, target.target_s)
 
@@ -217,7 +241,7 @@ def fleet_of_pools(pools: Sequence[Pool], units: Sequence[int]) -> NodeFleet:
 def smallest_units(
     model: WaitModel, pools: Sequence[Pool], limit_s: Floats, *, load: float | Floats = 1.0
 ) -> list[int] | None:
-    """Find the fewest units of each pool with which each size meets its limit in 80 % of drawn records, if there are.
+    """Find the fewest units of each pool with which each size meets its limit, in the record and in 80 % of drawn ones.
 
     It has room for all jobs without an end. Where one pool needs more nodes no other has fewer: to move GPUs from one
     to the other is to repartition them.
@@ -228,21 +252,21 @@ def smallest_units(
         What is simulated.
     pools : list of Pool
         Nodes whose number is varied, each for itself.
-    limit_s : array of float, shape (n_draws, n_sizes)
-        What each size may wait in each drawn record [s].
+    limit_s : array of float, shape (1 + n_draws, n_sizes)
+        What each size may wait in the record and in each drawn one [s].
     load : float or array of float, shape (n_jobs,)
         How many times each job comes.
     """
-    known = []
+    known, most = [], (1 - SURE) * (len(limit_s) - 1) + 1e-9
     for pool in pools:
         jobs = np.isin(model.asked.granted.profile, pool.profiles)
         services = replace(model.asked, standing=model.asked.standing & jobs).standing_gpus
 
         def meets(count: int, pool: Pool = pool, jobs: Bools = jobs, services: float = services) -> bool:
             fleet, missed = pool.resize(count), np.zeros(len(model.sizes))
-            for number, limit in enumerate(limit_s):
-                missed += model.draw(fleet, number, load=load, jobs=jobs) > limit + TOLERANCE_S
-                if (missed > (1 - SURE) * len(limit_s) + 1e-9).any():
+            for row, limit in enumerate(limit_s):
+                missed += model.percentiles(fleet, row, load=load, jobs=jobs) > limit + TOLERANCE_S
+                if (missed > (most if row else 0)).any():
                     return False
             return bool(fleet.gpus.sum() >= services)
 
