@@ -169,7 +169,15 @@ def _about(found: Comparison) -> str:
             f"{there}, as today {hours} GPU-hours a week; what is decided serves better, not with fewer hours"
         )
     if best.policy == TODAY:
-        return f"{there}; none serves as today with less than its {hours} GPU-hours a week"
+        held = [row for row in found.policies if row.meets_target and row.gpu_hours is not None]
+        least = min(held, key=lambda row: row.gpu_hours or 0.0, default=None)
+        if least is None or not (least.gpu_hours or 0.0) < found.today.gpu_hours:
+            return f"{there}; none serves as today with less than its {hours} GPU-hours a week"
+        name = SHORT.get(least.policy, least.policy)
+        return (
+            f"{there}, as today {hours} GPU-hours a week; {name} serves as today with {least.gpu_hours:,.0f}, and ends "
+            "no waiting"
+        )
     return f"{there}; {SHORT.get(best.policy, best.policy)}: {best.gpu_hours:,.0f} GPU-hours a week, as today {hours}"
 
 

@@ -22,35 +22,32 @@ from gpuplanner.report.ways import decided, ways
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import load_trace
 from gpuplanner.study.decision.record import Comparison, comparison
-from gpuplanner.study.decision.sentences import unknown_decision
+from gpuplanner.study.decision.sentences import no_decision
 from gpuplanner.study.decision.types import (
-    ClassService,
+    CurvePoint,
+    Exhaustion,
+    Headroom,
     LayoutOnNodes,
     Missing,
-    RunOut,
-    RunOutSide,
+    NextStep,
     Saving,
-    Service,
-    Shortage,
+    SizeService,
     TeamRow,
     Worth,
 )
 from gpuplanner.units import NO_FIGURE
 
 FORMS = {
-    "saving": figures.count, "left_out_share": figures.per_cent, "gpus_hold_rate": figures.per_cent,
-    "service.quantile": figures.share_of_jobs, "service.added_minutes": figures.minutes,
-    "service.longest_minutes": figures.minutes, "limit_minutes": figures.minutes,
-    "service.later_share": figures.of_hundred, "run_out_chance": figures.of_hundred,
-    "run_out.today.date": figures.day, "run_out.recommended.date": figures.day,
-    "worth.usd_per_week": figures.money,
+    "saving": figures.count, "left_out_share": figures.per_cent, "worth.usd_per_week": figures.money,
+    "exhaustion.date": figures.day, "exhaustion.order_by": figures.day, "exhaustion.probability": figures.per_cent,
+    "headroom.factor": figures.times,
 }  # fmt: skip
 """The form of each figure that is not a count."""
 START = datetime(2026, 5, 4, tzinfo=UTC)
 
 
 def test_warnings_come_before_every_figure():
-    one = unknown_decision(Scenario(), "no job states when it ran")
+    one = nothing()
     told = [
         {"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None},
         {"what": "jobs <left> out", "count": 3, "gpu_hours": 1234.5},
@@ -61,6 +58,10 @@ def test_warnings_come_before_every_figure():
     )
     assert "<li>3 (1,234.5 GPU-hours): jobs &lt;left&gt; out</li>" in page
     assert "warnings" not in first_screen(one)
+
+
+def nothing() -> Comparison:
+    return Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0)
 
 
 class Figures(HTMLParser):
@@ -91,6 +92,8 @@ class Figures(HTMLParser):
 def form_of(name):
     if name.startswith(figures.OF_ALL):
         return figures.per_cent
+    if name.endswith("_minutes"):
+        return figures.minutes
     return FORMS.get(name, figures.count)
 
 
@@ -127,71 +130,82 @@ def found(request, tmp_path_factory) -> Comparison:
 
 def planted() -> Comparison:
     """A decision in which every part of the screen has something to say."""
-    one = unknown_decision(Scenario(), "nothing")
-    weeks = tuple((f"2027-{month:02d}-01", chance) for month, chance in ((1, 0.2), (2, 0.6), (3, 0.9)))
+    one = no_decision(Scenario(), "nothing")
     one = dataclasses.replace(
-        one, sentence="Keep 12 of your 16 GPUs on.", action="give_back", fleet_gpus=16, gpus=12, gpus_mean=9.4,
+        one, sentence="Release 4 of your 16 GPUs.", action="release", reason=None, fleet_gpus=16, gpus=12,
+        gpus_mean=9.4,
         layouts=(LayoutOnNodes("whole", 8, ("n1",)), LayoutOnNodes("4g.40gb:1,3g.40gb:1", 4, ("n2",))),
-        policy="node_pools", confidence="held-back weeks", board="H100-80GB-SXM5", gpus_hold_rate=0.93,
-        shortage=Shortage(77.0, 14, 3, 2), saving=Saving(1108.0, 900.0, 1300.0),
+        policy="node_pools", board="H100-80GB-SXM5", saving=Saving(1108.0, 900.0, 1300.0),
         worth=Worth("owned", 12.5, "Electricity.", 121.0), left_out_share=0.31,
-        service=Service(0.95, 133.0, (ClassService("1 GPU", 30, 2.0, 6.0, 12.0),), 0.12, 411.0, 1),
-        run_out=RunOut(RunOutSide("2027-02-01", weeks), RunOutSide("2027-03-01", weeks)),
-        monday=("cut n2", "look again: gpuplanner start x"), missing=(Missing("nodes", "gpuplanner ingest nodes N"),),
+        service=(SizeService("1 GPU", 30, 2.0, 3.0, 4.0, 1.0, 9.0, 1.0, 2.0, 3, 12.0),
+                 SizeService("2-4 GPUs", 12, 500.0, 411.0, 20.0, 9.0, 28.0, 60.0, 3.0, 1, 30.0)),
+        next_steps=(NextStep("platform team", "drain n2", "kubectl drain n2"), NextStep("planner", "check again")),
+        missing=(Missing("nodes", "gpuplanner ingest nodes N"),),
         teams=(TeamRow("a", 55.0, None, 3), TeamRow("nobody", 45.0, 45.0, 0)), how_sure=("Judged on 14 days.",),
         assumptions=("path slurm",),
     )  # fmt: skip
-    return Comparison(one, 0.95, 10.0)
+    curve = tuple(
+        CurvePoint("today", gpus, size, wait, wait / 2, wait * 2, wait / 3, 0.5, 168.0 * gpus)
+        for gpus, wait in ((8, 900.0), (12, 20.0), (16, 3.0))
+        for size in ("1 GPU", "2-4 GPUs")
+    )
+    ends = Exhaustion("2027-02-01", 0.83, "2026-11-03")
+    return Comparison(one, 0.95, 10.0, wait_curve=curve, headroom=Headroom(1.26, 1.1, 1.4), exhaustion=ends)
 
 
-def checked(one, html):
-    """Every figure in markup is the decision's own, in its one form; returns their names."""
+def checked(found, html):
+    """Every figure in markup is the comparison's own, in its one form; returns their names."""
     told = Figures(html).found
     assert told
     for name, value, text in told:
-        expected = figures.value_of(one, name)
+        expected = value_of(found, name)
         assert value == ("" if expected is None else str(expected)), name
         assert text == (NO_FIGURE if expected is None else form_of(name)(expected)), name
     return {name for name, _, _ in told}
 
 
-def test_every_figure_of_the_screen_is_the_decisions(found):
-    one = found.decision
-    names = checked(one, first_screen(one, period="May"))
-    assert {"gpus", "fleet_gpus", "horizon_days", "service.quantile", "all_held"} <= names
-    assert (one.saving.value is None) == ("saving.value" not in names)
+def value_of(found: Comparison, name: str):
+    beside = name.split(".")[0] in ("headroom", "exhaustion")
+    return figures.value_of(found if beside else found.decision, name)
 
 
-def test_no_figure_stands_outside_of_the_decision(found):
-    for each in (found.decision, planted().decision):
+def test_every_figure_of_the_screen_is_the_comparisons(found):
+    names = checked(found, first_screen(found, period="May"))
+    assert "all_held" in names
+    if found.decision.action != "none":
+        assert {"gpus", "fleet_gpus", "jobs_delayed"} <= names
+    assert (found.decision.saving.value is None) == ("saving.value" not in names)
+
+
+def test_no_figure_stands_outside_of_the_comparison(found):
+    for each in (found, planted()):
+        one = each.decision
         screen = first_screen(each)
         cards = screen.split("</dl>")[0]
         table = re.search(r'<table class="teams">.*?</table>', screen, re.DOTALL)
-        short = re.search(r'<p class="short">.*?</p>', screen, re.DOTALL)
-        for part in (cards, table and table[0], short and short[0]):
-            text = " ".join(Figures(part or "").text).replace("9 weeks of 10", "")
-            # Reasons and names are the decision's own words.
-            known = [each.saving.reason, each.run_out.today.reason, *(row.team for row in each.teams)]
+        for part in (cards, table and table[0]):
+            text = " ".join(Figures(part or "").text).replace("9 of 10 weeks", "").replace("p95", "")
+            # Reasons and names are the comparison's own words.
+            known = [one.reason, one.saving.reason, each.exhaustion.reason, one.latest and one.latest.size,
+                     each.waits and each.waits.sentence, *(row.team for row in one.teams)]  # fmt: skip
             for words in filter(lambda word: re.search(r"\d", word or ""), known):
-                text = text.replace(words, "").replace(words.capitalize(), "")
-            assert not re.search(
-                r"\d", re.sub(r"see command \d|\d+ more teams|by \d+ \w+ \d{4}", "", text)
-            ), text
+                text = text.replace(words, "").replace(words[:1].upper() + words[1:], "")
+            assert not re.search(r"\d", re.sub(r"\d+ more teams", "", text)), text
 
 
 def test_a_screen_shows_all_that_it_has_to_say():
-    one = planted().decision
-    names = checked(one, first_screen(one))
+    found = planted()
+    screen = first_screen(found)
+    names = checked(found, screen)
     assert {
-        "saving.value", "saving.low", "saving.high", "worth.kwh_per_week", "worth.usd_per_week", "service.later_share",
-        "service.longest_minutes", "service.never_started", "service.added_minutes", "limit_minutes", "shortage.jobs",
-        "shortage.gpu_hours", "shortage.by_place", "shortage.gpus_needed", "run_out.today.date",
-        "run_out.recommended.date", "resting_gpus", "layouts.0.gpus", "layouts.1.gpus", "teams.0.held_gpu_hours",
+        "saving.value", "saving.low", "saving.high", "worth.kwh_per_week", "worth.usd_per_week", "jobs_delayed", "jobs",
+        "service.1.today_p95_minutes", "service.1.recommended_p95_minutes", "service.1.observed_p95_minutes",
+        "service.1.limit_minutes", "exhaustion.date", "exhaustion.order_by", "exhaustion.probability",
+        "headroom.factor", "resting_gpus", "layouts.0.gpus", "layouts.1.gpus", "teams.0.held_gpu_hours",
     } <= names  # fmt: skip
-    screen = first_screen(one)
-    for words in ("2.22 h", "6.85 h", "14", "1 Feb 2027", "1 Mar 2027",
-                  "gpuplanner ingest nodes N", "Judged on 14 days",
-                  "path slurm", "By team", "nobody", "On Monday", "4g.40gb + 3g.40gb"):  # fmt: skip
+    for words in ("6.85 h → 20 min", "16 → 12", "1 Feb 2027", "3 Nov 2026", "Queue wait against number of GPUs",
+                  "gpuplanner ingest nodes N", "Judged on 14 days", "kubectl drain n2", "Platform team",
+                  "path slurm", "By team", "nobody", "Next steps", "4g.40gb + 3g.40gb"):  # fmt: skip
         assert words in unescape(re.sub(r"<[^>]*>", "", screen)), words
     assert screen.count('class="gpu whole"') == 8
     assert screen.count('class="gpu rests"') == 4
@@ -199,13 +213,14 @@ def test_a_screen_shows_all_that_it_has_to_say():
 
 
 def test_there_is_a_screen_where_nothing_can_be_decided():
-    one = unknown_decision(Scenario(), "no job states when it ran")
-    page = render_page(section("The decision", first_screen(one)), title="T", subtitle="S", provenance={},
+    found = nothing()
+    one = found.decision
+    page = render_page(section("The decision", first_screen(found)), title="T", subtitle="S", provenance={},
                        decision=figures.headline(one), badge=badge(one))  # fmt: skip
-    assert "Nothing can be decided yet: no job states when it ran." in page
+    assert "No recommendation: no job states when it ran." in page
     assert "gpuplanner ingest auto JOBS -o sample" in page
     assert page.count("not known") == 2
-    assert "No way could be played." in ways(Comparison(one, 0.95, 0.0))
+    assert "No way could be played." in ways(found)
 
 
 def test_data_are_not_good_where_no_telemetry_was_matched_to_jobs():
@@ -220,7 +235,8 @@ def test_data_are_not_good_where_no_telemetry_was_matched_to_jobs():
 
 def test_json_and_page_have_the_same_values(found):
     """What JSON holds is what each figure on the page carries, to the digit."""
-    told = json.loads(to_json(found.to_dict()))["decision"]
+    whole = json.loads(to_json(found.to_dict()))
+    told = whole["decision"] | {name: whole[name] for name in ("headroom", "exhaustion")}
     told["saving"] = told.pop("saving_gpu_hours_per_week")
     for name, value, _ in Figures(decided(found)).found:
         if name in figures.DERIVED or name.startswith(figures.OF_ALL):
@@ -233,11 +249,21 @@ def test_json_and_page_have_the_same_values(found):
 
 def test_hostile_names_stay_text():
     evil = "<script>alert(1)</script>"
+    found = planted()
     one = dataclasses.replace(
-        planted().decision, teams=(TeamRow(evil, 1.0, None, 1),), how_sure=(evil,), assumptions=(evil,),
-        monday=(evil,), missing=(Missing(evil, evil),), layouts=(LayoutOnNodes("whole", 12, (evil,)),), board=evil,
+        found.decision, teams=(TeamRow(evil, 1.0, None, 1),), how_sure=(evil,), assumptions=(evil,),
+        next_steps=(NextStep(evil, evil, evil),), missing=(Missing(evil, evil),), board=evil,
+        layouts=(LayoutOnNodes("whole", 12, (evil,)),),
+        service=(dataclasses.replace(found.decision.service[0], size=evil),),
     )  # fmt: skip
-    assert "<script>alert" not in first_screen(one, period=evil, doubts=[evil], links=[(evil, evil)])
+    curve = tuple(dataclasses.replace(point, job_size=evil) for point in found.wait_curve)
+    shown = first_screen(
+        dataclasses.replace(found, decision=one, wait_curve=curve),
+        period=evil,
+        doubts=[evil],
+        links=[(evil, evil)],
+    )
+    assert "<script>alert" not in shown
 
 
 @pytest.mark.parametrize("gpus", [1, 63, 65, 1016, 30_000])
@@ -253,4 +279,4 @@ def test_a_notebook_shows_the_screen_with_its_looks(found):
     shown = decided(found)._repr_mimebundle_()["text/html"]
     assert shown.startswith("<style>")
     assert ".fleet" in shown.split("</style>")[0]
-    assert checked(found.decision, shown)
+    assert checked(found, shown)

@@ -27,7 +27,7 @@ from gpuplanner.report.months import report_months
 from gpuplanner.report.recurring.chain import read_chain
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision import decide
-from gpuplanner.study.decision.sentences import unknown_decision
+from gpuplanner.study.decision.sentences import no_decision
 from gpuplanner.study.decision.types import Decision, TeamRow
 from gpuplanner.study.forecast_ledger import SCHEMA
 from tests.study.recurring.small_fleets import SmallFleet
@@ -76,7 +76,7 @@ class Works:
         self.done[scenario.month, "study"] += 1
         sentence = f"Keep the fleet in {scenario.month}."
         teams = (TeamRow("a/../b", 100.0, 10.0 + int(scenario.month[-2:]), 3), TeamRow("c", 50.0, None, 2))
-        decision = unknown_decision(scenario, "nobody asked")
+        decision = no_decision(scenario, "nobody asked")
         return Walked(scenario, dataclasses.replace(decision, sentence=sentence, teams=teams))
 
     def write_report(self, scenario, out, *, inputs, ledger):

@@ -9,7 +9,7 @@ import pytest
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.coarse import coarse
 from gpuplanner.study.decision.record import QUANTILES, Comparison, FrontierPoint, PolicyRow, compared
-from gpuplanner.study.decision.sentences import unknown_decision
+from gpuplanner.study.decision.sentences import no_decision
 from gpuplanner.study.decision.types import RunOut, RunOutSide
 
 KNOWN = Scenario(path="slurm")
@@ -18,7 +18,7 @@ KNOWN = Scenario(path="slurm")
 @pytest.fixture(scope="module")
 def tried() -> Comparison:
     """Two settings of pools, and two of nodes that are cut as jobs come."""
-    one = replace(unknown_decision(KNOWN, "none"), action="keep", fleet_gpus=64, gpus=64)
+    one = replace(no_decision(KNOWN, "none"), action="keep", fleet_gpus=64, gpus=64)
     today = PolicyRow("today", "all on", gpu_hours=1000.0, gpu_hours_promised=1000.0, added_minutes=0.0)
     pools = PolicyRow(
         "node_pools", "come and go", gpu_hours=600.0, gpu_hours_promised=600.0, added_minutes=9.0

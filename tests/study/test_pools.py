@@ -18,7 +18,7 @@ from gpuplanner.inbox import write_dataset
 from gpuplanner.planner import PlanProblem, plan, verify_fleet
 from gpuplanner.report.pools import fleet_hours, fleet_page, folder_of, planned_of
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.sentences import unknown_decision
+from gpuplanner.study.decision.sentences import no_decision
 from gpuplanner.study.future.fleet_plans import filled_in_turn, fleet_planned
 from gpuplanner.study.future.outlook import OUTLOOKS, fleet_forecast
 from gpuplanner.study.future.plans import plan_problem, plan_view, planned_for
@@ -248,7 +248,7 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypa
     fleet = pools_of(two)
     hours = dict(fleet_hours(fleet).group_by("tenant").agg(pl.col("gpu_hours").sum()).iter_rows())
     assert hours == pytest.approx({"A100-40GB": 16 * 72, "T4": 4 * 72})
-    one = unknown_decision(two, "nothing")
+    one = no_decision(two, "nothing")
     row = {
         "tenant": ["t0"],
         "jobs": 1,

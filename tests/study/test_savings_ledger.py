@@ -16,7 +16,7 @@ from gpuplanner.inbox import write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import load_trace
 from gpuplanner.study.decision.record import Comparison, PolicyRow
-from gpuplanner.study.decision.sentences import unknown_decision
+from gpuplanner.study.decision.sentences import no_decision
 from gpuplanner.study.decision.types import STATIC_MIG, TODAY, Saving
 from gpuplanner.study.savings_ledger import (
     HELD,
@@ -106,7 +106,7 @@ def test_hours_out_of_service_are_rest_only_where_the_plan_lets_gpus_rest():
 def decided():
     """A comparison that saves 3,000 GPU-hours a week by fewer nodes that are cut."""
     decision = replace(
-        unknown_decision(Scenario(), "made up"), policy=STATIC_MIG, saving=Saving(3000.0, 2500.0, 3500.0)
+        no_decision(Scenario(), "made up"), policy=STATIC_MIG, saving=Saving(3000.0, 2500.0, 3500.0)
     )
     return Comparison(decision, 0.95, 10.0, today=PolicyRow(TODAY, "as it is", gpu_hours_promised=64 * 168.0))
 

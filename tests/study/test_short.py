@@ -47,9 +47,8 @@ def test_what_happened_is_told_and_nothing_is_planned(three_days, tmp_path):
     ledger = study.tables["ledger"]["gpu_hours"].sum()
     assert study.headline.installed_gpu_hours == pytest.approx(ledger, rel=1e-6)
     assert float(study.headline.cost) == pytest.approx(2.0 * ledger, abs=0.01)
-    assert study.decision.confidence == "peaks only"
+    assert study.decision.action == "none"
     assert study.findings[2] == study.decision.sentence
-    assert any("complete days" in text for text in study.decision.how_sure)
     assert any("needs at least 170" in text for text in study.provenance.cautions)
     sections = {
         name: getattr(tearsheet, name)(study)

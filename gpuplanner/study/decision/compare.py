@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -164,9 +164,9 @@ def contest(
     def judged_way(policy: str, trial: Trial | None, reason: str | None = None) -> JudgedWay:
         if trial is None:
             return JudgedWay(policy, None, reason, False, np.nan, np.nan, None)
-        holds, rate = arena.holds(trial, later), hold_rate(arena, trial, later, later_days)
-        hours, promised = (7 * float(trial.day_hours[days].mean()) for days in (later_days, earlier_days))
-        return JudgedWay(policy, trial, reason if holds else NOT_LATER, holds, hours, promised, rate)
+        holds = arena.holds(trial, later)
+        found = judge(arena, policy, trial, holds=holds, which=later, days=(earlier_days, later_days))
+        return replace(found, reason=reason if holds else NOT_LATER)
 
     def settled(policy: str, trial: Trial | None) -> Iterator[Trial | None]:
         """What is taken of a tuned setting: it must hold on single days too."""
@@ -192,6 +192,14 @@ def contest(
         winner = next(one for one in holding if one.promised_per_week <= (1 + ALIKE) * best.promised_per_week)
     return Contest(scenario, known, asked, arena, able, earlier, later, earlier_days, later_days, split is not None,
                    today, tuple(judged), winner)  # fmt: skip
+
+
+def judge(
+    arena: Arena, policy: str, trial: Trial, *, holds: bool, which: Mask, days: tuple[Mask, Mask]
+) -> JudgedWay:
+    """A setting on the days that it was tuned on, and on those kept back."""
+    promised, hours = (7 * float(trial.day_hours[some].mean()) for some in days)
+    return JudgedWay(policy, trial, None, holds, hours, promised, hold_rate(arena, trial, which, days[1]))
 
 
 def tuned_apart(scenario: Scenario, workers: Workers, progress: Progress | None = None) -> None:

@@ -18,9 +18,10 @@ from gpuplanner.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.arena import Knobs, Trial, WaySetting, cut_fleet, gpu_hours
 from gpuplanner.study.decision.asked import Asked, size_classes
-from gpuplanner.study.decision.compare import Contest, contest, nothing_ran
+from gpuplanner.study.decision.compare import Contest, contest, judge, nothing_ran
 from gpuplanner.study.decision.layouts import as_they_are, kept_longest, rules_of
 from gpuplanner.study.decision.left_out import MAX_LEFT_OUT_SHARE, correction_of
+from gpuplanner.study.decision.policies import POLICY_NAMES
 from gpuplanner.study.decision.promise import promised
 from gpuplanner.study.decision.sentences import WHOLE_LIST, in_words, no_decision, uncorrected_decision
 from gpuplanner.study.decision.types import (
@@ -108,6 +109,7 @@ def decide(
     advice = advise(found)
     course = _course(found, advice)
     decision = _decision(found, advice, course)
+    found = _with_recommended(found, decision, course.trial)
     curve = (
         ()
         if advice.action == "none"
@@ -115,6 +117,21 @@ def decide(
     )
     rules = rules_of(found.asked, course.trial, found.able, course.policy)
     return Answer(decision, found, advice, curve, rules)
+
+
+def _with_recommended(found: Contest, decision: Decision, trial: Trial) -> Contest:
+    """The policies with what is recommended in place of the setting that serves all sizes as today.
+
+    It meets the limit if each job size keeps its own.
+    """
+    policy, holds = decision.policy, all(one.meets_limit for one in decision.service)
+    if policy in (TODAY, *IDLE_MEASURES):
+        return found
+    days = (found.earlier_days, found.later_days)
+    mine = judge(found.arena, policy, trial, holds=holds, which=found.later, days=days)
+    others = {one.policy: one for one in found.judged} | {policy: mine}
+    order = [name for name in POLICY_NAMES if name in others]
+    return replace(found, judged=tuple(others[name] for name in order), winner=mine)
 
 
 def wait_model(asked: Asked, waits: ExplainedWaits) -> WaitModel:
@@ -173,12 +190,12 @@ def _course(found: Contest, advice: Recommendation) -> Course:
     fleet = asked.nodes.total
     if action in ("repartition", "rightsize"):
         setting = _partitioned(asked, advice)
-        policy, trial = STATIC_MIG, arena.play(setting, 1)
+        policy, trial = STATIC_MIG, arena.play(setting)
         layouts = _layouts(asked, trial)
     else:
         numbers = _kept_nodes(advice)
         policy = TODAY if len(numbers) == len(asked.nodes.gpus) else STATIC_WHOLE
-        trial = arena.today if policy == TODAY else arena.play(as_they_are(asked, policy, numbers), 1)
+        trial = arena.today if policy == TODAY else arena.play(as_they_are(asked, policy, numbers))
         layouts = _grouped(asked, [(number, asked.nodes.layouts[number]) for number in numbers])
     gpus = sum(one.gpus for one in layouts)
     if advice.gpus > fleet:

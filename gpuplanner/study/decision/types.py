@@ -16,6 +16,8 @@ ACTIONS = (
 NEVER_RAN, NO_GPU = "no job states when it ran", "no job asked for a GPU"
 """Why nothing can be played."""
 DECIMALS = 6
+ROUNDING_MINUTES = 1 / 60
+"""Waits that differ by less are the same [min]."""
 CUT_BY_JOBS = "on demand"
 """Layout of GPUs that hold what the jobs on them ask for."""
 
@@ -89,6 +91,11 @@ class SizeService:
     recommended_mean_minutes: float
     jobs_delayed: int
     limit_minutes: float
+
+    @property
+    def meets_limit(self) -> bool:
+        """Whether the p95 wait is within the limit under the recommendation."""
+        return self.recommended_p95_minutes <= self.limit_minutes + ROUNDING_MINUTES
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.projects import ALL, ProjectAnswer, answered
 from gpuplanner.study.decision.projects_file import read_projects
 from gpuplanner.study.decision.record import Comparison
-from gpuplanner.study.decision.sentences import unknown_decision
+from gpuplanner.study.decision.sentences import no_decision
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
 DAYS, NODES = 42, 4
@@ -53,7 +53,7 @@ def asked(scenario: Scenario, place: Path, text: str) -> tuple[ProjectAnswer, ..
     file = place / "projects.yaml"
     file.write_text(text)
     own = Scenario(**{**scenario.__dict__, "projects": str(file)})
-    return answered(own, unknown_decision(own, "nothing was decided"))
+    return answered(own, no_decision(own, "nothing was decided"))
 
 
 def test_what_fits_beside_the_peaks_is_taken_and_nobody_waits(flat, tmp_path):
@@ -130,7 +130,7 @@ def test_another_board_is_bought_and_held_against_nobody(flat, tmp_path):
 
 def test_answers_are_kept_with_the_comparison_and_stand_on_its_page(flat, tmp_path):
     answers = asked(flat, tmp_path, "projects:\n- {name: <x>, team: a, gpus: 12, from: 2026-09-01}\n")
-    found = Comparison(unknown_decision(flat, "nothing was decided"), 0.95, 10.0, projects=answers)
+    found = Comparison(no_decision(flat, "nothing was decided"), 0.95, 10.0, projects=answers)
     assert Comparison.from_dict(json.loads(to_json(found.to_dict()))).projects == answers
     assert escape(answers[0].sentence) in decided(found)
 

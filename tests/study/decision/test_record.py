@@ -12,29 +12,34 @@ from gpuplanner.hardware import parse_layout
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.decide import Answer
 from gpuplanner.study.decision.record import Comparison, comparison_of
-from gpuplanner.study.decision.sentences import unknown_decision
-from gpuplanner.study.decision.types import ACTIONS, CONFIDENCES, CUT_BY_JOBS
+from gpuplanner.study.decision.sentences import no_decision
+from gpuplanner.study.decision.types import ACTIONS, CUT_BY_JOBS
 from gpuplanner.study.study import Study
 
 FIELDS = {
-    "": {"sentence", "action", "fleet_gpus", "gpus", "gpus_mean", "layouts", "policy", "path", "confidence",
-         "shortage", "saving_gpu_hours_per_week", "worth", "service", "run_out", "monday", "missing"},
-    "shortage": {"gpu_hours", "jobs", "by_place", "gpus_needed"},
-    "saving_gpu_hours_per_week": {"value", "low", "high", "reason"},
-    "worth": {"ownership", "usd_per_week", "basis"},
-    "service": {"quantile", "added_minutes", "by_class"},
-    "run_out": {"today", "recommended"},
+    "decision": {"action", "measures", "sentence", "fleet_gpus", "gpus", "layouts", "service", "next_steps",
+                 "conditions", "missing", "reason"},
+    "waits": {"causes", "explained_fraction", "replay_error", "limits"},
+    "growth_per_week": {"value", "low", "high", "reason"},
+    "exhaustion": {"date", "probability", "order_by", "reason"},
+}  # fmt: skip
+ROWS = {
+    "measures": {"action", "text", "gpus", "condition"},
+    "service": {"size", "jobs", "observed_p95_minutes", "today_p95_minutes", "recommended_p95_minutes", "low", "high",
+                "today_mean_minutes", "recommended_mean_minutes", "jobs_delayed", "limit_minutes"},
+    "next_steps": {"who", "what", "command"},
+    "missing": {"what", "command"},
 }  # fmt: skip
 """What others read of a decision: these names stay."""
 
 
-def unknown() -> Comparison:
-    return comparison_of(Answer(unknown_decision(Scenario(), "no job states when it ran"), None))
+def nothing() -> Comparison:
+    return comparison_of(Scenario(), Answer(no_decision(Scenario(), "no job states when it ran")))
 
 
-@pytest.fixture(params=["sample", "unknown"])
+@pytest.fixture(params=["sample", "nothing"])
 def found(request, study: Study) -> Comparison:
-    return study.comparison if request.param == "sample" else unknown()
+    return study.comparison if request.param == "sample" else nothing()
 
 
 def test_a_comparison_survives_its_json(found):
@@ -54,39 +59,60 @@ def test_top_level_fields_equal_the_decision(found):
     assert told["saving_gpu_hours_per_week"] == saving["value"] == one.saving.value
     assert (told["saving_low"], told["saving_high"]) == (saving["low"], saving["high"])
     assert told["reason"] == saving["reason"]
-    assert told["target"]["quantile"] == one.service.quantile
+    assert told["target"] == {"quantile": Scenario().wait_quantile, "minutes": Scenario().wait_minutes}
     if told["today"] is not None:
-        assert told["target"]["minutes"] == Scenario().wait_minutes
         assert {"policy", "gpu_hours", "meets_target"} <= set(told["policies"][0])
 
 
 def test_a_decision_follows_the_interface(found):
-    told = found.to_dict()["decision"]
+    told = found.to_dict()
     for name, fields in FIELDS.items():
-        part = told[name] if name else told
-        assert fields <= set(part), name
-    assert told["action"] in ACTIONS
-    assert told["confidence"] in CONFIDENCES
-    for side in told["run_out"].values():
-        assert {"date", "by_week"} <= set(side)
-        assert (side["date"] is None) == (side["reason"] is not None)
-        chances = [chance for _, chance in side["by_week"]]
-        assert chances == sorted(chances), "what has run out stays so"
-        if side["date"] is not None:
-            date.fromisoformat(side["date"])
-    for row in told["missing"]:
-        assert set(row) == {"what", "command"}
+        assert told[name] is None or fields <= set(told[name]), name
+    one = told["decision"]
+    for name, fields in ROWS.items():
+        assert all(set(row) == fields for row in one[name]), name
+    assert one["action"] in ACTIONS
+    assert (one["action"] == "none") == (not one["measures"] and bool(one["reason"]) and one["gpus"] == 0)
+    assert all(measure["action"] in ACTIONS for measure in one["measures"])
+    assert one["conditions"] == [row["condition"] for row in one["measures"] if row["condition"]]
+    ends = told["exhaustion"]
+    assert ends["date"] is None or date.fromisoformat(ends["order_by"]) < date.fromisoformat(ends["date"])
+    for row in one["missing"]:
         assert row["command"].startswith("gpuplanner ")
-    assert (
-        told["saving_gpu_hours_per_week"]["value"] is not None or told["saving_gpu_hours_per_week"]["reason"]
-    )
+    assert one["saving_gpu_hours_per_week"]["value"] is not None or one["saving_gpu_hours_per_week"]["reason"]
+
+
+def test_the_wait_curve_has_every_job_size_at_todays_gpus(study: Study):
+    told = study.comparison.to_dict()
+    keys = {
+        "layout",
+        "gpus",
+        "job_size",
+        "p95_minutes",
+        "low",
+        "high",
+        "mean_minutes",
+        "utilization",
+        "gpu_hours",
+    }
+    assert {frozenset(row) for row in told["wait_curve"]} == {frozenset(keys)}
+    sizes = {row.size for row in study.decision.service}
+    for layout in ("today", "recommended"):
+        points = [row for row in told["wait_curve"] if row["layout"] == layout]
+        assert {row["job_size"] for row in points if row["gpus"] == 64} == sizes
+        assert min(row["gpus"] for row in points) <= 32 < 128 <= max(row["gpus"] for row in points)
+        assert all(0 <= row["utilization"] <= 1 for row in points)
+        assert all(row["gpu_hours"] == pytest.approx(168 * row["gpus"]) for row in points)
+    now = {row["job_size"]: row["p95_minutes"] for row in told["wait_curve"]
+           if (row["layout"], row["gpus"]) == ("today", 64)}  # fmt: skip
+    assert now == {row.size: pytest.approx(row.today_p95_minutes, abs=1e-5) for row in study.decision.service}
 
 
 def test_layouts_are_those_of_the_gpus_that_are_on(study: Study):
     one = study.decision
     assert sum(part.gpus for part in one.layouts) == one.gpus <= one.fleet_gpus
     assert one.gpus_mean <= one.gpus
-    assert unknown().decision.layouts == ()
+    assert nothing().decision.layouts == ()
     names = [name for part in one.layouts for name in part.nodes]
     nodes = set(study.problem.nodes)
     assert set(names) <= nodes, "no node is made up"
@@ -94,13 +120,12 @@ def test_layouts_are_those_of_the_gpus_that_are_on(study: Study):
         assert part.layout in ("whole", CUT_BY_JOBS) or parse_layout(part.layout)
 
 
-def test_the_class_that_pays_most_is_what_is_added(study: Study):
-    service = study.decision.service
-    assert service.added_minutes >= max(row.added_minutes for row in service.by_class) - 1e-9
-    assert all(row.minutes <= row.limit_minutes + 1e-9 for row in service.by_class), (
-        "the recommended way holds"
-    )
-    winner = study.comparison.row(study.decision.policy)
+def test_each_job_size_keeps_its_limit_as_recommended(study: Study):
+    one = study.decision
+    assert one.action == "rightsize"
+    assert all(row.meets_limit for row in one.service)
+    assert one.latest.today_p95_minutes > 60 > one.latest.recommended_p95_minutes
+    winner = study.comparison.row(one.policy)
     assert winner.meets_target
-    assert winner.added_minutes == pytest.approx(service.added_minutes, abs=1e-5)
+    assert winner.most_gpus == one.gpus
     assert study.comparison.today.added_minutes == 0.0

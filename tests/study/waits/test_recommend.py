@@ -22,12 +22,19 @@ from gpuplanner.study.waits.growth import (
     measure_headroom,
     weekly_work,
 )
-from gpuplanner.study.waits.readings import WaitModel, WaitTarget, pools_of, smallest_fleet, wait_limits
-from gpuplanner.study.waits.recommend import recommend
+from gpuplanner.study.waits.readings import WaitModel, WaitTarget, pools_of, smallest_units, wait_limits
+from gpuplanner.study.waits.recommend import Recommendation
+from gpuplanner.study.waits.recommend import recommend as recommend_with
 
 DAY, HOUR = 86_400.0, 3_600.0
 BEGIN = datetime(2026, 6, 1, tzinfo=UTC)
 STATED = WaitTarget(stated=True)
+FLAT = fit_growth_per_week(np.array([100.0, 104, 97, 101, 99, 102, 98, 100]))
+
+
+def recommend(model: WaitModel, target: WaitTarget) -> Recommendation:
+    """The recommendation where the submitted work does not grow."""
+    return recommend_with(model, target, FLAT)
 
 
 def planted_model(
@@ -101,7 +108,7 @@ def test_a_half_empty_fleet_is_released_within_the_limits():
     _, limit = wait_limits(model, WaitTarget())
     (pool,) = pools_of(model.asked.fleet)
     below = replace(pool, today=1, resize=lambda count: pool.resize(min(count, found.gpus // 8 - 1)))
-    assert smallest_fleet(model, [below], limit) is None
+    assert smallest_units(model, [below], limit) is None
 
 
 def test_services_keep_their_gpus():
@@ -125,7 +132,7 @@ def test_services_keep_their_gpus():
     changed = WaitModel(asked, waits, *size_classes(asked, waits.judged))
     assert asked.standing_gpus == 40
     patient = np.full((5, len(changed.sizes)), np.inf)
-    assert smallest_fleet(changed, pools_of(asked.fleet), patient).gpus.sum() == 40
+    assert smallest_units(changed, pools_of(asked.fleet), patient) == [5]
 
 
 def test_a_full_fleet_grows_until_each_size_meets_the_target():
@@ -135,7 +142,7 @@ def test_a_full_fleet_grows_until_each_size_meets_the_target():
     assert found.worth > 0
     large = found.service[-1]
     assert large.observed_p95_minutes > 30 >= large.recommended_p95_minutes
-    assert found.headroom.factor < 1
+    assert found.headroom.headroom.factor < 1
 
 
 def test_a_purchase_that_ends_little_waiting_needs_a_stated_target():
@@ -192,7 +199,11 @@ def test_without_observed_waits_nothing_is_recommended():
 
 def test_the_same_record_gives_the_same_recommendation():
     first, second = (recommend(planted_model(10.0, nodes=3, days=7), STATED) for _ in range(2))
-    assert first == second
+    assert (first.measures, first.service, first.exhaustion) == (
+        second.measures,
+        second.service,
+        second.exhaustion,
+    )
 
 
 def test_less_load_is_a_part_of_more():
@@ -214,22 +225,32 @@ def test_less_load_is_a_part_of_more():
 
 def test_growth_of_the_submitted_work_is_found_and_dates_the_exhaustion():
     model = planted_model(14.0, nodes=5, days=56, weekly=0.05)
-    growth = fit_growth_per_week(weekly_work(model))
-    assert growth.low < np.expm1(0.05) < growth.high
+    asked = model.asked
+    submit = pl.Series(asked.granted.submit_s * 1e6, dtype=pl.Float64).cast(pl.Int64).cast(pl.Duration("us"))
+    jobs = asked.jobs.with_columns(submit_time=pl.lit(BEGIN) + submit, gpus=pl.Series(asked.gpus()))
+    growth = fit_growth_per_week(weekly_work(jobs, BEGIN, asked.end))
+    assert growth.weekly.low < np.expm1(0.05) < growth.weekly.high
     assert growth.slope > 0
-    headroom = measure_headroom(model, WaitTarget(), growth)
-    assert headroom.low <= headroom.factor <= headroom.high
-    assert headroom.factor > 1
-    found = date_exhaustion(growth, headroom, date(2026, 7, 27), 56, 90)
-    weeks = np.log(headroom.factor) / growth.slope - 4
-    assert abs((found.date - date(2026, 7, 27)).days - 7 * max(weeks, 0)) < 14
-    assert found.date - found.order_by == timedelta(days=90)
+    measured = measure_headroom(model, asked.fleet, WaitTarget(), growth)
+    one = measured.headroom
+    assert one.low <= one.factor <= one.high
+    assert one.factor > 1
+    end = date(2026, 7, 27)
+    found = date_exhaustion(growth, measured, end, 56, 90)
+    day, order = (date.fromisoformat(text) for text in (found.date, found.order_by))
+    weeks = np.log(one.factor) / growth.slope - 4
+    assert abs((day - end).days - 7 * max(weeks, 0)) < 14
+    assert day - order == timedelta(days=90)
+    due = recommend_with(model, STATED, growth)
+    assert due.action == "keep"
+    assert due.exhaustion.order_by < end.isoformat()
+    assert due.order_gpus > 0
+    assert due.order_gpus % 8 == 0
 
 
 def test_growth_that_is_not_shown_dates_nothing():
-    flat = fit_growth_per_week(np.array([100.0, 104, 97, 101, 99, 102, 98, 100]))
-    assert flat.slope == 0
-    assert flat.low < 0 < flat.high
-    assert date_exhaustion(flat, None, date(2026, 7, 27), 56, 90).date is None
+    assert FLAT.slope == 0
+    assert FLAT.weekly.low < 0 < FLAT.weekly.high
+    assert date_exhaustion(FLAT, None, date(2026, 7, 27), 56, 90).date is None
     few = fit_growth_per_week(np.ones(5))
-    assert date_exhaustion(few, None, date(2026, 7, 27), 35, 90).reason == few.reason
+    assert date_exhaustion(few, None, date(2026, 7, 27), 35, 90).reason == few.weekly.reason
