@@ -128,7 +128,9 @@ class ExplainedWaits:
                 for name in ("seconds", "delay_s", "judged", "simulated_s", "waited_s")
             },
         )
-        queue = replace(self.queue, tenant=self.queue.tenant[rows])
+        rule, ahead = self.queue.rule, self.queue.rule.head_start_s
+        rule = replace(rule, head_start_s=None if ahead is None else ahead[rows])
+        queue = replace(self.queue, tenant=self.queue.tenant[rows], rule=rule)
         return replace(moved, arrival_s=self.arrival_s[rows] + later_s, queue=queue)
 
 
@@ -292,7 +294,9 @@ def explained_share(
     return ExplainedShare(fraction, by_size, error, rule_errors, tuple(gaps))
 
 
-def take_jobs(asked: Asked, waits: ExplainedWaits, rows: Ints, later_s: Floats) -> tuple[Asked, ExplainedWaits]:
+def take_jobs(
+    asked: Asked, waits: ExplainedWaits, rows: Ints, later_s: Floats
+) -> tuple[Asked, ExplainedWaits]:
     """Jobs of a record by their rows, some of them more than once, each so much later than it came [s]."""
     views = {}
     for name, view in asked.views.items():
