@@ -356,12 +356,11 @@ class Scenario:
         "Share of the jobs of a size that may not be served before the check fails.",
         between(0, 1),
     )
-    gate_short_share: float = knob(
-        "gate", 0.1, "A week is short in which more GPUs are wanted than there are in a larger share of its hours.",
-        between(0, 1),
-    )  # fmt: skip
     gate_short_chance: float = knob(
-        "gate", 0.2, "Chance of a short week ahead from which on the check fails.", between(0, 1)
+        "gate",
+        0.6,
+        "Chance that jobs miss the wait target in the days ahead, above which the check fails.",
+        between(0, 1),
     )
     gate_miss_chance: float = knob(
         "gate", 0.05,
@@ -380,8 +379,8 @@ class Scenario:
         between(0, 168), unit="h",
     )  # fmt: skip
     gate_run_out_chance: float = knob(
-        "gate", 0.8,
-        "Chance that usual weeks run out of GPUs within ``purchase_lead_days`` from which on the check fails.",
+        "gate", 0.95,
+        "Chance that capacity is exhausted within ``purchase_lead_days`` above which the check fails.",
         between(0, 1),
     )  # fmt: skip
 

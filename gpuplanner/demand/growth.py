@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
 from typing import TypeAlias
 
 import numpy as np
@@ -35,7 +34,6 @@ JUMPS_BEFORE, WEEKS_BEFORE = 0.2, 156.0
 """Sudden changes thought of before the record is seen, and in how many weeks: what lies ahead follows from both."""
 
 Series: TypeAlias = Sequence[float] | np.ndarray
-Day: TypeAlias = date
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +88,8 @@ class GrowthLaw:
             raise SchemaError(text)
         return paths > (np.floor(capacity) + 0.5 if self.whole else capacity)
 
-    def paths(
-        self, weeks_ahead: int = 52, *, seed: int = 1, count: int = PATHS, usual: bool = False
-    ) -> np.ndarray:
-        """Draw needs of the weeks to come [GPUs], with laws drawn by their weights: shape (count, weeks_ahead).
-
-        With `usual`, of usual weeks: levels without the noise of a week's own.
-        """
+    def paths(self, weeks_ahead: int = 52, *, seed: int = 1, count: int = PATHS) -> np.ndarray:
+        """Draw needs of the weeks to come [GPUs], with laws drawn by their weights: shape (count, weeks_ahead)."""
         rng = np.random.default_rng(seed)
         law = rng.choice(len(self.weight), size=count, p=self.weight)
         first, second = rng.standard_normal((2, count))
@@ -111,9 +104,7 @@ class GrowthLaw:
         trend = self.trend[law] + slope * first + np.sqrt(np.maximum(var_trend - slope**2, 0.0)) * second
         moves = trend[:, None] + self.walk[law, None] * steps
         moves += JUMP * sizes * (falls < self.jumps[law, None])
-        values = level[:, None] + moves.cumsum(axis=1)
-        if not usual:
-            values += self.noise[law, None] * own
+        values = level[:, None] + moves.cumsum(axis=1) + self.noise[law, None] * own
         logs = self.logs[law]
         values[logs] = np.exp(np.minimum(values[logs], 50.0))
         return np.asarray(np.maximum(values, 0.0) * self.unit)
@@ -234,78 +225,3 @@ def _laws(weeks: int) -> tuple[np.ndarray, tuple[np.ndarray, ...], tuple[np.ndar
     noise, walk, trend, at = (axis.ravel() for axis in grid)
     walks, trends = np.array(WALKS)[walk].T, np.array(TRENDS)[trend].T
     return np.array(NOISES)[noise], tuple(walks), tuple(trends), at
-
-
-def chance_by_week(
-    needs: GrowthLaw | Series, capacity: float, weeks_ahead: int = 52, *, seed: int = 1, usual: bool = False
-) -> np.ndarray:
-    """Probability that the need of one of the weeks up to each has passed a capacity; `usual`: that of usual weeks.
-
-    Examples
-    --------
-    >>> chance_by_week([50, 54, 47, 52, 49, 51], 200, weeks_ahead=8).max() < 0.02
-    np.True_
-    """
-    law = needs if isinstance(needs, GrowthLaw) else fit_growth(needs)
-    past = law.passed(law.paths(weeks_ahead, seed=seed, usual=usual), capacity)
-    return np.asarray(np.maximum.accumulate(past, axis=1).mean(axis=0))
-
-
-@dataclass(frozen=True)
-class RunOutDate:
-    """When the need passes what there is, or why no date is given.
-
-    - ``date``: First day of the first week by which it has happened as likely as not.
-    - ``by_week``: First day of each week ahead, and the probability that it has happened by its end; empty where none
-      is known.
-    - ``reason``: Why there is no date.
-    """
-
-    date: Day | None
-    by_week: tuple[tuple[Day, float], ...]
-    reason: str | None
-
-
-def run_out(
-    needs: Series,
-    capacity: float,
-    first_week: date,
-    *,
-    weeks_ahead: int = 52,
-    inferred: bool = False,
-    seed: int = 1,
-    usual: bool = False,
-) -> RunOutDate:
-    """Say by when the weekly need has passed what there is; see :func:`chance_by_week`.
-
-    Examples
-    --------
-    >>> grown = [60, 66, 69, 71, 77, 80, 83, 88, 90, 95, 98, 104]
-    >>> found = run_out(grown, 128, date(2026, 6, 1))
-    >>> date(2026, 7, 1) < found.date < date(2026, 8, 31)
-    True
-    >>> run_out(grown, 600, date(2026, 6, 1), weeks_ahead=4).reason
-    'not within 4 weeks: 0 % likely'
-    >>> run_out([60, 66], 128, date(2026, 6, 1)).reason
-    '2 weeks of need are known, 4 are needed'
-    """
-    if inferred:
-        return RunOutDate(None, (), "the fleet is taken to be the most that was ever held")
-    values = np.asarray(needs, dtype=float)
-    known = values[np.isfinite(values)]
-    if len(known) < FEWEST_WEEKS:
-        weeks = f"{len(known)} week{'' if len(known) == 1 else 's'}"
-        verb = "is" if len(known) == 1 else "are"
-        return RunOutDate(None, (), f"{weeks} of need {verb} known, {FEWEST_WEEKS} are needed")
-    if not known.any():
-        return RunOutDate(None, (), "nothing was needed in any week")
-    chances = chance_by_week(values, capacity, weeks_ahead, seed=seed, usual=usual)
-    by_week = tuple(
-        (first_week + timedelta(weeks=week), float(chance)) for week, chance in enumerate(chances)
-    )
-    even = [day for day, chance in by_week if chance >= EVEN]
-    if even:
-        return RunOutDate(even[0], by_week, None)
-    return RunOutDate(
-        None, by_week, f"not within {weeks_ahead} weeks: {chances[-1]:.0%} likely".replace("%", " %")
-    )

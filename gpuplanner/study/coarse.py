@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.ahead import WEEK_DAYS, within
 from gpuplanner.study.decision.policies import SHORT, WAYS
 from gpuplanner.study.decision.record import QUANTILES, Comparison, FrontierPoint, PolicyRow, priced
-from gpuplanner.study.decision.types import TODAY, Decision, Saving
+from gpuplanner.study.decision.types import TODAY, Saving
 from gpuplanner.study.past.history import history
-from gpuplanner.units import day_text
 
 
 def coarse(found: Comparison, known: Scenario, asked: Scenario) -> Comparison:
     """The answer to another scenario from the comparison that is known of the first, without playing anything.
 
     Limit, share and path choose anew among the settings that were tried on the days tuned on, which more jobs keep on
-    for longer; prices are multiplied; how far ahead is looked reads the weeks ahead again. The exact answer may find
-    settings between those tried, and judges on other days: a coarse one has no range.
+    for longer; prices are multiplied. The exact answer may find settings between those tried, and judges on other days:
+    a coarse one has no range.
     """
     decision = found.decision
-    if found.today is None or decision.action == "unknown":
+    if found.today is None or decision.action == "none":
         return found
     service = [(one.wait_minutes, one.wait_quantile, one.path, one.arrival_scale) for one in (known, asked)]
     if service[0] != service[1]:
@@ -32,10 +29,8 @@ def coarse(found: Comparison, known: Scenario, asked: Scenario) -> Comparison:
             _at_quantile(found, asked.wait_quantile), asked.arrival_scale / known.arrival_scale
         )
         found = _chosen(found, asked)
-    if within(found.decision.run_out.recommended, asked.horizon_days):
-        found = replace(found, decision=_short(found.decision, asked))
     decision = replace(
-        found.decision, horizon_days=asked.horizon_days, purchase_lead_days=asked.purchase_lead_days,
+        found.decision, purchase_lead_days=asked.purchase_lead_days,
         path=asked.path, how_sure=("Coarse, from settings that were tried: the exact answer follows.",),
     )  # fmt: skip
     return priced(asked, replace(found, decision=decision))
@@ -64,7 +59,7 @@ def _chosen(found: Comparison, asked: Scenario) -> Comparison:
             f"At {minutes:g} minutes about {before - best.gpu_hours:,.0f} GPU-hours a week are saved: "
             f"{SHORT.get(policy, policy)}."
         )
-    decision = replace(found.decision, sentence=said, policy=policy, saving=saving, monday=())
+    decision = replace(found.decision, sentence=said, policy=policy, saving=saving, next_steps=())
     today = replace(found.today, gpu_hours=before)
     return replace(found, decision=decision, minutes=minutes, today=today, policies=rows)
 
@@ -113,15 +108,3 @@ def _at_demand(found: Comparison, times: float) -> Comparison:
         for row in found.policies
     )
     return replace(found, frontier=points, policies=rows)
-
-
-def _short(one: Decision, asked: Scenario) -> Decision:
-    """The fleet is full within the days that are looked at: what the middle of the weeks ahead asks for by delivery."""
-    weeks = one.run_out.recommended.need_by_week
-    place = min(max(math.ceil(asked.purchase_lead_days / WEEK_DAYS), 1), len(weeks)) - 1
-    more = max(math.ceil(weeks[place][2]) - one.fleet_gpus, 0)
-    said = (
-        f"The fleet is full within {asked.horizon_days} days; {day_text(weeks[place][0])} it takes about "
-        f"{one.fleet_gpus + more:,} GPUs."
-    )
-    return replace(one, sentence=said, action="buy", gpus=one.fleet_gpus + more, monday=())

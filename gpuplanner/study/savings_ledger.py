@@ -27,7 +27,7 @@ from gpuplanner.study.past.accounts import ledger as gpu_time
 from gpuplanner.study.past.history import history
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, money
 
-FORMAT = "gpuplanner savings 1"
+FORMAT = "gpuplanner savings 2"
 ENDING = ".savings.json"
 SIZES = {1: "1 GPU or less", 4: "2-4 GPUs", 8: "5-8 GPUs"}
 LARGER = "more GPUs"
@@ -102,7 +102,7 @@ class SavingPromise:
     """What a month's decision promises for the next, GPU-hours a week with their range, and the plan that it rests on.
 
     ``gpu_hours`` 0 is a promise as well: keep the fleet; of a purchase they are below 0. ``minutes`` and ``quantile``
-    are the target of its service.
+    are the target of its service, ``exhaustion`` is the day on which capacity is exhausted.
     """
 
     decision: str
@@ -117,8 +117,7 @@ class SavingPromise:
     quantile: float
     minutes: float
     usd_per_week: float | None
-    next_purchase: str | None
-    next_purchase_today: str | None
+    exhaustion: str | None
 
 
 @dataclass(frozen=True)
@@ -314,13 +313,13 @@ def _outcome(before: SavingsMonth, after: SavingsMonth) -> SavingOutcome:
 
 def _promise(found: Comparison) -> SavingPromise:
     decision = found.decision
-    saving, ends, more = decision.saving, decision.run_out, decision.gpus - decision.fleet_gpus
+    saving, more = decision.saving, decision.gpus - decision.fleet_gpus
     return SavingPromise(
         decision=decision.sentence, action=decision.action, policy=decision.policy, gpus=decision.gpus,
         layouts=decision.layouts, gpu_hours=-float(more * HOURS_PER_WEEK) if more > 0 else saving.value or 0.0,
         low=saving.low, high=saving.high, levers=tuple(LeverHours(lever, hours) for lever, hours in levers(found)),
         quantile=found.quantile, minutes=found.minutes, usd_per_week=decision.worth.usd_per_week,
-        next_purchase=ends.recommended.date, next_purchase_today=ends.today.date,
+        exhaustion=found.exhaustion.date,
     )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.coarse import coarse
 from gpuplanner.study.decision.record import QUANTILES, Comparison, FrontierPoint, PolicyRow, compared
 from gpuplanner.study.decision.sentences import no_decision
-from gpuplanner.study.decision.types import RunOut, RunOutSide
 
 KNOWN = Scenario(path="slurm")
 
@@ -47,20 +46,6 @@ def test_a_share_of_the_jobs_reads_what_each_setting_adds_for_it(tried, share, s
 @pytest.mark.parametrize(("times", "saved"), [(0.5, 700.0), (1.5, 100.0), (2.0, None)])
 def test_more_jobs_keep_what_was_tried_on_for_longer(tried, times, saved):
     assert coarse(tried, KNOWN, KNOWN.but(arrival_scale=times)).decision.saving.value == saved
-
-
-def test_a_fleet_that_is_full_within_the_days_looked_at_is_bought_for(tried):
-    weeks = tuple(
-        (f"2026-{month:02d}-01", low) for month, low in enumerate((40.0, 50.0, 60.0, 72.5), start=1)
-    )
-    needs = tuple((day, low - 9.0, low, low + 9.0) for day, low in weeks)
-    side = RunOutSide("2026-04-01", tuple((day, float(need > 64)) for day, need in weeks), None, needs)
-    full = replace(tried, decision=replace(tried.decision, run_out=RunOut(side, side)))
-    near, far = (KNOWN.but(horizon_days=days, purchase_lead_days=28) for days in (14, 28))
-    assert coarse(full, KNOWN, near).decision.action == "keep"
-    found = coarse(full, KNOWN, far).decision
-    assert (found.action, found.gpus) == ("buy", 73)
-    assert "1 Apr 2026 it takes about 73 GPUs" in found.sentence
 
 
 def test_prices_are_the_exact_answer(quick):

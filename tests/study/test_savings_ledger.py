@@ -35,7 +35,9 @@ from gpuplanner.study.savings_ledger import (
 
 BEGIN = datetime(2026, 2, 1, tzinfo=UTC)
 HOURS = st.floats(0, 1e5).map(lambda hours: round(hours, 3))
-PROMISE = SavingPromise("cut", "cut", "static_mig", 1, (), 0.0, None, None, (), 0.95, 10.0, None, None, None)
+PROMISE = SavingPromise(
+    "cut", "repartition", "static_mig", 1, (), 0.0, None, None, (), 0.95, 10.0, None, None
+)
 
 
 def a_month(number: int, *, installed: float, rest: float = 0.0, busy: float = 100.0, later: float | None = None,
@@ -106,7 +108,7 @@ def test_hours_out_of_service_are_rest_only_where_the_plan_lets_gpus_rest():
 def decided():
     """A comparison that saves 3,000 GPU-hours a week by fewer nodes that are cut."""
     decision = replace(
-        no_decision(Scenario(), "made up"), policy=STATIC_MIG, saving=Saving(3000.0, 2500.0, 3500.0)
+        no_decision(Scenario(), "synthetic"), policy=STATIC_MIG, saving=Saving(3000.0, 2500.0, 3500.0)
     )
     return Comparison(decision, 0.95, 10.0, today=PolicyRow(TODAY, "as it is", gpu_hours_promised=64 * 168.0))
 
@@ -155,5 +157,5 @@ def test_what_was_said_stands_and_months_come_in_order(two_months, quick, decide
     assert read_savings(path) == both
     assert savings_json(read_savings(path)) == path.read_text()
     path.write_text('{"format": "another"}')
-    with pytest.raises(ScenarioError, match="gpuplanner savings 1"):
+    with pytest.raises(ScenarioError, match="gpuplanner savings 2"):
         read_savings(path)

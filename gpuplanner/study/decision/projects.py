@@ -1,4 +1,4 @@
-"""Announced projects: whether the fleet can take them, who would wait, and what has to be bought by when."""
+"""Announced projects: whether the fleet can take their jobs, who would wait, and what to buy by when."""
 
 from __future__ import annotations
 
@@ -9,32 +9,37 @@ from datetime import date, timedelta
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from gpuplanner.demand.growth import FEWEST_WEEKS, PATHS, fit_growth
-from gpuplanner.demand.peaks import daily_peaks
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.arena import Arena, order_statistic
+from gpuplanner.simulate.nodes import NodeRequests
+from gpuplanner.simulate.slices.world import Floats
+from gpuplanner.study.decision.asked import AS_TODAY, AskedView
 from gpuplanner.study.decision.compare import opened
-from gpuplanner.study.decision.projects_file import Announced, CalendarEntry, Project, read_projects
-from gpuplanner.study.decision.types import Decision
-from gpuplanner.study.past.history import History, begin_of
-from gpuplanner.study.waits.explain import take_jobs as again_later
-from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, day_text
+from gpuplanner.study.decision.decide import growth_of, wait_model, wait_target
+from gpuplanner.study.decision.projects_file import CalendarEntry, Project, read_projects
+from gpuplanner.study.waits.draws import REPLAYS, percentile
+from gpuplanner.study.waits.explain import take_jobs
+from gpuplanner.study.waits.growth import FittedGrowth
+from gpuplanner.study.waits.queue_model import joined_requests
+from gpuplanner.study.waits.readings import (
+    TOLERANCE_S,
+    WaitModel,
+    fleet_of_pools,
+    pools_of,
+    smallest_units,
+    wait_limits,
+)
+from gpuplanner.study.waits.recommend import why_none
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, day_text, wait_text
 
-SURE = 0.9
-"""A fleet can take a project if it is enough in nine of ten futures."""
-EVEN = 0.5
-WEEKS_AHEAD = 52
-WAITS_MINUTES = 1.0
-"""Who starts by less than this later is not said to wait."""
-HOURS_FROM_MINUTES = 120.0
+MIN_ADDED_MINUTES = 1.0
+"""A wait that rises by less is not listed [min]."""
 ALL = "all projects"
 
 
 @dataclass(frozen=True)
 class Waiter:
-    """A size class (``kind`` is ``size``) or a ``team`` that starts later with a project, at the target's quantile."""
+    """A job size (``kind`` is ``size``) or a ``team`` whose p95 queue wait rises with a project [min]."""
 
     kind: str
     name: str
@@ -44,20 +49,21 @@ class Waiter:
 
 @dataclass(frozen=True)
 class ProjectAnswer:
-    """What a project asks of the fleet.
+    """What a project asks of the fleet: the wait model with the jobs of the project added.
 
     - ``name``, ``begin``, ``end``: Which, and its first and last day.
     - ``gpus``, ``chance``: GPUs at once, and how likely it comes.
-    - ``fits``: Whether today's fleet is enough with it, in nine of ten futures.
-    - ``fits_chance``, ``fits_chance_without``, ``fits_chance_recommended``: In how many futures today's fleet is
-      enough with it and without it, and the recommended GPUs with it.
-    - ``gpus_more``, ``gpus_more_without``: GPUs to be bought, in whole nodes, with it and without it.
-    - ``order_by``: Latest day of an order that comes in time; None where nothing is to be bought.
-    - ``late_days``: By how many days even an order on the last day seen comes too late.
-    - ``waits``: Who waits longer on today's fleet, the longest first, from a replay of the weeks seen.
-    - ``served``: Whether nobody of them would wait longer than the target allows; None where it was not replayed.
-    - ``run_out_without``, ``run_out_with``: First week in which today's fleet is as likely as not too small.
     - ``sentence``: The answer in words.
+    - ``fits``: Whether today's fleet takes it: each job size, and its own jobs, meet their wait limit in 80 % of drawn
+      records. None where the record carries no answer; all that follows is then None or empty.
+    - ``fits_chance``, ``fits_chance_without``: Share of drawn records in which all meet their limit on today's fleet,
+      with it and without it.
+    - ``gpus_more``, ``gpus_more_without``: GPUs to buy, in whole nodes, with it and without it; None where many times
+      today's nodes are not enough.
+    - ``order_by``: Latest day of an order that comes in time; None where nothing is to be bought.
+    - ``late_days``: By how many days even an order on the last day of the record comes too late.
+    - ``waits``: Who waits longer on today's fleet, the longest first.
+    - ``served``: Whether nobody waits longer by more than the maximum added wait; None where it has no room at all.
     """
 
     name: str
@@ -65,223 +71,243 @@ class ProjectAnswer:
     end: str | None
     gpus: int
     chance: float
-    fits: bool
-    fits_chance: float
-    fits_chance_without: float
-    fits_chance_recommended: float
-    gpus_more: int
-    gpus_more_without: int
-    order_by: str | None
-    late_days: int
-    waits: tuple[Waiter, ...]
-    served: bool | None
-    run_out_without: str | None
-    run_out_with: str | None
     sentence: str
+    fits: bool | None = None
+    fits_chance: float | None = None
+    fits_chance_without: float | None = None
+    gpus_more: int | None = None
+    gpus_more_without: int | None = None
+    order_by: str | None = None
+    late_days: int = 0
+    waits: tuple[Waiter, ...] = ()
+    served: bool | None = None
 
 
-def answered(scenario: Scenario, decision: Decision) -> tuple[ProjectAnswer, ...]:
-    """Answer each project of a scenario, and all of them together, beside what was decided without them.
+def answered(scenario: Scenario) -> tuple[ProjectAnswer, ...]:
+    """Answer each project of a scenario, and together those that hold most GPUs at the same time.
 
     Examples
     --------
-    >>> from gpuplanner.study.decision.sentences import no_decision
-    >>> answered(Scenario(), no_decision(Scenario(), "no job states when it ran"))
+    >>> answered(Scenario())
     ()
     """
     if scenario.projects is None:
         return ()
     announced = read_projects(scenario.projects)
-    futures = _Futures(scenario, announced)
-    every = [[one] for one in announced.projects]
-    every += [list(announced.projects)] if len(every) > 1 else []
-    return tuple(_answer(futures, decision, projects) for projects in every)
+    known, asked, arena, _ = opened(scenario)
+    model = wait_model(asked, arena.waits)
+    groups = [[one] for one in announced.projects]
+    together = overlapping(announced.projects)
+    if len(together) > 1:
+        groups.append(together)
+    reason = why_none(model)
+    if reason is not None:
+        plain = (_describe(projects, len(announced.projects)) for projects in groups)
+        return tuple(replace(one, sentence=f"{_name(one)}: no answer, {reason}.") for one in plain)
+    limits = wait_limits(model, wait_target(scenario))
+    case = _Case(scenario, model, growth_of(known), announced.calendar, *limits)
+    return tuple(case.answer(_describe(projects, len(announced.projects)), projects) for projects in groups)
 
 
-class _Futures:
-    """GPUs needed in each week to come, many times drawn, with what the calendar says."""
-
-    def __init__(self, scenario: Scenario, announced: Announced) -> None:
-        self.known, self.asked, self.arena, _ = opened(scenario)
-        self.fleet, self.node = self.asked.nodes.total, self.asked.usual_node
-        self.lead_days, self.first = scenario.purchase_lead_days, self.asked.end.date()
-        needs, seed = weekly_needs(self.known), scenario.seed
-        if len(needs) >= FEWEST_WEEKS and needs.any():
-            paths = fit_growth(needs).paths(WEEKS_AHEAD, seed=seed)
-        else:  # too few weeks to tell growth from noise: as much as was held at most
-            most = float(needs.max(initial=0.0)) if len(needs) else decision_peak(self.known)
-            paths = np.full((PATHS, WEEKS_AHEAD), most)
-        self.paths = paths * self._factors(announced.calendar)
-        self.comes = np.random.default_rng([seed, 47]).random((PATHS, max(len(announced.projects), 1)))
-        self.places = {one.name: place for place, one in enumerate(announced.projects)}
-
-    def _factors(self, calendar: Sequence[CalendarEntry]) -> NDArray[np.float64]:
-        """Factor on the peak of each week: that of its busiest day."""
-        days = np.ones(7 * WEEKS_AHEAD)
-        for one in calendar:
-            low, high = (self.day(text) for text in (one.begin, one.end))
-            days[max(low, 0) : max(high + 1, 0)] *= one.factor
-        return np.asarray(days.reshape(WEEKS_AHEAD, 7).max(axis=1))
-
-    def day(self, text: str) -> int:
-        """Days from the first one ahead."""
-        return (date.fromisoformat(text) - self.first).days
-
-    def span(self, one: Project, most_days: int | None = None) -> tuple[int, int]:
-        """First week of a project and the first after it, as far as is looked ahead."""
-        begin = min(max(self.day(one.begin) // 7, 0), WEEKS_AHEAD - 1)
-        last = 7 * WEEKS_AHEAD if one.end is None else self.day(one.end)
-        if most_days is not None:
-            last = min(last, 7 * begin + most_days)
-        return begin, min(max(last // 7 + 1, begin + 1), WEEKS_AHEAD)
-
-    def extra(self, projects: Sequence[Project], *, surely: bool) -> NDArray[np.float64]:
-        """GPUs of projects in each future and week: surely, or as often as they come."""
-        found = np.zeros((len(self.paths), WEEKS_AHEAD))
-        for one in projects:
-            low, high = self.span(one)
-            there = 1.0 if surely else self.comes[:, self.places[one.name], None] < one.chance
-            found[:, low:high] += one.at_once * there
-        return found
-
-    def run_out(self, needs: NDArray[np.float64]) -> str | None:
-        """First week by which a fleet is as likely as not too small."""
-        over = np.maximum.accumulate(needs > self.fleet + 1e-6, axis=1).mean(axis=0)
-        week = int(np.argmax(over >= EVEN))
-        return (self.first + timedelta(weeks=week)).isoformat() if over[week] >= EVEN else None
+def overlapping(projects: Sequence[Project]) -> list[Project]:
+    """Those of some projects that hold most GPUs at the same time."""
+    there = [
+        [one for one in projects if one.begin <= other.begin and (one.end is None or other.begin <= one.end)]
+        for other in projects
+    ]
+    return max(there, key=lambda group: sum(one.at_once for one in group), default=[])
 
 
-def decision_peak(known: History) -> float:
-    """The most GPUs that were held at once in the whole record."""
-    return float(_peaks(known, 1, (known.plan_start - begin_of(known.trace)).total_seconds())[0])
+def add_projects(model: WaitModel, projects: Sequence[Project], seed: int) -> WaitModel:
+    """The model with the jobs of projects: they are a tenant and a job size of their own.
+
+    GPUs that a project holds throughout are services of a node each, there from the begin of the record on; jobs a day
+    come at random times.
+
+    Parameters
+    ----------
+    model : WaitModel
+        The record, and how its jobs start.
+    projects : sequence of Project
+        At least one.
+    seed : int
+        Seed of the times at which jobs come.
+    """
+    asked, before, rng = model.asked, len(model.size), np.random.default_rng([seed, 53])
+    node, seen_s = asked.usual_node, asked.seen_s
+    added: list[tuple[float, float, int, bool]] = []
+    for one in projects:
+        if one.jobs is None:
+            nodes, rest = divmod(one.at_once, node)
+            added += [(-1.0, seen_s + 1, gpus, True) for gpus in [node] * nodes + [rest] * (rest > 0)]
+        else:
+            times = rng.uniform(0, seen_s, round(one.jobs.count * seen_s / SECONDS_PER_DAY))
+            added += [
+                (at_s, one.jobs.hours * SECONDS_PER_HOUR, one.jobs.gpus, False) for at_s in times.tolist()
+            ]
+    ready_s, run_s, gpus, services = (np.array(column) for column in zip(*added, strict=True))
+    requests = NodeRequests(ready_s, ready_s, run_s, run_s, np.zeros_like(gpus), gpus, -(-gpus // node))
+    joined = joined_requests(asked.granted, requests)
+
+    rows = np.concatenate([np.arange(before), np.zeros(len(added), np.int64)])
+    wider, waits = take_jobs(asked, model.waits, rows, np.zeros(len(rows)))
+    wider = replace(wider, views={AS_TODAY: AskedView(joined, np.ones(len(rows)))})
+    wider.start_s[before:], wider.end_s[before:], wider.standing[before:] = ready_s, ready_s + run_s, services
+    waits.arrival_s[before:], waits.judged[before:] = ready_s, ~services
+    waits.delay_s[before:] = waits.seconds[before:] = 0.0
+    waits.queue.tenant[before:] = model.waits.queue.tenant.max() + 1
+    if waits.queue.rule.head_start_s is not None:
+        waits.queue.rule.head_start_s[before:] = 0.0
+    size = np.concatenate([model.size, np.full(len(added), len(model.names))])
+    return WaitModel(wider, waits, size, (*model.names, "project"))
 
 
-def weekly_needs(known: History) -> NDArray[np.float64]:
-    """Most GPUs that jobs held at once in each whole week of the record, the last one last."""
-    weeks = int((known.plan_start - begin_of(known.trace)).days // 7)
-    return _peaks(known, weeks, 7 * SECONDS_PER_DAY)
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """What projects are added to.
+
+    - ``today_s``, ``limit_s``, shape (n_draws, n_sizes): What each job size waits today in each drawn record, and what
+      it may wait [s].
+    """
+
+    scenario: Scenario
+    model: WaitModel
+    growth: FittedGrowth
+    calendar: Sequence[CalendarEntry]
+    today_s: Floats
+    limit_s: Floats
+
+    def answer(self, plain: ProjectAnswer, projects: Sequence[Project]) -> ProjectAnswer:
+        """Answer some projects as if all of them came at once."""
+        model, asked, lead = self.model, self.model.asked, timedelta(days=self.scenario.purchase_lead_days)
+        whole = asked.fleet.gpus[asked.fleet.capacity[:, 0, 0] > 0].sum()
+        own = [one for one in projects if one.board in (None, asked.board.name) and whole]
+        elsewhere = sum(one.at_once for one in projects if one not in own)
+        load = self.load_during(plain)
+
+        limit_s, without = self.limit_s, gpus_more(model, self.limit_s, load)
+        if without is None:
+            # No number of GPUs brings each size to its target: those that are late must not wait longer than today.
+            limit_s = np.maximum(limit_s, self.today_s)
+            without = gpus_more(model, limit_s, load)
+        bare = share_within(model, limit_s, load)
+        more, fits = without, bare
+        waits: tuple[Waiter, ...] = ()
+        served: bool | None = None
+        if own:
+            wider = add_projects(model, own, self.scenario.seed)
+            loads = np.where(np.arange(len(wider.size)) < len(model.size), load, 1.0)
+            target_s = wait_target(self.scenario).target_s
+            own_s = np.full((len(limit_s), len(wider.sizes) - len(model.sizes)), target_s)
+            limits = np.hstack([limit_s, own_s])
+            more, fits = gpus_more(wider, limits, loads), share_within(wider, limits, loads)
+            if sum(one.at_once for one in own) <= whole:
+                waits = who_waits(model, wider)
+                served = all(row.added_minutes <= self.scenario.wait_minutes for row in waits)
+
+        gpus = None if more is None else more + elsewhere
+        order = date.fromisoformat(plain.begin) - lead
+        buys = bool(gpus)
+        told = replace(
+            plain, fits=gpus == 0, fits_chance=0.0 if elsewhere else fits, fits_chance_without=bare, gpus_more=gpus,
+            gpus_more_without=without, order_by=order.isoformat() if buys else None,
+            late_days=max((asked.end.date() - order).days, 0) if buys else 0, waits=waits, served=served,
+        )  # fmt: skip
+        return replace(told, sentence=_sentence(told, asked.nodes.total))
+
+    def load_during(self, plain: ProjectAnswer) -> float:
+        """Load when projects come, in times that of the record: growth that is shown, and the busiest day ahead.
+
+        Days are looked at as long as an order takes: what a later order still brings need not be ordered now.
+        """
+        asked, begin = self.model.asked, date.fromisoformat(plain.begin)
+        days = max((begin - asked.end.date()).days, 0) + asked.seen_s / SECONDS_PER_DAY / 2
+        ahead = [begin + timedelta(days=day) for day in range(self.scenario.purchase_lead_days + 1)]
+        factors = [
+            math.prod(one.factor for one in self.calendar if one.begin <= day.isoformat() <= one.end)
+            for day in ahead
+            if plain.end is None or day.isoformat() <= plain.end
+        ]
+        return self.growth.load_after(days) * max(factors)
 
 
-def _peaks(known: History, count: int, length_s: float) -> NDArray[np.float64]:
-    jobs = known.jobs.filter(pl.col("start_time").is_not_null() & (pl.col("gpus") > 0))
-    times = jobs.select(pl.col("start_time", "end_time").fill_null(known.plan_start) - known.plan_start)
-    begin, end = ((one.dt.total_microseconds() / 1e6 / length_s).to_numpy() + count for one in times)
-    return daily_peaks(begin, np.maximum(end, begin), jobs["gpus"].to_numpy().astype(float), count)
+def gpus_more(model: WaitModel, limit_s: Floats, load: float | Floats) -> int | None:
+    """GPUs to buy, in whole nodes, so that each job size meets its limit in 80 % of drawn records.
 
-
-def _answer(futures: _Futures, decision: Decision, projects: list[Project]) -> ProjectAnswer:
-    fleet = futures.fleet
-    alone = len(projects) == 1
-    own = [one for one in projects if one.board in (None, futures.known.fleet.name)]
-    # What a later order can still bring need not be ordered now.
-    spans = [futures.span(one, futures.lead_days) for one in projects]
-    weeks = slice(min(low for low, _ in spans), max(high for _, high in spans))
-    need = futures.paths + futures.extra(own, surely=alone)
-    elsewhere = sum(one.at_once for one in projects if one not in own)
-    most, without = need[:, weeks].max(axis=1), futures.paths[:, weeks].max(axis=1)
-    fits, bare, less = (
-        float(np.mean(values <= level + 1e-6))
-        for values, level in ((most, fleet), (without, fleet), (most, decision.gpus or fleet))
-    )
-    more, before = (_nodes_more(futures, values) for values in (most, without))
-    begin = min(one.begin for one in projects)
-    ends = [one.end for one in projects]
-    order = date.fromisoformat(begin) - timedelta(days=futures.lead_days)
-    buys = more + elsewhere > 0
-    with_likely = futures.paths + futures.extra(own, surely=False)
-    waits = _waits(futures.arena, own)
-    told = ProjectAnswer(
-        name=projects[0].name if alone else ALL,
-        begin=begin,
-        end=None if None in ends else max(one for one in ends if one is not None),
-        gpus=sum(one.at_once for one in projects),
-        chance=projects[0].chance if alone else round(float(np.prod([one.chance for one in projects])), 6),
-        fits=fits >= SURE and not elsewhere,
-        fits_chance=0.0 if elsewhere and alone else round(fits, 4),
-        fits_chance_without=round(bare, 4),
-        fits_chance_recommended=0.0 if elsewhere and alone else round(less, 4),
-        gpus_more=more + elsewhere,
-        gpus_more_without=before,
-        order_by=order.isoformat() if buys else None,
-        late_days=max((futures.first - order).days, 0) if buys else 0,
-        waits=waits or (),
-        served=None if waits is None else all(row.added_minutes <= futures.arena.minutes for row in waits),
-        run_out_without=futures.run_out(futures.paths),
-        run_out_with=futures.run_out(with_likely),
-        sentence="",
-    )
-    return replace(told, sentence=_sentence(told, fleet))
-
-
-def _nodes_more(futures: _Futures, most: NDArray[np.float64]) -> int:
-    """GPUs, in whole nodes, with which the fleet is enough in nine of ten futures."""
-    short = order_statistic(most, SURE) - futures.fleet
-    return math.ceil(max(short, 0.0) / futures.node - 1e-9) * futures.node
-
-
-def _waits(arena: Arena, projects: Sequence[Project]) -> tuple[Waiter, ...] | None:
-    """Who starts later on today's fleet when the projects' jobs come too; None where they fit on it in no way."""
-    if not projects or sum(one.at_once for one in projects) > arena.asked.nodes.total:
+    None where four times the nodes that load and services ask for are not enough. Arguments as of ``smallest_units``.
+    """
+    asked = model.asked
+    pools, services = pools_of(asked.fleet), asked.standing_gpus
+    times, own = max(float(np.max(load)), 1.0), math.ceil(services / asked.usual_node)
+    wide = [replace(pool, today=math.ceil(times * pool.today) + own, movable=True) for pool in pools]
+    units = smallest_units(model, wide, limit_s, load=load)
+    if units is None:
         return None
-    late = _with_jobs(arena, projects).play(arena.today.setting, draws=1).late_s[0, : len(arena.ready_s)]
-    before = arena.today.late_s[0]
-    teams = arena.asked.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
-    groups = [("size", name, arena.size == number) for number, name in enumerate(arena.classes)]
+    kept = [max(count, pool.today) for count, pool in zip(units, pools, strict=True)]
+    return int(fleet_of_pools(pools, kept).gpus.sum() - asked.fleet.gpus.sum())
+
+
+def share_within(model: WaitModel, limit_s: Floats, load: float | Floats) -> float:
+    """Share of drawn records in which each job size meets its limit on today's fleet, and services have their GPUs."""
+    asked = model.asked
+    if asked.standing_gpus > asked.fleet.gpus.sum():
+        return 0.0
+    met = [
+        (model.draw(asked.fleet, number, load=load) <= limit + TOLERANCE_S).all()
+        for number, limit in enumerate(limit_s)
+    ]
+    return round(float(np.mean(met)), 4)
+
+
+def who_waits(model: WaitModel, wider: WaitModel) -> tuple[Waiter, ...]:
+    """Job sizes and teams whose p95 queue wait rises on today's fleet from one model to a wider one."""
+    asked, judged = model.asked, model.waits.judged
+    before, after = (
+        [
+            np.minimum(one.replay_waits(asked.fleet, number)[: len(judged)], asked.seen_s)
+            for number in range(REPLAYS)
+        ]
+        for one in (model, wider)
+    )
+    teams = asked.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
+    groups = [("size", name, model.size == number) for number, name in enumerate(model.names)]
     groups += [("team", str(name), teams == name) for name in np.unique(teams)]
     rows = []
     for kind, name, mine in groups:
-        which = mine & arena.judged
-        was, now = (order_statistic(values[which], arena.quantile) for values in (before, late))
-        now = min(now, arena.asked.seen_s)  # never started: until the end of what was seen
-        added = (now - was) / SECONDS_PER_MINUTE
-        if added >= WAITS_MINUTES:
-            rows.append(Waiter(kind, name, int(which.sum()), round(added, 1)))
+        jobs = mine & judged
+        was_s, is_s = (
+            float(np.median([percentile(one[jobs]) for one in waits])) for waits in (before, after)
+        )
+        added = (is_s - was_s) / SECONDS_PER_MINUTE
+        if added >= MIN_ADDED_MINUTES:
+            rows.append(Waiter(kind, name, int(jobs.sum()), round(added, 1)))
     return tuple(sorted(rows, key=lambda row: (-row.added_minutes, row.kind, row.name)))
 
 
-def _with_jobs(arena: Arena, projects: Sequence[Project]) -> Arena:
-    """The same weeks with the jobs of projects: GPUs held throughout as jobs of a node each."""
-    asked = arena.asked
-    rng = np.random.default_rng([arena.seed, 53])
-    node, days = int(asked.fleet.gpus.max()), asked.seen_s / SECONDS_PER_DAY
-    ready: list[float] = []
-    run: list[float] = []
-    gpus: list[int] = []
-    for one in projects:
-        if one.jobs is None:
-            sizes = [node] * (one.at_once // node) + ([one.at_once % node] if one.at_once % node else [])
-            ready += [-1.0] * len(sizes)
-            run += [asked.seen_s + 1] * len(sizes)
-            gpus += sizes
-        else:
-            count = round(one.jobs.count * days)
-            ready += sorted(rng.uniform(0, asked.seen_s, count).tolist())
-            run += [one.jobs.hours * SECONDS_PER_HOUR] * count
-            gpus += [one.jobs.gpus] * count
-    seen = len(asked.start_s)
-    order = np.concatenate([np.arange(seen), np.zeros(len(ready), np.int64)])
-    begin, hours, total = np.array(ready), np.array(run), np.array(gpus)
+def _describe(projects: Sequence[Project], announced: int) -> ProjectAnswer:
+    """Name, days and GPUs of some projects, without an answer."""
+    ends = [one.end for one in projects]
+    names = ", ".join(one.name for one in projects)
+    return ProjectAnswer(
+        name=ALL if len(projects) == announced > 1 else names,
+        begin=max(one.begin for one in projects),
+        end=None if None in ends else min(one for one in ends if one is not None),
+        gpus=sum(one.at_once for one in projects),
+        chance=round(math.prod(one.chance for one in projects), 6),
+        sentence="",
+    )
 
-    wider, waits = again_later(arena, order, np.zeros(len(order)))
-    for view in wider.views.values():
-        asks = view.requests
-        asks.ready_s[seen:] = asks.submit_s[seen:] = begin
-        asks.run_s[seen:] = asks.limit_s[seen:] = hours
-        asks.profile[seen:], asks.total[seen:], asks.nodes[seen:] = 0, total, -(-total // node)
-        view.slowdown[seen:] = 1.0
-    wider.start_s[seen:], wider.end_s[seen:], wider.standing[seen:] = begin, begin + hours, False
-    wider.pins[seen:] = [None] * len(ready)
-    waits.arrival_s[seen:], waits.judged[seen:] = begin, False
-    waits.delay_s[seen:] = waits.seconds[seen:] = 0.0
-    return replace(arena, asked=wider, waits=waits)
+
+def _name(one: ProjectAnswer) -> str:
+    return f"{one.name} ({one.gpus:,} GPUs from {day_text(one.begin)}, {one.chance:.0%} likely)"
 
 
 def _sentence(one: ProjectAnswer, fleet: int) -> str:
-    who = f"{one.name} ({one.gpus:,} GPUs from {day_text(one.begin)}, {one.chance:.0%} likely)"
-    can = "can be taken" if one.fits else "cannot be taken as it is"
-    text = f"{who} {can}: at peaks {fleet:,} GPUs are enough in {one.fits_chance:.0%} of the futures"
-    text += f", without it in {one.fits_chance_without:.0%}."
-    if one.order_by is not None:
+    text = f"{_name(one)} {'fits' if one.fits else 'does not fit'}: on {fleet:,} GPUs all job sizes meet their wait"
+    text += f" limit in {one.fits_chance:.0%} of drawn records, without it in {one.fits_chance_without:.0%}."
+    if one.gpus_more is None:
+        text += " Many times today's nodes would not be enough."
+    elif one.order_by is not None:
         when = (
             f"at once, they come {one.late_days:,} days late"
             if one.late_days
@@ -292,11 +318,7 @@ def _sentence(one: ProjectAnswer, fleet: int) -> str:
     if one.served is None:
         return text
     if not one.waits:
-        return f"{text} In the weeks seen nobody would have waited longer."
-    names = ", ".join(f"{row.name} {_minutes(row.added_minutes)}" for row in one.waits[:3])
-    within = ", within the target" if one.served else ""
-    return f"{text} In the weeks seen these would have waited longer{within}: {names}."
-
-
-def _minutes(minutes: float) -> str:
-    return f"{minutes:,.0f} min" if minutes < HOURS_FROM_MINUTES else f"{minutes / 60:,.0f} h"
+        return f"{text} On today's fleet no other job would wait longer."
+    names = ", ".join(f"{row.name} {wait_text(row.added_minutes)}" for row in one.waits[:3])
+    within = ", within the maximum added wait" if one.served else ""
+    return f"{text} On today's fleet p95 queue waits rise{within}: {names}."

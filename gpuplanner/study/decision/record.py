@@ -227,7 +227,7 @@ def comparison_of(scenario: Scenario, answer: Answer) -> Comparison:
 def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
     """Compare, decide and answer what was announced; what was played before is read from disk."""
     found = priced(scenario, played(scenario, tell))
-    return dataclasses.replace(found, projects=answered(scenario, found.decision))
+    return found if found.today is None else dataclasses.replace(found, projects=answered(scenario))
 
 
 def priced(scenario: Scenario, found: Comparison) -> Comparison:

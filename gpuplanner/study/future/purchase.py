@@ -45,7 +45,7 @@ class Purchase:
     """A portfolio with what it rests on: ``margin`` is GPU-hours that the decision has on for each that jobs hold.
 
     ``load_duration_gpus`` are what the rule of the load-duration curve would commit for one term, all hours alike;
-    ``run_out`` is when the fleet is full as recommended, None if not within a year.
+    ``exhaustion`` is the date when capacity is exhausted; None without one.
     """
 
     months: int
@@ -57,7 +57,7 @@ class Purchase:
     rent: Rent
     portfolio: Portfolio
     load_duration_gpus: int
-    run_out: str | None
+    exhaustion: str | None
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Purchase:
         found = self.portfolio
         return {
             "months": self.months, "currency": self.currency, "action": self.action, "held_gpus": self.held_gpus,
-            "begin": self.begin.to_dicts(), "run_out": self.run_out,
+            "begin": self.begin.to_dicts(), "exhaustion": self.exhaustion,
             "committed_gpus": found.committed.tolist(), "cost": round(found.cost, 2), "risk": round(found.risk, 2),
             "load_duration_gpus": self.load_duration_gpus, "all_on_demand": round(found.all_rented, 2),
             "all_reserved_at_the_mean": round(found.all_reserved, 2),
@@ -87,16 +87,13 @@ class Purchase:
 
     @property
     def sentence(self) -> str:
-        """What is done, how well commitments are used, what the rule of one term says, and when the fleet is full."""
-        one, full = (
-            self.portfolio,
-            "is not full within a year" if self.run_out is None else f"is full on {self.run_out}",
-        )
+        """What is done, how well commitments are used, the rule of one term, and when capacity is exhausted."""
+        one = self.portfolio
+        exhausted = "" if self.exhaustion is None else f" Capacity is exhausted on {self.exhaustion}."
         return (
             f"Over {self.months} months: {self.action}. Commitments cover {one.coverage:.0%} of demand and are used "
             f"{one.utilisation:.0%}; no mix is cheaper by more than {one.gap:.2%}. The load-duration rule says "
-            f"{self.load_duration_gpus:,} GPUs for one term, those that are held among them. As recommended the "
-            f"fleet {full}."
+            f"{self.load_duration_gpus:,} GPUs for one term, those that are held among them.{exhausted}"
         )
 
     @property
@@ -145,7 +142,7 @@ def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
     )  # fmt: skip
     hours = np.concatenate([one.ravel() for one in demand])
     rule = reserve_level(hours, min(offer.per_gpu_month for offer in offers) / HOURS_PER_MONTH, price.value)
-    ends = decided.decision.run_out.recommended.date
+    ends = decided.exhaustion.date
     return Purchase(
         months, scenario.currency, held, margin, growth, tuple(offers), rent, found, rule, ends, tuple(notes)
     )

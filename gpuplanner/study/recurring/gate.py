@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -12,16 +12,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.demand.growth import run_out
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.ahead import TOUCHED, WEEK_DAYS, weekly_needs
+from gpuplanner.study.decision.arena import gpu_hours
 from gpuplanner.study.decision.asked import Asked, asked_of, size_classes
-from gpuplanner.study.decision.shortage import kept_waiting_s
+from gpuplanner.study.decision.decide import growth_of, wait_model, wait_target
 from gpuplanner.study.future.demand_at_hand import laid_out
 from gpuplanner.study.future.gpus_wanted import Wanted
 from gpuplanner.study.past.history import History, history
+from gpuplanner.study.waits.causes import CAUSES, LIMITS
+from gpuplanner.study.waits.draws import DAYS_A_WEEK
 from gpuplanner.study.waits.explain import explain_waits
-from gpuplanner.units import SECONDS_PER_MINUTE
+from gpuplanner.study.waits.growth import (
+    FittedGrowth,
+    MeasuredHeadroom,
+    measure_headroom,
+    weeks_to_exhaustion,
+)
+from gpuplanner.study.waits.readings import WaitModel
+from gpuplanner.study.waits.recommend import why_none
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 SERVED, WILL_BE_SERVED, FORECAST, LASTS = (
     "last week served",
@@ -39,6 +48,7 @@ with the weight of so many weeks: little, since clusters differ (job counts of w
 JOBS_SHARE = 0.8
 """Share of the false alarms that the count of jobs may raise; the rest is for GPU-hours."""
 INFERRED = "how many GPUs there are is inferred from the jobs on them; a list of nodes in the data says it"
+UNREACHABLE = "no size of job meets the wait target under any load"
 DRAWS = 20_000
 
 
@@ -118,12 +128,40 @@ class _Judged:
 
     @cached_property
     def asked(self) -> Asked:
+        """Jobs on today's nodes."""
         return asked_of(self.known)
 
     @cached_property
-    def held_back_s(self) -> NDArray[np.float64]:
-        """How long each job waited for want of GPUs [s]."""
-        return kept_waiting_s(explain_waits(self.asked))
+    def model(self) -> WaitModel:
+        """The wait model of the record."""
+        return wait_model(self.asked, explain_waits(self.asked))
+
+    @cached_property
+    def growth(self) -> FittedGrowth:
+        """Growth of the submitted work."""
+        return growth_of(self.known)
+
+    @cached_property
+    def headroom(self) -> MeasuredHeadroom | str:
+        """Load that today's fleet carries within the wait target, in times that of the record, or why it is unknown."""
+        reason = INFERRED if self.asked.nodes.inferred else why_none(self.model)
+        if reason is not None:
+            return reason
+        target = wait_target(self.scenario)
+        return measure_headroom(self.model, self.asked.fleet, target, self.growth) or UNREACHABLE
+
+    @property
+    def load_ahead(self) -> NDArray[np.float64]:
+        """Work of the days to come in each sample path, in times the mean of the record; services left out."""
+        asked, wanted = self.asked, self.wanted
+        end = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)
+        begun = asked.standing & ~np.isnan(asked.start_s)
+        [hours] = gpu_hours(asked.start_s[begun], end[begun], asked.gpus()[begun], [0.0, asked.seen_s])
+        services = float(hours) * SECONDS_PER_HOUR / asked.seen_s
+        first = max(round((asked.zero - wanted.start) / timedelta(hours=wanted.slot_hours)), 0)
+        mean = float(np.nanmean(wanted.values[wanted.ids.index(wanted.whole), first:])) - services
+        ahead = np.maximum(self.paths(wanted.slots).mean(axis=1) - services, 0.0)
+        return np.asarray(ahead / max(mean, 1e-9) * self.scenario.arrival_scale)
 
     def paths(self, origin: int) -> NDArray[np.float64]:
         """Sample paths of all GPUs wanted in the slots from an origin on, as known then, shape (n_paths, slots)."""
@@ -149,6 +187,9 @@ def _served(seen: _Judged) -> GateCheck:
         return _unjudged(SERVED, limit, "the source does not say when jobs started")
     if asked.nodes.snapshot:
         return _unjudged(SERVED, limit, "the data are of one moment")
+    model = seen.model
+    if not model.waits.share.capacity_is_clear:
+        return _unjudged(SERVED, limit, str(why_none(model)))
     until = (seen.until - asked.zero).total_seconds()
     since = until - scenario.gate_days * 24 * 3600
     submit = asked.granted.submit_s
@@ -156,7 +197,8 @@ def _served(seen: _Judged) -> GateCheck:
     if judged.sum() < FEWEST_JUDGED:
         count = int(judged.sum())
         return _unjudged(SERVED, limit, f"{count} job(s) came in the last {scenario.gate_days} days")
-    waited = seen.held_back_s > scenario.gate_wait_minutes * SECONDS_PER_MINUTE
+    kept_waiting_s = model.waits.seconds_of(*CAUSES[:LIMITS])
+    waited = kept_waiting_s > scenario.gate_wait_minutes * SECONDS_PER_MINUTE
     late = judged & waited
     of, names = size_classes(asked, judged, FEWEST_JUDGED)
     shares = {
@@ -177,17 +219,17 @@ def _served(seen: _Judged) -> GateCheck:
 
 
 def _will_be_served(seen: _Judged) -> GateCheck:
-    """Whether demand of the days to come stays within the fleet, by sample paths."""
-    scenario, limit = seen.scenario, seen.scenario.gate_short_chance
-    if seen.known.fleet.today.inferred:
-        return _unjudged(WILL_BE_SERVED, limit, INFERRED)
-    gpus = seen.known.fleet.gpus
-    above = (seen.paths(seen.wanted.slots) * scenario.arrival_scale > gpus).mean(axis=1)
-    value = float((above > scenario.gate_short_share).mean())
+    """Whether the work of the days to come stays within what today's fleet carries, by sample paths."""
+    scenario, limit, measured = seen.scenario, seen.scenario.gate_short_chance, seen.headroom
+    gpus = seen.asked.nodes.total
+    if isinstance(measured, str):
+        return _unjudged(WILL_BE_SERVED, limit, measured)
+    load = seen.load_ahead
+    value = float((load[:, None] > measured.factors).mean())
     sentence = (
-        f"With {value:.0%} chance more than {gpus:,} GPUs are wanted in over {scenario.gate_short_share:.0%} of the "
-        f"hours of the next {scenario.gate_days} days; {limit:.0%} is allowed. The middle path is above them in "
-        f"{np.median(above):.1%} of the hours."
+        f"With {value:.0%} chance the work of the next {scenario.gate_days} days is more than {gpus:,} GPUs "
+        f"carry within the wait target; {limit:.0%} is allowed. The forecast is {np.median(load):.2f} times the "
+        f"mean of the record, the GPUs carry {measured.headroom.factor:.2f} times."
     )
     return GateCheck(WILL_BE_SERVED, value <= limit, round(value, 6), limit, sentence)
 
@@ -273,34 +315,20 @@ def _miss(seen: _Judged, origin: int) -> tuple[float, float]:
 
 
 def _lasts(seen: _Judged) -> GateCheck:
-    """Whether the fleet runs out before more could be there."""
-    scenario, limit = seen.scenario, seen.scenario.gate_run_out_chance
-    nodes = seen.asked.nodes
-    late = seen.held_back_s > scenario.wait_minutes * SECONDS_PER_MINUTE
-    minutes = scenario.wait_minutes if late.mean() > TOUCHED else None
-    needs = weekly_needs(
-        seen.known, rightsized=False, quantile=scenario.wait_quantile, minutes=minutes
-    ) * scenario.arrival_scale  # fmt: skip
-    weeks = max(math.ceil(scenario.purchase_lead_days / WEEK_DAYS), 1)
-    found = run_out(
-        needs,
-        float(nodes.total),
-        seen.until.date(),
-        weeks_ahead=weeks,
-        inferred=nodes.inferred,
-        seed=scenario.seed,
-        usual=True,
+    """Whether capacity is exhausted before more GPUs could be there."""
+    scenario, limit, measured = seen.scenario, seen.scenario.gate_run_out_chance, seen.headroom
+    growth = seen.growth
+    weekly = growth.weekly
+    if isinstance(measured, str) or weekly.reason is not None:
+        return _unjudged(LASTS, limit, measured if isinstance(measured, str) else str(weekly.reason))
+    factors = measured.factors / scenario.arrival_scale
+    weeks = weeks_to_exhaustion(
+        growth, replace(measured, factors=factors), seen.asked.seen_s / SECONDS_PER_DAY
     )
-    if not found.by_week:
-        return _unjudged(LASTS, limit, INFERRED if nodes.inferred else str(found.reason))
-    value = found.by_week[-1][1]
-    when = (
-        f"as likely as not from the week of {found.date:%Y-%m-%d} on"
-        if found.date
-        else "not the likelier case"
-    )
+    value = float((weeks <= scenario.purchase_lead_days / DAYS_A_WEEK).mean())
     sentence = (
-        f"More GPUs take {scenario.purchase_lead_days} days from order to work; until then {nodes.total:,} run out "
-        f"with {value:.0%} chance, {when}; {limit:.0%} is allowed."
+        f"More GPUs take {scenario.purchase_lead_days} days from order to work; with {value:.0%} chance capacity is "
+        f"exhausted before then; {limit:.0%} is allowed. The submitted work grows by {weekly.value:+.1%} a week (80 % "
+        f"interval {weekly.low:+.1%} to {weekly.high:+.1%})."
     )
     return GateCheck(LASTS, value <= limit, round(value, 6), limit, sentence)

@@ -128,7 +128,9 @@ class ExplainedWaits:
                 for name in ("seconds", "delay_s", "judged", "simulated_s", "waited_s")
             },
         )
-        queue = replace(self.queue, tenant=self.queue.tenant[rows])
+        rule, ahead = self.queue.rule, self.queue.rule.head_start_s
+        rule = replace(rule, head_start_s=None if ahead is None else ahead[rows])
+        queue = replace(self.queue, tenant=self.queue.tenant[rows], rule=rule)
         return replace(moved, arrival_s=self.arrival_s[rows] + later_s, queue=queue)
 
 

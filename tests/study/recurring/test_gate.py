@@ -126,13 +126,32 @@ def test_limits_are_fields_of_the_scenario(shifted):
     assert Alerts(gate(lenient)).to_dict() == {}
 
 
-def test_what_was_forecast_twice_is_found_when_half_came(shifted):
-    """Twice the demand ahead is what-if: the week behind is as it was."""
-    before, after = (by_name(gate(Scenario(data=shifted, arrival_scale=scale))) for scale in (0.5, 4.0))
+def test_seconds_between_an_end_and_the_next_start_hide_no_wait(shifted, tmp_path):
+    whole = open_dataset(shifted)
+    jobs = whole.jobs.with_columns(pl.col("end_time") - pl.duration(seconds=5))
+    write_dataset(whole.with_tables(jobs=jobs), tmp_path / "trace")
+    plain, apart = (by_name(gate(Scenario(data=data)))[SERVED] for data in (shifted, str(tmp_path / "trace")))
+    assert apart.value == pytest.approx(plain.value, abs=0.05)
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory):
+    return str(SmallFleet(3, load=STEADY_LOAD).write(tmp_path_factory.mktemp("steady") / "trace"))
+
+
+def test_more_jobs_ahead_change_nothing_of_the_week_behind(steady):
+    before, after = (by_name(gate(Scenario(data=steady, arrival_scale=scale))) for scale in (0.5, 4.0))
     assert before[SERVED] == after[SERVED]
     assert before[FORECAST] == after[FORECAST]
-    assert before[WILL_BE_SERVED].value < after[WILL_BE_SERVED].value
-    assert before[LASTS].value < after[LASTS].value
+    assert before[WILL_BE_SERVED].value < 0.2 < 0.8 < after[WILL_BE_SERVED].value
+    assert before[LASTS].value < 0.5 < after[LASTS].value
+
+
+def test_a_record_that_is_too_short_for_growth_is_said_to_be(tmp_path):
+    fleet = SmallFleet(3, load=STEADY_LOAD, weeks=5)
+    found = by_name(gate(Scenario(data=str(fleet.write(tmp_path / "trace")))))[LASTS]
+    assert (found.passed, found.value) == (True, None)
+    assert "6 needed" in found.sentence
 
 
 def test_no_starts_and_no_list_of_nodes_are_said(tmp_path, shifted):
