@@ -15,7 +15,7 @@ from gpuplanner.catalog import export_command
 from gpuplanner.cli.start.asking import Asker
 from gpuplanner.inbox import write_dataset
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.types import ACTIONS, CONFIDENCES
+from gpuplanner.study.decision.types import ACTIONS
 from tests.study.test_fleet import made, nodes
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
@@ -88,18 +88,18 @@ def test_jobs_and_nodes_of_slurm_in_any_order_end_in_one_decision(command, tmp_p
     found = decided(command, *files, "-o", tmp_path / "out", "--yes")
     one = found["decision"]
     # One node of four is ever used: three of sixteen GPUs' nodes can rest.
-    assert (one["action"], one["fleet_gpus"], one["gpus"], one["path"]) == ("give_back", 16, 4, "slurm")
+    assert (one["action"], one["fleet_gpus"], one["gpus"], one["path"]) == ("release", 16, 4, "slurm")
     assert sum(part["gpus"] for part in one["layouts"]) == one["gpus"]
     assert one["worth"]["ownership"] == "owned"
-    assert (one["action"] in ACTIONS, one["confidence"] in CONFIDENCES) == (True, True)
+    assert {measure["action"] for measure in one["measures"]} <= set(ACTIONS)
     assert found["page"] is None
 
 
 def test_the_folder_begins_again_where_it_ended(command, tmp_path):
     out = tmp_path / "out"
-    first = decided(command, accounting(tmp_path), node_list(tmp_path), "-o", out, "--set", "horizon_days=14")
+    first = decided(command, accounting(tmp_path), node_list(tmp_path), "-o", out, "--set", "wait_minutes=14")
     own = Scenario.from_yaml(out / "scenario.yaml")
-    assert (Path(own.data).resolve(), own.path, own.horizon_days) == ((out / "data").resolve(), "slurm", 14)
+    assert (Path(own.data).resolve(), own.path, own.wait_minutes) == ((out / "data").resolve(), "slurm", 14)
     for again in (out / "data", out / "scenario.yaml"):
         assert decided(command, again, "-o", out)["decision"] == first["decision"]
 

@@ -9,10 +9,10 @@ from gpuplanner.report.tearsheet import CARDS, HOW, numbers
 
 OF_STUDY = {
     "gpus": lambda study: study.decision.gpus,
+    "wait": lambda study: study.decision.latest.recommended_p95_minutes,
     "saving": lambda study: study.decision.saving.value,
-    "delay": lambda study: study.decision.service.added_minutes,
-    "run-out": lambda study: study.decision.run_out.today.date,
-    "shortage": lambda study: study.decision.shortage.jobs,
+    "exhaustion": lambda study: study.comparison.exhaustion.date,
+    "waiting": lambda study: sum(row.waited for row in study.comparison.waits.causes.team),
     "electricity": lambda study: study.decision.worth.kwh_per_week,
     "installed": lambda study: study.headline.installed_gpu_hours,
     "held": lambda study: study.headline.allocated_gpu_hours,

@@ -95,9 +95,10 @@ def test_what_is_sent_says_what_the_page_says_and_is_linked_from_it(report):
     assert len(message) <= 3000
     shown = {name: text for name, _, text in Figures(page).found}
     for text in (message, markdown.replace("\\", "")):
-        assert shown["saving.value"] in text
-        assert f"{shown['gpus']} of {shown['fleet_gpus']}" in text
-        assert all(" ".join(step.split())[1:] in " ".join(text.split()) for step in one.monday)
+        assert shown["exhaustion.date"] in text if "exhaustion.date" in shown else "no date" in text
+        name = f"service.{one.service.index(one.latest)}"
+        assert f"{shown[f'{name}.today_p95_minutes']} → {shown[f'{name}.recommended_p95_minutes']}" in text
+        assert all(" ".join(step.text.split())[1:] in " ".join(text.split()) for step in one.next_steps)
     held = pl.read_parquet(report / "tables" / "ledger_tenants.parquet")["held_gpu_hours"].sum()
     assert shown["all_held"] == f"{sum(row.held_gpu_hours for row in one.teams):,.0f}"
     assert held == pytest.approx(sum(row.held_gpu_hours for row in one.teams if row.team != "nobody"))
@@ -160,13 +161,13 @@ def test_every_question_has_its_answer_where_the_docs_say_within_two_clicks(repo
         assert place in found.text, question
         assert found.closed[place] + (file != "index.html") == int(clicks) <= 2, question
         text = " ".join("".join(found.text[place]).split())
-        if figure == "monday":
-            expected = [step[1:] for step in study.decision.monday]
+        if figure == "next-steps":
+            expected = [step.what for step in study.decision.next_steps]
         elif figure == "plan":
             expected = [f"{study.headline.plan_objective_gpu_hours:,.0f}"]
         else:
             value = next(one.value for one in formulas(study) if one.name == figure)
-            expected = [value_text(value) if figure != "delay" else "min"]
+            expected = [value_text(value) if value is not None and figure != "wait" else "no"]
         assert all(" ".join(each.split()) in text for each in expected), (question, expected)
 
 

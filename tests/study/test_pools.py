@@ -283,7 +283,7 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypa
     assert text.count("&lt;i&gt;full&lt;/i&gt;</td><td>wait") == 2
     assert "<i>full" not in text
     assert f'href="pools/{quote(folder_of("<b>T4</b>"))}/index.html"' in text
-    assert all(f'<section id="{one}">' in text for one in ("the-decision", "on-monday", "the-fleet"))
+    assert all(f'<section id="{one}">' in text for one in ("the-decision", "next-steps", "the-fleet"))
 
 
 def bare_problems(pools):

@@ -58,7 +58,9 @@ def flooded(days: int = 6, largest: int = 1) -> Arena:
     fleet = NodeFleet.whole([8, 8])
     start = play(requests, fleet).start_s
     nodes = TodaysNodes(("a", "b"), (8, 8), (("gpu",) * 8,) * 2, True, False, False)
-    frame = pl.DataFrame({"tenant": team, "tier": [None] * len(team)}, schema_overrides={"tier": pl.String})
+    none = [None] * len(team)
+    types = dict.fromkeys(("tier", "partition"), pl.String)
+    frame = pl.DataFrame({"tenant": team, "tier": none, "partition": none}, schema_overrides=types)
     asked = Asked(
         frame, nodes, fleet, load_gpu_model("H100-80GB-SXM5"), {"as today": AskedView(requests, ones.astype(float))},
         start, start + run[order], [None] * len(team), False, ZERO, ZERO + timedelta(days=days),

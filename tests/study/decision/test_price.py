@@ -1,10 +1,13 @@
-"""Prices move what a saving is worth, and nothing is played again for them."""
+"""Prices move what a saving is worth, and nothing is simulated again for them; electricity is one figure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.frames import policy_table
 from gpuplanner.study.decision.record import comparison, played
 from tests.clusters import planted
 
@@ -19,3 +22,19 @@ def test_a_dearer_kilowatt_hour_plays_nothing_again(handed_over):
     assert played.computed == before
     assert dearer.decision.saving == first.decision.saving
     assert dearer.decision.worth.usd_per_week > first.decision.worth.usd_per_week > 0
+
+
+@pytest.mark.parametrize("path", ["slurm", "operator"])  # one powers nodes down, the other cannot
+def test_electricity_is_one_figure(handed_over, path):
+    found = comparison(
+        Scenario(data=handed_over(planted.planted("too_large-1").cluster), path=path, ownership="owned")
+    )
+    rows = {row["policy"]: row for row in policy_table(found).to_dicts()}
+    today, best, kwh = rows["today"], rows[found.winner], found.decision.worth.kwh_per_week
+    assert (kwh > 0) == (path == "slurm")
+    assert found.decision.saving.value > 0
+    assert (today["saved_kwh"], best["saved_kwh"]) == (0.0, pytest.approx(kwh, abs=1e-5))
+    assert today["energy_kwh"] - best["energy_kwh"] == pytest.approx(kwh, abs=1e-5)
+    assert best["off_gpu_hours"] == (found.decision.saving.value if kwh else 0.0)
+    promised = today["gpu_hours_promised"] - best["gpu_hours_promised"]
+    assert promised == pytest.approx(found.decision.saving.value, abs=0.01)

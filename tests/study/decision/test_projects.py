@@ -19,10 +19,7 @@ from gpuplanner.study.decision.projects import ALL, ProjectAnswer, _Case, _descr
 from gpuplanner.study.decision.projects_file import read_projects
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.sentences import no_decision
-<<<<<<< HEAD
-=======
 from gpuplanner.study.waits.growth import fit_growth_per_week
->>>>>>> 21d7ca1c4a038a58cb706522b2b0672b1653420f
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
 DAYS, NODES = 42, 4
@@ -58,11 +55,7 @@ def asked(scenario: Scenario, place: Path, text: str) -> tuple[ProjectAnswer, ..
     file = place / "projects.yaml"
     file.write_text(text)
     own = Scenario(**{**scenario.__dict__, "projects": str(file)})
-<<<<<<< HEAD
-    return answered(own, no_decision(own, "nothing was decided"))
-=======
     return answered(own)
->>>>>>> 21d7ca1c4a038a58cb706522b2b0672b1653420f
 
 
 def test_what_fits_beside_the_peaks_is_taken_and_nobody_waits(flat, tmp_path):
@@ -159,13 +152,6 @@ def test_another_board_is_bought_and_held_against_nobody(flat, tmp_path):
     assert found.served is None
 
 
-<<<<<<< HEAD
-def test_answers_are_kept_with_the_comparison_and_stand_on_its_page(flat, tmp_path):
-    answers = asked(flat, tmp_path, "projects:\n- {name: <x>, team: a, gpus: 12, from: 2026-09-01}\n")
-    found = Comparison(no_decision(flat, "nothing was decided"), 0.95, 10.0, projects=answers)
-    assert Comparison.from_dict(json.loads(to_json(found.to_dict()))).projects == answers
-    assert escape(answers[0].sentence) in decided(found)
-=======
 @pytest.fixture(scope="module")
 def kept(flat, tmp_path_factory):
     place = tmp_path_factory.mktemp("kept")
@@ -181,7 +167,6 @@ def test_answers_stand_on_the_page_of_the_comparison(kept):
     from gpuplanner.report.ways import decided
 
     assert escape(kept.projects[0].sentence) in decided(kept)
->>>>>>> 21d7ca1c4a038a58cb706522b2b0672b1653420f
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_the_decision_keeps_gpus_for_them(serving, tmp_path_factory):
     with_them, without = (
         decide(one).decision for one in (serving, _cluster(tmp_path_factory.mktemp("bare"), None))
     )
-    assert (with_them.action, without.action) == ("give_back", "give_back")
+    assert (with_them.action, without.action) == ("release", "release")
     assert without.gpus == 4, "two jobs at once fit on one node"
     assert with_them.gpus == 8, "two jobs at once and six pods"
     assert any("6.0 GPUs" in text for text in with_them.assumptions)

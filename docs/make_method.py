@@ -1,0 +1,119 @@
+"""Figures of ``docs/method.md``, of the sample: causes, arrivals, wait curve, interval.
+
+    python docs/make_method.py
+
+Half a minute; the same sample gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import altair as alt
+import numpy as np
+import polars as pl
+
+from gpuplanner import plot
+from gpuplanner.report.first_screen import curve_frame, limits_frame
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.asked import asked_of
+from gpuplanner.study.decision.decide import wait_model
+from gpuplanner.study.decision.record import compared
+from gpuplanner.study.past.history import history
+from gpuplanner.study.waits.causes import CAUSES
+from gpuplanner.study.waits.explain import explain_waits
+from gpuplanner.study.waits.readings import WaitModel, fleet_of_pools, pools_of
+from gpuplanner.study.waits.recommend import keep
+from gpuplanner.study.waits.summary import cause_table, sum_waits
+from gpuplanner.units import SECONDS_PER_MINUTE
+
+IMAGES = Path(__file__).parent / "images"
+WIDTH, HEIGHT = 560, 150
+DRAWS = 10
+
+
+def causes_chart(model: WaitModel) -> alt.Chart:
+    """Hours waited by job size and cause."""
+    hours = cause_table(sum_waits(model.asked, model.waits).causes.job_size)
+    long = hours.unpivot(CAUSES, index="name", variable_name="cause", value_name="hours").filter(
+        pl.col("hours") > 0
+    )
+    return (
+        alt.Chart(long)
+        .mark_bar()
+        .encode(
+            x=alt.X("hours:Q", title="hours waited"),
+            y=alt.Y("name:N", title=None, sort=hours["name"].to_list()),
+            color=alt.Color("cause:N", title=None, sort=list(CAUSES)),
+        )
+    )
+
+
+def arrivals_chart(model: WaitModel) -> alt.LayerChart:
+    """Waits of each size, observed and in the replay from the arrivals."""
+    waits = model.waits
+    rows = [
+        (model.names[number], what, float(values[waits.judged & (model.size == number)].sum()) / 3600)
+        for number in model.sizes
+        for what, values in (("observed", waits.waited_s), ("simulated", waits.simulated_s))
+    ]
+    frame = pl.DataFrame(rows, schema=["size", "what", "hours"], orient="row")
+    return (
+        alt.Chart(frame)
+        .mark_bar()
+        .encode(
+            x=alt.X("hours:Q", title="hours waited"),
+            y=alt.Y("size:N", title=None, sort=frame["size"].unique(maintain_order=True).to_list()),
+            yOffset="what:N",
+            color=alt.Color("what:N", title=None),
+        )
+    )
+
+
+def interval_chart(model: WaitModel) -> alt.LayerChart:
+    """The curve of each drawn record, thin, under that of the record itself, for the size that waits longest."""
+    pools, today = pools_of(model.asked.fleet), keep(model, None).units
+    fleets = [
+        fleet_of_pools(pools, [max(round(factor * count), 1) for count in today])
+        for factor in np.linspace(0.5, 2, 13)
+    ]
+    number = int(np.argmax(model.percentiles(model.asked.fleet, 0)))
+    rows = []
+    for fleet in fleets:
+        gpus = int(fleet.gpus.sum())
+        for row in range(1 + DRAWS):
+            wait = float(model.percentiles(fleet, row)[number]) / SECONDS_PER_MINUTE
+            rows.append((gpus, "record" if row == 0 else f"draw {row}", min(wait, model.asked.seen_s / 60)))
+    frame = pl.DataFrame(rows, schema=["gpus", "of", "minutes"], orient="row")
+    base = alt.Chart(frame).encode(
+        x=alt.X("gpus:Q", title="GPUs"),
+        y=alt.Y("minutes:Q", title="p95 queue wait [min]", scale=alt.Scale(type="symlog", constant=1)),
+        detail="of:N",
+    )
+    drawn = base.transform_filter("datum.of != 'record'").mark_line(size=1, color="#8a949e")
+    record = base.transform_filter("datum.of == 'record'").mark_line(size=2.5, color="#0072b2")
+    return alt.layer(drawn, record)
+
+
+def main() -> None:
+    """Draw and write the four figures."""
+    asked = asked_of(history(Scenario()))
+    model = wait_model(asked, explain_waits(asked))
+    found = compared(Scenario())
+    one = found.decision
+    curve = plot.plot_wait_curve(
+        curve_frame(found), today=one.fleet_gpus, recommended=one.gpus, limits=limits_frame(found)
+    )
+    charts = {
+        "causes": causes_chart(model),
+        "arrivals": arrivals_chart(model),
+        "interval": interval_chart(model),
+    }
+    for name, chart in charts.items():
+        text = plot.chart_to_svg(chart.properties(width=WIDTH, height=HEIGHT))
+        (IMAGES / f"{name}.svg").write_text(text, encoding="utf-8")
+    (IMAGES / "wait_curve.svg").write_text(plot.chart_to_svg(curve), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

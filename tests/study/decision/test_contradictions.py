@@ -1,0 +1,166 @@
+"""No page, JSON or terminal output contains two statements that contradict each other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import date
+from html import unescape
+
+import pytest
+
+from gpuplanner.cli.start.telling import figures
+from gpuplanner.files import to_json
+from gpuplanner.inbox import write_dataset
+from gpuplanner.report.ways import decided, waits_section, ways
+from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.decide import decide
+from gpuplanner.study.decision.record import Comparison, comparison_of, priced
+from gpuplanner.study.decision.types import STATIC_MIG, STATIC_WHOLE, TODAY
+from gpuplanner.units import day_text
+from tests.clusters import planted, traces
+
+DAY = re.compile(r"\b\d{1,2} [A-Z][a-z]{2} \d{4}\b")
+
+
+def contradictions(found: Comparison) -> Iterator[str]:
+    """What of a comparison pulls apart."""
+    one, actions = found.decision, [measure.action for measure in found.decision.measures]
+    yield from steps_apart(found)
+    late = [row for row in one.service if row.today_p95_minutes > row.limit_minutes + 0.5]
+    if one.gpus < one.fleet_gpus and any(
+        row.recommended_p95_minutes > row.today_p95_minutes + 0.5 for row in late
+    ):
+        yield "a release lets a size wait longer that is late already"
+    if "buy" in actions and one.service and not late:
+        yield "GPUs are bought and no job size is late"
+    if "buy" in actions and "release" in actions:
+        yield "GPUs are bought and released"
+    if one.action == "keep" and one.gpus != one.fleet_gpus:
+        yield "all is kept, with another number of GPUs"
+    if one.action == "none" and (one.measures or found.wait_curve):
+        yield "nothing is recommended, and measures or a wait curve are shown"
+    if one.action in ("keep", "none") and not one.reason:
+        yield f"{one.action} without a reason"
+
+    ends, growth = found.exhaustion, found.growth_per_week
+    if ends.date is not None and not (growth.low or 0.0) > 0:
+        yield "a date of exhaustion, and demand that may be flat"
+    if (ends.date is None) != (ends.order_by is None) or (ends.date is None) != bool(ends.reason):
+        yield "a date of exhaustion and a reason for none"
+    if (
+        ends.date is not None
+        and found.headroom is not None
+        and one.action == "buy"
+        and found.headroom.factor > 1.05
+    ):
+        yield "GPUs are bought, and today's carry more load"
+    purchase = one.worth.purchase
+    if purchase is not None and (purchase.date, purchase.order_by) != (ends.date, ends.order_by):
+        yield "two dates of the next purchase"
+
+    saving, kwh = one.saving, one.worth.kwh_per_week
+    if (saving.value is None) != bool(saving.reason):
+        yield "a saving with a reason for none"
+    if kwh and "No electricity is saved" in one.worth.basis:
+        yield "energy saved and not saved"
+    if kwh and saving.value is None:
+        yield "energy is saved, and no GPU-hour"
+    if saving.value is None and (one.gpus < one.fleet_gpus or one.gpus_mean < one.fleet_gpus - 0.5):
+        yield "fewer GPUs, and nothing is saved"
+    row = found.row(one.policy)
+    if row is not None and one.policy not in (TODAY, STATIC_WHOLE, STATIC_MIG) and not row.meets_target:
+        yield "the recommended policy misses the limit"
+    if row is not None and row.saved_kwh is not None and kwh is not None and abs(row.saved_kwh - kwh) > 0.01:
+        yield "two figures of the energy saved"
+
+
+def steps_apart(found: Comparison) -> Iterator[str]:
+    """Measures whose steps or numbers are missing."""
+    one, gpus, steps = (
+        found.decision,
+        found.decision.fleet_gpus,
+        " ".join(step.what for step in found.decision.next_steps),
+    )
+    words = {
+        "release": "drain", "buy": "order", "rightsize": "request the profile", "repartition": "partition",
+        "pack": "fill nodes first", "raise_limit": "raise the limit", "power_down": "power nodes down",
+        "autoscale": "power nodes down",
+    }  # fmt: skip
+    for measure in one.measures:
+        if words[measure.action] not in steps:
+            yield f"no step for {measure.action}"
+        if measure.condition and measure.condition.removeprefix("after ").replace("_", " ") not in steps:
+            yield f"the condition {measure.condition} is no step"
+        if (measure.action == "release") != (measure.gpus < gpus) and measure.action in ("release", "buy"):
+            yield f"{measure.action} from {gpus} to {measure.gpus}"
+        gpus = measure.gpus
+    if one.action != "none" and gpus != one.gpus:
+        yield f"the measures end at {gpus} GPUs, the decision at {one.gpus}"
+    if sum(part.gpus for part in one.layouts) != one.gpus:
+        yield "layouts of another number of GPUs"
+
+
+def check(found: Comparison) -> None:
+    assert list(contradictions(found)) == []
+    told = json.loads(to_json(found.to_dict()))
+    assert list(contradictions(Comparison.from_dict(told))) == []
+    page = unescape(re.sub(r"<[^>]*>", " ", f"{decided(found)}{waits_section(found)}{ways(found)}"))
+    terminal = " ".join(" ".join(row) for row in figures(found))
+    ends = found.exhaustion
+    for text in (page, terminal):
+        for phrase in re.findall(r"[Ee]xhausted (?:by )?([^.;·]*)", text):
+            days = DAY.findall(phrase)
+            assert set(days) <= {day_text(each) for each in (ends.date, ends.order_by) if each}, phrase
+    gpus = f"{found.decision.gpus:,}"
+    assert found.decision.action == "none" or gpus in terminal
+    if ends.date is not None:
+        assert date.fromisoformat(ends.date) > date.fromisoformat(ends.order_by)
+
+
+def compared(scenario: Scenario) -> Comparison:
+    return priced(scenario, comparison_of(scenario, decide(scenario)))
+
+
+def test_the_study_of_the_sample(study):
+    check(study.comparison)
+
+
+@pytest.mark.parametrize("name", ["too_large-1", "short-1", "tight-2"])
+def test_planted_clusters(name, handed_over):
+    check(
+        compared(Scenario(data=handed_over(planted.planted(name).cluster), path="slurm", ownership="owned"))
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", planted.names())
+def test_all_planted_clusters(name, handed_over):
+    cluster = planted.planted(name).cluster
+    paths = ("slurm", "nvml") if cluster.source == "slurm" else ("operator", "autoscaler", "dra")
+    for path in paths:
+        check(compared(Scenario(data=handed_over(cluster), path=path, ownership="rented")))
+
+
+@pytest.mark.data
+@pytest.mark.long
+@pytest.mark.parametrize("name", list(traces.PUBLIC))
+def test_public_traces(name: str, public_data, tmp_path):
+    write_dataset(traces.PUBLIC[name](public_data), tmp_path / "data")
+    check(compared(Scenario(data=str(tmp_path / "data"), path="slurm")))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda one: {"gpus": one.gpus - 8}, "the measures end at"),
+        (lambda one: {"next_steps": ()}, "no step for rightsize"),
+        (lambda one: {"saving": type(one.saving)(12.0, 12.0, 12.0, "none")}, "a saving with a reason"),
+    ],
+)
+def test_what_pulls_apart_is_found(study, spoil: Callable, says: str):
+    one = study.comparison.decision
+    spoilt = replace(study.comparison, decision=replace(one, **spoil(one)))
+    assert any(text.startswith(says) for text in contradictions(spoilt))
