@@ -216,6 +216,7 @@ class Scenario:
         "GPUs are bought for it whatever they end of the waiting.",
         between(0, 10_080, ", which is a week"), unit="minutes",
         none="30, and a purchase has to end a tenth of a GPU-hour of waiting for each GPU-hour",
+        control=Slider("Target of the p95 wait", 1, 240, 1, decimals=1),
     )  # fmt: skip
     policies: str | None = knob(
         "service", None, "Which policies are compared, names with commas between.",
@@ -324,11 +325,6 @@ class Scenario:
     price_usd_per_kwh: float | None = knob(
         PRICES, None, "What a kWh costs the owner of the GPUs.", between(0, 1000), unit="USD per kWh",
         none="the catalogue's", control=Slider("Electricity", 0.0, 1.0, 0.01, decimals=3),
-    )  # fmt: skip
-    horizon_days: int = knob(
-        "outlook", 28,
-        "How far ahead peaks and growth are looked at before anything is given back or bought.", between(1, 730),
-        unit="days", control=Slider("Peaks ahead", 7, 180, 7),
     )  # fmt: skip
     purchase_lead_days: int = knob(
         "outlook", 90,

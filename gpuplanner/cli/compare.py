@@ -92,11 +92,8 @@ def compare(
         say(f"written: {chart}")
     more = {name: _also_asked(own) for name, own in pools.pools.items()}
     if as_json:
-        from gpuplanner.study.decision.frames import levers
-
         told = {
             name: one.to_dict()
-            | {"levers": dict(levers(one))}
             | {
                 what: part.to_dicts() if what == "placements" else part.to_dict()
                 for what, part in more[name].items()
@@ -184,7 +181,7 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
     """Print a comparison: the ways as a table, the decision in its sentence, what to do and how sure it is."""
     import polars as pl
 
-    from gpuplanner.study.decision.frames import levers, target_in_words
+    from gpuplanner.study.decision.frames import target_in_words
 
     if found.rows:
         rows = [_row(one, found) for one in found.rows]
@@ -201,8 +198,6 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
         put(f"  {number}  {step.text}")
     for text in one.how_sure:
         put(text)
-    if split := levers(found):
-        put(f"Saved a week by: {', '.join(f'{lever} {hours:,.0f}' for lever, hours in split)} GPU-hours.")
     if quiet:
         return
     for missing in one.missing:

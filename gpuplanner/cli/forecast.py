@@ -73,18 +73,6 @@ def forecast(
         int | None,
         typer.Option("--representatives", min=1, help="Write so many paths for all, with weights."),
     ] = None,
-    capacity: Annotated[
-        float | None, typer.Option(min=1, help="GPUs that there are: when do they run out?")
-    ] = None,
-    growth: Annotated[
-        float | None, typer.Option(help="Growth a year that is assumed, 0.5 for half as much again.")
-    ] = None,
-    lead: Annotated[
-        int | None,
-        typer.Option(
-            "--lead-weeks", min=0, help="Weeks from an order to GPUs: by when to order, with --capacity."
-        ),
-    ] = None,
     announced: Annotated[
         Path | None,
         typer.Option(
@@ -124,15 +112,12 @@ def forecast(
     if out is not None or models is not None:
         text = "-o and --models belong to --backtest"
         raise typer.BadParameter(text)
-    if lead is not None and capacity is None:
-        text = "--lead-weeks needs --capacity: how many GPUs there are"
-        raise typer.BadParameter(text)
-    told = (instant, paths, horizon, gap, capacity, announced, calendar, sums)
+    told = (instant, paths, horizon, gap, announced, calendar, sums)
     if all(one is None for one in told) and _has_jobs(asked):
         _by_profile(asked, as_json, quiet)
         return
     _ahead(asked, instant, by, horizon or asked.horizon_slots, gap or 0, known, (announced, calendar, sums),
-           paths, most, (capacity, growth, lead), as_json, quiet)  # fmt: skip
+           paths, most, as_json, quiet)  # fmt: skip
 
 
 def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
@@ -248,7 +233,7 @@ def _tenths(done: int, total: int) -> None:
 def _ahead(
     asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, known: bool,
     told: tuple[Path | None, Path | None, str | None], paths: Path | None, most: int | None,
-    ending: tuple[float | None, float | None, int | None], as_json: bool, quiet: bool,
+    as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Forecast GPUs from the end of the data, or from a given origin."""
     from gpuplanner.names import resolve
@@ -258,7 +243,6 @@ def _ahead(
     from gpuplanner.study.future.rolling import ahead_of
 
     announced, calendar, sums = told
-    capacity, growth, lead = ending
     days = None if calendar is None else read_calendar(calendar)
     source = wanted(asked, at=at, by=resolve(by, SERIES, what="--by"), calendar=days)
     if announced is not None:
@@ -268,7 +252,6 @@ def _ahead(
         sums="mint" if sums is None else resolve(sums, ("mint", "top", "none"), what="--sums"),
     )  # fmt: skip
     _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
-    ends = None if capacity is None else source.run_out(capacity, growth=growth, seed=asked.seed)
     if as_json:
         rows = {
             "running": source.running().to_dicts(),
@@ -278,10 +261,6 @@ def _ahead(
         }
         if source.known is not None:
             rows["cost_curve"] = source.cost_curve(horizon, gap, UNMET_PRICE, seed=asked.seed).to_dicts()
-        if ends is not None:
-            rows["run_out"] = ends.to_dicts()
-            if lead is not None:
-                rows["lead"] = source.order_by(ends, lead).to_dict()
         show(rows, as_json=True)
         return
     if not quiet:
@@ -290,10 +269,6 @@ def _ahead(
     if source.known is not None:
         show_frame(source.running(), as_json=False, title="what runs, and how much of it is left")
     show_frame(choice, as_json=False, title="model used for each series")
-    if ends is not None:
-        show_frame(ends, as_json=False, title=f"weekly peaks against {capacity:g} GPUs")
-        if lead is not None:
-            say(source.order_by(ends, lead).sentence)
     show_frame(table, as_json=False, title="forecast")
 
 

@@ -25,7 +25,6 @@ from gpuplanner.plot.ledger import plot_waterfall as plot_waterfall
 from gpuplanner.plot.outlook import peaks_text as peaks_text
 from gpuplanner.plot.outlook import plot_cost_curve as plot_cost_curve
 from gpuplanner.plot.outlook import plot_peaks as plot_peaks
-from gpuplanner.plot.outlook import plot_run_out as plot_run_out
 from gpuplanner.plot.outlook import plot_use as plot_use
 from gpuplanner.plot.outlook import use_text as use_text
 from gpuplanner.plot.phases import plot_phases as plot_phases

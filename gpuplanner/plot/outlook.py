@@ -14,20 +14,10 @@ from gpuplanner.plot.prepare import chart_of, drawn, tips
 _HEIGHT = 172
 _LABEL, _ROOM = 15, 112
 """Pixels between words at the ends of lines, and beside them."""
-_UNLIKELY = 0.1
-"""Chance from which a run-out is within its range."""
-_WEEKS_BACK = 52
-_MONTHS = "utcFormat(datum.value, utcmonth(datum.value) ? '%b' : '%Y')"
-"""Labels of months: January is the year."""
-_NEED = ("way", "week", "low", "need", "high", "chance")
 _USE = {"requested_gpus": "asked for", "allocated_gpus": "held", "active_gpus": "at work"}
-_SEEN = "seen"
-_WAYS = {"today": "today's way", "recommended": "as recommended"}
-_EVEN = 0.5
 _FAR = 2.5
 """A line so many times above all else is not drawn to scale, and broken."""
 _CURVE = ("quantile", "planned", "short", "cost")
-_RUN_OUT = ("week", "over", "run_out_by", "q50")
 
 
 @drawn("GPUs asked for, held and at work", *("day", *_USE), empty="There is no day in the record.")
@@ -207,47 +197,6 @@ def plot_cost_curve(frame: pl.DataFrame) -> ChartType:
     )
     cheapest = frame.sort("cost").row(0, named=True)
     return theme.finish(chart, height=200, finding=f"Cheapest at {cheapest['quantile']:.0%}.")
-
-
-@drawn("Probability that demand has passed what there is", *_RUN_OUT, empty="There is no week ahead.")
-def plot_run_out(frame: pl.DataFrame) -> ChartType:
-    """Probability that the fleet has run out by each week.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``week, over, run_out_by, q50``.
-
-    Raises
-    ------
-    SchemaError
-        If a column is missing.
-    """
-    names = {"run_out_by": "by then", "over": "in that week"}
-    rows = frame.unpivot(list(names), index=["week", "q50"], variable_name="when", value_name="share")
-    colours = {"by then": theme.VERMILION, "in that week": theme.MUTED}
-    chart: alt.Chart = (
-        chart_of(rows.with_columns(pl.col("when").replace(names)))
-        .mark_line(point=True, strokeWidth=1.6)
-        .encode(
-            x=alt.X("week:Q", title="weeks ahead"),
-            y=alt.Y(
-                "share:Q", title="probability", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])
-            ),
-            color=alt.Color("when:N", title=None, scale=theme.scale(colours, list(colours))),
-            tooltip=tips(
-                week="week", when="when", share=("probability", ".1%"), q50=("median peak [GPUs]", ",.0f")
-            ),
-        )
-    )
-    last = frame.row(-1, named=True)
-    finding = f"{last['run_out_by']:.0%} within {last['week']} weeks."
-    return theme.finish(chart, height=200, finding=finding, legend=110)
-
-
-def _even(rows: pl.DataFrame) -> pl.DataFrame:
-    """The first week of each way in which the fleet is more likely than not too small."""
-    return rows.filter(pl.col("chance") > _EVEN).group_by("way", maintain_order=True).head(1)
 
 
 def _day(when: object) -> str:

@@ -17,7 +17,7 @@ MOST_PANELS = 4
 """Job sizes that are drawn, those that wait longest."""
 
 
-@drawn("Queue wait against number of GPUs", *_COLUMNS, empty="No wait curve was drawn.")
+@drawn("Queue wait against number of GPUs", *_COLUMNS, empty="The record carries no wait curve.")
 def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits: pl.DataFrame) -> ChartType:
     """One panel per job size: p95 queue wait of today's layout, and bold with its interval that of the recommendation.
 

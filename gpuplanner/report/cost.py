@@ -10,7 +10,6 @@ from gpuplanner import plot
 from gpuplanner.cost.footprint import AMOUNTS
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
-from gpuplanner.study.decision.frames import lever_steps
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.future.burst import BurstPlan
 from gpuplanner.study.future.cost_review import CostReview, price_rows
@@ -103,21 +102,14 @@ def burst_jobs(burst: BurstPlan | None) -> Section:
 
 
 def savings(found: Comparison) -> Section:
-    """What the decision saves, lever by lever, with the range of a week to come; its worth in words."""
-    saving, worth = found.decision.saving, found.decision.worth
-    frame = lever_steps(found)
-    if frame is None:
-        return page.section("Savings", page.paragraph(saving.reason or "Nothing is saved."))
+    """What the recommendation frees, with the range of a week to come; what it is worth in words."""
+    one = found.decision
+    if one.saving.value is None:
+        return page.section("Savings", page.paragraph(one.saving.reason or "Nothing is saved."))
     return page.section(
         "Savings",
-        page.figure(
-            plot.plot_waterfall(frame, unit="GPU-hours a week"),
-            title="GPU-hours a week that are saved, by lever",
-            alt=f"They sum to {saving.value:,.0f} GPU-hours a week; the line is the range of a week to come.",
-            numbers=frame,
-            formats=dict.fromkeys(("amount", "low", "high"), _TWO),
-        ),
-        *(page.paragraph(text) for text in worth.basis.split("\n")),
+        page.paragraph(one.sentence),
+        *(page.paragraph(text) for text in one.worth.basis.split("\n")),
     )
 
 

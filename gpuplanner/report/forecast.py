@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import polars as pl
 
 from gpuplanner import plot
@@ -76,22 +74,10 @@ def past_errors(judged: Judged) -> Section:
     )
 
 
-def decision(
-    source: Wanted,
-    horizon: int,
-    gap: int,
-    price: float,
-    capacity: float,
-    *,
-    growth: float | None = None,
-    seed: int = 1,
-) -> Section:
-    """The quantile to plan at, and when the fleet runs out."""
+def decision(source: Wanted, horizon: int, gap: int, price: float, *, seed: int = 1) -> Section:
+    """The quantile to plan at."""
     curve = source.cost_curve(horizon, gap, price, seed=seed)
     best = curve.filter("best").row(0, named=True)
-    ends = source.run_out(capacity, growth=growth, seed=seed)
-    even = ends.filter(pl.col("run_out_by") >= 0.5)
-    date = _week(source, even["week"][0]) if even.height else "less likely than not within the year"
     return page.section(
         "What to do about it",
         page.figure(
@@ -100,12 +86,6 @@ def decision(
             alt=f"A GPU-hour short costs {price:g} planned ones: plan at {best['quantile']:.0%}, "
             f"{best['planned']:,.0f} GPUs on average.",
             numbers=curve,
-        ),
-        page.figure(
-            plot.plot_run_out(ends),
-            title=f"When demand passes {capacity:,.0f} GPUs",
-            alt=f"Weekly peaks with the trend, noise and lasting steps of the past: {date}.",
-            numbers=ends,
         ),
     )
 
@@ -162,8 +142,3 @@ def forecast_record(ledger: pl.DataFrame) -> Section:
 def _named(source: Wanted) -> str:
     """Name of what is summed up, for people."""
     return "whole fleet" if source.whole.startswith(f"{POOL}/") else source.whole
-
-
-def _week(source: Wanted, week: int) -> str:
-    day = source.start + timedelta(hours=source.slots * source.slot_hours, weeks=week)
-    return f"even odds by {day:%Y-%m-%d}, week {week}"

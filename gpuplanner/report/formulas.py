@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner.study import Study
-from gpuplanner.study.decision.frames import levers
 from gpuplanner.study.waits.summary import cause_table
 from gpuplanner.units import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, three_figures
 
@@ -75,9 +74,7 @@ def _decision_formulas(study: Study) -> list[Formula]:
         schema={"layout": pl.String, "gpus": pl.Int64, "nodes": pl.String},
         orient="row",
     )
-    lever_rows = pl.DataFrame(
-        levers(study.comparison), schema={"lever": pl.String, "gpu_hours": pl.Float64}, orient="row"
-    )
+    measures = pl.DataFrame(decision.measures, infer_schema_length=None)
     service = pl.DataFrame(decision.service)
     latest = decision.latest
     comparison = study.comparison
@@ -110,7 +107,7 @@ def _decision_formulas(study: Study) -> list[Formula]:
         Formula(
             "saving", "Saved a week", saving, "GPU-hours",
             "hours today - hours as recommended, both on, a week, as on the days tuned on",
-            saving_inputs, lever_rows, "study.json: comparison",
+            saving_inputs, measures, "study.json: comparison",
         ),
         Formula(
             "exhaustion", "Capacity exhausted", ends.date, "",

@@ -19,7 +19,6 @@ from gpuplanner.study.decision.frames import (
     class_table,
     frontier_frame,
     hours_table,
-    levers,
     policy_table,
     target_in_words,
 )
@@ -79,7 +78,6 @@ def ways(found: Comparison, pool: str = "") -> Section:
     if not found.rows:
         return page.fold(title, page.paragraph("No way could be played."), about=about)
     frame = frontier_frame(found)
-    split = pl.DataFrame(levers(found), schema=["lever", "gpu_hours"], orient="row")
     beside, classes = _beside(found), _by_class(found)
     limit = round(100 * found.quantile, 1)
     note = (
@@ -101,13 +99,6 @@ def ways(found: Comparison, pool: str = "") -> Section:
             headings=_WAYS,
         ),
         page.note(note),
-        page.table(
-            split,
-            caption="By which lever each GPU-hour a week is saved",
-            headings={"gpu_hours": "GPU-hours a week"},
-        )
-        if split.height
-        else "",
         page.table(
             classes,
             caption=f"Minutes waited, by what jobs requested: {limit:g} of 100 wait no longer",

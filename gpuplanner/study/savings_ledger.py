@@ -18,8 +18,7 @@ from gpuplanner.files import to_json
 from gpuplanner.ledger.views import HELD_BUCKETS
 from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.frames import levers
-from gpuplanner.study.decision.policies import REST
+from gpuplanner.study.decision.policies import REST, WAYS
 from gpuplanner.study.decision.record import Comparison, comparison
 from gpuplanner.study.decision.types import DECIMALS, LayoutOnNodes, Saving
 from gpuplanner.study.decision.worth import worth_for
@@ -113,7 +112,6 @@ class SavingPromise:
     gpu_hours: float
     low: float | None
     high: float | None
-    levers: tuple[LeverHours, ...]
     quantile: float
     minutes: float
     usd_per_week: float | None
@@ -317,9 +315,8 @@ def _promise(found: Comparison) -> SavingPromise:
     return SavingPromise(
         decision=decision.sentence, action=decision.action, policy=decision.policy, gpus=decision.gpus,
         layouts=decision.layouts, gpu_hours=-float(more * HOURS_PER_WEEK) if more > 0 else saving.value or 0.0,
-        low=saving.low, high=saving.high, levers=tuple(LeverHours(lever, hours) for lever, hours in levers(found)),
-        quantile=found.quantile, minutes=found.minutes, usd_per_week=decision.worth.usd_per_week,
-        exhaustion=found.exhaustion.date,
+        low=saving.low, high=saving.high, quantile=found.quantile, minutes=found.minutes,
+        usd_per_week=decision.worth.usd_per_week, exhaustion=found.exhaustion.date,
     )  # fmt: skip
 
 
@@ -329,7 +326,7 @@ def _seen(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingP
     by_bucket = dict(hours.iter_rows())
     weeks = (known.end - known.begin).total_seconds() / SECONDS_PER_HOUR / HOURS_PER_WEEK
     installed, down = sum(by_bucket.values()) / weeks, by_bucket.get("down", 0.0) / weeks
-    may_rest = any(lever.lever == REST for one in months for lever in one.promise.levers)
+    may_rest = any(REST in WAYS[one.promise.policy].levers for one in months if one.promise.policy in WAYS)
     rest = max(down - months[0].seen.down_gpu_hours, 0.0) if may_rest else 0.0
     waits = _waits(scenario)
     own = _by_size(waits, promise.quantile)

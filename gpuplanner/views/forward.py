@@ -12,7 +12,6 @@ from gpuplanner.files import overwriting
 from gpuplanner.forecast import CANDIDATES, fold_scores, mean_scores
 from gpuplanner.report import cost, forecast
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.frames import levers
 from gpuplanner.study.decision.record import compared
 from gpuplanner.study.future.burst import burst_plan, read_burst
 from gpuplanner.study.future.cost_review import CostReview, cost_review, price_rows
@@ -59,11 +58,9 @@ class Ahead:
         return View(forecast.past_errors(judged), mean_scores(fold_scores(judged)))
 
     def decision(self, asked: AheadQuestion = USUAL) -> View:
-        """The quantile to plan at, and when the fleet runs out."""
-        shown = forecast.decision(
-            self.source, asked.horizon, asked.gap, asked.price, asked.capacity, growth=asked.growth
-        )
-        return View(shown, self.source.run_out(asked.capacity, growth=asked.growth))
+        """The quantile to plan at, by what GPU-hours short cost."""
+        shown = forecast.decision(self.source, asked.horizon, asked.gap, asked.price)
+        return View(shown, self.source.cost_curve(asked.horizon, asked.gap, asked.price))
 
     def calendar(self, asked: AheadQuestion = USUAL) -> View:
         """GPUs to plan on each day ahead, with their table."""
@@ -143,10 +140,9 @@ class MonthCosts:
         return View(cost.burst_jobs(plan), pl.DataFrame() if plan is None else plan.jobs)
 
     def savings(self) -> View:
-        """What the decision saves, lever by lever."""
+        """What the recommendation frees, and what that is worth."""
         found = compared(self.scenario)
-        rows = pl.DataFrame(levers(found), schema={"lever": pl.String, "gpu_hours": pl.Float64}, orient="row")
-        return View(cost.savings(found), rows)
+        return View(cost.savings(found), pl.DataFrame(found.decision.measures))
 
     def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write charge lines, prices and what they sum to as a workbook for finance."""

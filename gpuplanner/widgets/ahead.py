@@ -1,15 +1,13 @@
-"""The panel of what is ahead: horizon, gap, price of being short, capacity and growth, and what they decide."""
+"""The panel of what is ahead: horizon, gap, price of being short and capacity, and what they decide."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from gpuplanner._optional import import_optional
 from gpuplanner.widgets.background import BackgroundPanel
-
-AS_SO_FAR = "as so far"
-GROWTHS = (-0.25, 0.0, 0.25, 0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -24,24 +22,21 @@ class AheadQuestion:
         Of a GPU-hour short, in GPU-hours planned.
     capacity : float
         GPUs that there are.
-    growth : float, optional
-        A year, 0.5 for half as much again; None: that of the past.
 
     Examples
     --------
     >>> AheadQuestion(price=8.0)
-    AheadQuestion(horizon=48, gap=6, price=8.0, capacity=64.0, growth=None)
+    AheadQuestion(horizon=48, gap=6, price=8.0, capacity=64.0)
     """
 
     horizon: int = 48
     gap: int = 6
     price: float = 5.0
     capacity: float = 64.0
-    growth: float | None = None
 
 
 class AheadPanel(BackgroundPanel[AheadQuestion, str]):
-    """Controls of a forecast, and what they decide: the quantile, the calendar of GPUs to plan, and the run-out.
+    """Controls of a forecast, and what they decide: the quantile, and the calendar of GPUs to plan.
 
     Parameters
     ----------
@@ -70,7 +65,7 @@ class AheadPanel(BackgroundPanel[AheadQuestion, str]):
         widgets = import_optional("ipywidgets", extra="notebook")
         look = {"style": {"description_width": "18em"}, "layout": {"width": "100%", "max_width": "44em"}}
 
-        def slider(name: str, label: str, low: float, high: float, step: float, help_: str) -> object:
+        def slider(name: str, label: str, low: float, high: float, step: float, help_: str) -> Any:  # noqa: ANN401
             value = getattr(start, name)
             kind = widgets.IntSlider if isinstance(value, int) else widgets.FloatSlider
             return kind(
@@ -78,9 +73,6 @@ class AheadPanel(BackgroundPanel[AheadQuestion, str]):
                 tooltip=help_, continuous_update=False, **look,
             )  # fmt: skip
 
-        rates = sorted({*GROWTHS, *([] if start.growth is None else [start.growth])})
-        names = {None: AS_SO_FAR} | {each: f"{100 * each:+g} % a year" for each in rates}
-        self._growths = {name: value for value, name in names.items()}
         self.controls = {
             "horizon": slider("horizon", "Slots looked at", 6, 336, 6, "How far ahead is planned"),
             "gap": slider("gap", "Slots that it takes to act", 0, 72, 1, "From a decision to its effect"),
@@ -88,10 +80,6 @@ class AheadPanel(BackgroundPanel[AheadQuestion, str]):
                 "price", "A GPU-hour short costs", 1.0, 30.0, 0.5, "In GPU-hours that are planned and not needed"
             ),
             "capacity": slider("capacity", "GPUs that there are", 1.0, 2 * start.capacity, 1.0, "The fleet"),
-            "growth": widgets.Dropdown(
-                options=list(self._growths), value=names[start.growth], description="Demand grows",
-                tooltip="In place of the growth of the past", **look,
-            ),
         }  # fmt: skip
         for control in self.controls.values():
             control.observe(lambda _: self.ask_soon(), names="value")
@@ -100,5 +88,4 @@ class AheadPanel(BackgroundPanel[AheadQuestion, str]):
     @property
     def question(self) -> AheadQuestion:
         """What the controls ask as they stand."""
-        values = {name: control.value for name, control in self.controls.items()}
-        return AheadQuestion(**values | {"growth": self._growths[values["growth"]]})
+        return AheadQuestion(**{name: control.value for name, control in self.controls.items()})

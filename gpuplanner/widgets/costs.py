@@ -11,12 +11,10 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from gpuplanner import plot
 from gpuplanner._optional import import_optional
 from gpuplanner.cost.showback import UNALLOCATED
 from gpuplanner.paths import OWNERSHIPS
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.frames import lever_steps
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.future.cost_review import CostReview, cost_review
 from gpuplanner.study.future.purchase import Purchase, purchase
@@ -189,12 +187,7 @@ def answer_html(answer: CostAnswer) -> str:
     ]
     heads = ["tenant" if asked.tenant == EVERYBODY else "time", review.currency, "GPU h"]
     title = f"Lines of {whose}, {review.period[0][:10]} to {review.period[1][:10]}"
-    steps = lever_steps(answer.found)
-    picture = (
-        ""
-        if steps is None
-        else plot.picture_html(plot.plot_waterfall(steps, unit="GPU-hours a week"), width=640)
-    )
+    sentence = escape(answer.found.decision.sentence)
     worth = escape(answer.found.decision.worth.basis).replace("\n", "<br>")
     mix = answer.purchase
     ways = ((way, f"{cost:,.0f}") for way, cost in mix.costs.iter_rows())
@@ -203,6 +196,6 @@ def answer_html(answer: CostAnswer) -> str:
         f"<div class='gpuplanner-answer'><p><b>{escape(whose)}: {money_text(part, review.currency)}{of} "
         f"{review.currency}</b></p>{table_html(heads, rows, caption=title)}"
         f"<p>{escape(mix.sentence)}</p>{table_html(['way to pay', mix.currency], ways, caption='Over paths of demand')}"
-        f"<p><b>Saved, by lever, with the range of a week to come</b></p>{picture}<p>{worth}</p>"
+        f"<p><b>{sentence}</b></p><p>{worth}</p>"
         "</div>"
     )

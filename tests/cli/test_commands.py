@@ -318,16 +318,11 @@ def test_forecast_at_a_given_time_writes_paths(command, tmp_path):
     import polars as pl
 
     place = tmp_path / "paths.parquet"
-    options = ("--at", "2026-03-01", "--horizon", "6", "--paths", str(place), "--capacity", "90")
-    options += ("--lead-weeks", "6")
+    options = ("--at", "2026-03-01", "--horizon", "6", "--paths", str(place))
     code, out, _ = command("forecast", "sample", *options, "--representatives", "8", "--json", "--quiet")
     assert code == 0
     found = json.loads(out)
-    assert {"running", "run_out"} < set(found)
-    weeks = pl.DataFrame(found["run_out"])
-    assert (weeks["run_out_by"].diff().drop_nulls() >= 0).all()
-    assert (weeks["run_out_by"] >= weeks["over"]).all()
-    assert found["lead"]["before_delivery"] == weeks["run_out_by"][5]
+    assert {"running", "forecast", "choice"} < set(found)
     means = (
         pl.DataFrame(found["forecast"])
         .group_by("ds", pool=pl.col("unique_id") == "all/gpu")
@@ -336,7 +331,6 @@ def test_forecast_at_a_given_time_writes_paths(command, tmp_path):
     apart = means.filter("pool").join(means.filter(~pl.col("pool")), on="ds")
     assert apart.height == 6
     assert (apart["mean"] - apart["mean_right"]).abs().max() < 1e-6
-    assert command("forecast", "sample", "--lead-weeks", "6")[0] == 2
     few = pl.read_parquet(place).filter(unique_id="all/gpu").unique("path")
     assert (few.height, round(few["weight"].sum(), 9)) == (8, 1)
     code, out, _ = command("forecast", "sample", *options, "--json", "--quiet")

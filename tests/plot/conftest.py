@@ -135,19 +135,16 @@ def frontier() -> pl.DataFrame:
 
 
 @pytest.fixture
-def full() -> pl.DataFrame:
-    """A fleet that is too small from the second week on, and one that is not."""
-    rows = [("seen", at(-168).date(), None, 12.0, None, None)]
-    rows += [
-        (way, at(168 * week).date(), need - 2.0, need, need + 4.0, chance)
-        for way, needs, chances in (
-            ("today", (14.0, 17.0, 19.0), (0.2, 0.6, 0.9)),
-            ("recommended", (10.0, 11.0, 12.0), (0.0, 0.1, 0.2)),
-        )
-        for week, (need, chance) in enumerate(zip(needs, chances, strict=True))
+def wait_curve() -> pl.DataFrame:
+    """Two job sizes on three numbers of GPUs, on today's layout and on the recommended one."""
+    rows = [
+        (layout, gpus, size, wait * factor, wait * factor / 2, wait * factor * 3)
+        for layout, factor in (("today", 1.0), ("recommended", 0.2))
+        for gpus, wait in ((8, 900.0), (16, 60.0), (32, 0.0))
+        for size in ("1 GPU", "<8> GPUs")
     ]
-    numbers = dict.fromkeys(("low", "need", "high", "chance"), pl.Float64)
-    return pl.DataFrame(rows, schema={"way": pl.String, "week": pl.Date} | numbers, orient="row")
+    columns = ("layout", "gpus", "job_size", "p95_minutes", "low", "high")
+    return pl.DataFrame(rows, schema=list(columns), orient="row")
 
 
 @pytest.fixture
@@ -299,14 +296,3 @@ def cost_curve() -> pl.DataFrame:
         for level in (0.5, 0.8, 0.9)
     ]
     return pl.DataFrame(rows)
-
-
-@pytest.fixture
-def run_out() -> pl.DataFrame:
-    """Eight weeks."""
-    return pl.DataFrame(
-        [
-            {"week": week, "over": week / 20, "run_out_by": week / 10, "q50": 50.0 + week}
-            for week in range(1, 9)
-        ]
-    )

@@ -46,15 +46,18 @@ def test_only_the_recommended_way_is_in_colour(frontier):
     assert {row["policy"] for row in rows if row["look"] == "best"} == {"pools"}
 
 
-def test_a_need_has_its_ring_on_the_capacity_where_it_is_more_likely_than_not_too_much(full):
-    spec = plot.chart_spec(plot.plot_need(full, gpus=16))
-    ring = next(part for part in layers(spec, "point"))
-    assert [(row["chance"], row["gpus"]) for row in rows_of(spec, ring)] == [(0.6, 16.0)]
-    said = {row["word"] for part in layers(spec, "text") for row in rows_of(spec, part)}
-    assert {"today's way: full by 8 Oct 2026", "need,\nas recommended", "16 there are"} <= said
-    text = plot.need_text(full, gpus=16)
-    assert "today's way no longer enough by 8 Oct 2026" in text
-    assert "as recommended enough until 15 Oct 2026" in text
+def test_a_wait_curve_has_its_ring_today_and_its_dot_where_it_is_recommended(wait_curve):
+    limits = pl.DataFrame({"job_size": ["1 GPU"], "limit_minutes": [30.0]})
+    spec = plot.chart_spec(plot.plot_wait_curve(wait_curve, today=16, recommended=32, limits=limits))
+    assert len(spec["concat"]) == 2
+    for panel in spec["concat"]:
+        ring, dot = (
+            [(row["layout"], row["gpus"]) for row in rows_of(spec, part)]
+            for part in panel["layer"] if part["mark"]["type"] == "point"
+        )  # fmt: skip
+        assert (ring, dot) == ([("today", 16)], [("recommended", 32)])
+    text = plot.wait_curve_text(wait_curve, today=16, recommended=32)
+    assert text == "Jobs on 1 GPU wait 60 min (p95) on 16 GPUs today, and 0 min on 32 as recommended."
 
 
 def test_costs_add_up_and_stand_by_size(costs):

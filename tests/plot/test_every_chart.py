@@ -27,7 +27,9 @@ CHARTS: dict[str, Callable[[pl.DataFrame], alt.Chart]] = {
     "bounds": plot.plot_bounds,
     "policies": plot.plot_policies,
     "frontier": plot.plot_frontier,
-    "full": lambda frame: plot.plot_need(frame, gpus=16),
+    "wait_curve": lambda frame: plot.plot_wait_curve(
+        frame, today=16, recommended=32, limits=pl.DataFrame({"job_size": ["1 GPU"], "limit_minutes": [30.0]})
+    ),
     "use": lambda frame: plot.plot_use(frame, gpus=16),
     "peaks": lambda frame: plot.plot_peaks(frame, gpus=16),
     "costs": lambda frame: plot.plot_costs(frame, unit="USD"),
@@ -42,7 +44,6 @@ CHARTS: dict[str, Callable[[pl.DataFrame], alt.Chart]] = {
     "pooled": plot.plot_pooled,
     "fan": plot.plot_fan,
     "cost_curve": plot.plot_cost_curve,
-    "run_out": plot.plot_run_out,
 }
 NAMES = {
     "ledger": "tenant",

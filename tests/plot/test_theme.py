@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from datetime import date
 from pathlib import Path
 
 import altair as alt
@@ -102,16 +101,10 @@ def page(policies: list[str], best: str) -> list[dict[str, str]]:
         metric=pl.lit("on"), unit=pl.lit("h"), mean=1.0, low=0.5, high=2.0,
         gpu_hours=9.0, added_minutes=1.0, kind=pl.lit("tuned"),
     )  # fmt: skip
-    ahead = pl.DataFrame({"way": ["today", "recommended"], "week": date(2027, 3, 1), "chance": [0.6, 0.4]})
-    ahead = ahead.with_columns(low=5.0, need=pl.Series([9.0, 7.0]), high=12.0)
-    frontier, full = (
-        scale_of(chart)
-        for chart in (plot.plot_frontier(ways, best=best), plot.plot_need(ahead, gpus=8, best=best))
-    )
+    frontier = scale_of(plot.plot_frontier(ways, best=best))
     return [
         scale_of(plot.plot_policies(ways)),
         {"today": frontier["today"], best: frontier["best"]},
-        {"today": full["today"], best: full["recommended"]},
     ]
 
 

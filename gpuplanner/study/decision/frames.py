@@ -7,7 +7,6 @@ from dataclasses import fields
 
 import polars as pl
 
-from gpuplanner.study.decision.policies import LEVERS, WAYS
 from gpuplanner.study.decision.record import ClassRow, Comparison, FrontierPoint, PolicyRow
 from gpuplanner.study.decision.types import TODAY
 
@@ -44,50 +43,6 @@ def hours_table(found: Comparison) -> pl.DataFrame:
             busy = min(row.busy_gpu_hours or 0.0, row.gpu_hours)
             rows.append((row.policy, row.gpu_hours, busy, row.gpu_hours - busy))
     return _frame(rows, ("policy", "gpu_hours", "busy_gpu_hours", "idle_gpu_hours"))
-
-
-def levers(found: Comparison) -> tuple[tuple[str, float], ...]:
-    """By which lever the saving comes, in GPU-hours a week: what each adds to those before it; they sum to it.
-
-    A lever's level is that of the cheapest way that holds with this lever and those before it, the decided way being
-    the last. Ways are as they were promised.
-    """
-    saving = found.decision.saving.value
-    if saving is None or found.today is None or found.today.gpu_hours_promised is None:
-        return ()
-    used = _levers_of(found.winner)
-    level = before = found.today.gpu_hours_promised
-    last = before - saving
-    rows = []
-    for lever in used[:-1]:
-        can = set(used[: used.index(lever) + 1])
-        hours = [
-            row.gpu_hours_promised
-            for row in found.policies
-            if row.meets_target and row.gpu_hours_promised is not None and can >= set(_levers_of(row.policy))
-        ]
-        level = max(min([before, *hours]), last)
-        rows.append((lever, before - level))
-        before = level
-    return (*rows, (used[-1], saving - sum(hours for _, hours in rows)))
-
-
-def lever_steps(found: Comparison) -> pl.DataFrame | None:
-    """``step, amount, low, high`` of the saving as a waterfall, its sum last with a range; None if nothing is saved."""
-    saving, split = found.decision.saving, levers(found)
-    if saving.value is None or not split:
-        return None
-    rows = [
-        *((lever, hours, None, None) for lever, hours in split),
-        ("all", saving.value, saving.low, saving.high),
-    ]
-    schema = {"step": pl.String} | dict.fromkeys(("amount", "low", "high"), pl.Float64)
-    return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def _levers_of(policy: str) -> tuple[str, ...]:
-    """What a way can pull; one that is not ours all."""
-    return WAYS[policy].levers if policy in WAYS else LEVERS
 
 
 def frontier_frame(found: Comparison, pinned: Comparison | None = None) -> pl.DataFrame:

@@ -4,59 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 
 import numpy as np
 import polars as pl
 
 from gpuplanner.demand import POOL, RunOff, remaining_run_time
-from gpuplanner.demand.growth import EVEN, fit_growth
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.forecast import cost_curve, representatives
 from gpuplanner.study.future.announced import gpus_announced
-from gpuplanner.units import HOURS_PER_WEEK, counted
-
-
-@dataclass(frozen=True)
-class OrderBy:
-    """When to order what comes `lead_weeks` later.
-
-    - ``before_delivery``: Chance that the fleet is too small by the time what is ordered today has come.
-    - ``week``: First week by which it is too small as likely as not; None: none of those looked at.
-    - ``origin``: Day that the weeks are counted from.
-    """
-
-    lead_weeks: int
-    before_delivery: float
-    week: int | None
-    origin: date
-
-    @property
-    def last_day(self) -> date | None:
-        """Last day to order on; in the past where it is too late."""
-        return None if self.week is None else self.origin + timedelta(weeks=self.week - 1 - self.lead_weeks)
-
-    @property
-    def sentence(self) -> str:
-        """The same in words."""
-        told = (
-            f"ordered today, GPUs come in {counted(self.lead_weeks, 'week')}; "
-            f"too few before then: {self.before_delivery:.0%} likely; ".replace("%", " %")
-        )
-        if self.week is None or self.last_day is None:
-            return told + "no week ahead is more likely than not to need more"
-        late = " (that is past: they come too late)" if self.last_day < self.origin else ""
-        return told + f"as likely as not too few in week {self.week}: order by {self.last_day:%Y-%m-%d}{late}"
-
-    def to_dict(self) -> dict[str, object]:
-        """The object ``lead`` of ``forecast --json``."""
-        return {
-            "weeks": self.lead_weeks,
-            "before_delivery": self.before_delivery,
-            "run_out_week": self.week,
-            "order_by": self.last_day,
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,49 +111,6 @@ class Wanted:
         """Sample paths of the whole, shape (n_paths, horizon), with what is announced on top."""
         drawn = self._jobs().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:]
         return np.asarray(drawn + self._of_whole(self.on_top(horizon, gap)))
-
-    def weekly_peaks(self) -> np.ndarray:
-        """The 95 % slot of the whole in each past week, counted back from the origin, the last one last."""
-        values, week = self._of_whole(self.values), round(HOURS_PER_WEEK / self.slot_hours)
-        whole_weeks = values[len(values) % week :].reshape(-1, week)
-        return np.asarray(np.quantile(whole_weeks, 0.95, axis=1))
-
-    def run_out(
-        self, capacity: float, *, weeks: int = 52, growth: float | None = None, seed: int = 1
-    ) -> pl.DataFrame:
-        """Weekly peaks ahead, and how likely they are to pass a capacity: in a week, and by then.
-
-        Trend, noise and walk are fitted to past peaks, see :mod:`gpuplanner.demand.growth`; `growth` [share a year]
-        stands for the trend from now on. Of the first week more is known where there are jobs: its peaks are those of
-        the sample paths, and by no later week is a run-out less likely than in it.
-        """
-        law = fit_growth(self.weekly_peaks())
-        law = law if growth is None else law.growing(growth)
-        paths = law.paths(weeks, seed=seed)
-        over = law.passed(paths, capacity)
-        chance, by_then = over.mean(axis=0), np.maximum.accumulate(over, axis=1).mean(axis=0)
-        peaks = np.quantile(paths, (0.05, 0.5, 0.95), axis=0)
-        if self.known is not None:
-            slots = round(HOURS_PER_WEEK / self.slot_hours)
-            near = np.quantile(self._paths_of_whole(slots, 0, seed), 0.95, axis=1)
-            peaks[:, 0], chance[0] = np.quantile(near, (0.05, 0.5, 0.95)), (near > capacity).mean()
-            by_then = np.maximum(by_then, chance[0])
-        return pl.DataFrame(
-            {
-                "week": np.arange(1, weeks + 1),
-                **dict(zip(("q05", "q50", "q95"), peaks, strict=True)),
-                "over": chance,
-                "run_out_by": by_then,
-            }
-        )
-
-    def order_by(self, ends: pl.DataFrame, lead_weeks: int) -> OrderBy:
-        """By when to order, from :meth:`run_out` and the weeks from an order to GPUs."""
-        chance = ends["run_out_by"].to_numpy()
-        even = np.flatnonzero(chance >= EVEN)
-        week = int(ends["week"][int(even[0])]) if len(even) else None
-        by_lead = float(chance[min(lead_weeks, len(chance)) - 1]) if lead_weeks else 0.0
-        return OrderBy(lead_weeks, by_lead, week, self._ahead(1, 0)[0].date())
 
     def _of_whole(self, values: np.ndarray) -> np.ndarray:
         return np.asarray(values[self.ids.index(self.whole)])
