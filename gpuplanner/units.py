@@ -21,8 +21,6 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 SHORT_WAIT_MIN = 120.0
 """Minutes from which a wait is said in hours."""
-NOT_IN_SIGHT = "not within a year"
-"""When a fleet is full, where no week ahead says so."""
 
 
 def day_text(when: date | str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,12 +49,6 @@ def compare(
             help="Draw GPU-hours against minutes: .html, a page of its own with all tables, or .svg, a picture.",
         ),
     ] = None,
-    hindsight: Annotated[
-        bool,
-        typer.Option(
-            "--hindsight", help="Also tune the winner on the days that it is judged on: what was lost."
-        ),
-    ] = False,
     workers: WorkersAsked = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -83,8 +76,6 @@ def compare(
         each = compare_pools(pools, quiet=quiet)
     else:
         each = {name: compared(own, None if quiet else Told()) for name, own in pools.pools.items()}
-    if hindsight:
-        each = {name: with_hindsight(pools.pools[name], one, quiet=quiet) for name, one in each.items()}
     if chart is not None:
         from gpuplanner.report.ways import write_ways
 
@@ -163,20 +154,6 @@ def _put_heading(pool: str) -> None:
     put(f"\n{pool}\n{'=' * len(pool)}")
 
 
-def with_hindsight(asked: Scenario, found: Comparison, *, quiet: bool) -> Comparison:
-    """The comparison with what its winner would have needed, had the days that it is judged on been known."""
-    from gpuplanner.study.decision.compare import contest
-    from gpuplanner.study.decision.policies import POLICY_NAMES
-
-    if found.winner not in POLICY_NAMES:
-        if not quiet:
-            say("today's fleet stays as it is: nothing was tuned that hindsight could improve")
-        return found
-    again = contest(asked, [found.winner], None if quiet else Told(), hindsight=True).judged
-    hours = next((one.hours_per_week for one in again if one.trial is not None), None)
-    return dataclasses.replace(found, hindsight_gpu_hours=hours)
-
-
 def show_comparison(found: Comparison, *, quiet: bool) -> None:
     """Print a comparison: the ways as a table, the decision in its sentence, what to do and how sure it is."""
     import polars as pl
@@ -188,12 +165,6 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
         show_frame(pl.DataFrame(rows, infer_schema_length=None), as_json=False, title=target_in_words(found))
     one = found.decision
     put(one.sentence)
-    winner = found.row(found.winner)
-    if found.hindsight_gpu_hours is not None and winner is not None and winner.gpu_hours is not None:
-        ratio = winner.gpu_hours / max(found.hindsight_gpu_hours, 1e-9)
-        put(
-            f"In hindsight {found.hindsight_gpu_hours:,.0f} GPU-hours a week would do: {ratio:.2f} times as many."
-        )
     for number, step in enumerate(one.next_steps, start=1):
         put(f"  {number}  {step.text}")
     for text in one.how_sure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -74,19 +74,6 @@ class GrowthLaw:
             self.trend * WEEKS_IN_YEAR / np.maximum(self.level, 1e-9),
         )
         return float(self.weight @ rise)
-
-    def growing(self, per_year: float) -> GrowthLaw:
-        """The same levels and noise, with a growth a year that is assumed from now on: 0.5 for half as much again."""
-        ahead = np.where(self.logs, np.log1p(per_year), per_year * self.level) / WEEKS_IN_YEAR
-        level = self.cov[0]
-        return replace(self, trend=ahead, cov=np.stack([level, np.zeros_like(level), np.zeros_like(level)]))
-
-    def passed(self, paths: np.ndarray, capacity: float) -> np.ndarray:
-        """Where needs that were drawn pass a capacity [GPUs], as whole GPUs where all known ones were."""
-        if not capacity > 0:
-            text = message("growth: capacity", "above 0", f"{capacity}", "Say how many GPUs there are.")
-            raise SchemaError(text)
-        return paths > (np.floor(capacity) + 0.5 if self.whole else capacity)
 
     def paths(self, weeks_ahead: int = 52, *, seed: int = 1, count: int = PATHS) -> np.ndarray:
         """Draw needs of the weeks to come [GPUs], with laws drawn by their weights: shape (count, weeks_ahead)."""

@@ -55,29 +55,6 @@ def per_cent(value: str | int | float) -> str:
     return f"{found:.1%}" if 0 < found < 0.00995 else f"{found:.0%}"
 
 
-def of_hundred(value: str | int | float) -> str:
-    """A share of jobs, as so many of a hundred.
-
-    Examples
-    --------
-    >>> of_hundred(0.38), of_hundred(0.001), of_hundred(0.0)
-    ('38 of 100', 'fewer than 1 of 100', '0 of 100')
-    """
-    found = 100 * float(value)
-    return "fewer than 1 of 100" if 0 < found < 0.5 else f"{found:.0f} of 100"
-
-
-def share_of_jobs(value: str | int | float) -> str:
-    """A quantile in words.
-
-    Examples
-    --------
-    >>> share_of_jobs(0.95), share_of_jobs(0.999)
-    ('95 jobs of 100', '99.9 jobs of 100')
-    """
-    return f"{100 * float(value):g} jobs of 100"
-
-
 def times(value: str | int | float) -> str:
     """A factor.
 

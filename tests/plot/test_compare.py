@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import polars as pl
+
 from gpuplanner import plot
 from tests.plot.conftest import HOSTILE
 

@@ -143,8 +143,6 @@ def contest(
     scenario: Scenario,
     policies: Sequence[str] | None = None,
     tell: Callable[[str, Trial], object] | None = None,
-    *,
-    hindsight: bool = False,
 ) -> Contest:
     """Tune every way that the path can perform, and judge all on the same days."""
     known, asked, arena, able = opened(scenario)
@@ -157,9 +155,7 @@ def contest(
         before = arena.ready_s < split * SECONDS_PER_DAY
         earlier, later = arena.judged & before, arena.judged & ~before
         earlier_days, later_days = every_day & (number < split), every_day & (number >= split)
-    if hindsight:
-        earlier, earlier_days = later, later_days
-    tuning = Tuning(arena, earlier, earlier_days, able, hindsight, tell)
+    tuning = Tuning(arena, earlier, earlier_days, able, tell)
 
     def judged_way(policy: str, trial: Trial | None, reason: str | None = None) -> JudgedWay:
         if trial is None:
@@ -170,7 +166,7 @@ def contest(
 
     def settled(policy: str, trial: Trial | None) -> Iterator[Trial | None]:
         """What is taken of a tuned setting: it must hold on single days too."""
-        if trial is None or hindsight:
+        if trial is None:
             yield trial
         elif REST in WAYS[policy].levers:
             yield tuning.fewer(trial, lambda one: hold_rate(arena, one, earlier, earlier_days), HOLD_RATE)

@@ -132,7 +132,6 @@ class Comparison:
     - ``policies``: The other ways that the path can perform, in a stated order.
     - ``frontier``: Settings that no other of the same way beats in both.
     - ``tuned_from``, ``judged_from``, ``judged_to``: Instants between which is tuned and judged.
-    - ``hindsight_gpu_hours``: What the winner would need had its days been known; None where it was not asked for.
     - ``projects``: Answers to the projects that the scenario names.
     - ``rules``: How the fleet is run as decided, for those who write files.
     - ``waits``: What kept jobs waiting; None where nothing could be simulated.
@@ -150,7 +149,6 @@ class Comparison:
     tuned_from: str | None = None
     judged_from: str | None = None
     judged_to: str | None = None
-    hindsight_gpu_hours: float | None = None
     projects: tuple[ProjectAnswer, ...] = ()
     rules: FleetRules | None = None
     waits: WaitSummary | None = None

@@ -54,7 +54,6 @@ class Tuning:
     earlier: Mask
     days: Mask
     able: PathAbilities
-    fine: bool = False
     tell: Callable[[str, Trial], object] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     good: set[int] = field(default_factory=set)
@@ -177,8 +176,7 @@ class Tuning:
         return min(gang if self._is_slow else 0, len(self.arena.asked.nodes.gpus))
 
     def _idles(self) -> list[int]:
-        every = range(1, 61, 2) if self.fine else IDLE_MINUTES
-        return [idle for idle in every if idle * SECONDS_PER_MINUTE >= self.able.shortest_idle_s]
+        return [idle for idle in IDLE_MINUTES if idle * SECONDS_PER_MINUTE >= self.able.shortest_idle_s]
 
     def _switching(self, idle: int, kept: Sequence[int]) -> Switching:
         return Switching(
