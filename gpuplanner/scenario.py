@@ -354,7 +354,7 @@ class Scenario:
     )
     gate_short_chance: float = knob(
         "gate",
-        0.6,
+        0.5,
         "Chance that jobs miss the wait target in the days ahead, above which the check fails.",
         between(0, 1),
     )

@@ -55,7 +55,8 @@ class ProjectAnswer:
     - ``gpus``, ``chance``: GPUs at once, and how likely it comes.
     - ``sentence``: The answer in words.
     - ``fits``: Whether today's fleet takes it: each job size, and its own jobs, meet their wait limit in 80 % of drawn
-      records. None where the record carries no answer; all that follows is then None or empty.
+      records; a size that is late today waits no longer than today. None where the record carries no answer; all that
+      follows is then None or empty.
     - ``fits_chance``, ``fits_chance_without``: Share of drawn records in which all meet their limit on today's fleet,
       with it and without it.
     - ``gpus_more``, ``gpus_more_without``: GPUs to buy, in whole nodes, with it and without it; None where many times
@@ -104,8 +105,9 @@ def answered(scenario: Scenario) -> tuple[ProjectAnswer, ...]:
     if reason is not None:
         plain = (_describe(projects, len(announced.projects)) for projects in groups)
         return tuple(replace(one, sentence=f"{_name(one)}: no answer, {reason}.") for one in plain)
-    limits = wait_limits(model, wait_target(scenario))
-    case = _Case(scenario, model, growth_of(known), announced.calendar, *limits)
+    # A size that is late today is the concern of the recommendation: with a project it must not wait longer.
+    limit_s = np.maximum(*wait_limits(model, wait_target(scenario)))
+    case = _Case(scenario, model, growth_of(known), announced.calendar, limit_s)
     return tuple(case.answer(_describe(projects, len(announced.projects)), projects) for projects in groups)
 
 
@@ -166,15 +168,13 @@ def add_projects(model: WaitModel, projects: Sequence[Project], seed: int) -> Wa
 class _Case:
     """What projects are added to.
 
-    - ``today_s``, ``limit_s``, shape (n_draws, n_sizes): What each job size waits today in each drawn record, and what
-      it may wait [s].
+    - ``limit_s``, shape (n_draws, n_sizes): What each job size may wait in each drawn record [s].
     """
 
     scenario: Scenario
     model: WaitModel
     growth: FittedGrowth
     calendar: Sequence[CalendarEntry]
-    today_s: Floats
     limit_s: Floats
 
     def answer(self, plain: ProjectAnswer, projects: Sequence[Project]) -> ProjectAnswer:
@@ -185,12 +185,8 @@ class _Case:
         elsewhere = sum(one.at_once for one in projects if one not in own)
         load = self.load_during(plain)
 
-        limit_s, without = self.limit_s, gpus_more(model, self.limit_s, load)
-        if without is None:
-            # No number of GPUs brings each size to its target: those that are late must not wait longer than today.
-            limit_s = np.maximum(limit_s, self.today_s)
-            without = gpus_more(model, limit_s, load)
-        bare = share_within(model, limit_s, load)
+        limit_s = self.limit_s
+        without, bare = gpus_more(model, limit_s, load), share_within(model, limit_s, load)
         more, fits = without, bare
         waits: tuple[Waiter, ...] = ()
         served: bool | None = None

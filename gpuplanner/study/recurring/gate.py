@@ -143,12 +143,15 @@ class _Judged:
 
     @cached_property
     def headroom(self) -> MeasuredHeadroom | str:
-        """Load that today's fleet carries within the wait target, in times that of the record, or why it is unknown."""
+        """Load that today's GPUs carry within the wait target, in times that of the record, or why it is unknown.
+
+        Limits of tenants, and delays that nothing explains, are left out: more GPUs end neither.
+        """
         reason = INFERRED if self.asked.nodes.inferred else why_none(self.model)
         if reason is not None:
             return reason
-        target = wait_target(self.scenario)
-        return measure_headroom(self.model, self.asked.fleet, target, self.growth) or UNREACHABLE
+        model, target = self.model.without_limits(), wait_target(self.scenario)
+        return measure_headroom(model, self.asked.fleet, target, self.growth) or UNREACHABLE
 
     @property
     def load_ahead(self) -> NDArray[np.float64]:
@@ -329,6 +332,6 @@ def _lasts(seen: _Judged) -> GateCheck:
     sentence = (
         f"More GPUs take {scenario.purchase_lead_days} days from order to work; with {value:.0%} chance capacity is "
         f"exhausted before then; {limit:.0%} is allowed. The submitted work grows by {weekly.value:+.1%} a week (80 % "
-        f"interval {weekly.low:+.1%} to {weekly.high:+.1%})."
+        f"interval {weekly.low:+.1%} to {weekly.high:+.1%}), the GPUs carry {np.median(factors):.2f} times it."
     )
     return GateCheck(LASTS, value <= limit, round(value, 6), limit, sentence)

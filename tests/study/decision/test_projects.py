@@ -128,7 +128,7 @@ def test_growth_until_the_begin_and_the_busiest_day_scale_the_load(flat, tmp_pat
     announced = read_projects(file)
     growth = fit_growth_per_week(100 * 1.05 ** np.arange(6.0))
     record = SimpleNamespace(asked=SimpleNamespace(end=FIRST + timedelta(days=DAYS), seen_s=DAYS * 86_400.0))
-    case = _Case(flat, record, growth, announced.calendar, np.zeros(0), np.zeros(0))
+    case = _Case(flat, record, growth, announced.calendar, np.zeros(0))
     # Three weeks from the end of the record, which is three from its middle.
     assert case.load_during(_describe(announced.projects, 1)) == pytest.approx(1.5 * 1.05**6)
 
