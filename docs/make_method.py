@@ -14,10 +14,11 @@ import numpy as np
 import polars as pl
 
 from gpuplanner import plot
-from gpuplanner.report.first_screen import curve_frame, limits_frame
+from gpuplanner.report.first_screen import limits_frame
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.asked import asked_of
 from gpuplanner.study.decision.decide import wait_model
+from gpuplanner.study.decision.frames import curve_table
 from gpuplanner.study.decision.record import compared
 from gpuplanner.study.past.history import history
 from gpuplanner.study.waits.causes import CAUSES
@@ -102,7 +103,7 @@ def main() -> None:
     found = compared(Scenario())
     one = found.decision
     curve = plot.plot_wait_curve(
-        curve_frame(found), today=one.fleet_gpus, recommended=one.gpus, limits=limits_frame(found)
+        curve_table(found), today=one.fleet_gpus, recommended=one.gpus, limits=limits_frame(found)
     )
     charts = {
         "causes": causes_chart(model),

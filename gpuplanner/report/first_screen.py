@@ -23,6 +23,7 @@ from gpuplanner.report.figures import (
 )
 from gpuplanner.report.fleet import fleet_picture
 from gpuplanner.report.words import safe
+from gpuplanner.study.decision.frames import curve_table
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import Decision, NextStep
 from gpuplanner.units import NO_FIGURE
@@ -180,11 +181,6 @@ def _why_jobs_wait(found: Comparison) -> str:
     return "" if found.waits is None else f'<p class="short">{safe(found.waits.sentence)}</p>'
 
 
-def curve_frame(found: Comparison) -> pl.DataFrame:
-    """The wait curve as :func:`gpuplanner.plot.plot_wait_curve` takes it."""
-    return pl.DataFrame(found.wait_curve)
-
-
 def limits_frame(found: Comparison) -> pl.DataFrame:
     """What the p95 wait of each job size is held to."""
     rows = [(row.size, row.limit_minutes) for row in found.decision.service]
@@ -193,7 +189,7 @@ def limits_frame(found: Comparison) -> pl.DataFrame:
 
 def _left(found: Comparison, peaks: pl.DataFrame | None) -> str:
     """The wait curve, or else the most that was held, day by day."""
-    one, frame = found.decision, curve_frame(found)
+    one, frame = found.decision, curve_table(found)
     if frame.height:
         return page.figure(
             plot.plot_wait_curve(

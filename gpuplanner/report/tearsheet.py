@@ -10,7 +10,7 @@ import polars as pl
 from gpuplanner import plot
 from gpuplanner.report import page
 from gpuplanner.report.cost import month_parts
-from gpuplanner.report.first_screen import Links, curve_frame, first_screen, peaks_figure
+from gpuplanner.report.first_screen import Links, first_screen, peaks_figure
 from gpuplanner.report.formulas import formulas, value_text
 from gpuplanner.report.section import Section
 from gpuplanner.report.sent import browser
@@ -19,6 +19,7 @@ from gpuplanner.report.teams import teams as shared_by
 from gpuplanner.report.ways import waits_section, ways
 from gpuplanner.report.words import safe
 from gpuplanner.study import Study
+from gpuplanner.study.decision.frames import curve_table
 from gpuplanner.study.decision.left_out import warnings_about
 from gpuplanner.study.future.cost_review import cost_review
 from gpuplanner.study.tenants.fairness import Fairness
@@ -83,7 +84,7 @@ def capacity(study: Study) -> Section:
         numbers=use,
     )
     # Where no wait curve is drawn, the first screen shows the peaks already.
-    peaks_by_day = peaks_figure(peaks, gpus=gpus, known=known) if curve_frame(study.comparison).height else ""
+    peaks_by_day = peaks_figure(peaks, gpus=gpus, known=known) if curve_table(study.comparison).height else ""
     return page.section("Demand and capacity", page.paragraph(said), page.pair(use_by_day, peaks_by_day))
 
 

@@ -16,10 +16,9 @@ from gpuplanner.report.first_screen import badge, first_screen, fleet_words
 from gpuplanner.report.section import Section
 from gpuplanner.report.words import safe
 from gpuplanner.study.decision.frames import (
-    class_table,
     frontier_frame,
-    hours_table,
     policy_table,
+    service_table,
     target_in_words,
 )
 from gpuplanner.study.decision.policies import SHORT
@@ -46,13 +45,16 @@ _WAYS = {
     "hold_rate": "of the days, held",
     "reason": "why it is out",
 }
-_MEASURES = {
-    "gpu_hours": ("GPU-hours on, a week", "GPU h"),
-    "late_mean_min": ("late, on average", "min"),
-    "longest_min": ("longest delay", "min"),
-    "switches": ("nodes that come, a week", ""),
+_SERVICE = {
+    "observed_p95_minutes": "observed p95",
+    "today_p95_minutes": "today p95",
+    "recommended_p95_minutes": "recommended p95",
+    "low": "from",
+    "high": "to",
+    "today_mean_minutes": "today mean",
+    "recommended_mean_minutes": "recommended mean",
+    "limit_minutes": "limit",
 }
-"""What ways are drawn side by side by: words and unit by field."""
 _CAUSES = {
     "waited": "hours waited",
     "insufficient": "too few free",
@@ -62,7 +64,6 @@ _CAUSES = {
     "limits": "limits",
     "unexplained": "not explained",
 }
-_CLASSES = {"size_class": "asked for", "limit_min": "limit", "wait_quantile_min": "waits for room today"}
 
 
 def frontier_chart(found: Comparison, pinned: Comparison | None = None) -> ChartType:
@@ -78,7 +79,6 @@ def ways(found: Comparison, pool: str = "") -> Section:
     if not found.rows:
         return page.fold(title, page.paragraph("No way could be played."), about=about)
     frame = frontier_frame(found)
-    beside, classes = _beside(found), _by_class(found)
     limit = round(100 * found.quantile, 1)
     note = (
         f"A way holds when {limit:g} jobs of 100 of every size start at most {found.minutes:g} minutes later than on "
@@ -99,28 +99,7 @@ def ways(found: Comparison, pool: str = "") -> Section:
             headings=_WAYS,
         ),
         page.note(note),
-        page.table(
-            classes,
-            caption=f"Minutes waited, by what jobs requested: {limit:g} of 100 wait no longer",
-            headings=_CLASSES,
-        ),
         _energy(found),
-        page.table(
-            _named(hours_table(found)),
-            caption="Of the hours that GPUs are on in a week",
-            headings={
-                "policy": "way to run",
-                "gpu_hours": "on",
-                "busy_gpu_hours": "with jobs",
-                "idle_gpu_hours": "without",
-            },
-        ),
-        page.figure(
-            page.roomy(plot.plot_policies(beside, names=SHORT)),
-            title="Ways on the same jobs",
-            alt=f"{plot.policies_text(beside, names=SHORT)} Lower is better.",
-            numbers=_named(beside),
-        ),
         about=about,
     )
 
@@ -131,6 +110,12 @@ def waits_section(found: Comparison) -> Section:
     if waits is None:
         return Section()
     formats = dict.fromkeys(("waited", *CAUSES), ",.0f")
+    service = page.table(
+        service_table(found),
+        caption="p95 and mean queue wait [min] by job size: observed, simulated today, and as recommended",
+        headings=_SERVICE,
+        formats=dict.fromkeys(_SERVICE, ",.1f"),
+    )
     tables = (
         page.table(
             cause_table(rows),
@@ -144,6 +129,7 @@ def waits_section(found: Comparison) -> Section:
     return page.fold(
         "Why jobs waited",
         page.paragraph(f"Tenants at a limit: {limits}.") if limits else "",
+        service if found.decision.service else "",
         *tables,
         about=waits.sentence,
     )
@@ -232,28 +218,6 @@ def _page(found: Mapping[str, Comparison], title: str) -> str:
 def _named(frame: pl.DataFrame) -> pl.DataFrame:
     """Ways by what they are called on a page."""
     return frame.with_columns(pl.col("policy").replace(SHORT))
-
-
-def _beside(found: Comparison) -> pl.DataFrame:
-    """The measures of every way that was played, as :func:`gpuplanner.plot.plot_policies` takes them."""
-    rows = [
-        (row.policy, words, unit, getattr(row, name), None, None)
-        for row in found.rows
-        for name, (words, unit) in _MEASURES.items()
-        if getattr(row, name) is not None
-    ]
-    kinds = dict.fromkeys(("policy", "metric", "unit"), pl.String) | dict.fromkeys(
-        ("mean", "low", "high"), pl.Float64
-    )
-    return pl.DataFrame(rows, schema=kinds, orient="row")
-
-
-def _by_class(found: Comparison) -> pl.DataFrame:
-    """A row a size class: its limit, how long it waits for room today, and how late each way makes it."""
-    table = class_table(found)
-    today = table.filter(policy=TODAY).select("size_class", "jobs", "limit_min", "wait_quantile_min")
-    late = _named(table).pivot(on="policy", index="size_class", values="late_quantile_min")
-    return today.join(late, on="size_class", how="left", maintain_order="left")
 
 
 def _energy(found: Comparison) -> str:

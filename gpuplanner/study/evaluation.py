@@ -13,7 +13,7 @@ from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.sizing import asked_and_used, sharing
 from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.cache import cache_folder, content_key
-from gpuplanner.study.decision.frames import class_table, policy_table
+from gpuplanner.study.decision.frames import curve_table, policy_table, service_table
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.findings import doubts, findings
 from gpuplanner.study.future.calm import plan_choices
@@ -137,7 +137,9 @@ def _planned_tables(scenario: Scenario, planned: Planned) -> dict[str, pl.DataFr
 
 
 def _compared_tables(found: Comparison) -> dict[str, pl.DataFrame]:
-    return {"policies": policy_table(found), "waits": class_table(found)} if found.rows else {}
+    if not found.rows:
+        return {}
+    return {"policies": policy_table(found), "waits": service_table(found), "wait_curve": curve_table(found)}
 
 
 def _layout_counts(planned: Planned) -> pl.DataFrame:

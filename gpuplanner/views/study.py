@@ -14,7 +14,7 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import overwriting
 from gpuplanner.report import appendix, page, tearsheet
 from gpuplanner.report.figures import headline
-from gpuplanner.report.first_screen import curve_frame, first_screen, fleet_words, teams_table
+from gpuplanner.report.first_screen import first_screen, fleet_words, teams_table
 from gpuplanner.report.fleet import fleet_picture
 from gpuplanner.report.formulas import value_text
 from gpuplanner.report.pools import decided_fleet
@@ -24,7 +24,7 @@ from gpuplanner.report.ways import decided, ways
 from gpuplanner.report.words import safe
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study
-from gpuplanner.study.decision.frames import policy_table
+from gpuplanner.study.decision.frames import curve_table, policy_table
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.fleet_decision import FleetCompared
@@ -168,7 +168,7 @@ class ShownStudy(Study):
     def forecast(self) -> View:
         """How much was requested and how it grows; and the forecast behind a plan, where there is one."""
         shown = Section(tearsheet.capacity(self) + appendix.demand(self))
-        return View(shown, curve_frame(self.comparison))
+        return View(shown, curve_table(self.comparison))
 
     def fleet(self) -> View:
         """The fleet as it is decided, to scale."""

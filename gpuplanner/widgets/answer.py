@@ -115,9 +115,9 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
         "jobs that pay [%]": figure_text(None if row.later_share is None else 100 * row.later_share, ",.0f"),
         "longest [min]": figure_text(row.longest_min, ",.0f"),
     }
-    for part in row.by_class:
-        cells[f"{part.size_class}: late, of its limit [min]"] = (
-            f"{figure_text(part.late_quantile_min, ',.1f')} of {figure_text(part.limit_min, ',.1f')}"
+    for part in found.decision.service:
+        cells[f"p95 wait on {part.size}, of its limit [min]"] = (
+            f"{part.recommended_p95_minutes:,.1f} of {part.limit_minutes:,.1f}"
         )
     return cells
 

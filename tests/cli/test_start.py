@@ -122,9 +122,9 @@ def test_what_was_taken_is_said_with_the_option_that_changes_it(command, tmp_pat
     for option in ("--tz to change", "--path to change", "--set ownership=… to change"):
         assert option in err
     assert (
-        out.index("Keep 4 of your 16")
-        < out.index("GPUs on at once")
-        < out.index("On Monday")
+        out.index("Release 12 of your 16")
+        < out.index("GPUs needed")
+        < out.index("Next steps")
         < out.index("Page")
     )
     assert "252 jobs" in err
@@ -193,7 +193,7 @@ def test_unknown_names_the_command_that_helps(command, tmp_path, header, row, re
     ]
     file.write_text("\n".join([header, rows[0], rows[1].replace("1|a", "2|a", 1)]) + "\n")
     one = decided(command, file, "-o", tmp_path / "out", "--yes")["decision"]
-    assert one["action"] == "unknown"
+    assert one["action"] == "none"
     assert reason in one["sentence"]
     assert one["missing"][0]["command"] == f"{export_command('sacct')} && gpuplanner start jobs.txt"
 
@@ -217,7 +217,7 @@ def test_warnings_stand_on_the_terminal_and_in_json(command, tmp_path, case, rea
     file = tmp_path / "dump.json"
     file.write_bytes(gzip.decompress((DUMPS / f"{case}.gz").read_bytes()))
     found = decided(command, file, "-o", tmp_path / "out", "--yes")
-    assert found["decision"]["action"] == "unknown"
+    assert found["decision"]["action"] == "none"
     assert reason in found["decision"]["sentence"]
     [warning] = [one for one in found["warnings"] if what in one["what"]]
     assert set(warning) == {"what", "count", "gpu_hours"}
@@ -291,6 +291,6 @@ def test_an_old_request_that_today_s_nodes_cannot_hold_is_not_compared(command, 
         code, out, err = command("start", str(folder), "--yes", "--no-page", "-o", str(tmp_path / "out"))
         assert (code, "nan" in out, "None" in out) == (0, False, False), err
     decision = decided(command, folder)["decision"]
-    assert all(row["minutes"] is not None for row in decision["service"]["by_class"])
-    assert sum(row["jobs"] for row in decision["service"]["by_class"]) == 60
+    assert all(row["recommended_p95_minutes"] is not None for row in decision["service"])
+    assert sum(row["jobs"] for row in decision["service"]) == 60
     assert any(text.startswith("Not compared: 1 job ") for text in decision["how_sure"])

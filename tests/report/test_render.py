@@ -184,7 +184,7 @@ def test_page_notebook_and_json_show_the_same_decision(report):
     ]
     figure = re.compile(r'<data data-of="([^"]+)" value="([^"]*)">([^<]*)</data>')
     first = figure.findall(page)
-    assert {name for name, _, _ in first} >= {"gpus", "fleet_gpus", "service.added_minutes"}
+    assert {name for name, _, _ in first} >= {"gpus", "fleet_gpus", "jobs_delayed"}
     assert set(figure.findall("".join(shown))) <= set(first)
     for name, value, _ in first:
         if name.split(".")[0] in told:

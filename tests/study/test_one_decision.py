@@ -9,7 +9,6 @@ import pytest
 
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import open_study
-from gpuplanner.study.decision.frames import hours_table
 from gpuplanner.study.decision.record import compared
 from gpuplanner.study.findings import findings
 from gpuplanner.study.future.money import money
@@ -34,10 +33,10 @@ def test_hours_are_what_the_tables_tell_apart(study: Study):
     rows = {row["policy"]: row for row in study.tables["policies"].iter_rows(named=True)}
     assert rows[study.decision.policy]["gpu_hours"] == pytest.approx(168 * study.decision.gpus_mean)
     assert rows["today"]["gpu_hours"] == 168 * study.decision.fleet_gpus
-    hours = hours_table(study.comparison).to_dicts()
-    for row in hours:
-        assert row["busy_gpu_hours"] + row["idle_gpu_hours"] == pytest.approx(row["gpu_hours"])
-        assert row["gpu_hours"] == rows[row["policy"]]["gpu_hours"]
+    service = study.tables["waits"].rows(named=True)
+    assert {row["size"]: row["limit_minutes"] for row in service} == {
+        row.size: row.limit_minutes for row in study.decision.service
+    }
 
 
 def test_next_steps_are_all_there_and_the_condition_comes_before_the_change(quick: Scenario):

@@ -30,7 +30,7 @@ def worth(ownership, saving=SAVED, **more) -> Worth:
 
 def test_an_owner_saves_the_electricity_of_idle_gpus_and_no_rental_price():
     # 1000 h x 50 W = 50 kWh at the GPU, x 1.2 = 60 at the meter, x 0.2 = 12 USD; 2,500 USD at the list price.
-    found = worth("owned", next_purchase=NextPurchase("2027-11-13", "2028-03-02"))
+    found = worth("owned", next_purchase=NextPurchase("2027-11-13", "2027-08-15", 8))
     assert (found.ownership, found.kwh_per_week, found.usd_per_week) == (
         "owned",
         pytest.approx(60),
@@ -39,9 +39,9 @@ def test_an_owner_saves_the_electricity_of_idle_gpus_and_no_rental_price():
     assert found.basis == (
         "6 of 24 GPUs are free for other work at peak. "
         "Electricity: 60 kWh a week (1,000 GPU-hours off, 50 W idle, PUE 1.2), 12.00 USD at 0.2 USD per kWh. "
-        "The next purchase moves from 13 Nov 2027 to 2 Mar 2028."
+        "The next purchase, of 8 GPUs or more, is due on 13 Nov 2027: order by 15 Aug 2027."
     )
-    assert found == worth("owned", next_purchase=NextPurchase("2027-11-13", "2028-03-02"), price=None)
+    assert found == worth("owned", next_purchase=NextPurchase("2027-11-13", "2027-08-15", 8), price=None)
 
 
 def test_gpus_that_rest_with_their_power_on_save_no_electricity():

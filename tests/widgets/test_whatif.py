@@ -137,9 +137,9 @@ def test_answer_is_the_object_of_the_comparison(panel, few):
     assert cells(panel, "GPUs on [GPU h a week]") == [f"{row.gpu_hours:,.0f}"]
     wanted = "–" if one.saving.value is None else f"{one.saving.value:,.0f}"
     assert cells(panel, "saved [GPU h a week]")[0].startswith(wanted)
-    for part in row.by_class:
-        shown = cells(panel, f"{part.size_class}: late, of its limit [min]")
-        assert shown == [f"{part.late_quantile_min:,.1f} of {part.limit_min:,.1f}"]
+    for part in one.service:
+        shown = cells(panel, f"p95 wait on {part.size}, of its limit [min]")
+        assert shown == [f"{part.recommended_p95_minutes:,.1f} of {part.limit_minutes:,.1f}"]
     assert panel.status.value == "Done."
 
 

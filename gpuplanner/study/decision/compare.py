@@ -25,7 +25,7 @@ from gpuplanner.study.decision.policies import FEWER, POLICY_NAMES, REST, WAYS
 from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, TODAY
 from gpuplanner.study.past.history import History, history
-from gpuplanner.study.waits.draws import scale_load
+from gpuplanner.study.waits.draws import scale_load, simulate_waits
 from gpuplanner.study.waits.explain import explain_waits, take_jobs
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from gpuplanner.workers import Progress, Workers, in_turn
@@ -43,6 +43,7 @@ FEWEST_IN_CLASS = 20
 ALIKE = 0.01
 """Of ways whose GPU-hours differ by less than this share, the simplest is taken."""
 
+NOT_FEWER = "with fewer nodes a job size would wait longer than its limit, or than today where it is late"
 NOT_LATER = "it held on the days that it was tuned on, and not on those kept back"
 
 
@@ -117,6 +118,9 @@ def opened(scenario: Scenario) -> tuple[History, Asked, Arena, PathAbilities]:
     if scenario.arrival_scale != 1.0:
         rows, arrival = scale_load(waits.arrival_s, ~waits.judged, scenario.arrival_scale, asked.seen_s)
         asked, waits = take_jobs(asked, waits, rows, arrival - waits.arrival_s[rows])
+        # What these jobs would wait on today's fleet stands for what was observed.
+        simulated = simulate_waits(asked, waits, asked.fleet, np.arange(len(rows)), waits.arrival_s)
+        waits = replace(waits, waited_s=np.minimum(simulated, asked.seen_s))
     arena = Arena(asked, waits, queue, scenario.wait_quantile, scenario.wait_minutes, larger, scenario.seed)
     return known, asked, arena, able
 
@@ -177,7 +181,7 @@ def contest(
     named = asked_policies(scenario, policies, able, known)
     for policy in named if split is not None else ():
         sizes = islice(settled(policy, WAYS[policy].tuned(tuning, policy)), SIZES_JUDGED)
-        tried = (judged_way(policy, size, tuning.reasons.get(policy)) for size in sizes)
+        tried = (judged_way(policy, size, tuning.reasons.get(policy, NOT_FEWER)) for size in sizes)
         one = next(tried)
         one = one if one.holds else next((other for other in tried if other.holds), one)
         judged.append(one)

@@ -7,15 +7,14 @@ from dataclasses import fields
 
 import polars as pl
 
-from gpuplanner.study.decision.record import ClassRow, Comparison, FrontierPoint, PolicyRow
-from gpuplanner.study.decision.types import TODAY
+from gpuplanner.study.decision.record import Comparison, FrontierPoint, PolicyRow
+from gpuplanner.study.decision.types import TODAY, CurvePoint, SizeService
 
 _TYPES = {"str": pl.String, "int": pl.Int64, "bool": pl.Boolean, "float": pl.Float64}
-_OF_CLASSES = {field.name: _TYPES[str(field.type)] for field in fields(ClassRow)}
 _OF_POLICIES = {
     field.name: _TYPES[str(field.type).removesuffix(" | None")]
     for field in fields(PolicyRow)
-    if field.name not in ("busy_gpu_hours", "knobs", "by_class")
+    if field.name not in ("busy_gpu_hours", "knobs")
 }
 
 
@@ -25,24 +24,14 @@ def policy_table(found: Comparison) -> pl.DataFrame:
     return _frame(rows, list(_OF_POLICIES))
 
 
-def class_table(found: Comparison) -> pl.DataFrame:
-    """A row for each way and size class: how late its jobs start, and may."""
-    rows = [
-        (row.policy, *(getattr(part, name) for name in _OF_CLASSES))
-        for row in found.rows
-        for part in row.by_class
-    ]
-    return _frame(rows, ("policy", *_OF_CLASSES))
+def service_table(found: Comparison) -> pl.DataFrame:
+    """A row for each job size: its queue waits, observed, simulated today and as recommended."""
+    return pl.DataFrame(found.decision.service, schema=[field.name for field in fields(SizeService)])
 
 
-def hours_table(found: Comparison) -> pl.DataFrame:
-    """Where the hours of a week that GPUs are on went: ``busy_gpu_hours`` with jobs, ``idle_gpu_hours`` the rest."""
-    rows = []
-    for row in found.rows:
-        if row.gpu_hours is not None:
-            busy = min(row.busy_gpu_hours or 0.0, row.gpu_hours)
-            rows.append((row.policy, row.gpu_hours, busy, row.gpu_hours - busy))
-    return _frame(rows, ("policy", "gpu_hours", "busy_gpu_hours", "idle_gpu_hours"))
+def curve_table(found: Comparison) -> pl.DataFrame:
+    """The wait curve: a row for each layout, number of GPUs and job size."""
+    return pl.DataFrame(found.wait_curve, schema=[field.name for field in fields(CurvePoint)])
 
 
 def frontier_frame(found: Comparison, pinned: Comparison | None = None) -> pl.DataFrame:
@@ -71,5 +60,5 @@ def target_in_words(found: Comparison) -> str:
 
 def _frame(rows: Sequence[tuple[object, ...]], names: Sequence[str]) -> pl.DataFrame:
     """The columns have their types with no rows as well, and where none of them has a value."""
-    kinds = dict.fromkeys(names, pl.Float64) | {"kind": pl.String} | _OF_CLASSES | _OF_POLICIES
+    kinds = dict.fromkeys(names, pl.Float64) | {"kind": pl.String} | _OF_POLICIES
     return pl.DataFrame(rows, schema={name: kinds[name] for name in names}, orient="row")

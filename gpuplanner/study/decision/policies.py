@@ -26,7 +26,7 @@ class FleetWay:
 
     - ``meaning``, ``short``: What it does, and what it is called beside its mark.
     - ``levers``: What it pulls, of :data:`LEVERS`: who cannot pull one of them cannot perform it.
-    - ``settings``: Tries its settings; None: there is nothing to be set.
+    - ``settings``: Tries its settings; None: there is nothing to be set, or the wait model says how many nodes.
     """
 
     meaning: str
@@ -52,7 +52,7 @@ class FleetWay:
 WAYS: dict[str, FleetWay] = {
     TODAY: FleetWay("the fleet as it is, all on", "as today", (FEWER,)),
     STATIC_WHOLE: FleetWay(
-        "fewer nodes, left as they are cut today and always on", "fewer nodes, always on", (FEWER,), Tuning.static_whole
+        "fewer nodes, left as they are cut today and always on", "fewer nodes, always on", (FEWER,)
     ),
     STATIC_MIG: FleetWay(
         "some nodes cut once for what jobs need, all always on", "cut once, always on", (FEWER, CUT), Tuning.static_mig

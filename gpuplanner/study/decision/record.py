@@ -19,7 +19,7 @@ from gpuplanner.files import to_json
 from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.cache import shelved, stage
-from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours, order_statistic
+from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours
 from gpuplanner.study.decision.compare import Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide
 from gpuplanner.study.decision.policies import MEANINGS
@@ -45,19 +45,6 @@ QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
-class ClassRow:
-    """How late one size class starts under a way, and how much it may [min]."""
-
-    size_class: str
-    jobs: int
-    late_mean_min: float
-    late_quantile_min: float
-    todays_late_min: float
-    limit_min: float
-    wait_quantile_min: float
-
-
-@dataclass(frozen=True)
 class PolicyRow:
     """One way to run the fleet, on the days kept back.
 
@@ -79,7 +66,6 @@ class PolicyRow:
     - ``hold_rate``: Share of these days that held it.
     - ``reason``: Why it is out.
     - ``knobs``: What was set.
-    - ``by_class``: Classes of jobs.
     """
 
     policy: str
@@ -105,7 +91,6 @@ class PolicyRow:
     hold_rate: float | None = None
     reason: str | None = None
     knobs: Mapping[str, float | int | str] = field(default_factory=dict)
-    by_class: tuple[ClassRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -323,25 +308,7 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
         hold_rate=one.hold_rate,
         reason=one.reason,
         knobs=dict(trial.setting.knobs),
-        by_class=tuple(_class_rows(arena, trial, which, mine, today)),
     )  # fmt: skip
-
-
-def _class_rows(
-    arena: Arena, trial: Trial, which: np.ndarray, mine: np.ndarray, today: np.ndarray
-) -> typing.Iterator[ClassRow]:
-    for number, name in enumerate(arena.classes):
-        members = which & (arena.size == number)
-        late = trial.late_s[0, members]
-        yield ClassRow(
-            size_class=name,
-            jobs=int(members.sum()),
-            late_mean_min=float(late.mean()) / SECONDS_PER_MINUTE if len(late) else 0.0,
-            late_quantile_min=float(mine[number]),
-            todays_late_min=float(today[number]),
-            limit_min=float(today[number]) + arena.minutes,
-            wait_quantile_min=order_statistic(trial.wait_s[members], arena.quantile) / SECONDS_PER_MINUTE,
-        )
 
 
 def _busy_hours(found: Contest, trial: Trial) -> float:

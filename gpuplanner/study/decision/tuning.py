@@ -22,7 +22,7 @@ from gpuplanner.study.decision.layouts import (
     on_demand_fleet,
     wanted_instances,
 )
-from gpuplanner.study.decision.types import NODE_POOLS, ON_DEMAND, ON_OFF, STATIC_WHOLE
+from gpuplanner.study.decision.types import NODE_POOLS, ON_DEMAND, ON_OFF
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 USUAL_IDLE_MINUTES = 10
@@ -136,33 +136,6 @@ class Tuning:
         for more in range(low, min(low + 2, most) + 1):
             good(more)
         return [trial for trial in tried.values() if trial is not None]
-
-    def static_whole(self) -> list[Trial]:
-        """As few of today's nodes as hold the target, of each way that they are cut in turn."""
-        asked, nodes = self.arena.asked, self.arena.asked.nodes
-        kinds: dict[tuple[int, tuple[str, ...]], list[int]] = {}
-        always = [number for number, name in enumerate(nodes.names) if name in nodes.shared]
-        for number in kept_longest(asked):
-            if number in always:
-                continue
-            kinds.setdefault((nodes.gpus[number], tuple(sorted(nodes.layouts[number]))), []).append(number)
-        kept = {kind: len(numbers) for kind, numbers in kinds.items()}
-        found: list[Trial] = []
-
-        def with_so_many(kind: tuple[int, tuple[str, ...]], count: int) -> WaySetting | None:
-            counts = {**kept, kind: count}
-            some = [number for one, all_of in kinds.items() for number in all_of[: counts[one]]]
-            numbers = sorted([*always, *some])
-            return as_they_are(asked, STATIC_WHOLE, numbers) if numbers else None
-
-        for kind, numbers in sorted(kinds.items(), key=lambda item: -len(item[1]) * item[0][0]):
-            tried = self.least(partial(with_so_many, kind), len(numbers))
-            found += tried
-            fits = [trial for trial in tried if id(trial) in self.good]
-            if fits:
-                best = min(fits, key=lambda trial: trial.setting.gpus)
-                kept[kind] = sum(number in best.setting.numbers for number in numbers)
-        return found
 
     @property
     def _is_slow(self) -> bool:

@@ -14,7 +14,7 @@ from gpuplanner.export.pack import PAGE, Pack, PageWords, to_pack
 from gpuplanner.files import MANIFEST, Mark, replaced_directory
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.asked import RIGHTSIZED
-from gpuplanner.study.decision.frames import class_table, hours_table, policy_table
+from gpuplanner.study.decision.frames import curve_table, policy_table, service_table
 from gpuplanner.study.decision.policies import WAYS
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.decision.types import Decision
@@ -74,7 +74,11 @@ def hand_over(scenario: Scenario, found: Comparison, out: str | Path) -> Path:
     from gpuplanner.export.workbook import write_workbook
 
     pack = decision_pack(scenario, found)
-    tables = {"Ways": policy_table(found), "Classes": class_table(found), "GPU-hours": hours_table(found)}
+    tables = {
+        "Policies": policy_table(found),
+        "Waits": service_table(found),
+        "Wait curve": curve_table(found),
+    }
     notes = {"Decision": found.decision.sentence, "How sure": " ".join(found.decision.how_sure)}
     with replaced_directory(out, mark=MARK) as folder:
         if pack is not None:

@@ -23,6 +23,7 @@ SHEETS = {
     "energy": ("Energy", ["gpu_hours", "energy_kwh", "location_kg", "market_kg", "embodied_kg"]),
     "policies": ("Policies", []),
     "waits": ("Waits", []),
+    "wait_curve": ("Wait curve", []),
     "rightsizing": ("Right-sizing", ["jobs", "gpu_hours"]),
     "weeks": ("Weeks", []),
     "layout_plan": ("Layout plan", []),

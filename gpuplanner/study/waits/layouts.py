@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,20 +13,6 @@ from gpuplanner.study.waits.readings import WaitModel
 
 TINY_H = 0.01
 """Waiting below so many hours is none: more GPUs of that profile are not looked at [h]."""
-
-
-@dataclass(frozen=True)
-class BestLayout:
-    """GPUs by profile on which jobs wait least.
-
-    - ``gpus``: Profile → GPUs partitioned into it.
-    - ``hours``: What jobs wait on it in all, in a replay [h].
-    - ``hours_today``: The same on today's layout [h].
-    """
-
-    gpus: dict[str, int]
-    hours: float
-    hours_today: float
 
 
 def uniform_fleet(fleet: NodeFleet, profile: int, gpus: int, instances: int, per_node: int) -> NodeFleet:
@@ -45,8 +31,10 @@ def uniform_fleet(fleet: NodeFleet, profile: int, gpus: int, instances: int, per
     return replace(fleet, gpus=sizes, capacity=capacity, first=np.zeros(len(sizes), np.int64))
 
 
-def best_layout(model: WaitModel) -> BestLayout | None:
+def best_layout(model: WaitModel) -> dict[str, int] | None:
     """Share out today's GPUs among profiles, so that jobs wait least; None for one profile, or if a job never fits.
+
+    Profile → GPUs partitioned into it.
 
     Requests for different profiles do not wait for each other, so each profile is simulated by itself on every
     number of GPUs, and the shares are found by dynamic programming.
@@ -62,14 +50,9 @@ def best_layout(model: WaitModel) -> BestLayout | None:
         name = fleet.profiles[profile]
         instances = 1 if profile == 0 else board.profile(name).max_instances
         costs.append(hours_by_gpus(model, profile, total, instances, per_node))
-    shares, hours = share_out(costs, total)
-    if not shares:
-        return None
-    every = np.arange(len(waits.arrival_s))
-    today = simulate_waits(asked, waits, fleet, every, waits.arrival_s)
-    names = [fleet.profiles[profile] for profile in used]
-    hours_today = float(np.minimum(today[waits.judged], asked.seen_s).sum() / 3600)
-    return BestLayout(dict(zip(names, shares, strict=True)), hours, hours_today)
+    shares, _ = share_out(costs, total)
+    names = (fleet.profiles[profile] for profile in used)
+    return dict(zip(names, shares, strict=True)) if shares else None
 
 
 def hours_by_gpus(model: WaitModel, profile: int, most: int, instances: int, per_node: int) -> Floats:

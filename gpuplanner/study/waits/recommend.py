@@ -116,7 +116,6 @@ class Recommendation:
     view: str = AS_TODAY
     service: tuple[SizeService, ...] = ()
     late: tuple[str, ...] = ()
-    cause_hours: dict[str, float] = field(default_factory=dict)
     worth: float | None = None
     growth: FittedGrowth = field(default_factory=lambda: FittedGrowth(WeeklyGrowth()))
     headroom: MeasuredHeadroom | None = None
@@ -160,15 +159,13 @@ def recommend(
     late = late_sizes(model, target)
     today_s, limit_s = wait_limits(model, target)
     ahead = asked.seen_s / SECONDS_PER_DAY / 2 + lead_days
-    found = (
-        end_waits(model, target, late, limit_s, today_s)
-        if late
-        else release_gpus(
-            model, np.where(today_s <= target.target_s, limit_s, today_s), growth.load_after(ahead)
-        )
-    )
-    hours = cause_hours(model, late or model.sizes)
+    if late:
+        found = end_waits(model, target, late, limit_s, today_s)
+    else:
+        limits = np.where(today_s <= target.target_s, limit_s, today_s)
+        found = release_gpus(model, limits, growth.load_after(ahead))
     if found is None:
+        hours = cause_hours(model, late)
         most = max(hours, key=lambda name: hours[name])
         reason = f"no measure ends the waits of {size_names(model, late)}; most of them are {most}"
         found = replace(kept, action="none", reason=reason)
@@ -180,19 +177,14 @@ def recommend(
     but = late if found.action in ("keep", "none") else ()
     measured = measure_headroom(found.model, fleet, target, growth, but)
     exhaustion = date_exhaustion(growth, measured, end, days, lead_days)
-    if (
-        found.gpus <= found.fleet_gpus
-        and exhaustion.order_by is not None
-        and exhaustion.order_by <= end.isoformat()
-    ):
-        found = replace(
-            found, order_gpus=gpus_for_growth(found, limit_s, growth.load_after(ahead, at_least=True))
-        )
-    service = () if any(gap.withholds == "size" for gap in model.waits.share.gaps) else None
+    order_now = exhaustion.order_by is not None and exhaustion.order_by <= end.isoformat()
+    more = order_now and found.gpus <= found.fleet_gpus
+    stated = all(gap.withholds != "size" for gap in model.waits.share.gaps)
     return replace(
-        found, cause_hours=hours, growth=growth, headroom=measured, exhaustion=exhaustion,
+        found, growth=growth, headroom=measured, exhaustion=exhaustion,
         late=tuple(model.names[number] for number in late),
-        service=compare_service(model, found, limit_s) if service is None else service,
+        service=compare_service(model, found, limit_s) if stated else (),
+        order_gpus=gpus_for_growth(found, limit_s, growth.load_after(ahead, at_least=True)) if more else 0,
     )  # fmt: skip
 
 
@@ -334,7 +326,7 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
     asked, best = model.asked, best_layout(model)
     if best is None:
         return
-    total, layout, pools = int(asked.fleet.gpus.sum()), dict(best.gpus), []
+    total, layout, pools = int(asked.fleet.gpus.sum()), dict(best), []
     layout[max(layout, key=lambda name: layout[name])] += total - sum(layout.values())
     for name in layout:
         profile = asked.fleet.profiles.index(name)

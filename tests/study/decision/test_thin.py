@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.decide import decide
-from gpuplanner.study.decision.types import ACTIONS
 
 
 def line(number, day, hour, hours, gpus=1, node="n1", state="COMPLETED", waited_h=0.0, start=True):
@@ -58,16 +57,6 @@ def test_a_fleet_all_of_one_size(accounted):
     found = decided(accounted, "eights", lines)
     assert [row.size for row in found.service] == ["5-8 GPUs"]
     assert (found.action, found.fleet_gpus, found.gpus) == ("keep", 8, 8)
-
-
-def test_a_hold_before_eligibility_and_negative_waits_leave_no_trace(accounted):
-    """Jobs that are seen to start before they came wait for nothing; GPUs of three nodes of four are never used."""
-    lines = [
-        line(n, 2 + n // 8, 3 * (n % 8), 2.0, gpus=8, node=f"n{n % 4}", waited_h=-0.1) for n in range(1, 97)
-    ]
-    found = decided(accounted, "early", lines)
-    assert found.action in ACTIONS
-    assert all(row.observed_p95_minutes >= 0 for row in found.service)
 
 
 def test_half_idle_nodes_are_released(accounted):
