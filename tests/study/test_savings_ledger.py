@@ -35,9 +35,7 @@ from gpuplanner.study.savings_ledger import (
 
 BEGIN = datetime(2026, 2, 1, tzinfo=UTC)
 HOURS = st.floats(0, 1e5).map(lambda hours: round(hours, 3))
-PROMISE = SavingPromise(
-    "cut", "repartition", "static_mig", 1, (), 0.0, None, None, (), 0.95, 10.0, None, None
-)
+PROMISE = SavingPromise("cut", "repartition", "whole_on_off", 1, (), 0.0, None, None, 0.95, 10.0, None, None)
 
 
 def a_month(number: int, *, installed: float, rest: float = 0.0, busy: float = 100.0, later: float | None = None,

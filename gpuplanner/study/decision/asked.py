@@ -373,7 +373,7 @@ def size_classes(
     sliced = requests.profile > 0
     whole = len(profiles) - 1 + np.digitize(requests.total, [most + 1 for most in LARGEST])
     number = np.where(sliced, requests.profile - 1, whole)
-    names = [*profiles[1:], "1 GPU", "2-4 GPUs", "5-8 GPUs", "more GPUs"]
+    names = [*profiles[1:], "1 GPU", "2-4 GPUs", "5-8 GPUs", "9+ GPUs"]
     return joined(number, names, len(profiles) - 1, judged, fewest)
 
 
@@ -387,7 +387,7 @@ def joined(
     >>> number = np.array([0] * 30 + [1] * 5 + [2] * 25)
     >>> of, names = joined(number, ["1 GPU", "2-4 GPUs", "5-8 GPUs"], 0, np.ones(60, bool), 20)
     >>> names, np.bincount(of).tolist()
-    (('1 GPU', '2-4 GPUs, 5-8 GPUs'), [30, 30])
+    (('1 GPU', '2-8 GPUs'), [30, 30])
     """
     counts = np.bincount(number[judged], minlength=len(names))
     there = np.bincount(number, minlength=len(names)) > 0
@@ -405,4 +405,19 @@ def joined(
     of = np.zeros(len(names), np.int64)
     for group, members in enumerate(groups):
         of[members] = group
-    return of[number], tuple(", ".join(names[place] for place in group) for group in groups)
+    return of[number], tuple(joined_name([names[place] for place in group]) for group in groups)
+
+
+def joined_name(names: Sequence[str]) -> str:
+    """Name of several classes that are one: from the least GPUs to the most, of profiles all.
+
+    Examples
+    --------
+    >>> joined_name(["1 GPU", "2-4 GPUs"]), joined_name(["5-8 GPUs", "9+ GPUs"]), joined_name(["1g.5gb", "2g.10gb"])
+    ('1-4 GPUs', '5+ GPUs', '1g.5gb, 2g.10gb')
+    """
+    first, last = names[0], names[-1]
+    if len(names) == 1 or not last.endswith(" GPUs"):
+        return ", ".join(names)
+    least, most = first.partition("-")[0].split()[0], last.removesuffix(" GPUs")
+    return f"{least}+ GPUs" if most.endswith("+") else f"{least}-{most.rpartition('-')[2]} GPUs"

@@ -222,6 +222,9 @@ def resize(model: WaitModel, pools: Sequence[Pool], units: Sequence[int]) -> Rec
 def change_fleet(model: WaitModel, change: Change, units: Sequence[int], gpus: int) -> Recommendation:
     """Make a change, then the release or purchase that holds with it in force."""
     today = int(model.asked.fleet.gpus.sum())
+    if change.pools[0].movable:  # what no profile needs of the last node stays full
+        units = list(units)
+        units[0] += gpus - int(fleet_of_pools(change.pools, units).gpus.sum())
     measures: tuple[Measure, ...] = (Measure(change.action, change.text_with(units), today),)
     if gpus != today:
         measures += (count_measure(today, gpus, f"after {change.action}"),)
