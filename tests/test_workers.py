@@ -10,11 +10,7 @@ import pytest
 
 from gpuplanner.errors import WorkerError
 from gpuplanner.inbox import add
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.compare import tuned_apart
-from gpuplanner.study.decision.record import compared
 from gpuplanner.workers import in_turn
-from tests.study.recurring.small_fleets import SmallFleet
 
 
 def slow_square(number: int, mark: str) -> int:
@@ -60,31 +56,6 @@ def test_a_killed_process_changes_nothing(tmp_path):
 def test_a_task_that_kills_every_process_is_given_up():
     with pytest.raises(WorkerError, match="3 times in a row"):
         list(in_turn(deadly, [(1,), (2,)], workers=2))
-
-
-@pytest.fixture
-def fleet_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path / "cache"))
-    fleet = SmallFleet(4, weeks=4, nodes=4, gpus_per_node=4, load=0.3)
-    return fleet.write(tmp_path / "trace")
-
-
-@pytest.mark.long
-def test_tuning_on_two_processes_is_the_local_one(fleet_folder, tmp_path, monkeypatch):
-    from gpuplanner.simulate import nodes
-    from gpuplanner.study import cache
-    from gpuplanner.study.decision import record
-
-    asked, played = Scenario(data=str(fleet_folder)), []
-    local = compared(asked).to_dict()
-    monkeypatch.setattr(cache, "_memory", cache.SimulationMemory())
-    monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path / "other"))
-    record.played.forget()
-    tuned_apart(asked, 2)
-    counted = nodes.play
-    monkeypatch.setattr(nodes, "play", lambda *given, **how: played.append(1) or counted(*given, **how))
-    assert compared(asked).to_dict() == local
-    assert not played  # all of it was at hand
 
 
 @pytest.mark.long

@@ -15,10 +15,8 @@ from gpuplanner.cli.options import (
     Overwrite,
     Quiet,
     ScenarioPath,
-    WorkersAsked,
     drawable,
     takes,
-    workers_of,
 )
 from gpuplanner.cli.show import show, show_frame
 
@@ -49,7 +47,6 @@ def compare(
             help="Draw GPU-hours against minutes: .html, a page of its own with all tables, or .svg, a picture.",
         ),
     ] = None,
-    workers: WorkersAsked = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -61,8 +58,6 @@ def compare(
     Of several GPU models, each by itself, quotas as well.
     """
     from gpuplanner.files import require_file
-    from gpuplanner.study.decision.compare import tuned_apart
-    from gpuplanner.study.decision.record import compared
     from gpuplanner.study.fleet_decision import FleetCompared
     from gpuplanner.study.past.pools import pools_of
 
@@ -70,12 +65,7 @@ def compare(
         require_file(chart, inputs=[scenario])
     asked = given.scenario(scenario)
     pools = pools_of(asked)
-    for own in pools.pools.values():
-        tuned_apart(own, workers_of(workers))
-    if pools.several:
-        each = compare_pools(pools, quiet=quiet)
-    else:
-        each = {name: compared(own, None if quiet else Told()) for name, own in pools.pools.items()}
+    each = compare_pools(pools, quiet=quiet)
     if chart is not None:
         from gpuplanner.report.ways import write_ways
 
@@ -194,19 +184,6 @@ SHOWN_TRIED = (
     "change_high", "never_before", "never_after", "verdict", "lost_before", "lost_after", "stops_after",
     "failures_after",
 )  # fmt: skip
-
-
-class Told:
-    """Says which way is being tuned, once for each."""
-
-    def __init__(self) -> None:
-        self.policy = ""
-
-    def __call__(self, policy: str, _: object) -> None:
-        """Say it where the way is another one than before."""
-        if policy != self.policy:
-            self.policy = policy
-            say(f"tuning {policy}")
 
 
 def _row(one: PolicyRow, found: Comparison) -> dict[str, object]:

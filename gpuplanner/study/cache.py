@@ -346,18 +346,6 @@ def simulate_once(requests: NodeRequests, fleet: NodeFleet, **how: Any) -> Outco
     return found
 
 
-def remembered_runs() -> dict[bytes, Outcome]:
-    """Simulation runs in memory, by the digest of what was simulated."""
-    return dict(_memory.outcomes)
-
-
-def remember_runs(found: Mapping[bytes, Outcome]) -> None:
-    """Take simulation runs that another process made into memory."""
-    for key, outcome in found.items():
-        outcome.start_s.flags.writeable = False
-        _memory.put(key, outcome)
-
-
 def _size(found: Outcome) -> int:
     return found.start_s.nbytes + int(found.on.estimated_size() + found.held.estimated_size())
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.policies import SHORT, WAYS
-from gpuplanner.study.decision.record import QUANTILES, Comparison, FrontierPoint, PolicyRow, priced
+from gpuplanner.study.decision.record import Comparison, PolicyRow, priced
 from gpuplanner.study.decision.types import TODAY, Saving
 from gpuplanner.study.past.history import history
 
@@ -23,12 +21,9 @@ def coarse(found: Comparison, known: Scenario, asked: Scenario) -> Comparison:
     decision = found.decision
     if found.today is None or decision.action == "none":
         return found
-    service = [(one.wait_minutes, one.wait_quantile, one.path, one.arrival_scale) for one in (known, asked)]
+    service = [(one.wait_minutes, one.path, one.arrival_scale) for one in (known, asked)]
     if service[0] != service[1]:
-        found = _at_demand(
-            _at_quantile(found, asked.wait_quantile), asked.arrival_scale / known.arrival_scale
-        )
-        found = _chosen(found, asked)
+        found = _chosen(_at_demand(found, asked.arrival_scale / known.arrival_scale), asked)
     decision = replace(
         found.decision, purchase_lead_days=asked.purchase_lead_days,
         path=asked.path, how_sure=("Coarse, from settings that were tried: the exact answer follows.",),
@@ -81,21 +76,6 @@ def _at(row: PolicyRow, found: Comparison, minutes: float) -> PolicyRow:
 
 def _none_within(minutes: float) -> str:
     return f"no setting that was tried adds at most {minutes:g} minutes"
-
-
-def _at_quantile(found: Comparison, quantile: float) -> Comparison:
-    """The settings that were tried as another share of the jobs sees them; what was judged at the old share is out."""
-    if quantile == found.quantile:
-        return found
-
-    def seen(point: FrontierPoint) -> FrontierPoint:
-        added = point.added_minutes
-        if point.by_quantile:
-            added = float(np.interp(quantile, QUANTILES, point.by_quantile))
-        return replace(point, added_minutes=added)
-
-    rows = tuple(replace(row, gpu_hours_promised=None) for row in found.policies)
-    return replace(found, quantile=quantile, frontier=tuple(map(seen, found.frontier)), policies=rows)
 
 
 def _at_demand(found: Comparison, times: float) -> Comparison:

@@ -13,7 +13,7 @@ from gpuplanner import Scenario
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import any_board, load_gpu_model
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
-from gpuplanner.study.decision.asked import Asked, AskedView
+from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.past.nodes import TodaysNodes
 from gpuplanner.study.tenants.advice import burn_down, daly_s, quotas_for
 from gpuplanner.study.tenants.fairness import Fairness, _waits, fairness, shared
@@ -52,7 +52,7 @@ def two_teams(seed: int, jobs: int = 300) -> Asked:
     frame = pl.DataFrame({"tenant": np.where(flood, "flood", "meek")})
     return Asked(
         frame, TodaysNodes(("a", "b"), (8, 8), layouts, True, False, False), fleet, BOARD,
-        {"as today": AskedView(requests, ones)}, start, start + run, [None] * jobs, "observed starts", ZERO,
+        {"as today": requests}, start, start + run, [None] * jobs, "observed starts", ZERO,
         ZERO + timedelta(seconds=float(np.ceil(start.max() + 5000))), np.zeros(jobs, bool),
     )  # fmt: skip
 

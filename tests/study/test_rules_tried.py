@@ -17,7 +17,7 @@ from gpuplanner.inbox import write_dataset
 from gpuplanner.simulate import Failures
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play, play_shared
 from gpuplanner.study.decision.arena import Arena
-from gpuplanner.study.decision.asked import Asked, AskedView
+from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.past.nodes import TodaysNodes
 from gpuplanner.study.tenants.advice import mtbf_seen_s
 from gpuplanner.study.tenants.quotas import SharingRules, StartHours, Stopping, TeamQuota
@@ -62,7 +62,7 @@ def flooded(days: int = 6, largest: int = 1) -> Arena:
     types = dict.fromkeys(("tier", "partition"), pl.String)
     frame = pl.DataFrame({"tenant": team, "tier": none, "partition": none}, schema_overrides=types)
     asked = Asked(
-        frame, nodes, fleet, load_gpu_model("H100-80GB-SXM5"), {"as today": AskedView(requests, ones.astype(float))},
+        frame, nodes, fleet, load_gpu_model("H100-80GB-SXM5"), {"as today": requests},
         start, start + run[order], [None] * len(team), False, ZERO, ZERO + timedelta(days=days),
         np.zeros(len(team), bool),
     )  # fmt: skip

@@ -123,7 +123,6 @@ class Arena:
         self.draws = FEW_DRAWS if self.judged.sum() > MANY_JOBS else DRAWS
         self.size, self.classes = size_classes(asked, self.judged)
         self.trials: list[Trial] = []
-        self.slow: dict[int, Trial] = {}
 
     @cached_property
     def today(self) -> Trial:
@@ -135,19 +134,14 @@ class Arena:
             WaySetting(TODAY, AS_TODAY, asked.fleet, layouts, numbers, knobs={"gpus": asked.nodes.total})
         )
 
-    def play(
-        self, setting: WaySetting, draws: int = DRAWS, *, hopeless: float | None = None, slow: bool = False
-    ) -> Trial:
-        """Play a setting over the whole time; given up where more than a share of all jobs waits at once.
-
-        At the slow end, jobs on another size than they asked for run as long as they may.
-        """
+    def play(self, setting: WaySetting, draws: int = DRAWS, *, hopeless: float | None = None) -> Trial:
+        """Play a setting over the whole time; given up where more than a share of all jobs waits at once."""
         asked, draws = self.asked, min(draws, self.draws)
         late = np.full((draws, len(self.ready_s)), np.nan)
         first: Outcome | None = None
         wait = np.full(len(self.ready_s), np.nan)
         for draw in range(draws):
-            requests = self.requests(setting.view, draw, slow=slow)
+            requests = self.requests(setting.view, draw)
             found = simulate_once(
                 requests, setting.fleet, queue=self.queue,
                 placement=self.placement(setting.placement),
@@ -164,8 +158,7 @@ class Arena:
         node, since, until = (first.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
         hours = gpu_hours(since, until, setting.fleet.gpus[node], asked.day_edges_s)
         trial = Trial(setting, late, wait, hours, first)
-        if not slow:
-            self.trials.append(trial)
+        self.trials.append(trial)
         return trial
 
     def placement(self, stated: str = "best") -> str:
@@ -174,17 +167,17 @@ class Arena:
             return "lowest"
         return "spread" if stated == "best" and self.waits.queue.spread else stated
 
-    def requests(self, view: str, draw: int = 0, *, slow: bool = False) -> NodeRequests:
-        """What jobs ask for in a replay; at the slow end they run so long. The scheduler needs its time after each."""
+    def requests(self, view: str, draw: int = 0) -> NodeRequests:
+        """What jobs ask for in a replay. The scheduler needs its time after each."""
         asked, handover = self.asked.views[view], self.waits.queue.handover.median_s
         ready = self.ready_s + self.moves[draw]
-        run = asked.requests.run_s * (asked.slowdown if slow else 1.0) + handover
+        run = asked.run_s + handover
         ready = np.where(self.carried, -CARRIED_S, np.maximum(ready, -CARRIED_S + 1.0))
         left = np.where(np.isnan(self.asked.end_s), self.asked.seen_s, self.asked.end_s)
         run = np.where(self.carried, np.maximum(left + CARRIED_S, 1.0), run)
-        limit = asked.requests.limit_s + handover
+        limit = asked.limit_s + handover
         limit = np.where(self.carried, np.maximum(limit, run), limit)
-        return replace(asked.requests, ready_s=ready, run_s=run, limit_s=limit)
+        return replace(asked, ready_s=ready, run_s=run, limit_s=limit)
 
     def late_minutes(self, trial: Trial, which: Mask) -> NDArray[np.float64]:
         """For each class, and last the mean of all jobs, the median over replays of how late they start [min]."""
@@ -216,24 +209,7 @@ class Arena:
         return float((self.late_minutes(trial, which) - today - self.minutes).max())
 
     def holds(self, trial: Trial, which: Mask) -> bool:
-        """Whether every class keeps what it may be late by, and every job starts; standing demand by itself.
-
-        Where jobs moved to another size, at the slow end of their run times as well.
-        """
-        if not self._holds(trial, which):
-            return False
-        if self.slower(trial) == 1.0:
-            return True
-        if id(trial) not in self.slow:
-            self.slow[id(trial)] = self.play(trial.setting, len(trial.late_s), slow=True)
-        return self._holds(self.slow[id(trial)], which)
-
-    def slower(self, trial: Trial | None) -> float:
-        """How many times as long jobs run at the slow end that a way gives another size than they asked for."""
-        factors = np.ones(1) if trial is None else self.asked.views[trial.setting.view].slowdown
-        return float(factors[factors > 1.0].mean()) if (factors > 1.0).any() else 1.0
-
-    def _holds(self, trial: Trial, which: Mask) -> bool:
+        """Whether every class keeps what it may be late by, and every job starts; standing demand by itself."""
         which = which & self.judged
         kept = trial.late_s[:, self.standing] <= self.todays_standing_s + STANDING_S
         return (

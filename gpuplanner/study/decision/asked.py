@@ -32,14 +32,6 @@ FEWEST_JOBS = 20
 
 
 @dataclass(frozen=True, eq=False)
-class AskedView:
-    """The jobs as one way to serve them asks for them, and how many times as long they run at the slow end."""
-
-    requests: NodeRequests
-    slowdown: NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
 class Asked:
     """Jobs on today's nodes.
 
@@ -47,7 +39,8 @@ class Asked:
     - ``nodes``: Today's nodes.
     - ``fleet``: The same as the engine takes them.
     - ``board``: Board of the nodes.
-    - ``views``: Requests as granted today, as asked for, and as needed; of boards that cannot be cut the first alone.
+    - ``views``: Requests as granted today, as asked for, and as needed, where they run as long as they may; of boards
+      that cannot be cut the first alone.
     - ``start_s``, ``end_s``, shape (n_jobs,): When each was seen to start and to end, from ``zero`` on [s]; NaN where
       it was not.
     - ``pins``: Numbers of the nodes where each was; None where nobody knows.
@@ -64,7 +57,7 @@ class Asked:
     nodes: TodaysNodes
     fleet: NodeFleet
     board: GpuModel
-    views: dict[str, AskedView]
+    views: dict[str, NodeRequests]
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
     pins: list[list[int] | None]
@@ -78,11 +71,11 @@ class Asked:
     @property
     def granted(self) -> NodeRequests:
         """What jobs hold today."""
-        return self.views[AS_TODAY].requests
+        return self.views[AS_TODAY]
 
     def gpus(self, view: str = AS_TODAY) -> NDArray[np.float64]:
         """GPUs of each job, a slice as its share of one."""
-        requests = self.views[view].requests
+        requests = self.views[view]
         return np.asarray(self.fleet.weights[requests.profile] * requests.total)
 
     def requesting(self, view: str) -> Asked:
@@ -243,7 +236,7 @@ def _views(
     came: tuple[NDArray[np.float64], NDArray[np.float64]],
     run: NDArray[np.float64],
     limit: NDArray[np.float64],
-) -> dict[str, AskedView]:
+) -> dict[str, NodeRequests]:
     whole = known.views["whole"].filter(mask)
     offered = {name for place, name in enumerate(fleet.profiles) if fleet.capacity[:, 0, place].any()}
     asked = known.views["requested"].filter(mask)
@@ -269,15 +262,16 @@ def _views(
 
 
 def _moved(
-    asked: AskedView, needed: AskedView, used: NDArray[np.float64], fleet: NodeFleet, board: GpuModel
-) -> AskedView:
-    """Jobs on another size than they asked for, with their slow end, by the share of a board's SMs that they used."""
+    asked: NodeRequests, needed: NodeRequests, used: NDArray[np.float64], fleet: NodeFleet, board: GpuModel
+) -> NodeRequests:
+    """Jobs on another size than they asked for, that run as long as they may, by the share of SMs that they used."""
     sizes = [board.profile(name) for name in fleet.profiles[1:]]
     slices = [((one.sms or 0) / (board.sms or 1), one.memory_slices / board.memory_slices) for one in sizes]
     parts = np.array([(1.0, 1.0), *slices])
-    held, given = (parts[one.requests.profile] * one.requests.total[:, None] for one in (asked, needed))
-    longest = asked.requests.run_s * slow_end(used / held[:, 0], (held / given).max(axis=1))
-    return AskedView(needed.requests, np.maximum(longest / needed.requests.run_s, 1.0))
+    held, given = (parts[one.profile] * one.total[:, None] for one in (asked, needed))
+    longest = asked.run_s * slow_end(used / held[:, 0], (held / given).max(axis=1))
+    times = np.maximum(longest / needed.run_s, 1.0)
+    return replace(needed, run_s=needed.run_s * times, limit_s=needed.limit_s * times)
 
 
 def slow_end(busy: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -301,7 +295,7 @@ def _view(
     came: tuple[NDArray[np.float64], NDArray[np.float64]],
     run: NDArray[np.float64],
     limit: NDArray[np.float64],
-) -> AskedView:
+) -> NodeRequests:
     """Requests of jobs that were submitted, and became eligible, at times [s]."""
     submit, eligible = came
     number = {name: place for place, name in enumerate(fleet.profiles)}
@@ -328,8 +322,7 @@ def _view(
         slowdown = np.where(
             (profile > 0) & (given > 0), np.maximum(needed / np.maximum(given, 1e-9), 1.0), 1.0
         )
-    requests = NodeRequests(eligible, submit, run * slowdown, limit * slowdown, profile, total, nodes)
-    return AskedView(requests, np.ones(len(run)))
+    return NodeRequests(eligible, submit, run * slowdown, limit * slowdown, profile, total, nodes)
 
 
 def _pins(jobs: pl.DataFrame, nodes: TodaysNodes) -> list[list[int] | None]:
@@ -367,7 +360,7 @@ def size_classes(
     """
     requests = asked.granted
     if REQUESTED in asked.views:
-        wished = asked.views[REQUESTED].requests
+        wished = asked.views[REQUESTED]
         requests = replace(requests, profile=wished.profile, total=wished.total, nodes=wished.nodes)
     profiles = asked.fleet.profiles
     sliced = requests.profile > 0

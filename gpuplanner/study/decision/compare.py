@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -15,20 +14,17 @@ from gpuplanner.hardware.abilities import PathAbilities, abilities
 from gpuplanner.inbox import open_dataset
 from gpuplanner.names import resolve
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.nodes import Outcome
 from gpuplanner.study.bundled import data_folder
-from gpuplanner.study.cache import remember_runs, remembered_runs
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
 from gpuplanner.study.decision.asked import Asked, asked_of
 from gpuplanner.study.decision.left_out import any_ran
 from gpuplanner.study.decision.policies import FEWER, POLICY_NAMES, REST, WAYS
 from gpuplanner.study.decision.tuning import Tuning
-from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, TODAY
+from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, STATIC_MIG, STATIC_WHOLE, TODAY
 from gpuplanner.study.past.history import History, history
 from gpuplanner.study.waits.draws import scale_load, simulate_waits
 from gpuplanner.study.waits.explain import explain_waits, take_jobs
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
-from gpuplanner.workers import Progress, Workers, in_turn
 
 WEEKS_FROM_DAYS = 14
 MOST_HELD_BACK_DAYS = 14
@@ -43,7 +39,11 @@ FEWEST_IN_CLASS = 20
 ALIKE = 0.01
 """Of ways whose GPU-hours differ by less than this share, the simplest is taken."""
 
-NOT_FEWER = "with fewer nodes a job size would wait longer than its limit, or than today where it is late"
+BY_WAITS = {
+    STATIC_WHOLE: "with fewer nodes a job size would wait longer than its limit, or than today where it is late",
+    STATIC_MIG: "on no other layout fewer GPUs keep each job size within its limit",
+}
+"""Policies whose setting the wait model finds, and why they are out where it finds none."""
 NOT_LATER = "it held on the days that it was tuned on, and not on those kept back"
 
 
@@ -181,7 +181,7 @@ def contest(
     named = asked_policies(scenario, policies, able, known)
     for policy in named if split is not None else ():
         sizes = islice(settled(policy, WAYS[policy].tuned(tuning, policy)), SIZES_JUDGED)
-        tried = (judged_way(policy, size, tuning.reasons.get(policy, NOT_FEWER)) for size in sizes)
+        tried = (judged_way(policy, size, tuning.reasons.get(policy, BY_WAITS.get(policy))) for size in sizes)
         one = next(tried)
         one = one if one.holds else next((other for other in tried if other.holds), one)
         judged.append(one)
@@ -200,28 +200,6 @@ def judge(
     """A setting on the days that it was tuned on, and on those kept back."""
     promised, hours = (7 * float(trial.day_hours[some].mean()) for some in days)
     return JudgedWay(policy, trial, None, holds, hours, promised, hold_rate(arena, trial, which, days[1]))
-
-
-def tuned_apart(scenario: Scenario, workers: Workers, progress: Progress | None = None) -> None:
-    """Tune every way that will be compared on workers; the comparison itself is the same with or without it.
-
-    A worker says what it played; who compares then finds those plays by what was asked, and plays only what is missing.
-    Workers on other machines see the data under the same path.
-    """
-    if workers == 1 or nothing_ran(scenario) is not None:
-        return
-    known, _, _, able = opened(scenario)
-    if scenario.data != "sample":
-        scenario = scenario.but(data=str(Path(scenario.data).resolve()))
-    tasks = [(scenario, name) for name in asked_policies(scenario, None, able, known)]
-    for _, plays in in_turn(plays_of, tasks, workers=workers, progress=progress):
-        remember_runs(plays)
-
-
-def plays_of(scenario: Scenario, policy: str) -> dict[bytes, Outcome]:
-    """All that is played to tune and judge one way."""
-    contest(scenario, [policy])
-    return remembered_runs()
 
 
 def holdout_from(asked: Asked, arena: Arena, days: int) -> int | None:

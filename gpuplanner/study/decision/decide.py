@@ -16,7 +16,7 @@ from gpuplanner.ledger import by_bucket, by_tenant
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.study.bundled import data_folder
-from gpuplanner.study.decision.arena import Knobs, Trial, WaySetting, cut_fleet, gpu_hours
+from gpuplanner.study.decision.arena import Knobs, Trial, WaySetting, cut_fleet, gpu_hours, servable_requests
 from gpuplanner.study.decision.asked import Asked, size_classes
 from gpuplanner.study.decision.compare import Contest, contest, judge, nothing_ran
 from gpuplanner.study.decision.layouts import as_they_are, kept_longest, rules_of
@@ -41,7 +41,7 @@ from gpuplanner.study.decision.types import (
 from gpuplanner.study.decision.worth import worth_for
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.history import History, begin_of, history
-from gpuplanner.study.waits.explain import ExplainedWaits
+from gpuplanner.study.waits.explain import ExplainedWaits, take_jobs
 from gpuplanner.study.waits.growth import FittedGrowth, fit_growth_per_week, weekly_work
 from gpuplanner.study.waits.readings import WaitModel, WaitTarget
 from gpuplanner.study.waits.recommend import Recommendation, keep, recommend, wait_curve
@@ -135,7 +135,11 @@ def _with_recommended(found: Contest, decision: Decision, trial: Trial) -> Conte
 
 
 def wait_model(asked: Asked, waits: ExplainedWaits) -> WaitModel:
-    """The model that all answers are read from."""
+    """The model that all answers are read from, of the jobs that today's nodes can hold."""
+    servable = servable_requests(asked.granted, asked.fleet, larger=None)
+    if not servable.all():
+        rows = np.flatnonzero(servable)
+        asked, waits = take_jobs(asked, waits, rows, np.zeros(len(rows)))
     return WaitModel(asked, waits, *size_classes(asked, waits.judged))
 
 

@@ -17,7 +17,7 @@ from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switching
 from gpuplanner.study.decision.arena import Knobs, Trial, WaySetting, cut_fleet
 from gpuplanner.study.decision.asked import AS_TODAY, Asked
-from gpuplanner.study.decision.types import CUT_BY_JOBS, STATIC_MIG
+from gpuplanner.study.decision.types import CUT_BY_JOBS
 from gpuplanner.units import SECONDS_PER_HOUR
 
 
@@ -33,40 +33,6 @@ def as_they_are(asked: Asked, policy: str, numbers: Sequence[int]) -> WaySetting
     fleet, layouts = cut_fleet(asked, numbers, [[asked.nodes.layouts[number]] for number in numbers])
     knobs: Knobs = {"gpus": int(fleet.gpus.sum()), "nodes": len(numbers)}
     return WaySetting(policy, AS_TODAY, fleet, layouts, tuple(numbers), knobs=knobs)
-
-
-def cut_once(
-    asked: Asked, view: str, wanted: Mapping[str, float], numbers: Sequence[int], cut: int
-) -> WaySetting | None:
-    """The last `cut` GPUs of some nodes in mixed layouts, the others whole; None where they have fewer."""
-    gpus = [asked.nodes.gpus[number] for number in numbers]
-    if not gpus or cut > sum(gpus):
-        return None
-    behind = sum(gpus) - np.cumsum(gpus)
-    of_node = np.clip(cut - behind, 0, gpus).tolist()
-    hands = _dealt(mixed_layouts(asked.board, wanted, cut), of_node)
-    layouts = [[(*[WHOLE_GPU] * (have - len(hand)), *hand)] for have, hand in zip(gpus, hands, strict=True)]
-    fleet, named = cut_fleet(asked, numbers, layouts)
-    knobs: Knobs = {"gpus": int(fleet.gpus.sum()), "cut_gpus": cut, "requests": view}
-    return WaySetting(STATIC_MIG, view, fleet, named, tuple(numbers), knobs=knobs)
-
-
-def _dealt(layouts: Sequence[str], room: Sequence[int]) -> list[list[str]]:
-    """Layouts dealt out to nodes in turn, each with so much room, so that no profile stands on one node alone.
-
-    Examples
-    --------
-    >>> _dealt(["a", "a", "b"], [0, 1, 2])
-    [[], ['a'], ['a', 'b']]
-    """
-    hands: list[list[str]] = [[] for _ in room]
-    turn = 0
-    for layout in layouts:
-        while len(hands[turn % len(hands)]) >= room[turn % len(hands)]:
-            turn += 1
-        hands[turn % len(hands)].append(layout)
-        turn += 1
-    return hands
 
 
 def mixed_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> list[str]:

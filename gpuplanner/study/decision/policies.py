@@ -55,7 +55,7 @@ WAYS: dict[str, FleetWay] = {
         "fewer nodes, left as they are cut today and always on", "fewer nodes, always on", (FEWER,)
     ),
     STATIC_MIG: FleetWay(
-        "some nodes cut once for what jobs need, all always on", "cut once, always on", (FEWER, CUT), Tuning.static_mig
+        "some nodes cut once for what jobs need, all always on", "cut once, always on", (FEWER, CUT)
     ),
     ON_OFF: FleetWay(
         "nodes as they are cut today rest when idle and come back when jobs wait", "rest when idle",

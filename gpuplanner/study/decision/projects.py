@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate.nodes import NodeRequests
 from gpuplanner.simulate.slices.world import Floats
-from gpuplanner.study.decision.asked import AS_TODAY, AskedView
+from gpuplanner.study.decision.asked import AS_TODAY
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.decision.decide import growth_of, wait_model, wait_target
 from gpuplanner.study.decision.projects_file import CalendarEntry, Project, read_projects
@@ -153,7 +153,7 @@ def add_projects(model: WaitModel, projects: Sequence[Project], seed: int) -> Wa
 
     rows = np.concatenate([np.arange(before), np.zeros(len(added), np.int64)])
     wider, waits = take_jobs(asked, model.waits, rows, np.zeros(len(rows)))
-    wider = replace(wider, views={AS_TODAY: AskedView(joined, np.ones(len(rows)))})
+    wider = replace(wider, views={AS_TODAY: joined})
     wider.start_s[before:], wider.end_s[before:], wider.standing[before:] = ready_s, ready_s + run_s, services
     waits.arrival_s[before:], waits.judged[before:] = ready_s, ~services
     waits.delay_s[before:] = waits.seconds[before:] = 0.0
@@ -244,13 +244,13 @@ def gpus_more(model: WaitModel, limit_s: Floats, load: float | Floats) -> int | 
 
 
 def share_within(model: WaitModel, limit_s: Floats, load: float | Floats) -> float:
-    """Share of drawn records in which each job size meets its limit on today's fleet, and services have their GPUs."""
+    """Share of records, drawn ones and their own, in which each job size meets its limit on today's fleet."""
     asked = model.asked
     if asked.standing_gpus > asked.fleet.gpus.sum():
         return 0.0
     met = [
-        (model.draw(asked.fleet, number, load=load) <= limit + TOLERANCE_S).all()
-        for number, limit in enumerate(limit_s)
+        (model.percentiles(asked.fleet, row, load=load) <= limit + TOLERANCE_S).all()
+        for row, limit in enumerate(limit_s)
     ]
     return round(float(np.mean(met)), 4)
 

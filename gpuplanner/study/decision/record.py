@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import typing
@@ -40,8 +39,6 @@ from gpuplanner.study.waits.summary import WaitSummary, sum_waits
 from gpuplanner.units import GRAMS_PER_KILOGRAM, SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 FRONTIER_POINTS = 5
-QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
-"""Shares of the jobs for which every setting that was tried says how many minutes it adds."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +92,11 @@ class PolicyRow:
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """A setting that was tried: its cost [GPU h a week] and the minutes that it adds where it adds most.
-
-    ``by_quantile`` are these minutes for each of :data:`QUANTILES`.
-    """
+    """A setting that was tried: its cost [GPU h a week] and the minutes that it adds where it adds most."""
 
     policy: str
     gpu_hours: float
     added_minutes: float
-    by_quantile: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -282,7 +275,7 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
     which = found.later
     late = trial.late_s[0, which]
     mine, today = arena.late_minutes(trial, which), arena.todays_minutes(which)
-    view = found.asked.views[trial.setting.view].requests
+    view = found.asked.views[trial.setting.view]
     done = trial.wait_s + view.run_s
     weeks = max(float(found.later_days.sum()) / 7, 1e-9)
     busy = _busy_hours(found, trial) / weeks
@@ -314,7 +307,7 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
 def _busy_hours(found: Contest, trial: Trial) -> float:
     """GPU-hours that jobs hold on the days that are judged."""
     begin = found.arena.ready_s + trial.wait_s
-    run, gpus = found.asked.views[trial.setting.view].requests.run_s, found.asked.gpus(trial.setting.view)
+    run, gpus = found.asked.views[trial.setting.view].run_s, found.asked.gpus(trial.setting.view)
     there, days = np.isfinite(begin), np.flatnonzero(found.later_days)
     edges = (
         [float(days[0]) * SECONDS_PER_DAY, float(days[-1] + 1) * SECONDS_PER_DAY] if len(days) else [0.0, 0.0]
@@ -340,15 +333,10 @@ def _frontier(found: Contest) -> typing.Iterator[FrontierPoint]:
             if np.isfinite(point[1]) and (not kept or point[1] < kept[-1][1]):
                 kept.append(point)
         places = np.unique(np.linspace(0, len(kept) - 1, min(FRONTIER_POINTS, len(kept))).round().astype(int))
-        for hours, added, number in (kept[place] for place in places if kept):
-            others = (_added(arena, tried[number], found.earlier, share) for share in QUANTILES)
-            minutes = (round(each, DECIMALS) for each in others)
-            yield FrontierPoint(policy, round(hours, DECIMALS), round(added, DECIMALS), tuple(minutes))
+        for hours, added in (kept[place][:2] for place in places if kept):
+            yield FrontierPoint(policy, round(hours, DECIMALS), round(added, DECIMALS))
 
 
-def _added(arena: Arena, trial: Trial, which: np.ndarray, quantile: float | None = None) -> float:
-    """Minutes that a setting adds where it adds most, for the share that was asked for or another."""
-    if quantile is not None:
-        arena = copy.copy(arena)
-        arena.quantile = quantile
+def _added(arena: Arena, trial: Trial, which: np.ndarray) -> float:
+    """Minutes that a setting adds where it adds most."""
     return max(arena.excess(trial, which) + arena.minutes, 0.0)

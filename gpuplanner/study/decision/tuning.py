@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -16,7 +16,6 @@ from gpuplanner.study.decision.arena import Arena, Knobs, Mask, Trial, WaySettin
 from gpuplanner.study.decision.asked import REQUESTED, RIGHTSIZED
 from gpuplanner.study.decision.layouts import (
     as_they_are,
-    cut_once,
     kept_longest,
     mixed_layouts,
     on_demand_fleet,
@@ -28,7 +27,6 @@ from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 USUAL_IDLE_MINUTES = 10
 NEAR = 2
 """How many more, or fewer, idle nodes are tried where another knob is turned."""
-MOST_CUTS = 24
 HOPELESS = 0.05
 """Share of all jobs that wait at once where a setting is given up: one in twenty may be late at all."""
 IDLE_MINUTES = (1, 5, 10, 15, 30, 60)
@@ -208,50 +206,11 @@ class Tuning:
         asked, which = self.arena.asked, self.earlier
         for view in (REQUESTED, RIGHTSIZED):
             for peak in (False, True) if view in asked.views else ():
-                requests = asked.views[view].requests.at(self.arena.ready_s)
+                requests = asked.views[view].at(self.arena.ready_s)
                 span_s = float(self.days.sum()) * SECONDS_PER_DAY
                 wanted = wanted_instances(requests, asked.fleet.profiles, which, span_s, peak=peak)
                 if wanted:
                     yield view, wanted
-
-    def _in_steps(self, view: str, wanted: Mapping[str, float]) -> list[Trial]:
-        """All of the nodes, more and more GPUs of them cut for what is wanted."""
-        asked = self.arena.asked
-        settings = (cut_once(asked, view, wanted, kept_longest(asked), cut) for cut in self._cuts(wanted))
-        return [self._try(setting) for setting in settings if setting is not None]
-
-    def static_mig(self) -> list[Trial]:
-        """As few nodes, so many GPUs of them cut for what jobs need, as hold the target."""
-        found: list[Trial] = []
-        asked, order = self.arena.asked, kept_longest(self.arena.asked)
-
-        def some_nodes(view: str, wanted: Mapping[str, float], cut: int, count: int) -> WaySetting | None:
-            # Those that are cut are the last; of the others so many stay.
-            last = len(order)
-            while last and sum(asked.nodes.gpus[number] for number in order[last:]) < cut:
-                last -= 1
-            return cut_once(asked, view, wanted, [*order[:last][:count], *order[last:]], cut)
-
-        for view, wanted in self._demands():
-            some = self._in_steps(view, wanted)
-            found += some
-            fits = [int(trial.setting.knobs["cut_gpus"]) for trial in some if self.is_good(trial)]
-            for cut in sorted(fits)[:2]:
-                found += self.least(partial(some_nodes, view, wanted, cut), len(order))
-        return found
-
-    def _cuts(self, wanted: Mapping[str, float]) -> list[int]:
-        """Numbers of GPUs to cut: from what demand fills on average to a multiple of it, in steps; and what is cut."""
-        asked = self.arena.asked
-        needed = sum(asked.board.share(name) * count for name, count in wanted.items())
-        most = asked.nodes.total
-        steps = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.65, 1.8, 2.0, 2.3, 2.6, 3.0, 4.0)
-        every = {int(np.ceil(needed * times)) for times in steps}
-        every |= {1, 2, sum(layout != WHOLE_GPU for layouts in asked.nodes.layouts for layout in layouts)}
-        if self.able.unit == "node":
-            # A label or a feature is a node's, but its GPUs may differ.
-            every |= {int(np.ceil(count / size) * size) for count in every for size in set(asked.nodes.gpus)}
-        return sorted(count for count in every if 1 <= count <= most)[:MOST_CUTS]
 
     def pools(self) -> list[Trial]:
         """Nodes that come whole, or cut in one mixed layout."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.simulate.slices.world import Floats, Ints
-from gpuplanner.study.decision.asked import Asked, AskedView, size_classes
+from gpuplanner.study.decision.asked import Asked, size_classes
 from gpuplanner.study.waits.causes import (
     CAUSES,
     LIMITS,
@@ -299,10 +299,9 @@ def take_jobs(
 ) -> tuple[Asked, ExplainedWaits]:
     """Jobs of a record by their rows, some of them more than once, each so much later than it came [s]."""
     views = {}
-    for name, view in asked.views.items():
-        taken = view.requests.take(rows)
-        moved = replace(taken, submit_s=taken.submit_s + later_s, ready_s=taken.ready_s + later_s)
-        views[name] = AskedView(moved, view.slowdown[rows])
+    for name, requests in asked.views.items():
+        taken = requests.take(rows)
+        views[name] = replace(taken, submit_s=taken.submit_s + later_s, ready_s=taken.ready_s + later_s)
     others = replace(
         asked, jobs=asked.jobs[rows], views=views, start_s=asked.start_s[rows] + later_s,
         end_s=asked.end_s[rows] + later_s, pins=[asked.pins[row] for row in rows], standing=asked.standing[rows],

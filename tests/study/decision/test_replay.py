@@ -18,7 +18,7 @@ SECOND_S = 1.0
 def late_on_its_own_nodes(asked: Asked) -> np.ndarray:
     """Seconds by which jobs start later than they did, each on the nodes where it was."""
     begun = ~np.isnan(asked.start_s)
-    requests = asked.views[AS_TODAY].requests
+    requests = asked.views[AS_TODAY]
     end = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)
     # Accounting drops parts of a second, so that an end may lie behind the start that it made room for.
     run = np.maximum(end - asked.start_s - SECOND_S, 0.0)

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Sharing, play, play_shared
-from gpuplanner.study.decision.asked import Asked, AskedView
+from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.past.nodes import TodaysNodes
 from gpuplanner.study.waits.causes import CAUSES
 from gpuplanner.study.waits.explain import explain_waits
@@ -47,7 +47,7 @@ def asked_of_jobs(requests: NodeRequests, tenant: np.ndarray, queue: QueueModel,
     return Asked(
         pl.DataFrame({"tenant": named, "partition": ["gpu"] * len(named), "tier": ["normal"] * len(named)}),
         TodaysNodes(tuple("abcd"), (8,) * 4, (("gpu",) * 8,) * 4, False, True), FLEET,
-        load_gpu_model("H100-80GB-SXM5"), {"as today": AskedView(requests, np.ones(len(start)))}, start, ends,
+        load_gpu_model("H100-80GB-SXM5"), {"as today": requests}, start, ends,
         pins or [None] * len(start), "observed starts", ZERO, ZERO + timedelta(seconds=float(ends.max())),
         np.zeros(len(start), bool), **options,
     )  # fmt: skip
@@ -180,7 +180,7 @@ def test_a_record_without_the_jobs_that_hold_the_nodes_carries_no_recommendation
     asked = asked_of_jobs(requests, tenant, QueueModel(HANDOVER, False, tenant))
     rows = np.flatnonzero(np.arange(len(tenant)) % 12 == 0)
     few = Asked(**vars(asked) | {
-        "jobs": asked.jobs[rows.tolist()], "views": {"as today": AskedView(requests.take(rows), np.ones(len(rows)))},
+        "jobs": asked.jobs[rows.tolist()], "views": {"as today": requests.take(rows)},
         "start_s": asked.start_s[rows], "end_s": asked.end_s[rows], "pins": [asked.pins[row] for row in rows],
         "standing": asked.standing[rows],
     })  # fmt: skip

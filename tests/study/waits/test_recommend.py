@@ -12,7 +12,7 @@ import pytest
 from gpuplanner.hardware.gpu import load_gpu_model
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play, play_shared
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
-from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED, Asked, AskedView, size_classes
+from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED, Asked, size_classes
 from gpuplanner.study.past.nodes import TodaysNodes
 from gpuplanner.study.waits.draws import scale_load
 from gpuplanner.study.waits.explain import explain_waits
@@ -91,7 +91,7 @@ def planted_model(
     jobs = pl.DataFrame({"tenant": ["vision"] * count, "run_s": run, "sm_activity": [0.1] * count})
     jobs = jobs.with_columns(partition=pl.lit(None, pl.String), tier=pl.lit(None, pl.String))
     asked = Asked(
-        jobs, today, fleet, load_gpu_model("H100-80GB-SXM5"), {AS_TODAY: AskedView(requests, np.ones(count))}, start,
+        jobs, today, fleet, load_gpu_model("H100-80GB-SXM5"), {AS_TODAY: requests}, start,
         end, [[node] for node in pins], starts_assumed, BEGIN, BEGIN + timedelta(days=days), np.zeros(count, bool),
     )  # fmt: skip
     waits = explain_waits(asked)
@@ -126,7 +126,7 @@ def test_services_keep_their_gpus():
         start_s=start,
         end_s=end,
         standing=standing,
-        views={AS_TODAY: AskedView(requests, np.ones(len(run)))},
+        views={AS_TODAY: requests},
     )
     waits = explain_waits(asked)
     changed = WaitModel(asked, waits, *size_classes(asked, waits.judged))
@@ -182,7 +182,7 @@ def test_jobs_of_low_measured_use_run_on_smaller_profiles_before_gpus_are_bought
     fleet, requests = model.asked.fleet, model.asked.granted
     capacity = np.concatenate([fleet.capacity, np.zeros_like(fleet.capacity)], axis=2)
     fleet = replace(fleet, profiles=("gpu", "1g.10gb"), capacity=capacity, weights=np.array([1.0, 1 / 7]))
-    small = AskedView(replace(requests, profile=(requests.total == 1) * 1), np.ones(len(requests)))
+    small = replace(requests, profile=(requests.total == 1) * 1)
     asked = replace(model.asked, fleet=fleet, views=model.asked.views | {RIGHTSIZED: small})
     found = recommend(replace(model, asked=asked), STATED)
     assert found.measures[0].action == "rightsize"
