@@ -14,11 +14,10 @@ import numpy as np
 import polars as pl
 
 from gpuplanner import plot
-from gpuplanner.report.first_screen import limits_frame
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.asked import asked_of
 from gpuplanner.study.decision.decide import wait_model
-from gpuplanner.study.decision.frames import curve_table
+from gpuplanner.study.decision.frames import curve_table, service_table
 from gpuplanner.study.decision.record import compared
 from gpuplanner.study.past.history import history
 from gpuplanner.study.waits.causes import CAUSES
@@ -102,8 +101,9 @@ def main() -> None:
     model = wait_model(asked, explain_waits(asked))
     found = compared(Scenario())
     one = found.decision
+    limits = service_table(found).select("limit_minutes", job_size="size")
     curve = plot.plot_wait_curve(
-        curve_table(found), today=one.fleet_gpus, recommended=one.gpus, limits=limits_frame(found)
+        curve_table(found), today=one.fleet_gpus, recommended=one.gpus, limits=limits
     )
     charts = {
         "causes": causes_chart(model),

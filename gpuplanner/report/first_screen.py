@@ -23,7 +23,7 @@ from gpuplanner.report.figures import (
 )
 from gpuplanner.report.fleet import fleet_picture
 from gpuplanner.report.words import safe
-from gpuplanner.study.decision.frames import curve_table
+from gpuplanner.study.decision.frames import curve_table, service_table
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import Decision, NextStep
 from gpuplanner.units import NO_FIGURE
@@ -181,25 +181,25 @@ def _why_jobs_wait(found: Comparison) -> str:
     return "" if found.waits is None else f'<p class="short">{safe(found.waits.sentence)}</p>'
 
 
-def limits_frame(found: Comparison) -> pl.DataFrame:
-    """What the p95 wait of each job size is held to."""
-    rows = [(row.size, row.limit_minutes) for row in found.decision.service]
-    return pl.DataFrame(rows, schema={"job_size": pl.String, "limit_minutes": pl.Float64}, orient="row")
+def curve_figure(found: Comparison) -> str:
+    """The wait curve, with what the p95 wait of each job size is held to."""
+    one, frame = found.decision, curve_table(found)
+    limits = service_table(found).select("limit_minutes", job_size="size")
+    ends = {"today": one.fleet_gpus, "recommended": one.gpus}
+    return page.figure(
+        plot.plot_wait_curve(frame, **ends, limits=limits),
+        title="Queue wait against number of GPUs",
+        alt=plot.wait_curve_text(frame, **ends),
+        numbers=frame,
+        formats={"utilization": ".0%"},
+    )
 
 
 def _left(found: Comparison, peaks: pl.DataFrame | None) -> str:
     """The wait curve, or else the most that was held, day by day."""
-    one, frame = found.decision, curve_table(found)
-    if frame.height:
-        return page.figure(
-            plot.plot_wait_curve(
-                frame, today=one.fleet_gpus, recommended=one.gpus, limits=limits_frame(found)
-            ),
-            title="Queue wait against number of GPUs",
-            alt=plot.wait_curve_text(frame, today=one.fleet_gpus, recommended=one.gpus),
-            numbers=frame,
-            formats={"utilization": ".0%"},
-        )
+    one = found.decision
+    if found.wait_curve:
+        return curve_figure(found)
     if peaks is None or peaks.is_empty() or not one.fleet_gpus:
         return ""
     return peaks_figure(peaks, gpus=one.fleet_gpus, known=not one.fleet_inferred)

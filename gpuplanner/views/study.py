@@ -14,13 +14,13 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import overwriting
 from gpuplanner.report import appendix, page, tearsheet
 from gpuplanner.report.figures import headline
-from gpuplanner.report.first_screen import first_screen, fleet_words, teams_table
+from gpuplanner.report.first_screen import curve_figure, first_screen, fleet_words, teams_table
 from gpuplanner.report.fleet import fleet_picture
 from gpuplanner.report.formulas import value_text
 from gpuplanner.report.pools import decided_fleet
 from gpuplanner.report.section import Section, still
 from gpuplanner.report.teams import placements, teams
-from gpuplanner.report.ways import decided, ways
+from gpuplanner.report.ways import decided, waits_section, ways
 from gpuplanner.report.words import safe
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import Study
@@ -35,6 +35,7 @@ from gpuplanner.study.tenants.advice import quota_advice
 from gpuplanner.study.tenants.fairness import fairness
 from gpuplanner.study.tenants.node_distance import placement_table
 from gpuplanner.study.tenants.tried import is_asked, rules_tried
+from gpuplanner.study.waits.summary import cause_table
 from gpuplanner.views.view import View
 from gpuplanner.widgets import (
     ALL_BOARDS,
@@ -164,6 +165,15 @@ class ShownStudy(Study):
     def ways(self) -> View:
         """Every way to run the fleet."""
         return View(ways(self.comparison), policy_table(self.comparison))
+
+    def waits(self) -> View:
+        """What kept jobs waiting, by job size and team."""
+        found = self.comparison.waits
+        return View(waits_section(self.comparison), cause_table(found.causes.team if found else ()))
+
+    def wait_curve(self) -> View:
+        """p95 queue wait against the number of GPUs, by job size."""
+        return View(Section(curve_figure(self.comparison)), curve_table(self.comparison))
 
     def forecast(self) -> View:
         """How much was requested and how it grows; and the forecast behind a plan, where there is one."""
