@@ -122,38 +122,39 @@ def measure_headroom(
 ) -> MeasuredHeadroom | None:
     """Find the load at which a size of job misses the target; None where none meets it under any load.
 
-    Jobs are left out or repeated, in drawn records of the load of the middle of the record: growth that is shown is
-    taken out. Sizes that miss the target under the least load as well, and those of ``but``, are not looked at.
+    Jobs are left out or repeated, in the record and in drawn ones, of the load of its middle: growth that is shown is
+    taken out. Drawn records say how far the factor of the record may be off; they break earlier than it, as a rule. Sizes that miss the target under the least load as well, and those of ``but``, are not looked at.
     """
     seen_s = model.asked.seen_s
     weeks = (model.waits.arrival_s - seen_s / 2) / (DAYS_A_WEEK * SECONDS_PER_DAY)
     level = np.exp(-growth.slope * weeks)
 
-    def waits(load: float, number: int) -> Floats:
-        return model.draw(fleet, number, load=load * level)
+    def waits(load: float, row: int) -> Floats:
+        return model.percentiles(fleet, row, load=load * level)
 
-    least = np.array([waits(1 / MAX_LOAD, number) for number in range(LOAD_DRAWS)])
+    least = np.array([waits(1 / MAX_LOAD, row) for row in range(1 + LOAD_DRAWS)])
     sizes = ((least <= target.target_s).mean(axis=0) >= SURE) & ~np.isin(model.sizes, list(but))
     if not sizes.any():
         return None
 
     @cache
-    def meets(load: float, number: int) -> bool:
-        return bool((waits(load, number)[sizes] <= target.target_s).all())
+    def meets(load: float, row: int) -> bool:
+        return bool((waits(load, row)[sizes] <= target.target_s).all())
 
     factors = []
-    for number in range(LOAD_DRAWS):
+    for row in range(1 + LOAD_DRAWS):
         low = high = 1.0
-        met = meets(1.0, number)
-        while low > 1 / MAX_LOAD and high < MAX_LOAD and meets(high if met else low, number) == met:
+        met = meets(1.0, row)
+        while low > 1 / MAX_LOAD and high < MAX_LOAD and meets(high if met else low, row) == met:
             low, high = (high, high * LOAD_STEP) if met else (low / LOAD_STEP, low)
         for _ in range(HALVINGS):
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if meets(middle, number) else (low, middle)
+            low, high = (middle, high) if meets(middle, row) else (low, middle)
         factors.append(low)
-    spread = np.array(factors)
+    own, *drawn = factors
+    spread = own * np.array(drawn) / np.median(drawn)
     low, high = np.quantile(spread, INTERVAL).tolist()
-    return MeasuredHeadroom(Headroom(float(np.median(spread)), low, high), spread)
+    return MeasuredHeadroom(Headroom(own, low, high), spread)
 
 
 def weeks_to_exhaustion(growth: FittedGrowth, measured: MeasuredHeadroom, seen_days: float) -> Floats:

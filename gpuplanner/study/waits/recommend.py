@@ -200,7 +200,8 @@ def why_none(model: WaitModel) -> str | None:
         needed = f"{MIN_JOBS} jobs in {MIN_DAYS:.0f} days are needed"
         return f"{counted(jobs, 'job')} came in {days:.1f} days of record, and {needed}"
     if not model.waits.share.capacity_is_clear:
-        return next(gap.sentence for gap in model.waits.share.gaps if gap.withholds == "capacity").rstrip(".")
+        sentence = next(gap.sentence for gap in model.waits.share.gaps if gap.withholds == "capacity")
+        return f"{sentence[:1].lower()}{sentence[1:].rstrip('.')}"
     return None
 
 
