@@ -123,7 +123,8 @@ def measure_headroom(
     """Find the load at which a size of job misses the target; None where none meets it under any load.
 
     Jobs are left out or repeated, in the record and in drawn ones, of the load of its middle: growth that is shown is
-    taken out. Drawn records say how far the factor of the record may be off; they break earlier than it, as a rule. Sizes that miss the target under the least load as well, and those of ``but``, are not looked at.
+    taken out. Drawn records say how far the factor of the record may be off; they break earlier than it, as a rule.
+    Sizes that miss the target under the least load as well, and those of ``but``, are not looked at.
     """
     seen_s = model.asked.seen_s
     weeks = (model.waits.arrival_s - seen_s / 2) / (DAYS_A_WEEK * SECONDS_PER_DAY)

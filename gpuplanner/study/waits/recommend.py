@@ -171,8 +171,7 @@ def recommend(
         found = replace(kept, action="none", reason=reason)
 
     days, end = asked.seen_s / SECONDS_PER_DAY, asked.end.date()
-    fewer = found.gpus < found.fleet_gpus
-    fleet = found.fleet if fewer else found.model.asked.fleet
+    fleet = found.fleet if found.gpus <= found.fleet_gpus else found.model.asked.fleet
     # Where sizes that are late stay so, the others say how much more load there may be.
     but = late if found.action in ("keep", "none") else ()
     measured = measure_headroom(found.model, fleet, target, growth, but)
