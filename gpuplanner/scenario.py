@@ -216,7 +216,6 @@ class Scenario:
         "GPUs are bought for it whatever they end of the waiting.",
         between(0, 10_080, ", which is a week"), unit="minutes",
         none="30, and a purchase has to end a tenth of a GPU-hour of waiting for each GPU-hour",
-        control=Slider("Target of the p95 wait", 1, 240, 1, decimals=1),
     )  # fmt: skip
     policies: str | None = knob(
         "service", None, "Which policies are compared, names with commas between.",

@@ -291,6 +291,5 @@ def test_an_old_request_that_today_s_nodes_cannot_hold_is_not_compared(command, 
         code, out, err = command("start", str(folder), "--yes", "--no-page", "-o", str(tmp_path / "out"))
         assert (code, "nan" in out, "None" in out) == (0, False, False), err
     decision = decided(command, folder)["decision"]
-    assert all(row["recommended_p95_minutes"] is not None for row in decision["service"])
-    assert sum(row["jobs"] for row in decision["service"]) == 60
+    assert decision["action"] == "none", "three days are too few"
     assert any(text.startswith("Not compared: 1 job ") for text in decision["how_sure"])

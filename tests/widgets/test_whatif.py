@@ -93,10 +93,10 @@ def test_every_control_is_answered_at_once_and_coarsely_until_the_exact_answer_i
 
 
 def test_undo_goes_back_one_change_and_the_scenario_can_be_kept(panel, few, tmp_path):
-    panel.controls["target_wait_minutes"].value = 56.0
+    panel.controls["purchase_lead_days"].value = 55
     panel.controls["wait_minutes"].value = 30.0
     panel._undo()
-    assert (panel.scenario.target_wait_minutes, panel.scenario.wait_minutes) == (56.0, few.wait_minutes)
+    assert (panel.scenario.purchase_lead_days, panel.scenario.wait_minutes) == (55, few.wait_minutes)
     kept = panel.save(tmp_path / "kept.yaml")
     assert Scenario.from_yaml(kept) == panel.scenario
     panel._undo()

@@ -10,8 +10,9 @@ import pytest
 
 from gpuplanner.inbox import add, open_dataset
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.compare import contest, opened
+from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.decision.decide import decide
+from gpuplanner.study.decision.layouts import as_they_are
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
 DAYS, NODES, SERVED = 21, 4, 6
@@ -94,13 +95,10 @@ def test_the_decision_keeps_gpus_for_them(serving, tmp_path_factory):
 
 
 def test_a_fleet_that_has_no_room_for_them_does_not_hold_whoever_else_it_serves(serving):
-    found = contest(serving)
-    arena = found.arena
-    small = [trial for trial in arena.trials if trial.setting.gpus == 4]
-    assert small, "one node was tried"
-    for trial in small:
-        assert arena.excess(trial, arena.judged) <= 0 or np.isinf(trial.late_s[:, arena.standing]).any()
-        assert not arena.holds(trial, arena.judged)
+    arena = opened(serving)[2]
+    small = arena.play(as_they_are(arena.asked, "fewer", [0]))
+    assert arena.excess(small, arena.judged) <= 0 or np.isinf(small.late_s[:, arena.standing]).any()
+    assert not arena.holds(small, arena.judged)
 
 
 def test_a_job_that_merely_still_runs_is_none(tmp_path):
