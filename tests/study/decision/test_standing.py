@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 import pytest
 
 from gpuplanner.inbox import add, open_dataset
@@ -97,7 +96,7 @@ def test_the_decision_keeps_gpus_for_them(serving, tmp_path_factory):
 def test_a_fleet_that_has_no_room_for_them_does_not_hold_whoever_else_it_serves(serving):
     arena = opened(serving)[2]
     small = arena.play(as_they_are(arena.asked, "fewer", [0]))
-    assert arena.excess(small, arena.judged) <= 0 or np.isinf(small.late_s[:, arena.standing]).any()
+    assert (small.late_s[:, arena.standing] > 3600).any()
     assert not arena.holds(small, arena.judged)
 
 
