@@ -14,8 +14,6 @@ FEWEST_WEEKS = 4
 """With less the spread of a week cannot be told from its growth."""
 WEEKS_IN_YEAR = 365.25 / 7
 PATHS = 8000
-EVEN = 0.5
-"""Chance at which a week is called the week of the run-out."""
 
 NOISES = tuple(np.geomspace(0.01, 0.6, 10))
 """Standard deviations of a week's own noise, as shares of the need; each as likely as the next beforehand."""

@@ -8,7 +8,7 @@ import pytest
 
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.coarse import coarse
-from gpuplanner.study.decision.record import QUANTILES, Comparison, FrontierPoint, PolicyRow, compared
+from gpuplanner.study.decision.record import Comparison, FrontierPoint, PolicyRow, compared
 from gpuplanner.study.decision.sentences import no_decision
 
 KNOWN = Scenario(path="slurm")
@@ -24,8 +24,7 @@ def tried() -> Comparison:
     )
     fixed = PolicyRow("static_whole", "fewer", gpu_hours=900.0, gpu_hours_promised=900.0, added_minutes=1.0)
     points = (("node_pools", 600.0, 9.0), ("node_pools", 800.0, 2.0), ("static_whole", 900.0, 1.0))
-    minutes = ((1.0, 3.0, 7.0, 9.0, 30.0), (0.0, 0.0, 1.0, 2.0, 8.0), (0.0, 0.0, 0.0, 1.0, 2.0))
-    frontier = tuple(FrontierPoint(*point, seen) for point, seen in zip(points, minutes, strict=True))
+    frontier = tuple(FrontierPoint(*point) for point in points)
     return Comparison(one, 0.95, 10.0, today, (pools, fixed), frontier)
 
 
@@ -34,13 +33,6 @@ def test_a_limit_takes_the_cheapest_setting_within_it(tried, minutes, saved):
     found = coarse(tried, KNOWN.but(wait_minutes=20.0), KNOWN.but(wait_minutes=minutes))
     assert found.decision.saving.value == saved
     assert "Coarse" in found.decision.how_sure[0]
-
-
-@pytest.mark.parametrize(("share", "saved"), [(0.75, 400.0), (0.9, 200.0), (0.92, 200.0), (0.99, 100.0)])
-def test_a_share_of_the_jobs_reads_what_each_setting_adds_for_it(tried, share, saved):
-    """At 5 minutes: for three quarters of the jobs the cheapest pools do, for 99 of 100 none of them."""
-    known = KNOWN.but(wait_minutes=5.0)
-    assert coarse(tried, known, known.but(wait_quantile=share)).decision.saving.value == saved
 
 
 @pytest.mark.parametrize(("times", "saved"), [(0.5, 700.0), (1.5, 100.0), (2.0, None)])
@@ -55,10 +47,3 @@ def test_prices_are_the_exact_answer(quick):
     found, exact = coarse(compared(known), known, asked), compared(asked)
     assert found.decision.worth == exact.decision.worth
     assert found.policies == exact.policies
-
-
-def test_what_each_setting_adds_at_the_stated_share_is_the_setting_itself(quick):
-    points = compared(quick).frontier
-    assert points
-    for point in points:
-        assert point.by_quantile[QUANTILES.index(quick.wait_quantile)] == point.added_minutes

@@ -51,7 +51,7 @@ def start(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Decide from the files of a cluster: keep, cut, give back or buy, how many, cut how, and what to do on Monday.
+    """Recommend from the files of a cluster: keep, release, partition, pack, raise a limit or buy, and how many GPUs.
 
     What nobody says is asked, three questions at most. Data, scenario.yaml, index.html and
     export/README.md, which says how to carry it out, end in one folder. Where

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 import polars as pl
@@ -31,9 +30,6 @@ MOST_HELD_BACK_DAYS = 14
 FEWEST_JOBS = 100
 """Jobs that policies are fitted on, and evaluated on, at least."""
 HOLD_RATE = 0.9
-SIZES_JUDGED = 2
-"""Sizes of a fixed fleet that are judged, the next only where the one before did not hold: near the edge, where waits
-grow without bound, a long limit lets a size pass in tuning that a few more jobs overload."""
 FEWEST_IN_CLASS = 20
 """Jobs of a class on one day below twice which the class is not judged by itself."""
 ALIKE = 0.01
@@ -168,22 +164,14 @@ def contest(
         found = judge(arena, policy, trial, holds=holds, which=later, days=(earlier_days, later_days))
         return replace(found, reason=reason if holds else NOT_LATER)
 
-    def settled(policy: str, trial: Trial | None) -> Iterator[Trial | None]:
-        """What is taken of a tuned setting: it must hold on single days too."""
-        if trial is None:
-            yield trial
-        elif REST in WAYS[policy].levers:
-            yield tuning.fewer(trial, lambda one: hold_rate(arena, one, earlier, earlier_days), HOLD_RATE)
-        else:
-            yield from _lasting(tuning, policy, trial)
-
     today, judged = judged_way(TODAY, arena.today), []
     named = asked_policies(scenario, policies, able, known)
     for policy in named if split is not None else ():
-        sizes = islice(settled(policy, WAYS[policy].tuned(tuning, policy)), SIZES_JUDGED)
-        tried = (judged_way(policy, size, tuning.reasons.get(policy, BY_WAITS.get(policy))) for size in sizes)
-        one = next(tried)
-        one = one if one.holds else next((other for other in tried if other.holds), one)
+        trial = WAYS[policy].tuned(tuning, policy)
+        if trial is not None and REST in WAYS[policy].levers:
+            # It must hold on single days too.
+            trial = tuning.fewer(trial, lambda one: hold_rate(arena, one, earlier, earlier_days), HOLD_RATE)
+        one = judged_way(policy, trial, tuning.reasons.get(policy, BY_WAITS.get(policy)))
         judged.append(one)
     holding = [one for one in judged if one.holds]
     winner = today
@@ -252,23 +240,3 @@ def hold_rate(arena: Arena, trial: Trial, which: Mask, days: Mask) -> float | No
     """Share of the days that a setting held."""
     masks = day_masks(arena, which, days)
     return float(np.mean([holds_day(arena, trial, mask) for mask in masks])) if masks else None
-
-
-def _lasting(tuning: Tuning, policy: str, trial: Trial) -> Iterator[Trial | None]:
-    """Sizes of a fleet that never changes, from the tuned one on: those that hold on nine days of ten, ascending."""
-    arena, gpus = tuning.arena, 0
-    larger = [
-        one for one in arena.trials if one.setting.policy == policy and one.setting.gpus >= trial.setting.gpus
-    ]
-    for one in sorted(
-        [trial, *larger], key=lambda one: (one.setting.gpus, one is not trial, tuning.strain(one))
-    ):
-        if one.setting.gpus <= gpus or (one is not trial and not arena.holds(one, tuning.earlier)):
-            continue
-        rate = hold_rate(arena, one, tuning.earlier, tuning.days)
-        if rate is not None and rate >= HOLD_RATE:
-            gpus = one.setting.gpus
-            yield one if one is trial else arena.play(one.setting)
-    if not gpus:
-        tuning.reasons[policy] = "no size of it holds the target on nine days of ten"
-        yield None

@@ -186,7 +186,7 @@ def wait_limits(model: WaitModel, target: WaitTarget) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
+class NodePool:
     """Nodes that the same jobs run on, and how they are more or fewer.
 
     - ``profiles``: Numbers of the profiles that they offer, and no other node.
@@ -203,7 +203,7 @@ class Pool:
     nodes: tuple[int, ...] = ()
 
 
-def pools_of(fleet: NodeFleet) -> list[Pool]:
+def pools_of(fleet: NodeFleet) -> list[NodePool]:
     """Return the nodes of a fleet by the profiles that they offer; the unit is a node.
 
     Examples
@@ -224,11 +224,11 @@ def pools_of(fleet: NodeFleet) -> list[Pool]:
         rows = rows[np.argsort(-fleet.gpus[rows], kind="stable")]
         nodes = replace(fleet, gpus=fleet.gpus[rows], capacity=fleet.capacity[rows], first=fleet.first[rows])
         profiles = tuple(np.flatnonzero(offers[rows].any(axis=0)).tolist())
-        pools.append(Pool(profiles, len(rows), partial(resize_fleet, nodes), nodes=tuple(rows.tolist())))
+        pools.append(NodePool(profiles, len(rows), partial(resize_fleet, nodes), nodes=tuple(rows.tolist())))
     return pools
 
 
-def fleet_of_pools(pools: Sequence[Pool], units: Sequence[int]) -> NodeFleet:
+def fleet_of_pools(pools: Sequence[NodePool], units: Sequence[int]) -> NodeFleet:
     """Return all nodes of so many units of each pool."""
     fleets = [pool.resize(count) for pool, count in zip(pools, units, strict=True)]
     gpus, capacity, first = (
@@ -239,7 +239,7 @@ def fleet_of_pools(pools: Sequence[Pool], units: Sequence[int]) -> NodeFleet:
 
 
 def smallest_units(
-    model: WaitModel, pools: Sequence[Pool], limit_s: Floats, *, load: float | Floats = 1.0
+    model: WaitModel, pools: Sequence[NodePool], limit_s: Floats, *, load: float | Floats = 1.0
 ) -> list[int] | None:
     """Find the fewest units of each pool with which each size meets its limit, in the record and in 80 % of drawn ones.
 
@@ -250,7 +250,7 @@ def smallest_units(
     ----------
     model : WaitModel
         What is simulated.
-    pools : list of Pool
+    pools : list of NodePool
         Nodes whose number is varied, each for itself.
     limit_s : array of float, shape (1 + n_draws, n_sizes)
         What each size may wait in the record and in each drawn one [s].
@@ -262,7 +262,7 @@ def smallest_units(
         jobs = np.isin(model.asked.granted.profile, pool.profiles)
         services = replace(model.asked, standing=model.asked.standing & jobs).standing_gpus
 
-        def meets(count: int, pool: Pool = pool, jobs: Bools = jobs, services: float = services) -> bool:
+        def meets(count: int, pool: NodePool = pool, jobs: Bools = jobs, services: float = services) -> bool:
             fleet, missed = pool.resize(count), np.zeros(len(model.sizes))
             for row, limit in enumerate(limit_s):
                 missed += model.percentiles(fleet, row, load=load, jobs=jobs) > limit + TOLERANCE_S

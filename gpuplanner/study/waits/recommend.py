@@ -29,7 +29,7 @@ from gpuplanner.study.waits.readings import (
     MOST_TIMES,
     SURE,
     Bools,
-    Pool,
+    NodePool,
     WaitModel,
     WaitTarget,
     cause_hours,
@@ -67,7 +67,7 @@ class Change:
     action: str
     text: str
     model: WaitModel
-    pools: Sequence[Pool]
+    pools: Sequence[NodePool]
     node_gpus: int = 1
     view: str = AS_TODAY
 
@@ -107,7 +107,7 @@ class Recommendation:
 
     action: str
     model: WaitModel
-    pools: Sequence[Pool]
+    pools: Sequence[NodePool]
     units: Sequence[int]
     fleet_gpus: int
     gpus: int
@@ -212,7 +212,7 @@ def keep(model: WaitModel, reason: str | None, worth: float | None = None) -> Re
     return Recommendation("keep", model, pools, units, today, today, reason=reason, worth=worth)
 
 
-def resize(model: WaitModel, pools: Sequence[Pool], units: Sequence[int]) -> Recommendation:
+def resize(model: WaitModel, pools: Sequence[NodePool], units: Sequence[int]) -> Recommendation:
     """Release or buy nodes of today's layout."""
     today, gpus = int(model.asked.fleet.gpus.sum()), int(fleet_of_pools(pools, units).gpus.sum())
     measure = count_measure(today, gpus)
@@ -335,7 +335,7 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
         profile = asked.fleet.profiles.index(name)
         instances = asked.board.profile(name).max_instances if profile else 1
         resized = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.usual_node)
-        pools.append(Pool((profile,), total, resized, movable=True))
+        pools.append(NodePool((profile,), total, resized, movable=True))
     fleet = fleet_of_pools(pools, list(layout.values()))
     yield Change(
         action, text, replace(model, asked=replace(asked, fleet=fleet)), pools, asked.usual_node, view
