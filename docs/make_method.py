@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner import plot
+from gpuplanner.plot import theme
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.asked import asked_of
 from gpuplanner.study.decision.decide import wait_model
@@ -28,7 +29,7 @@ from gpuplanner.study.waits.summary import cause_table, sum_waits
 from gpuplanner.units import SECONDS_PER_MINUTE
 
 IMAGES = Path(__file__).parent / "images"
-WIDTH, HEIGHT = 560, 150
+HEIGHT = 200
 DRAWS = 10
 
 
@@ -111,7 +112,7 @@ def main() -> None:
         "interval": interval_chart(model),
     }
     for name, chart in charts.items():
-        text = plot.chart_to_svg(chart.properties(width=WIDTH, height=HEIGHT))
+        text = plot.chart_to_svg(theme.finish(chart, height=HEIGHT))
         (IMAGES / f"{name}.svg").write_text(text, encoding="utf-8")
     (IMAGES / "wait_curve.svg").write_text(plot.chart_to_svg(curve), encoding="utf-8")
 
