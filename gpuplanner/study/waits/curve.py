@@ -15,6 +15,8 @@ from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINU
 
 POINTS = 12
 DRAWS = 10
+SATURATED_S, SATURATED_DRAWS = SECONDS_PER_DAY, 3
+"""Where 5 % of the jobs wait longer, the queue hardly empties: replays are alike, and take long."""
 FACTORS = tuple(np.linspace(0.5, 2.0, POINTS).tolist())
 """Fleets of the curve, in times the one that it is drawn around."""
 
@@ -37,8 +39,12 @@ def curve_points(
     """
     points, seen_s = [], model.asked.seen_s
     for gpus, fleet in sorted({int(one.gpus.sum()): one for one in reversed(fleets)}.items()):
-        middle = [model.replay_waits(fleet, number) for number in range(replays)]
-        drawn = np.array([model.draw(fleet, number) for number in range(draws)])
+        middle = [model.replay_waits(fleet)]
+        saturated = percentile(middle[0][model.waits.judged]) > SATURATED_S
+        middle += [model.replay_waits(fleet, number) for number in range(1, 1 if saturated else replays)]
+        drawn = np.array(
+            [model.draw(fleet, number) for number in range(SATURATED_DRAWS if saturated else draws)]
+        )
         allocated = np.median([allocated_gpu_hours(model, waits) for waits in middle])
         hours = gpus * seen_s / SECONDS_PER_HOUR
         for place, number in enumerate(model.sizes):
