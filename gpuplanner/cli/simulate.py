@@ -45,22 +45,37 @@ def simulate(
             "sjf (shortest first) or fair (recent use of the team first, with backfill)."
         ),
     ] = "fifo",
+    curve: Annotated[
+        bool, typer.Option("--curve", help="Also show the waits on 50 to 200 % of the GPUs, in whole nodes.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate queue waits of a list of jobs on a number of GPUs."""
-    from gpuplanner.simulate.job_list import read_job_list, simulate_job_list, summarize_run, tabulate_waits
+    from gpuplanner.simulate.job_list import (
+        draw_curve,
+        read_job_list,
+        simulate_job_list,
+        summarize_run,
+        tabulate_waits,
+    )
 
     table, remarks = read_job_list(jobs)
     if not quiet:
         for remark in remarks:
             say(f"{jobs.name}: {remark}")
-    outcomes = simulate_job_list(table, gpus=gpus, gpus_per_node=gpus_per_node or gpus, queue=queue)
+    size = gpus_per_node or gpus
+    outcomes = simulate_job_list(table, gpus=gpus, gpus_per_node=size, queue=queue)
     summary, waits = summarize_run(outcomes, gpus=gpus), tabulate_waits(outcomes)
+    points = draw_curve(table, gpus=gpus, gpus_per_node=size, queue=queue) if curve else None
     if as_json:
-        show(summary | {"waits": waits.to_dicts()}, as_json=True)
+        tables = {"waits": waits, "curve": points}
+        rows = {name: one.to_dicts() for name, one in tables.items() if one is not None}
+        show({**summary, **rows}, as_json=True)
         return
     show({LABELS[name]: value for name, value in summary.items()}, as_json=False)
     put("")
     labelled = waits.with_columns(waits["measure"].replace_strict(LABELS))
     show_frame(labelled, as_json=False, title="Seconds over the jobs")
+    if points is not None:
+        show_frame(points, as_json=False, title="Queue wait against number of GPUs, seconds")

@@ -127,6 +127,28 @@ def simulate_job_list(
     return started.with_columns(end_s=pl.col("start_s") + pl.col("run_s"))
 
 
+def draw_curve(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queue: str = "fifo") -> pl.DataFrame:
+    """Queue waits on 50 to 200 % of some GPUs, in whole nodes that hold the largest job.
+
+    Arguments as of :func:`simulate_job_list`.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "submit_s": [0.0, 0.0], "run_s": [10.0, 10.0], "gpus": [4, 4],
+    ...     "tenant": ["t", "t"], "limit_s": [10.0, 10.0]})
+    >>> draw_curve(jobs, gpus=4, gpus_per_node=4).rows()
+    [(4, 5.0, 10.0), (8, 0.0, 0.0)]
+    """
+    nodes = np.round(np.linspace(0.5, 2.0, 12) * gpus / gpus_per_node).astype(int)
+    rows = []
+    largest = jobs["gpus"].to_numpy().max(initial=1)
+    for count in np.unique(nodes[nodes * gpus_per_node >= largest]).tolist():
+        found = simulate_job_list(jobs, gpus=count * gpus_per_node, gpus_per_node=gpus_per_node, queue=queue)
+        waits = found["start_s"] - found["submit_s"]
+        rows.append((count * gpus_per_node, waits.mean(), waits.quantile(0.95, "higher")))
+    return pl.DataFrame(rows, schema=["gpus", "mean_wait_s", "p95_wait_s"], orient="row")
+
+
 def summarize_run(outcomes: pl.DataFrame, *, gpus: int) -> dict[str, float]:
     """Summarize a simulated list in the figures by which simulators are compared.
 

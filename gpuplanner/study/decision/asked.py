@@ -173,11 +173,13 @@ def closed_nodes(
 
 
 def stated_limits(known: History) -> dict[str, float]:
-    """GPUs that tenants may hold at once, their own and what they may borrow, where the data state such a limit."""
+    """GPUs that tenants may hold at once, where the data state such a limit."""
     table = known.trace.quotas
-    rules = (
-        SharingRules() if table is None or table.is_empty() else quotas_of_queues(table, known.fleet.board)
-    )
+    return {} if table is None or table.is_empty() else limits_of(quotas_of_queues(table, known.fleet.board))
+
+
+def limits_of(rules: SharingRules) -> dict[str, float]:
+    """GPUs that tenants may hold at once, their own and what they may borrow, where rules state such a limit."""
     return {
         one.name: one.gpus + (one.borrow or 0.0)
         for one in rules.teams

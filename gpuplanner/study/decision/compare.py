@@ -15,12 +15,13 @@ from gpuplanner.names import resolve
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
-from gpuplanner.study.decision.asked import Asked, asked_of
+from gpuplanner.study.decision.asked import Asked, asked_of, limits_of
 from gpuplanner.study.decision.left_out import any_ran
 from gpuplanner.study.decision.policies import FEWER, POLICY_NAMES, REST, WAYS
 from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, STATIC_MIG, STATIC_WHOLE, TODAY
 from gpuplanner.study.past.history import History, history
+from gpuplanner.study.tenants.quotas import rules_in
 from gpuplanner.study.waits.draws import scale_load, simulate_waits
 from gpuplanner.study.waits.explain import explain_waits, take_jobs
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
@@ -105,6 +106,8 @@ def opened(scenario: Scenario) -> tuple[History, Asked, Arena, PathAbilities]:
     """Read the past as jobs and nodes, with what kept each job waiting."""
     known = history(scenario)
     asked = asked_of(known)
+    if scenario.quotas is not None:
+        asked = replace(asked, limits=limits_of(rules_in(scenario.quotas, known)))
     able = abilities(
         scenario.path, known.fleet.board, lead_s=scenario.node_lead_s, ownership=scenario.ownership
     )  # fmt: skip

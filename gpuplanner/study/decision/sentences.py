@@ -29,6 +29,8 @@ WHOLE_LIST = 0.02
 """Of a fleet that is held below this share nothing is recommended before the list of jobs is known to be whole."""
 QUARANTINE = 0.01
 MOST_NODES_NAMED = 6
+WELL_EXPLAINED = 0.9
+"""Job sizes of whose waiting the replay reproduces less are named."""
 NOTICED_MIN = 1.0
 """A p95 wait that changes by less is not said to change [min]."""
 PLATFORM, PLANNER = "platform team", "planner"
@@ -230,9 +232,10 @@ def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator
         yield f"{matched}."
     share, days = advice.model.waits.share, int(found.asked.seen_s // 86_400)
     if share.fraction is not None:
+        less = [f"{part:.0%} on {name}" for name, part in share.by_size.items() if part < WELL_EXPLAINED]
         yield (
-            f"A replay of {counted(days, 'day')} reproduces {share.fraction:.0%} of the waiting; by team and size "
-            f"it is wrong by {share.error:.0%}."
+            f"A replay of {counted(days, 'day')} reproduces {share.fraction:.0%} of the waiting"
+            f"{' (' + ', '.join(less) + ')' if less else ''}; by team and size it is wrong by {share.error:.0%}."
         )
     if advice.worth is not None:
         yield f"Each GPU-hour bought ends {advice.worth:.2f} GPU-hours of waiting."

@@ -115,26 +115,6 @@ class Tuning:
             self.tell(setting.policy, trial)
         return trial
 
-    def least(self, setting_of: Callable[[int], WaySetting | None], most: int) -> list[Trial]:
-        """Settings around the smallest number that holds, by halving; more is taken to be better."""
-        tried: dict[int, Trial | None] = {}
-
-        def good(number: int) -> bool:
-            if number not in tried:
-                setting = setting_of(number)
-                tried[number] = None if setting is None else self._try(setting)
-            trial = tried[number]
-            return trial is not None and self.is_good(trial)
-
-        low, high = 0, most
-        while low <= high:
-            middle = (low + high) // 2
-            low, high = (low, middle - 1) if good(middle) else (middle + 1, high)
-        # A little more may hold on more days.
-        for more in range(low, min(low + 2, most) + 1):
-            good(more)
-        return [trial for trial in tried.values() if trial is not None]
-
     @property
     def _is_slow(self) -> bool:
         """Whether a node may take longer to come than a job may be late."""
@@ -239,14 +219,17 @@ class Tuning:
         most, found = len(self.arena.asked.nodes.gpus), list[Trial]()
         views = dict.fromkeys(view for view, _ in self._demands())
         for view, placement in itertools.product(views, self.able.placements):
-            found += self.least(partial(self._cut_by_jobs, view, placement), most)
+
+            def good(count: int, view: str = view, placement: str = placement) -> bool:
+                found.append(self._try(self._cut_by_jobs(view, placement, count)))
+                return self.is_good(found[-1])
+
+            least(good, 1, most)
         return found
 
-    def _cut_by_jobs(self, view: str, placement: str, count: int | None) -> WaySetting | None:
-        """So many nodes, or all, whose GPUs are cut as jobs come and go."""
+    def _cut_by_jobs(self, view: str, placement: str, count: int) -> WaySetting:
+        """So many nodes whose GPUs are cut as jobs come and go."""
         asked = self.arena.asked
-        if count == 0:
-            return None
         numbers = kept_longest(asked)[:count]
         fleet, named, switching = on_demand_fleet(asked, numbers, self.able)
         knobs: Knobs = {

@@ -56,14 +56,12 @@ class ExplainedShare:
     - ``by_size``: The same of each size.
     - ``error``: Sum over tenants and sizes of |simulated - observed waiting|, for each second observed, in the replay
       from which waits are forecast.
-    - ``rule_errors``: Error of each queue rule that was tried, without delays.
     - ``gaps``: What cannot be stated, and why.
     """
 
     fraction: float | None
     by_size: dict[str, float]
     error: float
-    rule_errors: dict[str, float]
     gaps: tuple[RecordGap, ...]
 
     @property
@@ -181,9 +179,7 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
     groups = (tenant, size, numbers(asked, "partition")[1], numbers(asked, "tier")[1])
     ahead = find_head_starts(known, asked.start_s, judged, groups, observed(queue), handover.latency_s)
     by_rule = queue
-    rule, errors, simulated = choose_rule(
-        lambda rule, late: replay(replace(by_rule, rule=rule), late), record, ahead
-    )
+    rule, simulated = choose_rule(lambda rule, late: replay(replace(by_rule, rule=rule), late), record, ahead)
     if limits or not rule.is_plain:
         queue = replace(queue, rule=rule)
         seconds = attribute(queue)
@@ -195,7 +191,7 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
         late = [none, *jitter(len(delay), 2)]
         waits = [replay(queue, delay + later_s) + delay for later_s in late]
         delayed = min(waits[0], np.mean(waits[1:], axis=0), key=record.error)
-    share = explained_share(record, simulated, delayed, size, sizes, seconds[judged].sum(axis=0), errors)
+    share = explained_share(record, simulated, delayed, size, sizes, seconds[judged].sum(axis=0))
     return ExplainedWaits(seconds, known.ready_s + delay, delay, queue, judged, delayed, waited, share)
 
 
@@ -228,7 +224,6 @@ def explained_share(
     size: Ints,
     sizes: tuple[str, ...],
     seconds: Floats,
-    rule_errors: dict[str, float],
 ) -> ExplainedShare:
     """Measure how much of the waiting a replay reproduces, and say what the record does not carry.
 
@@ -244,15 +239,13 @@ def explained_share(
         Their names.
     seconds : array of float, shape (n_causes,)
         Waiting of judged jobs by cause [s].
-    rule_errors : dict
-        Error of each queue rule.
 
     Examples
     --------
     >>> zero, size = np.zeros(12), np.zeros(12, int)
     >>> record = ObservedWaits(zero + 3600, size, np.ones(12, bool))
     >>> seconds = np.array([0, 0, 0, 0, 0, 12 * 3600.0])
-    >>> share = explained_share(record, zero, record.waited_s, size, ("1 GPU",), seconds, {})
+    >>> share = explained_share(record, zero, record.waited_s, size, ("1 GPU",), seconds)
     >>> share.fraction, share.error, share.capacity_is_clear
     (0.0, 0.0, False)
     >>> share.gaps[0].sentence
@@ -272,7 +265,7 @@ def explained_share(
     }
     error = record.error(delayed_s)
     if not record.jobs_queued:
-        return ExplainedShare(None, {}, error, rule_errors, ())
+        return ExplainedShare(None, {}, error, ())
 
     fraction = float(reproduced.sum() / waited.sum())
     gaps = []
@@ -291,7 +284,7 @@ def explained_share(
         text = f"A replay of the record is wrong by {error:.0%} of the waiting: waits are not stated by size."
         add = "time limits, priorities (partition, QOS) and node events (sacctmgr show event), as far as they lack"
         gaps.append(RecordGap("size", text, add))
-    return ExplainedShare(fraction, by_size, error, rule_errors, tuple(gaps))
+    return ExplainedShare(fraction, by_size, error, tuple(gaps))
 
 
 def take_jobs(

@@ -96,7 +96,7 @@ class ObservedWaits:
 
 def choose_rule(
     replay: Callable[[QueueRule, Floats], Floats], seen: ObservedWaits, head_start_s: Floats | None
-) -> tuple[QueueRule, dict[str, float], Floats]:
+) -> tuple[QueueRule, Floats]:
     """Choose the rule whose replays are nearest to the record; a simpler one where the difference may be chance.
 
     Parameters
@@ -113,8 +113,6 @@ def choose_rule(
     rule : QueueRule
         First come, first served with backfill, unless the error of another rule is lower by more than the error
         between two halves of the replays, which differ in jitter alone.
-    errors : dict
-        Error of each rule that was tried, by its name.
     waits_s : array of float, shape (n_jobs,)
         What each job waits by the rule, the mean of its replays [s].
 
@@ -122,9 +120,9 @@ def choose_rule(
     --------
     >>> seen = ObservedWaits(np.arange(0.0, 2000, 100), np.arange(20), np.ones(20, bool))
     >>> replay = lambda rule, late: seen.waited_s * (rule.queue == "pass")
-    >>> rule, errors, waits = choose_rule(replay, seen, None)
-    >>> rule.queue, errors
-    ('pass', {'easy': 1.0, 'pass': 0.0})
+    >>> rule, waits = choose_rule(replay, seen, None)
+    >>> rule.queue
+    'pass'
     """
     plain = best = QueueRule()
     late = jitter(len(seen.group))
@@ -148,7 +146,7 @@ def choose_rule(
             errors[plain.name] - chance, errors[best.name]
         ):
             best, waits = rule, mean
-    return best, errors, waits
+    return best, waits
 
 
 def jitter(jobs: int, replays: int = REPLAYS) -> Floats:
