@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from gpuplanner.study.decision.asked import Asked, size_classes
 from gpuplanner.study.decision.types import DECIMALS
-from gpuplanner.study.waits.causes import CAUSES
+from gpuplanner.study.waits.causes import CAUSES, LIMITS
 from gpuplanner.study.waits.explain import ExplainedWaits
 from gpuplanner.units import SECONDS_PER_HOUR, counted
 
@@ -64,7 +65,7 @@ class WaitSummary:
     - ``explained_fraction``: Share of the waiting that the simulation of today reproduces; None where no job waited.
     - ``replay_error``: Difference of the waiting simulated and observed, by tenant and job size, as a share of what was
       observed.
-    - ``limits``: Tenants at a limit.
+    - ``limits``: Tenants that waited at a limit.
     """
 
     causes: Causes
@@ -123,12 +124,15 @@ def sum_waits(asked: Asked, waits: ExplainedWaits) -> WaitSummary:
             **{cause: hours[cause] for cause in CAUSES},
         }
     ).filter(waits.judged)
+    held = np.bincount(waits.queue.tenant, waits.seconds[:, LIMITS] * waits.judged) > 0
     first = dict(zip(waits.queue.tenant.tolist(), tenant, strict=True))
     return WaitSummary(
         Causes(*(_by(table, name) for name in ("job_size", "team", "partition"))),
         None if waits.share.fraction is None else round(waits.share.fraction, DECIMALS),
         round(waits.share.error, DECIMALS),
-        tuple(TenantLimit(first[limit.tenant], limit.gpus) for limit in waits.queue.limits if limit.waits),
+        tuple(
+            TenantLimit(first[limit.tenant], limit.gpus) for limit in waits.queue.limits if held[limit.tenant]
+        ),
     )
 
 
