@@ -63,8 +63,9 @@ def first_screen(
         f'<div class="by-team">{_teams(one, period)}</div><div class="monday">{_next_steps(one, links)}</div>'
     )
     projects = [answer.sentence for answer in found.projects]
+    reasons = "" if found.waits is None else f'<p class="short">{safe(found.waits.sentence)}</p>'
     return (
-        f'<div class="decision">{warning_list(warnings)}{_shown_cards(found, how)}{_why_jobs_wait(found)}'
+        f'<div class="decision">{warning_list(warnings)}{_shown_cards(found, how)}{reasons}'
         f'<div class="pair pictures">{pictures}</div>'
         f'<div class="pair lower">{lower}</div>{_announced(projects)}{missing}{_sure(one, doubts)}</div>'
     )
@@ -176,11 +177,6 @@ def _lasts(found: Comparison) -> Card:
     )  # fmt: skip
 
 
-def _why_jobs_wait(found: Comparison) -> str:
-    """What kept jobs waiting, in a sentence."""
-    return "" if found.waits is None else f'<p class="short">{safe(found.waits.sentence)}</p>'
-
-
 def curve_figure(found: Comparison) -> str:
     """The wait curve, with what the p95 wait of each job size is held to."""
     one, frame = found.decision, curve_table(found)
@@ -190,8 +186,10 @@ def curve_figure(found: Comparison) -> str:
         plot.plot_wait_curve(frame, **ends, limits=limits),
         title="Queue wait against number of GPUs",
         alt=plot.wait_curve_text(frame, **ends),
-        numbers=frame,
-        formats={"utilization": ".0%"},
+        numbers=frame.pivot(
+            "job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first"
+        ),
+        formats=dict.fromkeys(limits["job_size"], ",.1f"),
     )
 
 

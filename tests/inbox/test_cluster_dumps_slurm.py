@@ -347,7 +347,7 @@ def test_nothing_is_bought_for_waiting_that_sharing_would_end(case: Unpack, tmp_
     """The simulation gives each share a GPU of its own, which is not how they ran."""
     together(tmp_path, case("31-mps/sacct.txt"), case("31-mps/nodes.txt"))
     found = decide(Scenario(data=str(tmp_path / "data"), path="slurm")).decision
-    assert (found.action, found.gpus) == ("keep", 4)
+    assert (found.action, found.gpus) == ("none", 4)
     assert "jobs share their GPUs" in found.sentence
 
 
@@ -537,12 +537,12 @@ def test_a_node_whose_gpus_are_shared_is_never_released(file: Callable[..., Path
     day = "ling|COMPLETED|2026-03-{0:02d}T08:00:00|2026-03-{0:02d}T08:00:00|2026-03-{0:02d}T20:00:00"
     rows = "".join(
         f"{n}{kind}|{day.format(n)}|{tres}|{node}\n"
-        for n in range(2, 22)
+        for n in range(2, 30)
         for kind, tres, node in (("1", "gres/gpu=4", "s1"), ("2", "cpu=1", "s2"), ("3", "gres/gpu=1", "s3"))
     )
     nodes = "NodeName=s1 Gres=gpu:4\nNodeName=s2 Gres=gpu:4,shard:16\nNodeName=s3 Gres=gpu:4\nNodeName=s4 Gres=gpu:4\n"
     together(tmp_path, file(f"{SACCT[:-1]}|NodeList\n{rows}"), file(nodes, "nodes.txt"))
     decision = decide(Scenario(data=str(tmp_path / "data"), path="slurm")).decision
-    assert decision.action == "give_back"
+    assert decision.action == "release"
     assert "s2" in {node for layout in decision.layouts for node in layout.nodes}
     assert decision.gpus < decision.fleet_gpus == 16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuplanner.inbox.telemetry.join_report import match_words
@@ -134,12 +134,12 @@ def nodes_text(part: LayoutOnNodes) -> str:
 def _next_steps(one: Decision, found: Contest, advice: Recommendation, trial: Trial) -> Iterator[NextStep]:
     """All steps in their order; what has to hold before nodes are repartitioned comes before that."""
     data, able = found.scenario.data, found.able
-    for place, measure in enumerate(one.measures, start=1):
+    for measure in one.measures:
         before = (measure.condition or "").removeprefix("after ").replace("_", " ")
         when = f" when {before} is in force" if before else ""
         match measure.action:
             case "buy":
-                gpus = counted(measure.gpus - _gpus_before(one, place), "GPU")
+                gpus = counted(measure.gpus - one.fleet_gpus, "GPU")
                 yield NextStep("finance", f"order {gpus} {_order_day(found, advice)}{when}")
             case "pack" | "raise_limit":
                 yield NextStep(PLATFORM, measure.text[:1].lower() + measure.text[1:])
@@ -172,11 +172,6 @@ def _order_day(found: Contest, advice: Recommendation) -> str:
     """When GPUs are ordered: at once where they are late already."""
     due = advice.exhaustion.order_by
     return "at once" if due is None or due <= found.asked.end.date().isoformat() else f"by {day_text(due)}"
-
-
-def _gpus_before(one: Decision, place: int) -> int:
-    """GPUs provisioned before the measure at a place, from 1 on."""
-    return one.fleet_gpus if place == 1 else one.measures[place - 2].gpus
 
 
 def _drained(one: Decision, found: Contest, when: str) -> Iterator[NextStep]:
@@ -248,16 +243,13 @@ def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator
         )
     if one.saving.value is not None and one.saving.varies:
         low, high = f"{one.saving.low:,.0f}", f"{one.saving.high:,.0f}"
-        realised = _realised(one.saving.realised) if one.saving.realised else ""
+        weeks = " and ".join(f"{week:,.0f}" for week in one.saving.realised)
+        realised = f"; the weeks of evaluation {weeks}" if weeks else ""
         yield f"A week frees {one.saving.value:,.0f} GPU-hours, {low} to {high} in 9 of 10 weeks{realised}."
     if found.arena.unservable:
         jobs = counted(found.arena.unservable, "job")
         yield f"Not compared: {jobs} with a request for GPUs or MIG instances that today's nodes do not have."
     yield from dict.fromkeys((*found.asked.nodes.remarks, *found.known.fleet.remarks()))
-
-
-def _realised(weeks: Sequence[float]) -> str:
-    return f"; the weeks of evaluation {' and '.join(f'{week:,.0f}' for week in weeks)}"
 
 
 def _assumptions(one: Decision, found: Contest) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -68,6 +68,13 @@ class WaitModel:
         """Numbers of the size classes of judged jobs."""
         found: list[int] = np.unique(self.size[self.waits.judged]).tolist()
         return found
+
+    @property
+    def pools(self) -> list[NodePool]:
+        """Today's nodes; those whose GPUs jobs share without MIG stay."""
+        nodes = self.asked.nodes
+        shared = [number for number, name in enumerate(nodes.names) if name in nodes.shared]
+        return pools_of(self.asked.fleet, shared)
 
     def without_limits(self) -> WaitModel:
         """The same where no tenant is limited, and what its limit explained is no delay."""
@@ -194,6 +201,7 @@ class NodePool:
     - ``resize``: The nodes for a number of units.
     - ``movable``: Whether its GPUs may become those of another pool.
     - ``nodes``: Numbers of today's nodes that are its units, those that stay longest first.
+    - ``least``: Units that stay in any case.
     """
 
     profiles: tuple[int, ...]
@@ -201,10 +209,11 @@ class NodePool:
     resize: Callable[[int], NodeFleet]
     movable: bool = False
     nodes: tuple[int, ...] = ()
+    least: int = 1
 
 
-def pools_of(fleet: NodeFleet) -> list[NodePool]:
-    """Return the nodes of a fleet by the profiles that they offer; the unit is a node.
+def pools_of(fleet: NodeFleet, stay: Collection[int] = ()) -> list[NodePool]:
+    """Return the nodes of a fleet by the profiles that they offer; the unit is a node. Some nodes ``stay``.
 
     Examples
     --------
@@ -221,10 +230,13 @@ def pools_of(fleet: NodeFleet) -> list[NodePool]:
     pools = []
     for number in np.unique(group).tolist():
         rows = np.flatnonzero(group == number)
-        rows = rows[np.argsort(-fleet.gpus[rows], kind="stable")]
+        rows = rows[np.lexsort((-fleet.gpus[rows], ~np.isin(rows, list(stay))))]
         nodes = replace(fleet, gpus=fleet.gpus[rows], capacity=fleet.capacity[rows], first=fleet.first[rows])
         profiles = tuple(np.flatnonzero(offers[rows].any(axis=0)).tolist())
-        pools.append(NodePool(profiles, len(rows), partial(resize_fleet, nodes), nodes=tuple(rows.tolist())))
+        units, kept = tuple(rows.tolist()), len(set(stay) & set(rows.tolist()))
+        pools.append(
+            NodePool(profiles, len(units), partial(resize_fleet, nodes), nodes=units, least=max(kept, 1))
+        )
     return pools
 
 
@@ -270,7 +282,7 @@ def smallest_units(
                     return False
             return bool(fleet.gpus.sum() >= services)
 
-        count = first_that_holds(meets, MOST_TIMES * pool.today)
+        count = first_that_holds(meets, MOST_TIMES * pool.today, pool.least)
         if count is None:
             return None
         known.append(count)
@@ -280,8 +292,8 @@ def smallest_units(
     return known
 
 
-def first_that_holds(holds: Callable[[int], bool], most: int) -> int | None:
-    """Return the least number from 1 to ``most`` from which on it holds; None if it does not hold at the most.
+def first_that_holds(holds: Callable[[int], bool], most: int, least: int = 1) -> int | None:
+    """Return the first number from ``least`` to ``most`` from which on it holds; None if it does not at the most.
 
     Examples
     --------
@@ -290,7 +302,7 @@ def first_that_holds(holds: Callable[[int], bool], most: int) -> int | None:
     """
     if not holds(most):
         return None
-    low, high = 1, most
+    low, high = least, most
     while low < high:
         middle = (low + high) // 2
         if holds(middle):

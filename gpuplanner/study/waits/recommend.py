@@ -22,7 +22,6 @@ from gpuplanner.study.waits.growth import (
     MeasuredHeadroom,
     date_exhaustion,
     measure_headroom,
-    weeks_to_exhaustion,
 )
 from gpuplanner.study.waits.layouts import best_layout, uniform_fleet
 from gpuplanner.study.waits.readings import (
@@ -35,7 +34,6 @@ from gpuplanner.study.waits.readings import (
     cause_hours,
     fleet_of_pools,
     late_sizes,
-    pools_of,
     smallest_units,
     wait_limits,
 )
@@ -127,12 +125,6 @@ class Recommendation:
         """The nodes under all measures."""
         return fleet_of_pools(self.pools, self.units)
 
-    def weeks_to_exhaustion(self) -> Floats:
-        """Weeks after the record until the target breaks, in each draw; none where growth or headroom is not known."""
-        if self.headroom is None or not len(self.growth.slopes):
-            return np.zeros(0)
-        return weeks_to_exhaustion(self.growth, self.headroom, self.model.asked.seen_s / SECONDS_PER_DAY)
-
 
 def recommend(
     model: WaitModel, target: WaitTarget, growth: FittedGrowth, *, lead_days: int = 90
@@ -206,7 +198,7 @@ def why_none(model: WaitModel) -> str | None:
 
 def keep(model: WaitModel, reason: str | None, worth: float | None = None) -> Recommendation:
     """Leave the fleet as it is."""
-    pools = pools_of(model.asked.fleet)
+    pools = model.pools
     today = int(model.asked.fleet.gpus.sum())
     units = [pool.today for pool in pools]
     return Recommendation("keep", model, pools, units, today, today, reason=reason, worth=worth)
@@ -250,7 +242,7 @@ def release_gpus(model: WaitModel, limit_s: Floats, load: float) -> Recommendati
 
     ``load`` is how many times today's load the kept GPUs have to carry: what grows until others could be there.
     """
-    today, pools = int(model.asked.fleet.gpus.sum()), pools_of(model.asked.fleet)
+    today, pools = int(model.asked.fleet.gpus.sum()), model.pools
     units = smallest_units(model, pools, limit_s, load=load) or [pool.today for pool in pools]
     fewest = int(fleet_of_pools(pools, units).gpus.sum())
     for change in changes_against(model, CAUSES[INSUFFICIENT]) if load <= 1.0 else ():
@@ -278,7 +270,7 @@ def end_waits(
     A measure other than a purchase is confirmed if with it fewer GPUs meet the limits than without. Where nothing
     brings all sizes to the target, those that no number of GPUs brings there wait no longer than today.
     """
-    pools = pools_of(model.asked.fleet)
+    pools = model.pools
     hours = cause_hours(model, late)
     causes = sorted((name for name in hours if hours[name] > 0), key=lambda name: -hours[name])
     largest = fleet_of_pools(pools, [MOST_TIMES * pool.today for pool in pools])
@@ -304,7 +296,7 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
     Jobs take smaller profiles only where what they use was measured: then small jobs leave whole nodes to large ones.
     """
     asked, queue = model.asked, model.waits.queue
-    pools = pools_of(asked.fleet)
+    pools = model.pools
     if cause == CAUSES[FRAGMENTED] and queue.spread:
         text = "Fill nodes first (Slurm: CR_Pack_Nodes, no LLN; Kubernetes: MostAllocated)"
         yield Change("pack", text, model.packed(), pools)
@@ -346,7 +338,7 @@ def weigh_purchase(
     model: WaitModel, target: WaitTarget, late: list[int], units: Sequence[int]
 ) -> Recommendation:
     """Buy, unless nobody stated the target and the purchase ends little waiting for what it costs."""
-    asked, found = model.asked, resize(model, pools_of(model.asked.fleet), units)
+    asked, found = model.asked, resize(model, model.pools, units)
     today_s, bought_s = (
         np.minimum(model.replay_waits(fleet), asked.seen_s) for fleet in (asked.fleet, found.fleet)
     )
