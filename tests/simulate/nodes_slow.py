@@ -400,37 +400,37 @@ class Game:
             ]
             return self.free(node, wants) + sum(run["amounts"].get(node["number"], 0) for run in over)
 
-        def is_to_be_cut_anew(node):
+        def is_to_be_cut_anew(node, need):
             return (
-                self.flexible
-                and self.switching
-                and node["state"] == ON
-                and self.capacity(node, wants) < head["per"]
+                self.flexible and self.switching and node["state"] == ON and self.capacity(node, wants) < need
             )
 
         moments = {self.now}
         moments |= {max(self.now, run["over_at_the_latest"]) for run in self.running}
         moments |= {node["come_s"] for node in self.nodes if node["state"] == COMING}
-        firsts = []
-        for node in self.nodes:
-            if is_to_be_cut_anew(node):
-                if self.pools_with(node, wants, head["per"]):
-                    here = [run for run in self.running if node["number"] in run["amounts"]]
-                    last = max([self.now, *(run["over_at_the_latest"] for run in here)])
-                    firsts.append((last, node["number"]))
-            elif node["state"] != OFF:
-                enough = [time for time in sorted(moments) if free_at(node, time) >= head["per"]]
-                if enough:
-                    firsts.append((enough[0], node["number"]))
-        firsts.sort()
-        if len(firsts) < head["nodes"]:
-            return {"time": math.inf, "extra": {}, "wants": wants}
-        firsts = firsts[: head["nodes"]]
-        time = firsts[-1][0]
+        needs, time = {}, self.now
+        for need in head["places"]:
+            firsts = []
+            for node in self.nodes:
+                if node["number"] in needs:
+                    continue
+                if is_to_be_cut_anew(node, need):
+                    if self.pools_with(node, wants, need):
+                        here = [run for run in self.running if node["number"] in run["amounts"]]
+                        last = max([self.now, *(run["over_at_the_latest"] for run in here)])
+                        firsts.append((last, node["number"]))
+                elif node["state"] != OFF:
+                    enough = [moment for moment in sorted(moments) if free_at(node, moment) >= need]
+                    if enough:
+                        firsts.append((enough[0], node["number"]))
+            if not firsts:
+                return {"time": math.inf, "extra": {}, "wants": wants}
+            begins, number = min(firsts)
+            needs[number], time = need, max(time, begins)
         extra = {}
-        for _, number in firsts:
+        for number, need in needs.items():
             node = self.nodes[number]
-            extra[number] = -1 if is_to_be_cut_anew(node) else free_at(node, time) - head["per"]
+            extra[number] = -1 if is_to_be_cut_anew(node, need) else free_at(node, time) - need
         return {"time": time, "extra": extra, "wants": wants}
 
     def try_pinned(self, request):
@@ -647,22 +647,28 @@ class SlurmGame(Game):
     def reserves(self, request):
         """Reserve where it can start first, by the limits of all that runs or is to run there."""
         for profile in self.profiles_for(request):
-            firsts = []
-            for node in self.nodes:
-                if node["state"] == OFF:
-                    times = [self.now] if self.can_give(node, profile, request["per"]) else []
-                else:
-                    moments = {self.now} | {max(self.now, run["over_at_the_latest"]) for run in self.running}
-                    times = [
-                        time
-                        for time in sorted(moments)
-                        if self.free_then(node, profile, time) >= request["per"]
-                    ]
-                firsts += [(time, node["number"]) for time in times[:1]]
-            if len(firsts) >= request["nodes"]:
-                firsts = sorted(firsts)[: request["nodes"]]
-                for _, number in firsts:
-                    self.reserved[number] = min(self.reserved.get(number, math.inf), firsts[-1][0])
+            taken = {}
+            for need in request["places"]:
+                firsts = []
+                for node in self.nodes:
+                    if node["state"] == OFF:
+                        times = [self.now] if self.can_give(node, profile, need) else []
+                    else:
+                        moments = {self.now} | {
+                            max(self.now, run["over_at_the_latest"]) for run in self.running
+                        }
+                        times = [
+                            time for time in sorted(moments) if self.free_then(node, profile, time) >= need
+                        ]
+                    if node["number"] not in taken:
+                        firsts += [(time, node["number"]) for time in times[:1]]
+                if not firsts:
+                    break
+                time, number = min(firsts)
+                taken[number] = time
+            else:
+                for number in taken:
+                    self.reserved[number] = min(self.reserved.get(number, math.inf), max(taken.values()))
                 return True
         return False
 

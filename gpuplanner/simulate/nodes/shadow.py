@@ -39,24 +39,25 @@ def lead(w: NodeWorld, request: int) -> None:
 
 @called
 def find_nodes(w: NodeWorld, head: int, wants: int, mine: int) -> None:
-    """Find when the head of a line can start by the limits of what runs, where, and what there is to spare then."""
-    s, per, count = w.status[0], w.per[head], w.nodes[head]
-    s.changes += 1
+    """Find when the head of a line can start by the limits of what runs, where, and what there is to spare then.
+
+    The node for the rest of a head is chosen last, and has to have no more than that.
+    """
+    count = w.nodes[head]
+    w.status[0].changes += 1
     w.wants[mine] = wants
     for node in range(len(w.gpus)):
         if w.slurm or w.in_shadow[node] == mine + 1:
             w.in_shadow[node] = 0
-        w.at[node] = np.inf
-        if w.state[node] == ON or (w.slurm and w.state[node] == COMING):
-            w.at[node] = next_room(w, mine, node, per, wants)
-        elif w.slurm and w.state[node] == GONE:
-            if w.switching and pool_with(w, node, wants, per) != NONE:
-                w.at[node] = s.now
-        elif w.state[node] == COMING and w.capacity[node, w.pool[node], wants] >= per:
-            w.at[node] = w.come[node]
     w.shadow[mine] = np.inf
-    last = NONE
-    for _ in range(count):
+
+    start, last, need = -np.inf, NONE, NONE
+    for rank in range(count):
+        share = w.per[head] if rank < count - 1 else w.rest[head]
+        if share != need:
+            need = share
+            for node in range(len(w.gpus)):
+                w.at[node] = room_from(w, mine, node, need, wants)
         best = NONE
         for node in range(len(w.gpus)):
             free = w.in_shadow[node] != mine + 1
@@ -68,12 +69,27 @@ def find_nodes(w: NodeWorld, head: int, wants: int, mine: int) -> None:
                     w.in_shadow[node] = 0
             return
         w.in_shadow[best] = mine + 1
-        last = best
-    w.shadow[mine] = w.at[last]
+        start, last = max(start, w.at[best]), best
+
+    w.shadow[mine] = start
     for node in range(len(w.gpus)):
         if w.in_shadow[node] == mine + 1:
+            share = w.rest[head] if node == last else w.per[head]
             # A node that is cut anew for the head has to be empty by then: below 0, nothing may stay on it.
-            w.extra[node] = max(free_by(w, node, w.shadow[mine], wants) - per, NONE)
+            w.extra[node] = max(free_by(w, node, start, wants) - share, NONE)
+
+
+@called
+def room_from(w: NodeWorld, mine: int, node: int, need: int, wants: int) -> float:
+    """When a node has so much of what the head wants, be it on, coming or asleep; infinite if it never has."""
+    if w.state[node] == ON or (w.slurm and w.state[node] == COMING):
+        return next_room(w, mine, node, need, wants)
+    if w.slurm and w.state[node] == GONE:
+        if w.switching and pool_with(w, node, wants, need) != NONE:
+            return float(w.status[0].now)
+    elif w.state[node] == COMING and w.capacity[node, w.pool[node], wants] >= need:
+        return float(w.come[node])
+    return np.inf
 
 
 @compiled

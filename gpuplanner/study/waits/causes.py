@@ -198,7 +198,10 @@ def add_seconds(
                 spell = over - since
                 if spell > latency:
                     limited = seconds_over(use, use.tenant[job], use.room[job], since, over)
-                    behind = min(max(simulated[job] - since, 0.0), spell - limited)
+                    # Seconds at the limit are no seconds behind others, whether the simulation waits then or not.
+                    waits_until = min(max(simulated[job], since), over)
+                    behind = waits_until - since
+                    behind -= seconds_over(use, use.tenant[job], use.room[job], since, waits_until)
                     seconds[job, LIMITS] += limited
                     seconds[job, QUEUED_BEHIND] += behind
                     seconds[job, UNEXPLAINED] += spell - limited - behind

@@ -111,10 +111,10 @@ def observe_occupancy(
     over = np.isfinite(end[owner])
     profile = requests.profile[began][owner]
     shut = np.array(closed, float).reshape(-1, 4)
-    of_node = capacity[shut[:, 2].astype(np.int64)]
-    part_of = np.where(np.arange(capacity.shape[1]) == 0, np.minimum(of_node, shut[:, 3:]), 0)
-    spell, what = np.nonzero(np.where(np.isinf(shut[:, 3:]), of_node, part_of) >= 1)
-    out = np.where(np.isinf(shut[:, 3:]), of_node, part_of)[spell, what].astype(np.int64)
+    of_spell = [closed_instances(gpus, capacity[int(node)]) for _, _, node, gpus in closed]
+    closed_count = np.array(of_spell, np.int64).reshape(-1, capacity.shape[1])
+    spell, what = np.nonzero(closed_count)
+    out = closed_count[spell, what]
     there = shut[spell, 2].astype(np.int64)
     time = np.concatenate([start_s[began][owner], end[owner][over], shut[spell, 0], shut[spell, 1]])
     change = np.concatenate([-taken, taken[over], -out, out])
@@ -122,6 +122,24 @@ def observe_occupancy(
     kind = np.concatenate([profile, profile[over], what, what])
     by_time = np.lexsort((-change, time))
     return OccupancyChanges(time[by_time], place[by_time], kind[by_time], change[by_time], capacity)
+
+
+def closed_instances(gpus: float, capacity: Ints) -> Ints:
+    """GPUs and instances of a node that are out of service, by profile, where so many of its GPUs are.
+
+    Infinite: all of the node. Of a number of GPUs nobody knows how they are cut: they are whole ones, as far as the
+    node has such.
+
+    Examples
+    --------
+    >>> closed_instances(np.inf, np.array([2, 14])).tolist(), closed_instances(3.0, np.array([2, 14])).tolist()
+    ([2, 14], [2, 0])
+    """
+    if np.isinf(gpus):
+        return capacity
+    count = np.zeros_like(capacity)
+    count[0] = min(gpus, capacity[0])
+    return count
 
 
 @entry
@@ -142,13 +160,14 @@ def find_nodes(
         while gone < jobs and end[released[gone]] <= start[job]:
             over = released[gone]
             for place in range(first[over], first[over + 1]):
-                if on_node[place] >= 0:
+                if on_node[place] >= 0 and end[over] > start[over]:
                     free[on_node[place], profile[over]] += amount[place]
             gone += 1
         for place in range(first[job], first[job + 1]):
             if on_node[place] < 0:
                 on_node[place] = fullest(free[:, profile[job]], amount[place], on_node[first[job] : place])
-            if on_node[place] >= 0:
+            # A job that ends as it starts is passed by above before it is put anywhere, and keeps nothing from others.
+            if on_node[place] >= 0 and end[job] > start[job]:
                 free[on_node[place], profile[job]] -= amount[place]
 
 

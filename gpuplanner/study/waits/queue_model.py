@@ -12,7 +12,7 @@ from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
 from gpuplanner.simulate.slices.world import Floats, Ints
 from gpuplanner.study.waits.limits import NamedLimit
-from gpuplanner.study.waits.occupancy import Handover, OccupancyChanges
+from gpuplanner.study.waits.occupancy import Handover, OccupancyChanges, closed_instances
 from gpuplanner.study.waits.queue_rule import QueueRule
 
 
@@ -20,7 +20,7 @@ from gpuplanner.study.waits.queue_rule import QueueRule
 class Closings:
     """Nodes that were out of service, as requests that come before all others.
 
-    - ``requests``: One for all of a node, or for some of its GPUs, and each spell.
+    - ``requests``: One for each profile of a node, or for some of its GPUs, and each spell.
     - ``node``, shape (n_spells,): Number of the node.
     - ``nodes``: Nodes of the fleet.
     """
@@ -36,6 +36,35 @@ class Closings:
         )
 
 
+def separate_spells(
+    closed: Sequence[tuple[float, float, int, float]],
+) -> list[tuple[float, float, int, float]]:
+    """Join spells of a whole node that overlap or follow each other, and keep of its GPUs what lies outside of them.
+
+    Examples
+    --------
+    >>> separate_spells([(0.0, 90.0, 0, np.inf), (10.0, 95.0, 0, np.inf), (50.0, 99.0, 0, 2.0)])
+    [(0.0, 95.0, 0, inf), (95.0, 99.0, 0, 2.0)]
+    """
+    spells = []
+    for node in sorted({spell[2] for spell in closed}):
+        whole: list[tuple[float, float]] = []
+        for begin, stop, _, _ in sorted(spell for spell in closed if spell[2] == node and np.isinf(spell[3])):
+            if whole and begin <= whole[-1][1]:
+                whole[-1] = (whole[-1][0], max(whole[-1][1], stop))
+            else:
+                whole.append((begin, stop))
+        spells += [(begin, stop, node, np.inf) for begin, stop in whole]
+
+        for begin, stop, _, gpus in (spell for spell in closed if spell[2] == node and np.isfinite(spell[3])):
+            since = begin
+            for whole_begin, whole_stop in [*whole, (stop, stop)]:
+                if since < min(whole_begin, stop):
+                    spells.append((since, min(whole_begin, stop), node, gpus))
+                since = max(since, whole_stop)
+    return spells
+
+
 def closing_requests(
     closed: Sequence[tuple[float, float, int, float]],
     nodes: Sequence[Sequence[int] | None],
@@ -46,7 +75,8 @@ def closing_requests(
     """Read what was out of service as requests; arguments as of ``observe_occupancy``; None where nothing was.
 
     A node that is drained is closed when the last of its jobs is over. In a simulation a request for it comes when
-    the drain began, waits for an empty node, and holds it as long as the node was closed and empty.
+    the drain began, waits for an empty node, and holds it as long as the node was closed and empty. A node that is cut
+    has a request for the instances of each profile.
 
     Examples
     --------
@@ -58,15 +88,16 @@ def closing_requests(
     2
     """
     rows = []
-    for begin, stop, node, gpus in closed:
+    for begin, stop, node, gpus in separate_spells(closed):
         running = np.flatnonzero((start_s < begin) & ~(end_s <= begin)).tolist()
         ends = [end_s[row] for row in running if node in (nodes[row] or ())]
         last = np.nan_to_num(np.array([begin, *ends]), nan=np.inf).max()
-        profile = int(capacity[node].argmax())
-        total = int(min(gpus, capacity[node, profile]))
         since = max(begin, last) if np.isinf(gpus) else begin
-        if total and since < stop:
-            rows.append((begin, begin, stop - since, stop - since, profile, total, 1, node))
+        if since >= stop:
+            continue
+        for profile, total in enumerate(closed_instances(gpus, capacity[node]).tolist()):
+            if total:
+                rows.append((begin, begin, stop - since, stop - since, profile, total, 1, node))
     if not rows:
         return None
     columns = [np.array(one) for one in zip(*rows, strict=True)]

@@ -141,8 +141,11 @@ def by_second(capacity, jobs, nodes, simulated, until, tenant):
             else:
                 spell = range(eligible + place, eligible + stop)
                 weight = WEIGHTS[profile] * amount
-                limited = sum(used(jobs, tenant, row, second) + weight > LIMIT + 1e-9 for second in spell)
-                behind = min(max(simulated[row] - (eligible + place), 0), stop - place - limited)
+                at_limit = [used(jobs, tenant, row, second) + weight > LIMIT + 1e-9 for second in spell]
+                limited = sum(at_limit)
+                behind = sum(
+                    second < simulated[row] and not over for second, over in zip(spell, at_limit, strict=True)
+                )
                 seconds[row, CAUSES.index("limits")] += limited
                 seconds[row, CAUSES.index("queued_behind")] += behind
                 seconds[row, CAUSES.index("unexplained")] += stop - place - limited - behind
@@ -201,3 +204,27 @@ def test_nothing_fits_on_a_node_out_of_service():
         0,
         20.0,
     ]  # it fits before and after, and nothing explains that
+
+
+def test_a_second_at_the_limit_is_no_second_behind_others():
+    """At its limit until 50, it waits in the simulation until 60: nothing explains the last 40 s of 100."""
+    requests = NodeRequests([0.0, 0], [0.0, 0], [50.0, 100], [50.0, 100], [0, 0], [1, 1], [1, 1])
+    start, end = np.array([0.0, 100]), np.array([50.0, 200])
+    seen = observe_occupancy(requests, start, end, [[0], [0]], np.array([[2, 0]]))
+    use = observe_use(np.zeros(2, int), np.ones(2), start, end, [NamedLimit(0, 1.0)])
+    seconds = attribute_waits(
+        find_fits(requests, seen, WEIGHTS), np.zeros(2), start, np.array([0.0, 60]), 5.0, use
+    )
+    assert dict(zip(CAUSES, seconds[1].tolist(), strict=True)) == {
+        "insufficient": 0.0, "fragmented": 0.0, "wrong_layout": 0.0,
+        "queued_behind": 10.0, "limits": 50.0, "unexplained": 40.0,
+    }  # fmt: skip
+
+
+def test_a_job_that_ends_as_it_starts_keeps_no_unnamed_node_from_others():
+    requests = NodeRequests([0.0, 0], [0.0, 0], [0.0, 50], [0.0, 50], [0, 0], [4, 4], [1, 1])
+    seen = observe_occupancy(
+        requests, np.array([0.0, 10]), np.array([0.0, 60]), [None, None], np.array([[4]])
+    )
+    assert seen.time_s.tolist() == [0.0, 0.0, 10.0, 60.0]
+    assert seen.change.tolist() == [4, -4, -4, 4]

@@ -154,6 +154,39 @@ def test_a_closed_node_takes_nothing_in_the_replay():
     ]  # the node that is left is in service
 
 
+def test_nobody_delays_a_job_whose_last_node_takes_the_rest():
+    """The second job needs both nodes from 100 on: the third, which takes the smaller one for 1000 s, may not pass."""
+    requests = NodeRequests(
+        [0.0, 1, 2], [0.0, 1, 2], [100.0, 50, 1000], [100.0, 50, 1000], [0] * 3, [4, 7, 3], [1, 2, 1]
+    )
+    model = QueueModel(HANDOVER, False, np.zeros(3, int))
+    assert model.start(requests, NodeFleet.whole([4, 3])).tolist() == [0.0, 100.0, 150.0]
+
+
+def test_spells_of_a_node_that_overlap_close_it_once():
+    requests = NodeRequests([20.0], [20.0], [5.0], [5.0], [0], [8], [1])
+    spells = [(0.0, 90.0, 0, np.inf), (10.0, 60.0, 0, np.inf), (50.0, 80.0, 0, 2.0)]
+    closings = closing_requests(spells, [None], np.zeros(0), np.zeros(0), np.array([[8], [8]]))
+    assert closings is not None
+    assert closings.requests.run_s.tolist() == [90.0]
+    model = QueueModel(HANDOVER, False, np.zeros(1, int), closings=closings)
+    assert model.start(requests, NodeFleet.whole([8, 8])).tolist() == [20.0]
+
+
+def test_a_closed_node_offers_neither_slices_nor_whole_gpus():
+    """The node has two whole GPUs and fourteen slices; only when it is open again do jobs start on either."""
+    capacity = np.array([[2, 14]])
+    fleet = NodeFleet(
+        ("gpu", "1g.10gb"), np.array([4]), capacity[:, None, :], np.zeros(1, int), np.array([1.0, 1 / 7])
+    )
+    requests = NodeRequests([10.0, 10], [10.0, 10], [5.0, 5], [5.0, 5], [0, 1], [1, 1], [1, 1])
+    nodes, times = [[0], [0]], np.zeros(0)
+    for gpus, start in ((np.inf, [90.0, 90.0]), (2.0, [90.0, 10.0])):
+        closings = closing_requests([(0.0, 90.0, 0, gpus)], nodes, times, times, capacity)
+        model = QueueModel(HANDOVER, False, np.zeros(2, int), closings=closings)
+        assert model.start(requests, fleet).tolist() == start
+
+
 def test_stated_limits_come_before_those_that_are_observed():
     requests, tenant = busy_jobs(3, load=0.5)
     limits = tuple(NamedLimit(number, 10.0) for number in range(2))
