@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
+import typer
 
-from gpuplanner.cli.reference import commands_markdown
-from gpuplanner.knobs import knobs_markdown
-from gpuplanner.report.words import glossary_markdown
+from gpuplanner.cli.app import Exit, app, register_commands
+from gpuplanner.knobs import knobs_of
+from gpuplanner.report.words import glossary
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import TABLES, to_markdown
 from gpuplanner.study.bundled import claims_folder
@@ -39,6 +41,14 @@ CLAIMS = {
 """Title, claim and limit of each program in ``benchmarks/claims``."""
 PEERS = "## Speed and size against named peers"
 """Heading of the part of ``results.md`` that is written by hand."""
+
+
+COMMANDS = """# Commands
+
+Data goes to stdout, talk to stderr. `--json` prints what scripts may rely on. `SCENARIO` is a scenario file, a
+folder written by `ingest`, or the word `sample`; `--set KEY=VALUE` changes a field of it.
+"""
+WORDS = "# Words\n\nOne meaning each, in code, tables and reports alike.\n\n| word | meaning |\n|---|---|\n"
 
 
 def results_page() -> str:
@@ -72,6 +82,72 @@ def markdown_table(table: pl.DataFrame) -> str:
         cells = (row["figure"], row["unit"], claimed, f"{row['measured']:.3g}", interval, row["verdict"])
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def commands_markdown() -> str:
+    """Reference text of every command with its arguments and options, and of the exit codes."""
+    register_commands()
+    group: Any = typer.main.get_command(app)
+    parts = [COMMANDS, _exit_codes()]
+    for name, command in sorted(_leaves(group, "gpuplanner")):
+        parts.append(f"## `{name}`\n\n{(command.help or '').strip()}\n\n{_parameters(command)}")
+    return "\n".join(parts)
+
+
+def _leaves(command: Any, name: str) -> list[tuple[str, Any]]:  # noqa: ANN401 - click's own types
+    children = getattr(command, "commands", None)
+    if not children:
+        return [(name, command)]
+    return [leaf for key, child in children.items() for leaf in _leaves(child, f"{name} {key}")]
+
+
+def _parameters(command: Any) -> str:  # noqa: ANN401
+    rows = ["| parameter | meaning |", "|---|---|"]
+    for parameter in command.params:
+        names = [*parameter.opts, *parameter.secondary_opts]
+        shown = ", ".join(names) if names[0].startswith("-") else parameter.metavar or names[0].upper()
+        rows.append(f"| `{shown}` | {(getattr(parameter, 'help', '') or '').strip()} |")
+    return "\n".join(rows) + "\n"
+
+
+def _exit_codes() -> str:
+    meanings = {
+        Exit.DONE: "done",
+        Exit.CHECK_FAILED: "a check failed",
+        Exit.USAGE: "wrong use of the command line",
+        Exit.BAD_INPUT: "bad input, or an output that cannot be written",
+        Exit.INFEASIBLE: "no plan keeps the limits",
+        Exit.TIME_LIMIT: "a plan was found, but the time limit was reached before the gap asked for",
+        Exit.NOTHING_IN_TIME: "nothing was found in time",
+        Exit.MISSING_PART: "an optional library is missing",
+        Exit.INTERRUPTED: "interrupted",
+        Exit.TERMINATED: "ended by SIGTERM; cleared up as after an interrupt",
+    }
+    rows = [f"| {code.value} | {text} |" for code, text in meanings.items()]
+    return "## Exit codes\n\n| code | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def knobs_markdown(kind: type) -> str:
+    """The rows of a dataclass as tables, one a group."""
+    rows, parts = knobs_of(kind).values(), []
+    for group in dict.fromkeys(row.group for row in rows):
+        parts += [
+            f"## {group.capitalize()}\n",
+            "| field | default | allowed | meaning |",
+            "|---|---|---|---|",
+        ]
+        parts += [
+            f"| `{row.name}` | {row.usual} | {row.allowed or row.types} | {row.meaning} |"
+            for row in rows
+            if row.group == group
+        ]
+        parts.append("")
+    return "\n".join(parts).replace("``", "`")
+
+
+def glossary_markdown() -> str:
+    """The table of words for the documentation."""
+    return WORDS + "".join(f"| {one.word} | {one.meaning} |\n" for one in glossary())
 
 
 def pages() -> dict[str, str]:

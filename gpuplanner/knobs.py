@@ -224,21 +224,3 @@ def described(kind: Kind) -> Kind:
     listed = textwrap.indent(f"Attributes\n----------\n{rows}\n", "    ")
     kind.__doc__ = (kind.__doc__ or "").replace("    Examples\n", f"{listed}    Examples\n", 1)
     return kind
-
-
-def knobs_markdown(kind: type) -> str:
-    """The rows of a dataclass as tables, one a group."""
-    rows, parts = knobs_of(kind).values(), []
-    for group in dict.fromkeys(row.group for row in rows):
-        parts += [
-            f"## {group.capitalize()}\n",
-            "| field | default | allowed | meaning |",
-            "|---|---|---|---|",
-        ]
-        parts += [
-            f"| `{row.name}` | {row.usual} | {row.allowed or row.types} | {row.meaning} |"
-            for row in rows
-            if row.group == group
-        ]
-        parts.append("")
-    return "\n".join(parts).replace("``", "`")

@@ -18,7 +18,6 @@ from gpuplanner.units import LOCALES, in_locale
 
 _TABLE = Path(__file__).parent / "glossary.csv"
 _TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL)
-_INTRO = "# Words\n\nOne meaning each, in code, tables and reports alike.\n\n| word | meaning |\n|---|---|\n"
 _PARTS = re.compile(
     r'(?P<chart><script type="application/json">.*?</script>)|<(?P<kept>script|style|code|pre)\b.*?</(?P=kept)>'
     r'|(?P<facts><dl>.*?</dl>)|(?P<named><th scope="row".*?</th>)|<[^>]*>',
@@ -89,11 +88,6 @@ def words_on(html: str) -> dict[str, str]:
         for one in glossary()
         if any(re.search(rf"(?<!\w){re.escape(form.lower())}(?!\w)", text) for form in (one.word, *one.forms))
     }
-
-
-def glossary_markdown() -> str:
-    """The table of words for the documentation."""
-    return _INTRO + "".join(f"| {one.word} | {one.meaning} |\n" for one in glossary())
 
 
 @functools.cache
