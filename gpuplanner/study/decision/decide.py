@@ -16,9 +16,10 @@ from gpuplanner.ledger import by_bucket, by_tenant
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.study.bundled import data_folder
+from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.arena import Knobs, Trial, WaySetting, cut_fleet, gpu_hours, servable_requests
 from gpuplanner.study.decision.asked import Asked, size_classes
-from gpuplanner.study.decision.compare import Contest, contest, judge, nothing_ran
+from gpuplanner.study.decision.compare import Contest, contest, judge, nothing_ran, opened
 from gpuplanner.study.decision.layouts import as_they_are, kept_longest, rules_of
 from gpuplanner.study.decision.left_out import MAX_LEFT_OUT_SHARE, correction_of
 from gpuplanner.study.decision.policies import POLICY_NAMES
@@ -106,7 +107,10 @@ def decide(
     if reason is not None:
         return Answer(no_decision(scenario, reason))
     found = contest(scenario, policies, tell)
-    advice = advise(found)
+    # Neither policies nor who changes the fleet plays a part in what is recommended.
+    advice, curve = recommended(
+        scenario.but(policies=None, path="operator", ownership=None, node_lead_s=None)
+    )
     course = _course(found, advice)
     decision = _decision(found, advice, course)
     found = _with_recommended(found, decision, course.trial)
@@ -156,18 +160,23 @@ def growth_of(known: History) -> FittedGrowth:
     return fit_growth_per_week(weekly_work(jobs, begin_of(known.trace), known.plan_start))
 
 
-def advise(found: Contest) -> Recommendation:
-    """What the wait model recommends; nothing where the list of jobs may lack most, or they share GPUs without MIG."""
-    asked, scenario = found.asked, found.scenario
-    model, growth = wait_model(asked, found.arena.waits), growth_of(found.known)
+@stage
+def recommended(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, ...]]:
+    """What the wait model recommends, and its curve.
+
+    Nothing where the list of jobs may lack most, or they share GPUs without MIG.
+    """
+    known, asked, arena, _ = opened(scenario)
+    model, growth = wait_model(asked, arena.waits), growth_of(known)
     reason = None
     if (held := held_share(asked)) < WHOLE_LIST:
         reason = f"the jobs observed held {held:.1%} of the GPU-hours, so that the list may not be whole"
-    elif found.known.shared_share > MAX_LEFT_OUT_SHARE:
+    elif known.shared_share > MAX_LEFT_OUT_SHARE:
         reason = "jobs share their GPUs without MIG, which the simulation does not follow"
     if reason is not None:
-        return replace(keep(model, reason), action="none", growth=growth)
-    return recommend(model, wait_target(scenario), growth, lead_days=scenario.purchase_lead_days)
+        return replace(keep(model, reason), action="none", growth=growth), ()
+    advice = recommend(model, wait_target(scenario), growth, lead_days=scenario.purchase_lead_days)
+    return advice, () if advice.action == "none" else tuple(wait_curve(model, advice))
 
 
 def _decision(found: Contest, advice: Recommendation, course: Course) -> Decision:

@@ -15,7 +15,7 @@ from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINU
 
 POINTS = 12
 DRAWS = 10
-SATURATED_S, SATURATED_DRAWS = SECONDS_PER_DAY, 3
+SATURATED_S, SATURATED_DRAWS = 4 * SECONDS_PER_HOUR, 3
 """Where 5 % of the jobs wait longer, the queue hardly empties: replays are alike, and take long."""
 FACTORS = tuple(np.linspace(0.5, 2.0, POINTS).tolist())
 """Fleets of the curve, in times the one that it is drawn around."""
