@@ -70,7 +70,7 @@ class WaitModel:
         return found
 
     @property
-    def pools(self) -> list[NodePool]:
+    def pools(self) -> list[SizedPool]:
         """Today's nodes; those whose GPUs jobs share without MIG stay."""
         nodes = self.asked.nodes
         shared = [number for number, name in enumerate(nodes.names) if name in nodes.shared]
@@ -193,7 +193,7 @@ def wait_limits(model: WaitModel, target: WaitTarget) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True, eq=False)
-class NodePool:
+class SizedPool:
     """Nodes that the same jobs run on, and how they are more or fewer.
 
     - ``profiles``: Numbers of the profiles that they offer, and no other node.
@@ -212,7 +212,7 @@ class NodePool:
     least: int = 1
 
 
-def pools_of(fleet: NodeFleet, stay: Collection[int] = ()) -> list[NodePool]:
+def pools_of(fleet: NodeFleet, stay: Collection[int] = ()) -> list[SizedPool]:
     """Return the nodes of a fleet by the profiles that they offer; the unit is a node. Some nodes ``stay``.
 
     Examples
@@ -235,12 +235,12 @@ def pools_of(fleet: NodeFleet, stay: Collection[int] = ()) -> list[NodePool]:
         profiles = tuple(np.flatnonzero(offers[rows].any(axis=0)).tolist())
         units, kept = tuple(rows.tolist()), len(set(stay) & set(rows.tolist()))
         pools.append(
-            NodePool(profiles, len(units), partial(resize_fleet, nodes), nodes=units, least=max(kept, 1))
+            SizedPool(profiles, len(units), partial(resize_fleet, nodes), nodes=units, least=max(kept, 1))
         )
     return pools
 
 
-def fleet_of_pools(pools: Sequence[NodePool], units: Sequence[int]) -> NodeFleet:
+def fleet_of_pools(pools: Sequence[SizedPool], units: Sequence[int]) -> NodeFleet:
     """Return all nodes of so many units of each pool."""
     fleets = [pool.resize(count) for pool, count in zip(pools, units, strict=True)]
     gpus, capacity, first = (
@@ -251,7 +251,7 @@ def fleet_of_pools(pools: Sequence[NodePool], units: Sequence[int]) -> NodeFleet
 
 
 def smallest_units(
-    model: WaitModel, pools: Sequence[NodePool], limit_s: Floats, *, load: float | Floats = 1.0
+    model: WaitModel, pools: Sequence[SizedPool], limit_s: Floats, *, load: float | Floats = 1.0
 ) -> list[int] | None:
     """Find the fewest units of each pool with which each size meets its limit, in the record and in 80 % of drawn ones.
 
@@ -262,7 +262,7 @@ def smallest_units(
     ----------
     model : WaitModel
         What is simulated.
-    pools : list of NodePool
+    pools : list of SizedPool
         Nodes whose number is varied, each for itself.
     limit_s : array of float, shape (1 + n_draws, n_sizes)
         What each size may wait in the record and in each drawn one [s].
@@ -274,7 +274,7 @@ def smallest_units(
         jobs = np.isin(model.asked.granted.profile, pool.profiles)
         services = replace(model.asked, standing=model.asked.standing & jobs).standing_gpus
 
-        def meets(count: int, pool: NodePool = pool, jobs: Bools = jobs, services: float = services) -> bool:
+        def meets(count: int, pool: SizedPool = pool, jobs: Bools = jobs, services: float = services) -> bool:
             fleet, missed = pool.resize(count), np.zeros(len(model.sizes))
             for row, limit in enumerate(limit_s):
                 missed += model.percentiles(fleet, row, load=load, jobs=jobs) > limit + TOLERANCE_S

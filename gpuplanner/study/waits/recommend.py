@@ -28,7 +28,7 @@ from gpuplanner.study.waits.readings import (
     MOST_TIMES,
     SURE,
     Bools,
-    NodePool,
+    SizedPool,
     WaitModel,
     WaitTarget,
     cause_hours,
@@ -65,7 +65,7 @@ class Change:
     action: str
     text: str
     model: WaitModel
-    pools: Sequence[NodePool]
+    pools: Sequence[SizedPool]
     node_gpus: int = 1
     view: str = AS_TODAY
 
@@ -105,7 +105,7 @@ class Recommendation:
 
     action: str
     model: WaitModel
-    pools: Sequence[NodePool]
+    pools: Sequence[SizedPool]
     units: Sequence[int]
     fleet_gpus: int
     gpus: int
@@ -204,7 +204,7 @@ def keep(model: WaitModel, reason: str | None, worth: float | None = None) -> Re
     return Recommendation("keep", model, pools, units, today, today, reason=reason, worth=worth)
 
 
-def resize(model: WaitModel, pools: Sequence[NodePool], units: Sequence[int]) -> Recommendation:
+def resize(model: WaitModel, pools: Sequence[SizedPool], units: Sequence[int]) -> Recommendation:
     """Release or buy nodes of today's layout."""
     today, gpus = int(model.asked.fleet.gpus.sum()), int(fleet_of_pools(pools, units).gpus.sum())
     measure = count_measure(today, gpus)
@@ -327,7 +327,7 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
         profile = asked.fleet.profiles.index(name)
         instances = asked.board.profile(name).max_instances if profile else 1
         resized = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.usual_node)
-        pools.append(NodePool((profile,), total, resized, movable=True))
+        pools.append(SizedPool((profile,), total, resized, movable=True))
     fleet = fleet_of_pools(pools, list(layout.values()))
     yield Change(
         action, text, replace(model, asked=replace(asked, fleet=fleet)), pools, asked.usual_node, view
