@@ -45,7 +45,7 @@ from gpuplanner.study.past.history import History, begin_of, history
 from gpuplanner.study.waits.explain import ExplainedWaits, take_jobs
 from gpuplanner.study.waits.growth import FittedGrowth, fit_growth_per_week, weekly_work
 from gpuplanner.study.waits.readings import WaitModel, WaitTarget
-from gpuplanner.study.waits.recommend import Recommendation, keep, recommend, wait_curve
+from gpuplanner.study.waits.recommend import Recommendation, decline, recommend, wait_curve
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 NOBODY = "nobody"
@@ -174,7 +174,7 @@ def recommended(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, .
     elif known.shared_share > MAX_LEFT_OUT_SHARE:
         reason = "jobs share their GPUs without MIG, which the simulation does not follow"
     if reason is not None:
-        return replace(keep(model, reason), action="none", growth=growth), ()
+        return decline(model, reason, growth), ()
     advice = recommend(model, wait_target(scenario), growth, lead_days=scenario.purchase_lead_days)
     return advice, () if advice.action == "none" else tuple(wait_curve(model, advice))
 

@@ -143,11 +143,8 @@ def recommend(
         Days from the order of GPUs to their first job.
     """
     asked = model.asked
-    kept = keep(model, None)
-    reason = why_none(model)
-    if reason is not None:
-        none = Exhaustion(reason=growth.weekly.reason or reason)
-        return replace(kept, action="none", reason=reason, growth=growth, exhaustion=none)
+    if (reason := why_none(model)) is not None:
+        return decline(model, reason, growth)
     late = late_sizes(model, target)
     today_s, limit_s = wait_limits(model, target)
     ahead = asked.seen_s / SECONDS_PER_DAY / 2 + lead_days
@@ -160,7 +157,7 @@ def recommend(
         hours = cause_hours(model, late)
         most = max(hours, key=lambda name: hours[name])
         reason = f"no measure ends the waits of {size_names(model, late)}; most of them are {most}"
-        found = replace(kept, action="none", reason=reason)
+        found = decline(model, reason, growth)
 
     days, end = asked.seen_s / SECONDS_PER_DAY, asked.end.date()
     fleet = found.fleet if found.gpus <= found.fleet_gpus else found.model.asked.fleet
@@ -177,6 +174,12 @@ def recommend(
         service=compare_service(model, found, limit_s) if stated else (),
         order_gpus=gpus_for_growth(found, limit_s, growth.load_after(ahead, at_least=True)) if more else 0,
     )  # fmt: skip
+
+
+def decline(model: WaitModel, reason: str, growth: FittedGrowth) -> Recommendation:
+    """Recommend nothing."""
+    none = Exhaustion(reason=growth.weekly.reason or reason)
+    return replace(keep(model, reason), action="none", growth=growth, exhaustion=none)
 
 
 def why_none(model: WaitModel) -> str | None:
