@@ -74,7 +74,7 @@ def capacity(study: Study) -> Section:
     else:
         until = f"capacity is exhausted by {day_text(ends.date)}" if ends.date else (ends.reason or "")
         said = (
-            f"The submitted work grows by {growth.value:+.1%} a week (80 % interval {growth.low:+.1%} to "
+            f"The submitted work changes by {growth.value:+.1%} a week (80 % interval {growth.low:+.1%} to "
             f"{growth.high:+.1%}); {until}."
         )
     use_by_day = page.figure(

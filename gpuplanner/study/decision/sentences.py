@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpuplanner.catalog import board_names
 from gpuplanner.inbox.telemetry.join_report import match_words
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Trial
@@ -22,6 +23,7 @@ from gpuplanner.study.decision.types import (
     Saving,
     Worth,
 )
+from gpuplanner.study.waits.readings import WaitTarget
 from gpuplanner.study.waits.recommend import MIN_DAYS, MIN_JOBS, Recommendation
 from gpuplanner.units import counted, day_text, wait_text
 
@@ -165,6 +167,10 @@ def _next_steps(one: Decision, found: Contest, advice: Recommendation, trial: Tr
             "finance",
             f"order at least {gpus} at once: the work grows, and exhausts capacity by {day_text(due)}",
         )
+    if advice.enough_gpus and not one.measures:
+        more = counted(advice.enough_gpus - one.fleet_gpus, "GPU")
+        command = f"gpuplanner start {data} --set target_wait_minutes={WaitTarget().target_s / 60:g}"
+        yield NextStep(PLANNER, f"if the target must be met, have {more} more recommended", command)
     yield NextStep(PLANNER, "check again in a week", f"gpuplanner start {data}")
 
 
@@ -207,8 +213,8 @@ def _missing(one: Decision, found: Contest, advice: Recommendation) -> Iterator[
         (thin, "more days of jobs than were seen", f"ingest auto JOBS -o {data}"),
         (asked.starts_assumed, "when jobs started: they are taken to have started when they came",
          f"ingest auto JOBS -o {data}"),
-        (one.board is None, "which board it is: nothing is said of cutting, energy or money",
-         f"start {data} --board BOARD"),
+        (not found.known.fleet.in_catalogue, "which GPU model it is: nothing is said of MIG, energy or money",
+         f"start {data} --board {likely_board(one.board or '')}"),
         (found.known.trace.samples is None, "what the GPUs did while they were held",
          f"ingest nvidia-smi FILES -o {data}"),
         (one.worth.ownership == "unknown", "who owns the GPUs: what a saving is worth depends on it",
@@ -217,6 +223,18 @@ def _missing(one: Decision, found: Contest, advice: Recommendation) -> Iterator[
     for lacking, what, command in rows:
         if lacking:
             yield Missing(what, f"gpuplanner {command}")
+
+
+def likely_board(word: str) -> str:
+    """The first board of the catalogue whose name begins with a word of the data; where none does, a placeholder.
+
+    Examples
+    --------
+    >>> likely_board("h100"), likely_board("quick")
+    ('H100-80GB-SXM5', 'BOARD')
+    """
+    alike = (name for name in board_names() if word and name.lower().startswith(word.lower()))
+    return next(alike, "BOARD")
 
 
 def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator[str]:
@@ -232,8 +250,15 @@ def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator
             f"A replay of {counted(days, 'day')} reproduces {share.fraction:.0%} of the waiting"
             f"{' (' + ', '.join(less) + ')' if less else ''}; by team and size it is wrong by {share.error:.0%}."
         )
-    if advice.worth is not None:
+    if advice.worth is not None and one.action == "buy":
         yield f"Each GPU-hour bought ends {advice.worth:.2f} GPU-hours of waiting."
+    weekly, measured = advice.growth.weekly, advice.headroom
+    if any(measure.action == "release" for measure in one.measures) and measured is not None:
+        load, in_most = measured.headroom.factor, measured.headroom.low
+        grows = "" if weekly.value is None else f"; the work changes by {weekly.value:+.1%} a week"
+        yield f"What is kept carries {load:.2f} times the load ({in_most:.2f} in 9 of 10 draws){grows}."
+    if one.action == "rightsize":
+        yield f"How many later runs may need more than the recommended size: gpuplanner hints {found.scenario.data}."
     if one.measures and one.measures[-1].action in ("power_down", "autoscale"):
         held = found.winner.hold_rate
         rate = "" if held is None else f", and met the limit on {held:.0%} of them"

@@ -143,15 +143,12 @@ class _Judged:
 
     @cached_property
     def headroom(self) -> MeasuredHeadroom | str:
-        """Load that today's GPUs carry within the wait target, in times that of the record, or why it is unknown.
-
-        Limits of tenants, and delays that nothing explains, are left out: more GPUs end neither.
-        """
+        """Load that today's GPUs carry within the wait target, in times that of the record, or why it is unknown."""
         reason = INFERRED if self.asked.nodes.inferred else why_none(self.model)
         if reason is not None:
             return reason
-        model, target = self.model.without_limits(), wait_target(self.scenario)
-        return measure_headroom(model, self.asked.fleet, target, self.growth) or UNREACHABLE
+        target = wait_target(self.scenario)
+        return measure_headroom(self.model, self.asked.fleet, target, self.growth) or UNREACHABLE
 
     @property
     def load_ahead(self) -> NDArray[np.float64]:
@@ -231,8 +228,8 @@ def _will_be_served(seen: _Judged) -> GateCheck:
     value = float((load[:, None] > measured.factors).mean())
     sentence = (
         f"With {value:.0%} chance the work of the next {scenario.gate_days} days is more than {gpus:,} GPUs "
-        f"carry within the wait target; {limit:.0%} is allowed. The forecast is {np.median(load):.2f} times the "
-        f"mean of the record, the GPUs carry {measured.headroom.factor:.2f} times."
+        f"as they run today carry within the wait target; {limit:.0%} is allowed. The forecast is "
+        f"{np.median(load):.2f} times the mean of the record, the GPUs carry {measured.headroom.factor:.2f} times."
     )
     return GateCheck(WILL_BE_SERVED, value <= limit, round(value, 6), limit, sentence)
 
@@ -331,7 +328,8 @@ def _lasts(seen: _Judged) -> GateCheck:
     value = float((weeks <= scenario.purchase_lead_days / DAYS_A_WEEK).mean())
     sentence = (
         f"More GPUs take {scenario.purchase_lead_days} days from order to work; with {value:.0%} chance capacity is "
-        f"exhausted before then; {limit:.0%} is allowed. The submitted work grows by {weekly.value:+.1%} a week (80 % "
-        f"interval {weekly.low:+.1%} to {weekly.high:+.1%}), the GPUs carry {np.median(factors):.2f} times it."
+        f"exhausted before then; {limit:.0%} is allowed. The submitted work changes by {weekly.value:+.1%} a week "
+        f"(80 % interval {weekly.low:+.1%} to {weekly.high:+.1%}), the GPUs as they run today carry "
+        f"{np.median(factors):.2f} times it."
     )
     return GateCheck(LASTS, value <= limit, round(value, 6), limit, sentence)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from functools import cache
@@ -13,10 +12,11 @@ import polars as pl
 
 from gpuplanner.simulate.nodes import NodeFleet
 from gpuplanner.simulate.slices.world import Floats
+from gpuplanner.study.decision.arena import gpu_hours
 from gpuplanner.study.decision.types import Exhaustion, Headroom, WeeklyGrowth
 from gpuplanner.study.waits.draws import DAYS_A_WEEK, INTERVAL
 from gpuplanner.study.waits.readings import SURE, WaitModel, WaitTarget
-from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, counted
+from gpuplanner.units import SECONDS_PER_DAY, counted
 
 MIN_WEEKS = 6
 """With fewer whole weeks the growth cannot be told from the noise of a week."""
@@ -60,7 +60,10 @@ class MeasuredHeadroom:
 
 
 def weekly_work(jobs: pl.DataFrame, begin: datetime, end: datetime) -> Floats:
-    """GPU-hours of the jobs that were submitted in each whole week of a record, oldest first.
+    """GPU-hours that jobs would have run in each whole week of a record had none waited, oldest first.
+
+    A job of many weeks counts in each of them. Before the first job ended a record may state only those that ran on:
+    its weeks begin there.
 
     Parameters
     ----------
@@ -72,22 +75,20 @@ def weekly_work(jobs: pl.DataFrame, begin: datetime, end: datetime) -> Floats:
     Examples
     --------
     >>> end = datetime(2026, 6, 15)
-    >>> submit = [datetime(2026, 6, 9), datetime(2026, 6, 3)]
-    >>> jobs = pl.DataFrame({"submit_time": submit, "run_s": 7200.0, "gpus": [1, 2]})
+    >>> submit = [datetime(2026, 6, 9), datetime(2026, 6, 7, 23), datetime(2026, 5, 31)]
+    >>> jobs = pl.DataFrame({"submit_time": submit, "run_s": 7200.0, "gpus": [1, 2, 4]})
     >>> weekly_work(jobs, datetime(2026, 5, 31), end).tolist()
-    [4.0, 2.0]
+    [2.0, 4.0]
     """
-    week = timedelta(days=DAYS_A_WEEK)
-    weeks = (end - begin) // week
-    since = end - weeks * week
-    within = jobs.filter(
-        pl.col("submit_time").is_between(since, end, closed="left"), pl.col("run_s").is_not_null()
+    known = jobs.filter(pl.col("run_s").is_not_null()).select(
+        "gpus", "run_s", submit_s=(pl.col("submit_time") - begin).dt.total_microseconds() / 1e6
     )
-    number, hours = within.select(
-        (pl.col("submit_time") - since).dt.total_microseconds() // (week // timedelta(microseconds=1)),
-        hours=pl.col("gpus") * pl.col("run_s") / SECONDS_PER_HOUR,
-    )
-    return np.bincount(number.to_numpy(), hours.to_numpy(), weeks).astype(np.float64)
+    submit_s, run_s = known["submit_s"].to_numpy(), known["run_s"].to_numpy()
+    seen_s, week_s = (end - begin).total_seconds(), DAYS_A_WEEK * SECONDS_PER_DAY
+    first_s = max(float((submit_s + run_s).min(initial=seen_s)), 0.0)
+    weeks = int((seen_s - first_s) // week_s)
+    edges = [seen_s - number * week_s for number in range(weeks, -1, -1)]
+    return gpu_hours(submit_s, submit_s + run_s, known["gpus"].to_numpy(), edges)
 
 
 def fit_growth_per_week(work: Floats) -> FittedGrowth:
@@ -118,14 +119,16 @@ def fit_growth_per_week(work: Floats) -> FittedGrowth:
 
 
 def measure_headroom(
-    model: WaitModel, fleet: NodeFleet, target: WaitTarget, growth: FittedGrowth, but: Collection[int] = ()
+    model: WaitModel, fleet: NodeFleet, target: WaitTarget, growth: FittedGrowth
 ) -> MeasuredHeadroom | None:
     """Find the load at which a size of job misses the target; None where none meets it under any load.
 
     Jobs are left out or repeated, in the record and in drawn ones, of the load of its middle: growth that is shown is
     taken out. Drawn records say how far the factor of the record may be off; they break earlier than it, as a rule.
-    Sizes that miss the target under the least load as well, and those of ``but``, are not looked at.
+    Sizes that miss the target under the least load as well are not looked at. Limits of tenants, and delays that
+    nothing explains, are left out: more GPUs end neither.
     """
+    model = model.without_limits()
     seen_s = model.asked.seen_s
     weeks = (model.waits.arrival_s - seen_s / 2) / (DAYS_A_WEEK * SECONDS_PER_DAY)
     level = np.exp(-growth.slope * weeks)
@@ -134,7 +137,7 @@ def measure_headroom(
         return model.percentiles(fleet, row, load=load * level)
 
     least = np.array([waits(1 / MAX_LOAD, row) for row in range(1 + LOAD_DRAWS)])
-    sizes = ((least <= target.target_s).mean(axis=0) >= SURE) & ~np.isin(model.sizes, list(but))
+    sizes = (least <= target.target_s).mean(axis=0) >= SURE
     if not sizes.any():
         return None
 
@@ -199,9 +202,12 @@ def date_exhaustion(
         return Exhaustion(reason=weekly.reason)
     if measured is None:
         return Exhaustion(reason="no size of job meets the wait target under any load")
+    if growth.slope <= 0 and measured.headroom.factor < 1:
+        return Exhaustion(reason="at today's load a job size misses the wait target already")
     if growth.slope <= 0:
+        shrinks = weekly.high is not None and weekly.high < 0
         return Exhaustion(
-            reason=f"the submitted work grows by {weekly.low:+.1%} to {weekly.high:+.1%} a week"
+            reason="the submitted work shrinks" if shrinks else "no growth of the submitted work is certain"
         )
     weeks = weeks_to_exhaustion(growth, measured, seen_days)
     probability = float((weeks <= HORIZON_WEEKS).mean())

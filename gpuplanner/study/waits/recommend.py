@@ -99,6 +99,7 @@ class Recommendation:
     - ``service``: Waits by job size; empty where the replay is too far from the record to state them by size.
     - ``late``: Names of the sizes that miss the target today.
     - ``worth``: GPU-hours of waiting ended for each GPU-hour bought; None where none is bought.
+    - ``enough_gpus``: GPUs that would bring late sizes to the target, where they are not worth it; 0: no such.
     - ``headroom``, ``exhaustion``: Of today's GPUs, or of fewer that are kept.
     - ``order_gpus``: GPUs to order now at least, as growth exhausts these before others can be there; 0: none.
     """
@@ -115,6 +116,7 @@ class Recommendation:
     service: tuple[SizeService, ...] = ()
     late: tuple[str, ...] = ()
     worth: float | None = None
+    enough_gpus: int = 0
     growth: FittedGrowth = field(default_factory=lambda: FittedGrowth(WeeklyGrowth()))
     headroom: MeasuredHeadroom | None = None
     exhaustion: Exhaustion = field(default_factory=Exhaustion)
@@ -161,9 +163,7 @@ def recommend(
 
     days, end = asked.seen_s / SECONDS_PER_DAY, asked.end.date()
     fleet = found.fleet if found.gpus <= found.fleet_gpus else found.model.asked.fleet
-    # Where sizes that are late stay so, the others say how much more load there may be.
-    but = late if found.action in ("keep", "none") else ()
-    measured = measure_headroom(found.model, fleet, target, growth, but)
+    measured = measure_headroom(found.model, fleet, target, growth)
     exhaustion = date_exhaustion(growth, measured, end, days, lead_days)
     order_now = exhaustion.order_by is not None and exhaustion.order_by <= end.isoformat()
     more = order_now and found.gpus <= found.fleet_gpus
@@ -199,12 +199,12 @@ def why_none(model: WaitModel) -> str | None:
     return None
 
 
-def keep(model: WaitModel, reason: str | None, worth: float | None = None) -> Recommendation:
+def keep(model: WaitModel, reason: str | None) -> Recommendation:
     """Leave the fleet as it is."""
     pools = model.pools
     today = int(model.asked.fleet.gpus.sum())
     units = [pool.today for pool in pools]
-    return Recommendation("keep", model, pools, units, today, today, reason=reason, worth=worth)
+    return Recommendation("keep", model, pools, units, today, today, reason=reason)
 
 
 def resize(model: WaitModel, pools: Sequence[SizedPool], units: Sequence[int]) -> Recommendation:
@@ -348,11 +348,13 @@ def weigh_purchase(
     more = found.gpus - found.fleet_gpus
     worth = float(((today_s - bought_s) * asked.gpus())[model.waits.judged].sum() / (more * asked.seen_s))
     if worth < MIN_WORTH and not target.stated:
+        target_min = target.target_s / SECONDS_PER_MINUTE
         reason = (
-            f"jobs on {size_names(model, late)} wait; {counted(more, 'GPU')} more would end {worth:.2f} GPU-hours of "
-            "waiting for each GPU-hour bought"
+            f"the p95 queue wait of jobs on {size_names(model, late)} is over {target_min:g} minutes, and "
+            f"{counted(more, 'GPU')} more, which would end that, spare {worth * 100:.0f} GPU-hours of waiting for each "
+            "100 bought"
         )
-        return keep(model, reason, worth)
+        return replace(keep(model, reason), worth=worth, enough_gpus=found.gpus)
     return replace(found, worth=worth)
 
 
@@ -389,11 +391,12 @@ def wait_curve(model: WaitModel, found: Recommendation) -> list[CurvePoint]:
     if found.model is not model:
         curves.append((RECOMMENDED, found))
     points = []
+    known = {1.0, *FACTORS, (found.enough_gpus or found.fleet_gpus) / found.fleet_gpus}
     for name, one in curves:
         same = one.fleet_gpus / one.fleet.gpus.sum()
         fleets = [
             fleet_of_pools(one.pools, [max(round(factor * same * count), 1) for count in one.units])
-            for factor in sorted({1.0, *FACTORS})
+            for factor in sorted(known)
         ]
         points += curve_points(one.model, name, fleets)
     return points
