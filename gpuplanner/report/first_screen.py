@@ -168,9 +168,8 @@ def _lasts(found: Comparison) -> Card:
     label, ends = "Capacity exhausted", found.exhaustion
     load = ""
     if found.headroom is not None:
-        low, load = (shown(found, f"headroom.{end}", times) for end in ("low", "factor"))
         then = "as recommended" if found.decision.measures else "as they run today"
-        load = f"{then}, waits stay within the target up to {load} the load ({low} in 9 of 10 draws)"
+        load = f"{then}, waits stay within the target up to {shown(found, 'headroom.factor', times)} the load"
     if ends.date is None:
         return (label, "no date", safe(_sentence(ends.reason or _reason(found.decision))), load)
     return (
