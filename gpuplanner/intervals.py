@@ -90,6 +90,23 @@ def untimed() -> pl.Expr:
     return pl.col("end_time").is_null() & ~runs & (pl.col("state") != "PENDING")
 
 
+def waiting_since() -> pl.Expr:
+    """When a job of table ``schemas.Jobs`` began to wait for GPUs.
+
+    A job that depends on others, or is to begin later, is submitted before it is eligible; until then it waits for no
+    GPU. Where it is not known when it became eligible, it waits from its submission.
+
+    Examples
+    --------
+    >>> jobs = {"submit_time": [1, 1, 1], "eligible_time": [3, None, 9], "start_time": [5, 5, 5]}
+    >>> pl.DataFrame(jobs).select(waiting_since()).to_series().to_list()
+    [3, 1, 5]
+    """
+    eligible = pl.min_horizontal("eligible_time", "start_time")
+    known = pl.col("eligible_time").is_not_null()
+    return pl.when(known).then(pl.max_horizontal("submit_time", eligible)).otherwise("submit_time")
+
+
 def require_zone(*instants: datetime | None, where: str) -> None:
     """Refuse instants without a time zone; None is none.
 

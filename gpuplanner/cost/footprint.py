@@ -15,7 +15,7 @@ from gpuplanner.units import GRAMS_PER_KILOGRAM, WATTS_PER_KILOWATT
 STATES = ("off", "idle", "busy")
 STATE_OF = {
     "used": "busy", "unobserved": "busy", "held_idle": "idle", "free": "idle", "fragmented": "idle",
-    "unexplained": "idle", "reserved": "idle", "reconfiguring": "idle", "down": "off",
+    "idle_pending": "idle", "reserved": "idle", "reconfiguring": "idle", "down": "off",
 }  # fmt: skip
 """State of a GPU by the bucket of its hours; of what nobody observed it is taken to be busy, and may have been idle."""
 SIDES = ("", "_low", "_high")

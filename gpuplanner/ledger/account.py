@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, examples, message
-from gpuplanner.intervals import TICK, untimed
+from gpuplanner.intervals import TICK, untimed, waiting_since
 from gpuplanner.ledger.activity import ACTIVE, BY_ID, IDLE, held_hours
 from gpuplanner.ledger.node_pool import node_pool
 from gpuplanner.ledger.pools import gpu_jobs, inferred_inventory, with_boards
@@ -19,8 +19,8 @@ from gpuplanner.schemas import BUCKETS, Inventory, Jobs, Ledger, check, conform,
 
 TIMES = ("submit_time", "start_time", "end_time")
 COLUMNS = (
-    "tenant", *TIMES, "state", "gpus", "gpu_model", "profile_requested", "nodes", "node_list", "sm_activity",
-    "memory_peak_gib", "gpus_by_memory", "instances",
+    "tenant", *TIMES, "eligible_time", "state", "gpus", "gpu_model", "profile_requested", "nodes", "node_list",
+    "sm_activity", "memory_peak_gib", "gpus_by_memory", "instances",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that a ledger looks at, beside ``job_id`` where there are samples."""
 ONE_POOL = "The boards that jobs name cannot be matched with the inventory: all boards are one pool."
@@ -59,8 +59,8 @@ def gpu_time_ledger(
     ``held_idle`` where it was seen not to, and ``unobserved`` where nothing was measured. A sample holds until the
     next one of its device, before a gap for one usual step; time for which none holds is as the mean activity of the
     job's record says. Time that no job holds is ``fragmented`` while a job waits that asks for no more than is left,
-    and nodes have it only in pieces too small; ``unexplained`` as far as jobs wait that would have fitted by all that
-    is known, on the nodes or, while it is not known on which nodes GPUs are held, by count; else ``free``. Of a
+    and nodes have it only in pieces too small; ``idle_pending`` as far as eligible jobs wait that ask for no more, on
+    the nodes or, while it is not known on which nodes GPUs are held, by count; else ``free``. Of a
     reservation, what its tenant does not hold is ``reserved``. A MIG instance counts its share of the compute slices
     of a board.
 
@@ -111,13 +111,15 @@ def gpu_time_ledger(
     >>> nodes = pl.DataFrame({"node": ["n1"], "gpus": [4]})
     >>> ledger = gpu_time_ledger(jobs, nodes, start=nine, end=nine + timedelta(hours=1))
     >>> ledger.select("tenant", "bucket", "gpu_hours").rows()
-    [('-', 'free', 2.5), ('-', 'unexplained', 0.5), ('vision', 'unobserved', 1.0)]
+    [('-', 'free', 2.5), ('-', 'idle_pending', 0.5), ('vision', 'unobserved', 1.0)]
     """
     window = Window(start, end)
     ids = [] if samples is None else [name for name in BY_ID if name not in COLUMNS]
     asking, nodes = with_boards(*_tables(jobs, inventory, window, [*ids, *COLUMNS]))
     started = asking.lazy().filter(pl.col("start_time").is_not_null())
-    queued = asking.lazy().with_columns(left_queue=pl.coalesce("start_time", "end_time"))
+    queued = asking.lazy().with_columns(
+        waiting_since=waiting_since(), left_queue=pl.coalesce("start_time", "end_time")
+    )
     out = withheld(out_of_service, nodes["board"])
     bucket = pl.col("state").replace(dict.fromkeys(IDLE, "held_idle")).alias("bucket")
     keys = ["tenant", "board", "hour", bucket]
@@ -130,7 +132,7 @@ def gpu_time_ledger(
         pool = _pool(started.filter(here), waits, nodes.filter(here), out.filter(here), window)
         if pool.excess_gpus > 0:
             raise SchemaError(_excess(pool, board, window))
-        nobody = {"free": pool.free, "fragmented": pool.fragmented, "unexplained": pool.unexplained}
+        nobody = {"free": pool.free, "fragmented": pool.fragmented, "idle_pending": pool.idle_pending}
         parts += [_row(NOBODY, board, kind, hours) for kind, hours in nobody.items()]
         parts += [_row(tenant, board, "reserved", hours) for tenant, hours in pool.reserved.items()]
         shut = out.filter(here, ~_KEPT_ANYWHERE).group_by("bucket", "tenant", maintain_order=True)
@@ -181,7 +183,7 @@ def assumptions(
         )
     elif nodes.filter(pl.col("board").is_null() & pl.col("gpu_model").is_not_null()).height:
         found.append(ONE_POOL)
-    table = some_columns(jobs, Jobs, [*TIMES, "state", "gpus", "node_list"], where="jobs")
+    table = some_columns(jobs, Jobs, [*TIMES, "eligible_time", "state", "gpus", "node_list"], where="jobs")
     unknown = table.filter(pl.col("gpus").is_null() & pl.col("start_time").is_not_null()).height
     if unknown:
         found.append(
@@ -193,12 +195,12 @@ def assumptions(
         found.append(
             f"When {endless} of {table.height} jobs held GPUs is not known: their time shows as free."
         )
-    waited = table.filter(pl.col("start_time") > pl.col("submit_time")).height
+    waited = table.filter(pl.col("start_time") > waiting_since()).height
     unplaced = table.filter(pl.col("start_time").is_not_null() & pl.col("node_list").is_null()).height
     if waited and unplaced:
         found.append(
             f"{unplaced} jobs do not name their nodes: while they run, nothing is said to be fragmented, and what "
-            "waiting jobs ask for and is free by count is unexplained."
+            "waiting jobs ask for and is free by count is idle with eligible jobs pending."
         )
     return found
 
@@ -220,7 +222,7 @@ def _pool(
     kept = out.filter(_KEPT_ANYWHERE)
     gone = window.spans(out.filter(~_KEPT_ANYWHERE), "start_time", "end_time", "gpus")
     taken = window.spans(started, "start_time", "end_time", "gpus")
-    waiting = window.spans(queued, "submit_time", "left_queue", "gpus")
+    waiting = window.spans(queued, "waiting_since", "left_queue", "gpus")
     return sweep_pool(
         installed=window.spans(nodes, "installed", "retired", "gpus"),
         taken=taken.joined(gone),

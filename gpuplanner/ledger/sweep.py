@@ -71,7 +71,7 @@ class PoolHours:
 
     free: np.ndarray
     fragmented: np.ndarray
-    unexplained: np.ndarray
+    idle_pending: np.ndarray
     reserved: dict[str, np.ndarray]
     excess_gpus: float
     excess_tick: int
@@ -93,7 +93,7 @@ def sweep_pool(
     slabs = Slabs(hours, (instants for each in (*levels, waiting) for instants in (each.begin, each.end)))
     steps, queue = [each.steps(slabs) for each in levels], Changes(waiting.begin, waiting.end, slabs)
     idle = _Fitting(waiting, slabs).idle if pieces is None else pieces.idle(slabs)
-    free, fragmented, unexplained = np.zeros((3, hours))
+    free, fragmented, idle_pending = np.zeros((3, hours))
     reserved = {tenant: np.zeros(hours) for tenant in kept}
     excess_gpus, excess_tick = 0.0, hours * HOUR_TICKS
     for slab in range(len(slabs)):
@@ -118,10 +118,10 @@ def sweep_pool(
         here = slice(*slabs.hours(slab))
         free[here] = slabs.by_hour(slab, edges, left_over - in_pieces - asked_for)
         fragmented[here] = slabs.by_hour(slab, edges, in_pieces)
-        unexplained[here] = slabs.by_hour(slab, edges, asked_for)
+        idle_pending[here] = slabs.by_hour(slab, edges, asked_for)
         for tenant, level in unused.items():
             reserved[tenant][here] = slabs.by_hour(slab, edges, level * share)
-    return PoolHours(free, fragmented, unexplained, reserved, excess_gpus, excess_tick)
+    return PoolHours(free, fragmented, idle_pending, reserved, excess_gpus, excess_tick)
 
 
 class _Fitting:

@@ -12,7 +12,7 @@ from gpuplanner.intervals import require_zone
 from gpuplanner.names import resolve
 from gpuplanner.schemas import BUCKETS, Ledger, conform
 
-DARK_BUCKETS = ("held_idle", "free", "fragmented", "unexplained", "reserved", "reconfiguring", "down")
+DARK_BUCKETS = ("held_idle", "free", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
 """Paid for, no work done. Unobserved time is not among them: nothing may be claimed of it."""
 HELD_BUCKETS = ("used", "unobserved", "held_idle")
 

@@ -36,7 +36,7 @@ BUCKET_COLOURS = {
     "held_idle": ORANGE,
     "free": "#d5dbe1",
     "fragmented": VERMILION,
-    "unexplained": "#663311",
+    "idle_pending": "#663311",
     "reserved": PINK,
     "reconfiguring": YELLOW,
     "down": "#3e4c59",

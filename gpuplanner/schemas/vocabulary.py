@@ -34,7 +34,7 @@ BUCKETS = (
     "held_idle",
     "free",
     "fragmented",
-    "unexplained",
+    "idle_pending",
     "reserved",
     "reconfiguring",
     "down",
@@ -52,10 +52,9 @@ free
 fragmented
     Not allocated although a job waited that asked for no more than was left, and in pieces: on no node, or on too
     few, as much was free as it needed there. Claimed only while it is known which node holds what.
-unexplained
-    Not allocated although a job waited that would have fitted, by all that is known of the fleet: as many GPUs as
-    such jobs asked for. Limits, priorities, holds, wanted nodes or a fleet that is larger or smaller than stated may
-    be the reason.
+idle_pending
+    Idle with eligible jobs pending that request no more: as many GPUs as such jobs requested. The causes of waiting
+    say why: MIG layouts, the queue, limits, or nothing in the record.
 reserved
     Kept out of the pool for somebody, and not held by them.
 reconfiguring

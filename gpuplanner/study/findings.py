@@ -44,10 +44,10 @@ def _where_time_went(headline: Headline, tables: Mapping[str, pl.DataFrame]) -> 
         )
     if share.get("fragmented", 0.0) >= TOLD:
         text += f". {share['fragmented']:.1%} stood free in pieces too small for a job that waited"
-    if share.get("unexplained", 0.0) >= TOLD:
+    if share.get("idle_pending", 0.0) >= TOLD:
         text += (
-            f". {share['unexplained']:.1%} stood free although waiting jobs asked for it and would have fitted: the "
-            "fleet does not explain why they waited"
+            f". {share['idle_pending']:.1%} was idle with eligible jobs pending that requested no more; why "
+            "they waited stands under Why jobs waited"
         )
     return text + "."
 

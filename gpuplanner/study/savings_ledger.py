@@ -15,6 +15,7 @@ import polars as pl
 from gpuplanner.cost.showback import CENTS
 from gpuplanner.errors import ScenarioError, first_line, message
 from gpuplanner.files import to_json
+from gpuplanner.intervals import waiting_since
 from gpuplanner.ledger.views import HELD_BUCKETS
 from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
@@ -352,13 +353,13 @@ def _seen(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingP
 
 
 def _waits(scenario: Scenario) -> pl.DataFrame:
-    """``size, gpus, minutes`` of the jobs that began in the month: from submission, by what they asked for."""
+    """``size, gpus, minutes`` of the jobs that began in the month: from eligibility, by what they asked for."""
     known = history(scenario)
     size = pl.lit(LARGER)
     for most, name in sorted(SIZES.items(), reverse=True):
         size = pl.when(pl.col("gpus") <= most).then(pl.lit(name)).otherwise(size)
     began = known.jobs.filter(pl.col("start_time").is_between(known.begin, known.end, closed="left"))
-    waited = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds() / 60
+    waited = (pl.col("start_time") - waiting_since()).dt.total_seconds() / 60
     return began.select("gpus", size=size, minutes=waited.fill_null(0.0))
 
 

@@ -42,11 +42,23 @@ def test_three_hours_by_hand(make_jobs, make_nodes, window):
         ("a", "used"): 2.0,
         ("b", "held_idle"): 2.0,
         ("b", "unobserved"): 0.25,
-        ("-", "unexplained"): 1.0,  # four GPUs are free for the half hour in which a waits for two
+        ("-", "idle_pending"): 1.0,  # four GPUs are free for the half hour in which a waits for two
         ("-", "free"): 12 - 2 - 2 - 0.25 - 1,
     }
     first_hour = ledger.filter(hour=window["start"]).select("tenant", "bucket", "gpu_hours").rows()
-    assert first_hour == [("-", "free", 2.0), ("-", "unexplained", 1.0), ("a", "used", 1.0)]
+    assert first_hour == [("-", "free", 2.0), ("-", "idle_pending", 1.0), ("a", "used", 1.0)]
+
+
+def test_no_job_waits_before_it_is_eligible(make_jobs, make_nodes, window):
+    nodes = make_nodes((4, "A100", None, None))
+    submitted = make_jobs(("a", 2.0, 0, 90, 180))
+    eligible_time = pl.lit(window["start"] + timedelta(minutes=90)).cast(submitted.schema["eligible_time"])
+    eligible = submitted.with_columns(eligible_time=eligible_time)
+    found = [
+        sums(gpu_time_ledger(jobs, nodes, **window)).get(("-", "idle_pending"))
+        for jobs in (submitted, eligible)
+    ]
+    assert found == [3.0, None]
 
 
 def test_minutes_with_samples_speak_before_the_record(make_jobs, make_nodes, make_samples, window):
@@ -145,7 +157,7 @@ def test_boards_are_kept_apart_when_all_jobs_name_them(make_jobs, make_nodes, wi
     assert sorted(totals.rows()) == [
         ("A100", "free", 3.0),
         ("A100", "used", 3.0),
-        ("V100", "unexplained", 3.0),
+        ("V100", "idle_pending", 3.0),
     ]
     assert assumptions(jobs, nodes, **window) == []
 
@@ -160,7 +172,7 @@ def test_a_job_that_waits_for_any_board_may_have_any_that_is_free(make_jobs, mak
     totals = ledger.group_by("gpu_model", pl.col("bucket").cast(pl.String)).agg(pl.col("gpu_hours").sum())
     assert sorted(totals.rows()) == [
         ("A100", "free", 3.0),
-        ("A100", "unexplained", 6.0),
+        ("A100", "idle_pending", 6.0),
         ("V100", "free", 3.0),
         ("V100", "used", 3.0),
     ]
@@ -339,7 +351,7 @@ def test_ledger_equals_a_count_of_every_minute(
             g for _, g, submit, start, end, _ in jobs if submit <= minute < (end if start is None else start)
         ]
         fitting = min(left, sum(gpus for gpus in waits if gpus <= left + 1e-9))
-        add("-", "unexplained", fitting)
+        add("-", "idle_pending", fitting)
         add("-", "free", left - fitting)
     expected = {key: hours for key, hours in expected.items() if hours > 1e-9}
     found = {key: hours for key, hours in sums(ledger).items() if hours.expected > 1e-9}

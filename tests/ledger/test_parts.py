@@ -64,7 +64,7 @@ def test_of_a_reservation_what_its_tenant_does_not_hold_is_reserved(make_jobs, m
         ("a", "unobserved"): 1.0,
         ("b", "unobserved"): 1.0,
         ("a", "reserved"): 1.0 + 2.0,
-        ("-", "unexplained"): 1.0,  # one GPU is left while b waits for one
+        ("-", "idle_pending"): 1.0,  # one GPU is left while b waits for one
         ("-", "free"): 3.0,
     }
 
@@ -93,9 +93,9 @@ def test_free_gpus_are_fragmented_only_where_no_waiting_job_fits(make_jobs, make
     wants_one = make_jobs(*held, ("b", 1.0, 0, 120, 180, on("n1")))
     found = sums(gpu_time_ledger(wants_one, nodes, **window))
     assert ("-", "fragmented") not in found
-    assert found["-", "unexplained"] == 2.0, "for two hours the GPU it asked for was there"
+    assert found["-", "idle_pending"] == 2.0, "for two hours the GPU it asked for was there"
     over_both = make_jobs(*held, ("b", 2.0, 0, 120, 180, on("n[0-1]", nodes=2)))
-    assert sums(gpu_time_ledger(over_both, nodes, **window))["-", "unexplained"] == 2 * 2.0
+    assert sums(gpu_time_ledger(over_both, nodes, **window))["-", "idle_pending"] == 2 * 2.0
     wants_three = sums(gpu_time_ledger(make_jobs(*held, ("b", 3.0, 0, 120, 180, on("n1"))), nodes, **window))
     assert ("-", "fragmented") not in wants_three, "two free GPUs are too few, however they lie"
     assert wants_three["-", "free"] == 2 * 2.0 + 1.0 + 1.0
@@ -106,10 +106,10 @@ def test_what_is_in_pieces_counts_only_while_somebody_needs_it_together(make_job
     held = [("a", 3.0, 0, 0, 180, on("n0"))]  # one GPU is left on n0, four on n1
     four = ("b", 4.0, 0, 180, 200, on("n1"))
     fits = sums(gpu_time_ledger(make_jobs(*held, four), nodes, **window))
-    assert (fits["-", "unexplained"], fits["-", "free"]) == (3 * 4.0, 3 * 1.0)
+    assert (fits["-", "idle_pending"], fits["-", "free"]) == (3 * 4.0, 3 * 1.0)
     five = ("c", 5.0, 0, 180, 200, on("n1", nodes=1))
     both = sums(gpu_time_ledger(make_jobs(*held, four, five), nodes, **window))
-    assert (both["-", "unexplained"], both["-", "fragmented"]) == (3 * 4.0, 3 * 1.0)
+    assert (both["-", "idle_pending"], both["-", "fragmented"]) == (3 * 4.0, 3 * 1.0)
 
 
 @pytest.mark.parametrize("node", [None, "n7", "n[0"])
@@ -122,7 +122,7 @@ def test_while_a_node_is_not_known_nothing_is_said_to_be_in_pieces(make_jobs, ma
         ("c", 1.0, 0, 180, 200, on("n0")),
     ]
     found = sums(gpu_time_ledger(make_jobs(*jobs), nodes, **window))
-    assert (found["-", "unexplained"], found["-", "free"]) == (3.0, 9.0 - 1.0 - 3.0)
+    assert (found["-", "idle_pending"], found["-", "free"]) == (3.0, 9.0 - 1.0 - 3.0)
     three = [*jobs, ("e", 3.0, 0, 180, 200, on("n0"))]
     known = gpu_time_ledger(make_jobs(*three), nodes, **window)
     assert ("-", "fragmented") not in sums(known)
@@ -171,7 +171,7 @@ def test_fragmented_time_equals_a_count_of_every_minute(make_jobs, make_nodes, w
     ledger = gpu_time_ledger(make_jobs(*jobs), nodes, out_of_service=table, **window)
     assert reconcile(ledger, installed_gpu_hours(nodes, **window))["balanced"]
     named = where is not None or any(job[5]["node_list"] and job[4] > 0 for job in jobs)
-    expected = {"fragmented": 0.0, "unexplained": 0.0}
+    expected = {"fragmented": 0.0, "idle_pending": 0.0}
     for minute in range(180):
         free = {node: gpus - held_at(jobs, node, minute) - gone(minute, node) for node, gpus in there.items()}
         left = sum(free.values())
@@ -182,7 +182,7 @@ def test_fragmented_time_equals_a_count_of_every_minute(make_jobs, make_nodes, w
         useful = min((each for each, _ in fitting), default=np.inf)
         pieces = sum(f for f in free.values() if f < useful) if len(fitting) < len(waits) else 0.0
         expected["fragmented"] += pieces / 60
-        expected["unexplained"] += min(left - pieces, sum(e * n for e, n in fitting)) / 60
+        expected["idle_pending"] += min(left - pieces, sum(e * n for e, n in fitting)) / 60
     found = sums(ledger)
     for bucket, hours in expected.items():
         assert found.get(("-", bucket), pytest.approx(0.0)) == pytest.approx(hours)
@@ -254,7 +254,7 @@ def test_of_jobs_that_ended_nobody_knows_when_nothing_is_booked(make_jobs, make_
     )
     nodes = make_nodes((4, None, None, None))
     found = sums(gpu_time_ledger(jobs, nodes, **window))
-    assert found == {("a", "unobserved"): 4.0, ("-", "unexplained"): 2.0, ("-", "free"): 6.0}
+    assert found == {("a", "unobserved"): 4.0, ("-", "idle_pending"): 2.0, ("-", "free"): 6.0}
     assert held_by_state(jobs, **window).select("state", "gpu_hours").rows() == [("RUNNING", 4.0)]
     assert gpu_hours_by_node(jobs, nodes, **window)["held_gpu_hours"].sum() == 4.0
     assert inferred_inventory(jobs, **window)["gpus"].to_list() == [2]

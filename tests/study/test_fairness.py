@@ -14,9 +14,10 @@ from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import any_board, load_gpu_model
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
 from gpuplanner.study.decision.asked import Asked
+from gpuplanner.study.decision.record import comparison
 from gpuplanner.study.past.nodes import TodaysNodes
 from gpuplanner.study.tenants.advice import burn_down, daly_s, quotas_for
-from gpuplanner.study.tenants.fairness import Fairness, _waits, fairness, shared
+from gpuplanner.study.tenants.fairness import Fairness, fairness, seconds_until, shared, waits_by_team
 from gpuplanner.study.tenants.quotas import (
     SharingRules,
     TeamQuota,
@@ -24,6 +25,7 @@ from gpuplanner.study.tenants.quotas import (
     quotas_of_queues,
     read_quotas,
 )
+from gpuplanner.study.waits.causes import CAUSES
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
 ZERO = datetime(2026, 3, 2, tzinfo=UTC)
@@ -58,8 +60,7 @@ def two_teams(seed: int, jobs: int = 300) -> Asked:
 
 
 def account(asked: Asked, rules: SharingRules) -> Fairness:
-    none = np.zeros(len(asked.start_s))
-    waits = _waits(asked, asked.start_s, none + np.inf, none, seen=True)
+    waits = waits_by_team(asked, seconds_until(asked, asked.start_s))
     return shared(asked, rules, asked.start_s, asked.end_s, waits, "as played", "easy")
 
 
@@ -81,7 +82,7 @@ def test_what_is_lent_owed_and_borrowed_adds_up(seed):
     lent = sum(row["lent_gpu_hours"] for row in teams.values())
     assert 0 < lent <= freely + 1e-9  # the rest comes from the two GPUs that nobody has a quota for
     assert freely - lent <= 2 * asked.seen_s / 3600
-    assert teams["flood"]["waited_full_gpu_hours"] > 100 * teams["flood"]["waited_no_place_gpu_hours"]
+    assert teams["flood"]["waited_insufficient_hours"] > 100 * teams["meek"]["waited_limits_hours"]
 
 
 def test_nobody_borrows_from_anybody_where_there_is_one_team():
@@ -96,8 +97,13 @@ def test_nobody_borrows_from_anybody_where_there_is_one_team():
 
 def test_the_sample_says_of_each_team_why_its_jobs_waited():
     found = fairness(Scenario())
-    kept = found.teams.select("^waited_.*$").sum_horizontal()
-    waited = found.teams.filter(kept > 1)
+    rows = {row.name: row for row in comparison(Scenario()).waits.causes.team}
+    for row in found.teams.iter_rows(named=True):
+        for cause in CAUSES:
+            assert row[f"waited_{cause}_hours"] == pytest.approx(
+                getattr(rows[row["tenant"]], cause), abs=1e-5
+            )
+    waited = found.teams.filter(pl.col("waited_gpu_hours") > 1)
     assert waited.height > 0
     assert not (waited["why"] == "Its jobs did not wait.").any()
     assert found.teams["entitled_gpus"].sum() == pytest.approx(64)

@@ -49,7 +49,7 @@ from gpuplanner.study.waits.recommend import Recommendation, decline, recommend,
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 NOBODY = "nobody"
-NOBODYS = ("free", "fragmented", "unexplained", "reserved", "reconfiguring", "down")
+NOBODYS = ("free", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
 """Parts of the installed hours that no team held."""
 IDLE_MEASURES = {ON_OFF: "power_down", NODE_POOLS: "autoscale", ON_DEMAND: "repartition"}
 """Policies that may save more than to release nodes does, and the measure that each of them is."""

@@ -15,6 +15,7 @@ from gpuplanner.cost.showback import CENTS
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import read_yaml
 from gpuplanner.files.strict_rows import fault, keys_of, list_of, number_of
+from gpuplanner.intervals import waiting_since
 from gpuplanner.scenario import Scenario
 from gpuplanner.solving.effort import Effort
 from gpuplanner.solving.linear import LinearModel
@@ -125,7 +126,7 @@ def burst_plan(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     spot = tenant.is_in(list(rules.spot))
     per_hour = pl.when(spot).then(rent.spot_price).otherwise(rent.on_demand)
     begins = rules.start_minutes + gib * GBIT_PER_GIB / rules.gbit_per_s / 60
-    waited = (pl.col("start_time").fill_null(known.end) - pl.col("submit_time")).dt.total_seconds() / 60
+    waited = (pl.col("start_time").fill_null(known.end) - waiting_since()).dt.total_seconds() / 60
     jobs = known.jobs.select(
         "job_id", tenant.alias("tenant"), "submit_time", "gpus", hours=hours,
         kind=pl.when(spot).then(pl.lit("spot")).otherwise(pl.lit("on_demand")), begins_minutes=begins, gib=gib,

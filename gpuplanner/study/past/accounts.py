@@ -13,6 +13,7 @@ from gpuplanner.demand import demand_series, weekly
 from gpuplanner.errors import GpuPlannerError, require_sound
 from gpuplanner.inbox import Dataset
 from gpuplanner.inbox.core.long_jobs import LongJobs
+from gpuplanner.intervals import waiting_since
 from gpuplanner.ledger import (
     ACTIVE,
     by_bucket,
@@ -44,9 +45,9 @@ LEAST_OBSERVED = 0.5
 CLOSES = 1e-6
 """A ledger that differs from what is installed by a larger share is refused."""
 DESCRIBED = (
-    "job_id", "tenant", "partition", "job_class", "submit_time", "start_time", "end_time", "state", "gpus", "gpu_model",
-    "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity", "memory_peak_gib",
-    "quarantined", "gpus_by_memory",
+    "job_id", "tenant", "partition", "job_class", "submit_time", "eligible_time", "start_time", "end_time", "state",
+    "gpus", "gpu_model", "profile_requested", "instances", "nodes", "node_list", "time_limit_s", "sm_activity",
+    "memory_peak_gib", "quarantined", "gpus_by_memory",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that ledgers look at."""
 _NO_BOARD = pl.lit(None, pl.String).alias("gpu_model")
@@ -195,9 +196,9 @@ def use(scenario: Scenario) -> pl.DataFrame:
 def use_by_day(trace: Dataset, window: Window, *, tz: str) -> pl.DataFrame:
     """``day, requested_gpus, allocated_gpus, active_gpus``: GPUs on average by local day.
 
-    Requested is what jobs wanted from their submission to their end, allocated what they held. Active is what was held
-    times the mean SM activity of the job, as its source states it or as telemetry joined to it says; what was not seen
-    counts as what was, and a day of which less than half was seen has none.
+    Requested is what jobs wanted from when they were eligible to their end, allocated what they held. Active is what
+    was held times the mean SM activity of the job, as its source states it or as telemetry joined to it says; what was
+    not seen counts as what was, and a day of which less than half was seen has none.
     """
     jobs = gpu_jobs(trace.jobs.lazy(), window).collect()
     if trace.samples is not None:
@@ -208,7 +209,7 @@ def use_by_day(trace: Dataset, window: Window, *, tz: str) -> pl.DataFrame:
     known = held.filter(pl.col("sm_activity").is_not_null())
     working = known.with_columns(working=pl.col("gpus") * pl.col("sm_activity"))
     parts = {
-        "requested_gpus": window.spans(jobs, "submit_time", "end_time", "gpus"),
+        "requested_gpus": window.spans(jobs.with_columns(since=waiting_since()), "since", "end_time", "gpus"),
         "allocated_gpus": window.spans(held, "start_time", "end_time", "gpus"),
         "seen": window.spans(known, "start_time", "end_time", "gpus"),
         "working": window.spans(working, "start_time", "end_time", "working"),
@@ -329,7 +330,7 @@ GROUPS = {"tenant": "tenant", "partition": "partition", "board": "gpu_model", "p
 """What jobs are told apart by, and the column that says it."""
 UNNAMED = "not named"
 _WAITS = (0.5, 0.95, 0.99)
-_WAIT_S = (pl.col("start_time") - pl.col("submit_time")).dt.total_seconds()
+_WAIT_S = (pl.col("start_time") - waiting_since()).dt.total_seconds()
 
 
 def by_each_group(jobs: LongJobs, window: Window) -> dict[str, pl.DataFrame]:

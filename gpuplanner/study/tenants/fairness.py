@@ -30,15 +30,25 @@ from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.tenants.quotas import SharingRules, entitled_gpus, quota_share, rules_of
-from gpuplanner.units import SECONDS_PER_HOUR
+from gpuplanner.study.waits.causes import CAUSES, INSUFFICIENT
+from gpuplanner.study.waits.summary import WORDS
+from gpuplanner.units import SECONDS_PER_HOUR, counted
 
 UNITS = 5040
 """Parts of a GPU in which quotas are counted: divisible by every share of a board that the catalogue has."""
 SLOTS = 120
 """Slots over the observation in which the shares of teams are shown."""
 NO_TEAM = "(no team)"
-CAUSES = ("full", "no_place", "not_the_fleet")
-"""What kept jobs: too few GPUs free; enough, but not together; neither, so something that the data do not show."""
+NEXT_STEPS = {
+    "fragmented": "Fill nodes one after the other, or request fewer GPUs on one node.",
+    "wrong_layout": "Partition GPUs into the instances that jobs request.",
+    "queued_behind": "State time limits near the run times, so that backfill starts jobs, or raise the priority.",
+    "limits": "Raise the limit of the team, or of its account, partition or QOS.",
+    "unexplained": "Add what the record lacks: all jobs of these nodes, and limits of accounts, partitions and QOS.",
+}
+"""What a team can do by the largest cause of its waits; too few GPUs depend on quotas as well."""
+TINY_HOURS = 0.05
+"""Hours of waiting that are shown as none."""
 TINY_GPU_HOURS = 0.05
 LITTLE = 0.1
 """A team that waited for more, and was owed less than this share of it, is not helped by what others borrow."""
@@ -53,8 +63,8 @@ class Fairness:
     - ``rules``: Quotas that count, and where they are from.
     - ``notes``: What had to be done about them.
     - ``teams``: A row a team: what it was due, got, lent, borrowed and is owed in GPU-hours; its satisfaction (got of
-      due); hours in which it starved; how its jobs ended against its own share alone (rho); GPU-hours of waiting by
-      cause; ``why`` its jobs waited and its ``next_step``.
+      due); hours in which it starved; how its jobs ended against its own share alone (rho); hours of waiting by
+      cause, as of the wait model, and in GPU-hours; ``why`` its jobs waited and its ``next_step``.
     - ``borrowed``: :func:`gpuplanner.metrics.borrowing`.
     - ``shares``: :func:`gpuplanner.metrics.shares_over_time`.
     - ``mean_rho``, ``max_rho``: Over all jobs.
@@ -134,9 +144,10 @@ def fairness(scenario: Scenario) -> Fairness:
         requests = asked.granted
         start = play(requests, asked.fleet, queue=scenario.queue).start_s
         end, basis = start + requests.run_s, "starts as played on today's fleet: the source states none"
-    full = arena.waits.seconds_of("insufficient", "queued_behind")
-    place = arena.waits.seconds_of("fragmented", "wrong_layout")
-    waits = _waits(asked, start, full, place, seen=not asked.starts_assumed)
+    seconds = arena.waits.seconds * arena.waits.judged[:, None]
+    if asked.starts_assumed:
+        seconds = seconds_until(asked, start)
+    waits = waits_by_team(asked, seconds)
     return shared(asked, rules, start, end, waits, basis, scenario.queue)
 
 
@@ -169,7 +180,7 @@ def shared(
         {
             "job_id": pl.int_range(len(team), eager=True).cast(pl.String),
             "tenant": team,
-            "submit_s": np.where(start_s < 0, start_s, requests.submit_s),
+            "ready_s": np.where(start_s < 0, start_s, requests.ready_s),
             "start_s": pl.Series(start_s).fill_nan(None),
             "end_s": pl.Series(end_s).fill_nan(None),
             "gpus": units,
@@ -182,7 +193,7 @@ def shared(
     claimed = Claims(
         frame.select(
             "tenant",
-            submit_s="submit_s",
+            submit_s="ready_s",
             start_s=begun,
             end_s=pl.col("end_s").fill_null(pl.max_horizontal(begun, pl.lit(seen))),
             wanted="gpus",
@@ -226,14 +237,14 @@ _FIRST = (
 
 
 def _rho(frame: pl.DataFrame, entitled: dict[str, float], queue: str) -> pl.DataFrame:
-    """Time from submission to end against that of the team's jobs alone on its share, one pool without fragments."""
+    """Time from eligibility to end against that of the team's jobs alone on its share, one pool without fragments."""
     promised = frame.filter(
         pl.col("tenant").is_in([name for name, units in entitled.items() if units > 0]),
         pl.col("start_s").is_not_null(),
     )
 
     def alone(mine: pl.DataFrame, units: int) -> pl.DataFrame:
-        submit, run, limit = (mine[name].to_numpy() for name in ("submit_s", "run_s", "limit_s"))
+        submit, run, limit = (mine[name].to_numpy() for name in ("ready_s", "run_s", "limit_s"))
         profile, gpus = np.zeros(mine.height, np.int64), mine["gpus"].to_numpy()
         asked = NodeRequests(submit, submit, run, limit, profile, gpus, np.ones(mine.height, np.int64))
         end = play(asked, NodeFleet.whole([units]), queue=queue).start_s + run
@@ -241,64 +252,70 @@ def _rho(frame: pl.DataFrame, entitled: dict[str, float], queue: str) -> pl.Data
 
     if promised.is_empty():
         return pl.DataFrame(schema={"job_id": pl.String, "tenant": pl.String, "rho": pl.Float64})
-    together = promised.select("job_id", "tenant", jct_s=pl.col("end_s") - pl.col("submit_s"))
+    together = promised.select("job_id", "tenant", jct_s=pl.col("end_s") - pl.col("ready_s"))
     return finish_time_fairness(together, isolated_outcomes(promised, entitled, alone))
 
 
-def _waits(
-    asked: Asked,
-    start_s: NDArray[np.float64],
-    by_count_s: NDArray[np.float64],
-    by_place_s: NDArray[np.float64],
-    *,
-    seen: bool,
-) -> pl.DataFrame:
-    """GPU-hours that each team's jobs waited, by what kept them."""
-    requests, gpus = asked.granted, asked.gpus() / SECONDS_PER_HOUR
+def seconds_until(asked: Asked, start_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds by cause that jobs wait until a start that is simulated: too few GPUs were free, shape (n_jobs, 6)."""
     until = np.where(np.isnan(start_s), asked.seen_s, start_s)
-    wait = np.clip(until - np.maximum(requests.submit_s, 0.0), 0.0, None)
-    count, place = (by_count_s, by_place_s) if seen else (wait, np.zeros(len(wait)))
-    count = np.minimum(count, wait)
-    place = np.minimum(place, wait - count)
-    parts = {"full": count, "no_place": place, "not_the_fleet": wait - count - place}
-    return (
-        pl.DataFrame({f"waited_{name}_gpu_hours": gpus * seconds for name, seconds in parts.items()})
-        .with_columns(tenant=teams_of(asked))
-        .group_by("tenant")
-        .sum()
-        .sort("tenant")
-    )
+    seconds = np.zeros((len(until), len(CAUSES)))
+    seconds[:, INSUFFICIENT] = np.clip(until - np.maximum(asked.granted.ready_s, 0.0), 0.0, None)
+    return seconds
+
+
+def waits_by_team(asked: Asked, seconds: NDArray[np.float64]) -> pl.DataFrame:
+    """Sum the waits of each team's jobs by cause.
+
+    Parameters
+    ----------
+    asked : Asked
+        The jobs.
+    seconds : array of float, shape (n_jobs, n_causes)
+        What each waited, by cause [s].
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tenant``, ``waited_<cause>_hours`` for each of :data:`~gpuplanner.study.waits.causes.CAUSES` [h], and
+        ``waited_gpu_hours`` [GPU h].
+    """
+    hours = seconds / SECONDS_PER_HOUR
+    columns = {f"waited_{cause}_hours": hours[:, number] for number, cause in enumerate(CAUSES)}
+    gpu_hours = asked.gpus() * hours.sum(axis=1)
+    table = pl.DataFrame({"tenant": teams_of(asked), **columns, "waited_gpu_hours": gpu_hours})
+    return table.group_by("tenant").sum().sort("tenant")
 
 
 def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
-    """Why the jobs of a team waited, and what it can do about it."""
-    waited = {name: row[f"waited_{name}_gpu_hours"] for name in CAUSES}
+    """Why the jobs of a team waited, in the words of the wait model, and what the team can do about it.
+
+    Examples
+    --------
+    >>> row = {f"waited_{cause}_hours": 0.0 for cause in CAUSES} | {"waited_limits_hours": 8.0}
+    >>> why_it_waited(row, pl.DataFrame())[0]
+    'Its jobs waited 8 hours, 100% of it at limits of tenants.'
+    """
+    waited = {name: row[f"waited_{name}_hours"] for name in CAUSES}
     total, cause = sum(waited.values()), max(CAUSES, key=lambda name: waited[name])
-    if total <= TINY_GPU_HOURS:
+    if total <= TINY_HOURS:
         return "Its jobs did not wait.", "Nothing to do."
-    said = f"Its jobs waited {total:,.1f} GPU-hours"
-    if cause == "not_the_fleet":
-        return (
-            f"{said}, {waited[cause]:,.1f} of them while they would have fitted: the fleet did not keep them.",
-            "Look for limits, dependencies or reservations in the scheduler; these waits no fleet ends.",
-        )
-    if cause == "no_place":
-        return (
-            f"{said}, {waited[cause]:,.1f} of them while enough GPUs were free, but not together.",
-            "Fewer GPUs on one node, or nodes filled one after the other.",
-        )
+    hours = counted(round(total), "hour") if total >= 1 else "less than an hour"
+    why = f"Its jobs waited {hours}, {waited[cause] / total:.0%} of it {WORDS[cause]}."
+    if cause in NEXT_STEPS:
+        return why, NEXT_STEPS[cause]
+
     owed = row["owed_gpu_hours"]
-    if owed > max(TINY_GPU_HOURS, LITTLE * total) and row["entitled_gpus"] > 0:
+    if not row["entitled_gpus"] > 0:
+        return f"{why} It has no quota.", "A quota of its own, or patience."
+    if owed > max(TINY_GPU_HOURS, LITTLE * row["waited_gpu_hours"]):
         mine = pairs.filter(pl.col("lender") == row["tenant"], pl.col("borrower") != NOBODY).sort(
             "gpu_hours", "borrower", descending=[True, False]
         )
         to = f", most of them held by {mine['borrower'][0]}" if mine.height else ""
         step = "Let it take back what others borrow (preemption with reclaim), or limit what they may borrow."
-        return f"{said} while the fleet was full, and it was owed {owed:,.1f}{to}.", step
-    if row["entitled_gpus"] > 0:
-        held = "held what it was due" if owed <= TINY_GPU_HOURS else f"was owed {owed:,.1f} of them alone"
-        return (
-            f"{said} while the fleet was full; it {held}.",
-            "A larger quota, at the cost of others, or more GPUs.",
-        )
-    return f"{said} while the fleet was full; it has no quota.", "A quota of its own, or patience."
+        return f"{why} It was owed {owed:,.1f} GPU-hours{to}.", step
+    held = (
+        "It held what it was due." if owed <= TINY_GPU_HOURS else f"It was owed {owed:,.1f} GPU-hours alone."
+    )
+    return f"{why} {held}", "A larger quota, at the cost of others, or more GPUs."

@@ -220,7 +220,7 @@ def _basis(arena: Arena) -> str:
 
 def waits_seen(arena: Arena) -> bool:
     """Whether a job that is judged waited for long in the data."""
-    waited = arena.asked.start_s - arena.asked.granted.submit_s
+    waited = arena.asked.start_s - arena.asked.granted.ready_s
     return bool((waited[arena.judged] > NEAR_S).any())
 
 
