@@ -173,6 +173,9 @@ class Counting:
         summed = keys.group_by(*KEY).agg(pl.col("rows", "asking").sum())
         facts, found = _facts(summed, replace(boards, installed=_installed(nodes)))
         found += _untracked(jobs, nodes)
+        # Nodes are counted before jobs, and have the GPU models that were stated for their words already.
+        models = {model.partition(":")[0]: word for word, model in boards.stated.items()}
+        words += [models[word] for word in words if word in models]
         return cls(nodes, [*found, *findings, *_unused(boards, words)], facts, any_device)
 
     def count(self, jobs: pl.DataFrame) -> pl.DataFrame:

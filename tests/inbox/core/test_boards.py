@@ -118,6 +118,14 @@ def test_the_user_decides_first():
     assert found["stated board of no device"].example == "'l40'"
 
 
+def test_a_model_that_was_stated_for_nodes_is_in_use():
+    """Nodes are counted first, and then are called by the model that was stated for them."""
+    stated = {"h100": "H100-80GB-SXM5", "l40": "L40S"}
+    counted, _ = resolve_nodes(nodes(("n1", 8, "h100", None)), stated)
+    _, found = resolved(job(None, 2.0, node_list="n1"), inventory=counted, stated=stated)
+    assert found["stated board of no device"].example == "'l40'"
+
+
 def test_the_nodes_of_a_job_decide_between_boards():
     inventory = nodes(("n1", 4, "NVIDIA A100-SXM4-40GB", None), ("n2", 4, "NVIDIA-A100-SXM4-80GB", None))
     rows = [job("a100=1", 1.0, node_list=place) for place in ("n1", "n2", "n[1-2]", None, "n9", "n[1")]
