@@ -63,6 +63,7 @@ FACT_TABLES: dict[str, dict[str, type[pl.DataType]]] = {
     "telemetry_metrics": {},
     "foreign_forms": {},
     "export_commands": {},
+    "measures": {},
     "slurm_states": {"number": pl.Int64},
     "currencies": {"minor_units": pl.Int32},
     "instance_types": {"gpus": pl.Int32, "board_share": pl.Float64},
@@ -113,8 +114,8 @@ def facts(name: str) -> pl.DataFrame:
         ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"``,
         ``"parameters"``, ``"model_presets"``, ``"training_tools"``, ``"training_methods"``,
         ``"training_words"``, ``"path_abilities"``, ``"partition_modes"``, ``"telemetry_metrics"``,
-        ``"foreign_forms"``, ``"export_commands"``, ``"slurm_states"``, ``"currencies"``, ``"instance_types"``,
-        ``"node_labels"`` or ``"gpu_resources"``.
+        ``"foreign_forms"``, ``"export_commands"``, ``"measures"``, ``"slurm_states"``, ``"currencies"``,
+        ``"instance_types"``, ``"node_labels"`` or ``"gpu_resources"``.
 
     Returns
     -------
@@ -153,6 +154,25 @@ def export_command(name: str) -> str:
     'scontrol show node > nodes.txt'
     """
     return str(facts("export_commands").row(by_predicate=pl.col("name") == name, named=True)["command"])
+
+
+def measure_words(action: str, actuator: str) -> dict[str, str]:
+    """How people carry out a measure that no file performs: what to edit, to run, to check and to undo.
+
+    Parameters
+    ----------
+    action : str
+        ``"pack"``, ``"raise_limit"`` or ``"release"``.
+    actuator : str
+        Who changes the fleet.
+
+    Examples
+    --------
+    >>> measure_words("pack", "slurm")["command"]
+    'scontrol reconfigure'
+    """
+    rows = facts("measures").filter(pl.col("paths").str.split(";").list.contains(actuator), action=action)
+    return {name: text or "" for name, text in rows.row(0, named=True).items()}
 
 
 def board_names() -> list[str]:

@@ -148,11 +148,12 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
     """Print a comparison: the ways as a table, the decision in its sentence, what to do and how sure it is."""
     import polars as pl
 
-    from gpuplanner.study.decision.frames import target_in_words
+    from gpuplanner.study.decision.frames import limit_in_words, target_in_words
 
     if found.rows:
         rows = [_row(one, found) for one in found.rows]
         show_frame(pl.DataFrame(rows, infer_schema_length=None), as_json=False, title=target_in_words(found))
+        put(limit_in_words(found))
     one = found.decision
     put(one.sentence)
     for number, step in enumerate(one.next_steps, start=1):
@@ -165,7 +166,7 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
         say(f"missing: {missing.what}: {missing.command}")
     if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
         say(
-            f"tuned from {found.tuned_from[:10]}, judged from {found.judged_from[:10]} to {found.judged_to[:10]}"
+            f"fitted from {found.tuned_from[:10]}, evaluated from {found.judged_from[:10]} to {found.judged_to[:10]}"
         )
 
 
@@ -187,17 +188,18 @@ SHOWN_TRIED = (
 
 
 def _row(one: PolicyRow, found: Comparison) -> dict[str, object]:
+    from gpuplanner.study.decision.types import TODAY
+
     why = one.reason or ""
     if one.gpu_hours is not None and not one.meets_target and not why:
         why = "later than the limit"
     return {
         "policy": ("* " if one.policy == found.winner else "  ") + one.policy,
-        "gpu_hours": one.gpu_hours,
+        "gpu_hours": one.gpu_hours_promised,
         "most_gpus": one.most_gpus,
         "added_minutes": one.added_minutes,
         "jobs_later": one.later_share,
-        "days_held": one.hold_rate,
-        "holds": "yes" if one.meets_target else f"no: {why}",
+        "meets_limit": "baseline" if one.policy == TODAY else "yes" if one.meets_target else f"no: {why}",
     }
 
 

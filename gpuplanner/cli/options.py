@@ -104,7 +104,9 @@ class Given:
         if text == "sample":
             found = Scenario()
         elif path.is_dir():
-            found = Scenario(name=path.name, data=str(path))
+            from gpuplanner.study.decision.beginning import usual_path
+
+            found = Scenario(name=path.name, data=str(path), path=usual_path(path))
         else:
             found = Scenario.from_yaml(path)
         return replace(found.with_text(self.assignments), **self.fields)

@@ -190,7 +190,7 @@ class FleetRules:
         rows = [
             row
             for node, was in sorted(self.before.items())
-            for gpu, (old, new) in enumerate(_lined_up(was, pools.get(node)))
+            for gpu, (old, new) in enumerate(line_up_layouts(was, pools.get(node)))
             for row in (
                 (node, gpu, first, last, old, False, None),
                 (node, gpu, last, end, new, old != new and new != OFF, None),
@@ -199,12 +199,12 @@ class FleetRules:
         return pl.DataFrame(rows, schema=_PLAN, orient="row")
 
 
-def _lined_up(was: tuple[str, ...], then: tuple[str, ...] | None) -> Iterator[tuple[str, str]]:
+def line_up_layouts(was: tuple[str, ...], then: tuple[str, ...] | None) -> Iterator[tuple[str, str]]:
     """Layout of each GPU before and after, as many as can be unchanged.
 
     Examples
     --------
-    >>> list(_lined_up(("gpu", "1g.10gb:7"), ("1g.10gb:7", "3g.40gb:2")))
+    >>> list(line_up_layouts(("gpu", "1g.10gb:7"), ("1g.10gb:7", "3g.40gb:2")))
     [('gpu', '3g.40gb:2'), ('1g.10gb:7', '1g.10gb:7')]
     """
     old = [_empty(WHOLE_GPU if layout == OFF else layout) for layout in was]

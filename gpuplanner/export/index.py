@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.export.changes import held_by, layout_changes_of
+from gpuplanner.export.changes import filled_template, held_by, layout_changes_of
 from gpuplanner.export.states import checked_plan, stamp
 from gpuplanner.hardware import ChangeCost, GpuModel, as_board
 from gpuplanner.simulate import Drain
@@ -111,31 +111,13 @@ def change_index(
 
 def to_index_text(index: pl.DataFrame, board: GpuModel | str, change: ChangeCost) -> str:
     """Print an index for people: a line for each change of a node or GPU, in Markdown."""
-    files = index["change"].n_unique()
-    head = [
-        "planned (UTC)",
-        "node",
-        "layouts",
-        "left alone",
-        "instances that go",
-        "keep free from",
-        "give up at",
-    ]
-    head += ["drain, median (p95)", "in the way", "in time", "file"]
-    lines = [
-        f"# Changes of layout, {as_board(board).name}",
-        "",
-        f"{index.height} in {files} files; a script has all nodes of its change. It takes {change.words()}, after the",
-        "last job has ended. *Keep free from*: run `change-*.sh reserve` then (Slurm: from then on only jobs start",
-        "there that end by the planned time), or `change-*.sh cordon-ahead`. *In the way*: instances and GPUs in use",
-        "at the planned time, of those that go. *Left alone*: GPUs that the file names too and that stay as they are.",
-        "",
-        f"| {' | '.join(head)} |",
-        f"|{' --- |' * len(head)}",
-    ]
-    lines += map(index_line, index.iter_rows(named=True))
     first = index.row(0, named=True) if index.height else {"if_not_empty": "nothing changes"}
-    return "\n".join([*lines, "", f"What has not emptied in time: {first['if_not_empty']}.", ""])
+    values = {
+        "BOARD": as_board(board).name, "COUNT": str(index.height), "FILES": str(index["change"].n_unique()),
+        "DURATION": change.words(), "ROWS": "\n".join(map(index_line, index.iter_rows(named=True))),
+        "IF_NOT_EMPTY": first["if_not_empty"],
+    }  # fmt: skip
+    return filled_template("templates/changes.md", values)
 
 
 def index_line(row: dict[str, Any]) -> str:

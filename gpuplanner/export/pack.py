@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog import facts, measure_words
 from gpuplanner.errors import GeometryError
 from gpuplanner.export.changes import filled_template
 from gpuplanner.export.fleet_rules import BY_JOBS, FleetRules
@@ -17,8 +17,13 @@ from gpuplanner.export.states import checked_plan
 from gpuplanner.hardware import ChangeCost, GpuModel, as_board, minutes
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate import Drain
+from gpuplanner.units import counted
 
 PAGE = "README.md"
+NOTHING = "Nothing has to be done."
+CHANGES_FLEET = ("repartition", "rightsize", "power_down", "autoscale")
+"""Measures that files perform: those that belong to no other measure."""
+NOT_TODAY = "The dates follow the end of the record, not today; a change may begin on any later day."
 SCRIPT = ("apply", "verify", "rollback")
 
 
@@ -31,6 +36,8 @@ class Step:
     do: str = ""
     check: str = ""
     undo: str = ""
+    action: str = ""
+    """The measure that it carries out by itself; none: it is one of the files of a change of the fleet."""
 
     @classmethod
     def script(cls, file: str, what: str, before: str = "") -> Step:
@@ -39,10 +46,27 @@ class Step:
 
 
 @dataclass(frozen=True)
+class MeasureWords:
+    """A measure of the decision as the page shows it.
+
+    - ``action``, ``text``: What it does.
+    - ``condition``: What has to be in force, and seen, before.
+    - ``steps``: What somebody does and types, where no file performs it.
+    """
+
+    action: str
+    text: str
+    condition: str = ""
+    steps: Sequence[tuple[str, str | None]] = ()
+
+
+@dataclass(frozen=True)
 class PageWords:
     """What the page says in words.
 
     - ``sentence``, ``policy``: The decision, and the way that was chosen.
+    - ``measures``: What is to be done, in order.
+    - ``command``: What writes these files.
     - ``touched``: Who is touched and how long it takes.
     - ``means``: What jobs have to do, and what else belongs to it.
     - ``not_winner``: Why these are not the files of what was decided.
@@ -53,6 +77,8 @@ class PageWords:
     touched: Sequence[str] = ()
     means: str = ""
     not_winner: str | None = None
+    measures: Sequence[MeasureWords] = ()
+    command: str = "gpuplanner export"
 
 
 @dataclass
@@ -62,11 +88,13 @@ class Pack:
     - ``files``: Text by place.
     - ``steps``: What uses them.
     - ``warnings``: What is missing, and why.
+    - ``by_hand``: Measures that no file performs.
     """
 
     files: dict[str, str] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    by_hand: list[str] = field(default_factory=list)
 
     def add(self, text: str, step: Step) -> None:
         """Add a file with what uses it."""
@@ -213,7 +241,8 @@ def add_release(
         script = "release_slurm.sh" if making.rules.path == "slurm" else "release.sh"
         pack.files[making.place("released.txt")] = lines_of(nodes)
         step = Step.script(making.place("release.sh"), what)
-        pack.add(making.script(script), replace(step, do=guarded(step.do)))
+        action = "release" if nodes is making.rules.released else ""
+        pack.add(making.script(script), replace(step, do=guarded(step.do), action=action))
 
 
 def _by_parted(making: Making, pack: Pack) -> None:
@@ -242,13 +271,15 @@ def _by_parted(making: Making, pack: Pack) -> None:
 def _on_slurm(making: Making, pack: Pack) -> None:
     """Lines of slurm.conf, and a script that keeps the order."""
     rules, plan = making.rules, making.rules.layout_plan()
+    what = "drains the nodes of `released.txt`, which are not needed"
+    if not plan["changed"].any():
+        # To drain nodes, neither the type of their GPUs nor the lines of the others are needed.
+        add_release(making, pack, rules.released, what)
+        return
     files = to_slurm_files(
         plan, making.board, gres_type=making.gres_type, change=making.change, drain=making.drain
     )
     scripts = [name for name in files if name.startswith("change-")]
-    says = {
-        "gres.conf": "for every node with NVML in its Slurm; the others get what `static-gres.sh` prints there"
-    }
     if making.board.profiles:
         yaml = making.place("mig-parted.yaml")
         changed = making.place("changed.txt")
@@ -259,33 +290,31 @@ def _on_slurm(making: Making, pack: Pack) -> None:
         )
         pack.add(to_mig_parted(plan, making.board),
                  Step(yaml, "one configuration for each way that a node is cut; goes to the nodes of `changed.txt`",
-                      copy if scripts else ""))  # fmt: skip
-    # Of the lines of before and after a change those of after; where nothing changes there is one time alone.
+                      copy))  # fmt: skip
+    # Of the lines of before and after a change those of after.
     unused = {name for name in files if name.startswith("slurm-")} - {
         f"slurm-{one[7:-3]}.conf" for one in scripts
     }
-    left_out = {*scripts, *(unused if scripts else ())}
+    left_out = {*scripts, *unused}
     pack.files |= {making.place(name): text for name, text in files.items() if name not in left_out}
-    pack.steps.append(Step(making.place("gres.conf"), says["gres.conf"]))
-    if scripts:
-        _add_index(making, pack)
+    says = "for every node with NVML in its Slurm; the others get what `static-gres.sh` prints there"
+    pack.steps.append(Step(making.place("gres.conf"), says))
+    _add_index(making, pack)
     for name in scripts:
-        what = "drains nodes, waits, cuts them, puts their Gres into slurm.conf, compares, resumes"
+        does = "drains nodes, waits, cuts them, puts their Gres into slurm.conf, compares, resumes"
         before = "export PARTED=/etc/gpuplanner-mig-parted.yaml\n"
         place = making.place(name)
-        pack.add(files[name], Step(place, what, f"bash {place} apply", f"bash {place} verify",
+        pack.add(files[name], Step(place, does, f"bash {place} apply", f"bash {place} verify",
                                    f"{before}bash {place} rollback"))  # fmt: skip
-    add_release(making, pack, rules.released, "drains the nodes of `released.txt`, which are not needed")
+    add_release(making, pack, rules.released, what)
 
 
 def _add_index(making: Making, pack: Pack) -> None:
     index = change_index(making.rules.layout_plan(), making.board, change=making.change, drain=making.drain)
     if index.height:
         place = making.place("changes.md")
-        pack.add(
-            to_index_text(index, making.board, making.change),
-            Step(place, "what changes on which GPU, to read"),
-        )
+        text = to_index_text(index, making.board, making.change)
+        pack.add(f"{text}\n{NOT_TODAY}\n", Step(place, "what changes on which GPU, to read"))
 
 
 def lines_of(words: Sequence[str]) -> str:
@@ -321,18 +350,58 @@ def to_page(making: Making, pack: Pack, told: PageWords, not_winner: str | None)
         "MEANS": told.means,
         "TOUCHED": "\n".join([*(f"- {line}" for line in told.touched), *_durations(making, pack)]),
         **page_tables(pack),
+        **(_by_measure(making, pack, told) if told.measures else {}),
     }
     return filled("readme.md", values)
 
 
+def _by_measure(making: Making, pack: Pack, told: PageWords) -> dict[str, str]:
+    """What to do, check and undo for each measure, in order."""
+    other = next((one.action for one in told.measures if one.action in CHANGES_FLEET), "")
+    do, check, undo = list[str](), list[str](), list[str]()
+    for number, one in enumerate(told.measures, start=1):
+        steps = [step for step in pack.steps if (step.action or other) == one.action]
+        by, commands, checked, undone = "", [step.do for step in steps], "", ""
+        if not any(commands):
+            by, commands, checked, undone = _by_hand(making, pack, told, one)
+        head = " ".join(filter(None, (f"{number}. **{one.text}.**", one.condition, by)))
+        do.append(
+            "\n".join([head, *(f"   - {what}" for what, _ in one.steps), "", _fence(commands)]).rstrip()
+        )
+        checked += _fence([step.check for step in steps])
+        undone += _fence([step.undo for step in reversed(steps)])
+        check += [f"Of {number}:\n\n{checked}"] if checked else []
+        undo += [f"Of {number}:\n\n{undone}"] if undone else []
+    rest = [] if other else [step.do for step in pack.steps if not step.action and step.do]
+    do += [f"The other files set what stays as it is:\n\n{_fence(rest)}"] if rest else []
+    parts = {"DO": do, "CHECK": check, "UNDO": undo[::-1]}
+    return {key: "\n\n".join(texts) or NOTHING for key, texts in parts.items()}
+
+
+def _by_hand(
+    making: Making, pack: Pack, told: PageWords, one: MeasureWords
+) -> tuple[str, list[str], str, str]:
+    """Why no file performs a measure, the commands that do, and how it is checked and undone."""
+    pack.by_hand.append(one.action)
+    if one.action in CHANGES_FLEET:
+        why = "; ".join(pack.warnings)
+        return f"No file here performs it ({why}); `{told.command}` writes it once that is fixed.", [], "", ""
+    commands = [command for _, command in one.steps if command]
+    if one.action == "buy":
+        return "No file performs it.", commands, "", ""
+    words = measure_words(one.action, making.rules.path)
+    checked, undone = (words[name].replace("{nodes}", "NODES") for name in ("check", "undo"))
+    return "No file performs it; by hand:", commands, checked, undone
+
+
 def page_tables(pack: Pack) -> dict[str, str]:
     """What a page says of the files: the list of them, and the commands."""
-    nothing = "Nothing has to be done."
     return {
-        "FILES": "\n".join(f"| `{step.file}` | {step.what} |" for step in pack.steps),
-        "DO": _fence([step.do for step in pack.steps]) or nothing,
-        "CHECK": _fence([step.check for step in pack.steps]) or nothing,
-        "UNDO": _fence([step.undo for step in reversed(pack.steps)]) or nothing,
+        "FILES": "\n".join(f"| `{step.file}` | {step.what} |" for step in pack.steps)
+        or "| none | no file is needed |",
+        "DO": _fence([step.do for step in pack.steps]) or NOTHING,
+        "CHECK": _fence([step.check for step in pack.steps]) or NOTHING,
+        "UNDO": _fence([step.undo for step in reversed(pack.steps)]) or NOTHING,
     }
 
 
@@ -361,7 +430,7 @@ def _durations(making: Making, pack: Pack) -> list[str]:
             else "emptied and cut: each takes no new work from the beginning"
         )
         found.append(
-            f"- {changed} nodes are {emptied}, is waited for at most "
+            f"- {counted(changed, 'node')} {'is' if changed == 1 else 'are'} {emptied}, is waited for at most "
             f"{minutes(float(making.limit_s))}, and then takes {making.change.words()}. Jobs that run there end by "
             "themselves; none is ended. A script that gave a node up ends with 75: run the same words again. It waits "
             "in the foreground: begin where it outlives your session (tmux, screen)."

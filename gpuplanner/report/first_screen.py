@@ -149,7 +149,7 @@ def _wait(one: Decision) -> Card:
     delayed = f"{shown(one, 'jobs_delayed')} of {shown(one, 'jobs')} jobs start later"
     return (
         f"p95 queue wait, jobs on {safe(one.latest.size)}", now if same else f"{now} → {then}",
-        f"observed {observed}", limit, delayed,
+        "simulated" if one.latest.replay_is_apart else "", f"observed {observed}", limit, delayed,
     )  # fmt: skip
 
 

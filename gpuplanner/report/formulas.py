@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner.study import Study
+from gpuplanner.study.future.cost_review import cost_review
 from gpuplanner.study.waits.summary import cause_table
 from gpuplanner.units import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, three_figures
 
@@ -80,14 +81,6 @@ def _decision_formulas(study: Study) -> list[Formula]:
     comparison = study.comparison
     ends, growth, headroom = comparison.exhaustion, comparison.growth_per_week, comparison.headroom
     causes = pl.DataFrame() if comparison.waits is None else cause_table(comparison.waits.causes.job_size)
-    saving_inputs = _saving_inputs(study)
-    hours_today, hours_recommended = (
-        saving_inputs["hours today"],
-        saving_inputs["hours as recommended"],
-    )
-    saving = None
-    if isinstance(hours_today, float) and isinstance(hours_recommended, float):
-        saving = hours_today - hours_recommended
     return [
         Formula(
             "gpus", "GPUs needed at peak", _total(layouts, "gpus"), "GPUs",
@@ -105,9 +98,9 @@ def _decision_formulas(study: Study) -> list[Formula]:
             service, "study.json: decision.service",
         ),
         Formula(
-            "saving", "Saved a week", saving, "GPU-hours",
-            "hours today - hours as recommended, both on, a week, as on the days tuned on",
-            saving_inputs, measures, "study.json: comparison",
+            "saving", "Capacity freed a week", decision.saving.value, "GPU-hours",
+            "hours today - hours as recommended, both powered on, a week, in the training window",
+            _saving_inputs(study), measures, "study.json: comparison",
         ),
         Formula(
             "exhaustion", "Capacity exhausted", ends.date, "",
@@ -129,30 +122,27 @@ def _decision_formulas(study: Study) -> list[Formula]:
 
 def _saving_inputs(study: Study) -> Inputs:
     """GPU-hours a week today and as recommended; unknown with the reason why."""
-    comparison, saving = study.comparison, study.decision.saving
+    saving, today = study.decision.saving, float(study.decision.fleet_gpus * HOURS_PER_WEEK)
     if saving.value is None:
-        return {"hours today": None, "hours as recommended": None, "why": saving.reason}
-    best, today = comparison.row(comparison.winner), comparison.today
-    hours = None if today is None else today.gpu_hours_promised
-    if best is None or best is today or hours is None:  # no policy was simulated
-        fleet = float(study.decision.fleet_gpus * HOURS_PER_WEEK)
-        return {"hours today": fleet, "hours as recommended": fleet - saving.value}
-    recommended = best.gpu_hours_promised
+        return {"hours today": today, "hours as recommended": None, "why": saving.reason}
     return {
-        "hours today": float(hours),
-        "hours as recommended": None if recommended is None else float(recommended),
+        "hours today": today,
+        "hours as recommended": today - saving.value,
         "range, low": saving.low,
         "range, high": saving.high,
     }
 
 
 def _electricity_formula(study: Study) -> Formula:
-    saved_kwh, power = study.decision.worth.kwh_per_week, study.provenance.power
-    hours_off = study.decision.saving.value if saved_kwh else saved_kwh
+    decision, power, pue = study.decision, study.provenance.power, study.provenance.pue
+    row = study.comparison.row(study.comparison.winner)
+    hours_off = decision.saving.value
+    if hours_off is not None and row is not None:  # they draw power where nodes cannot be switched
+        hours_off = row.off_gpu_hours
     idle_w = None if power is None else power.idle_w
-    pue = study.provenance.pue
-    known = hours_off is not None and idle_w is not None
-    value = hours_off * idle_w * pue / WATTS_PER_KILOWATT if known else None  # type: ignore[operator]
+    value = None
+    if decision.worth.kwh_per_week is not None and hours_off is not None and idle_w is not None:
+        value = hours_off * idle_w * pue / WATTS_PER_KILOWATT
     return Formula(
         "electricity", "Electricity saved a week", value, "kWh",
         "GPU-hours off x W of an idle GPU x PUE / 1000",
@@ -163,10 +153,13 @@ def _electricity_formula(study: Study) -> Formula:
 
 def _period_formulas(study: Study) -> list[Formula]:
     headline, tables = study.headline, study.tables
-    buckets, tenants = tables["ledger_buckets"], tables["ledger_tenants"]
+    buckets, tenants = shown_buckets(tables["ledger_buckets"]), shown_tenants(tables["ledger_tenants"])
     ended, costs, energy = tables["ended"], tables["costs"], tables["energy"]
     carbon_factor = study.provenance.carbon.gco2e_per_kwh
-    price = {"price of a GPU-hour": headline.price_per_gpu_hour}
+    price, basis = (
+        {"price of a GPU-hour": headline.price_per_gpu_hour},
+        cost_review(study.scenario).price_basis,
+    )
     return [
         Formula(
             "installed", "Installed GPU-hours", _total(buckets, "gpu_hours"), "GPU-hours",
@@ -188,21 +181,53 @@ def _period_formulas(study: Study) -> list[Formula]:
             "gpu_hours of all rows whose state is lost, summed", price, ended, "tables/ended.parquet",
         ),
         Formula(
-            "cost", "Cost of the period", _total(costs, "EffectiveCost"), headline.currency or "",
+            "cost", "Cost of the period", _total_if_any(costs, "EffectiveCost"), f"{headline.currency or ''}{basis}",
             "EffectiveCost of all charge lines, summed",
-            price | {"currency": headline.currency}, costs, "tables/costs.parquet",
+            price | {"currency": headline.currency, "priced": basis.strip() or None}, costs, "tables/costs.parquet",
         ),
         Formula(
-            "energy", "Energy at the building's meter", _total(energy, "energy_kwh"), "kWh",
+            "energy", "Energy at the building's meter", _total_if_any(energy, "energy_kwh"), "kWh",
             "energy of all states of the GPUs, summed",
             {"PUE": study.provenance.pue}, energy, "tables/energy.parquet",
         ),
         Formula(
-            "carbon", "Carbon of operation", _total(energy, "location_kg"), "kg CO2e",
+            "carbon", "Carbon of operation", _total_if_any(energy, "location_kg"), "kg CO2e",
             "location_kg of all states of the GPUs, summed",
             {"g CO2e a kWh": carbon_factor}, energy, "tables/energy.parquet",
         ),
     ]  # fmt: skip
+
+
+def shown_buckets(buckets: pl.DataFrame) -> pl.DataFrame:
+    """Buckets of a ledger; used and idle hours are unknown where no use of allocated GPUs was measured.
+
+    Examples
+    --------
+    >>> hours = {"used": 0.0, "unobserved": 8.0, "held_idle": 0.0, "free": 2.0}
+    >>> table = pl.DataFrame({"bucket": list(hours), "gpu_hours": list(hours.values()), "share": 0.1})
+    >>> shown_buckets(table)["gpu_hours"].to_list()
+    [None, 8.0, None, 2.0]
+    """
+    hours = dict(buckets.select(pl.col("bucket").cast(pl.String), "gpu_hours").iter_rows())
+    if hours.get("used") or hours.get("held_idle") or not hours.get("unobserved"):
+        return buckets
+    unknown = pl.col("bucket").cast(pl.String).is_in(["used", "held_idle"])
+    return buckets.with_columns(
+        pl.when(~unknown).then(pl.col(name)).alias(name) for name in ("gpu_hours", "share")
+    )
+
+
+def shown_tenants(tenants: pl.DataFrame) -> pl.DataFrame:
+    """Tenants of a ledger; used and idle hours are unknown of those of whom nothing was measured."""
+    unknown = (pl.col("used") == 0) & (pl.col("held_idle") == 0) & (pl.col("unobserved") > 0)
+    return tenants.with_columns(
+        pl.when(~unknown).then(pl.col(name)).alias(name) for name in ("used", "held_idle")
+    )
+
+
+def _total_if_any(rows: pl.DataFrame, column: str) -> float | None:
+    """Sum of a column; None without any row, as no price and no power is known then."""
+    return None if rows.is_empty() else _total(rows, column)
 
 
 def _total(rows: pl.DataFrame, column: str) -> float | None:

@@ -11,7 +11,7 @@ from gpuplanner import plot
 from gpuplanner.report import page
 from gpuplanner.report.cost import month_parts
 from gpuplanner.report.first_screen import Links, first_screen, peaks_figure
-from gpuplanner.report.formulas import formulas, value_text
+from gpuplanner.report.formulas import formulas, shown_buckets, shown_tenants, value_text
 from gpuplanner.report.section import Section
 from gpuplanner.report.sent import browser
 from gpuplanner.report.teams import placements
@@ -134,8 +134,9 @@ def quality(study: Study) -> Section:
 
 def ledger(study: Study) -> Section:
     """Where the installed GPU-time went."""
-    buckets, tenants = study.tables["ledger_buckets"], study.tables["ledger_tenants"]
-    largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
+    buckets = shown_buckets(study.tables["ledger_buckets"])
+    tenants = shown_tenants(study.tables["ledger_tenants"])
+    largest = buckets.sort("gpu_hours", descending=True, nulls_last=True).row(0, named=True)
     heaviest = tenants.row(0, named=True) if tenants.height else {"tenant": "-", "held_gpu_hours": 0.0}
     held, installed = study.headline.allocated_gpu_hours, study.headline.installed_gpu_hours
     return page.section(
@@ -168,8 +169,12 @@ def _lost(study: Study) -> str:
     hours, held = float(lost["gpu_hours"].sum()), float(ended["gpu_hours"].sum())
     if not hours:
         return "No attempt is known to have ended badly."
-    price = figures.price_per_gpu_hour
-    worth = "" if price is None else f", {hours * price:,.0f} {figures.currency} at {price:,.2f} a GPU-hour"
+    price, basis = figures.price_per_gpu_hour, cost_review(study.scenario).price_basis
+    worth = (
+        ""
+        if price is None
+        else f", {hours * price:,.0f} {figures.currency} at {price:,.2f} a GPU-hour{basis}"
+    )
     worst = lost.group_by("state").agg(pl.col("gpu_hours").sum()).sort("gpu_hours", "state")["state"][-1]
     return (
         f"{hours:,.0f} of them ({hours / held:.0%}) went to attempts that did not complete{worth}, most of it "
@@ -283,16 +288,16 @@ def numbers(study: Study) -> Section:
 
 def costs(study: Study) -> Section:
     """Who pays for the period, energy and carbon; what is not known is said in its place."""
-    figures = study.headline
+    figures, found = study.headline, cost_review(study.scenario)
     told = [
-        f"{Decimal(figures.cost):,.0f} {figures.currency}"
+        f"{Decimal(figures.cost):,.0f} {figures.currency}{found.price_basis}"
         if figures.cost and figures.currency
         else "no price",
         *([] if figures.energy_kwh is None else [f"{figures.energy_kwh:,.0f} kWh"]),
         *([] if figures.carbon_kg is None else [f"{figures.carbon_kg:,.0f} kg CO2e"]),
     ]
     title, about = "Cost, energy and carbon", f"{', '.join(told)} in the whole period"
-    return page.fold(title, *month_parts(cost_review(study.scenario)), about=about)
+    return page.fold(title, *month_parts(found), about=about)
 
 
 def method(study: Study) -> Section:

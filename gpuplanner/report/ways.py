@@ -17,6 +17,7 @@ from gpuplanner.report.section import Section
 from gpuplanner.report.words import safe
 from gpuplanner.study.decision.frames import (
     frontier_frame,
+    limit_in_words,
     policy_table,
     service_table,
     target_in_words,
@@ -33,17 +34,16 @@ if TYPE_CHECKING:
     from altair.typing import ChartType
 
 _WAYS = {
-    "policy": "way to run",
+    "policy": "policy",
     "meaning": "what it means",
-    "gpu_hours": "GPU-hours on, a week",
+    "gpu_hours_promised": "GPU-hours powered on, a week",
     "of_today": "of today",
-    "most_gpus": "on at once, at most",
-    "added_minutes": "added, min",
-    "later_share": "jobs that pay",
-    "longest_min": "longest, min",
-    "meets_target": "holds the limit",
-    "hold_rate": "of the days, held",
-    "reason": "why it is out",
+    "most_gpus": "powered on at peak",
+    "added_minutes": "added wait, min",
+    "later_share": "jobs delayed",
+    "longest_min": "longest wait, min",
+    "meets_target": "meets the limit",
+    "reason": "why not",
 }
 _SERVICE = {
     "observed_p95_minutes": "observed p95",
@@ -79,10 +79,9 @@ def ways(found: Comparison, pool: str = "") -> Section:
     if not found.rows:
         return page.fold(title, page.paragraph("No way could be played."), about=about)
     frame = frontier_frame(found)
-    limit = round(100 * found.quantile, 1)
     note = (
-        f"A way holds when {limit:g} jobs of 100 of every size start at most {found.minutes:g} minutes later than on "
-        "today's fleet, replayed. Points joined by a line are other settings of the same way."
+        f"Added wait is the largest rise of the p95 wait over job sizes, or of the mean wait. {limit_in_words(found)} "
+        "Points joined by a line are other settings of the same policy."
     )
     return page.fold(
         title,
@@ -95,7 +94,7 @@ def ways(found: Comparison, pool: str = "") -> Section:
         page.table(
             _ways_table(found),
             caption=f"The same in figures, {_judged(found)}",
-            formats=dict.fromkeys(("of_today", "later_share", "hold_rate"), ".0%"),
+            formats=dict.fromkeys(("of_today", "later_share"), ".0%"),
             headings=_WAYS,
         ),
         page.note(note),
@@ -135,27 +134,35 @@ def waits_section(found: Comparison) -> Section:
     )
 
 
+def policies_met(found: Comparison) -> str:
+    """How many policies beside today's meet the limit, as the table has it."""
+    met = sum(row.meets_target for row in found.policies)
+    return f"{met} of {len(found.policies)} policies meet the limit"
+
+
 def _about(found: Comparison) -> str:
     """The ways in one line: how many there are, and what the best of them needs."""
     if found.today is None or found.today.gpu_hours is None:
         return "none could be played"
-    there = counted(sum(row.gpu_hours is not None for row in found.rows), "way")
+    there = policies_met(found)
     hours, best = f"{found.today.gpu_hours:,.0f}", found.row(found.winner)
-    if best is None or best.gpu_hours is None:
+    if best is None or best.gpu_hours_promised is None:
         return (
             f"{there}, as today {hours} GPU-hours a week; what is decided serves better, not with fewer hours"
         )
     if best.policy == TODAY:
-        held = [row for row in found.policies if row.meets_target and row.gpu_hours is not None]
-        least = min(held, key=lambda row: row.gpu_hours or 0.0, default=None)
-        if least is None or not (least.gpu_hours or 0.0) < found.today.gpu_hours:
+        met = [row for row in found.policies if row.meets_target and row.gpu_hours_promised is not None]
+        least = min(met, key=lambda row: row.gpu_hours_promised or 0.0, default=None)
+        if least is None or not (least.gpu_hours_promised or 0.0) < found.today.gpu_hours:
             return f"{there}; none serves as today with less than its {hours} GPU-hours a week"
         name = SHORT.get(least.policy, least.policy)
         return (
-            f"{there}, as today {hours} GPU-hours a week; {name} serves as today with {least.gpu_hours:,.0f}, and ends "
+            f"{there}, as today {hours} GPU-hours a week; {name} serves as today with "
+            f"{least.gpu_hours_promised:,.0f}, and ends "
             "no waiting"
         )
-    return f"{there}; {SHORT.get(best.policy, best.policy)}: {best.gpu_hours:,.0f} GPU-hours a week, as today {hours}"
+    name = SHORT.get(best.policy, best.policy)
+    return f"{there}; {name}: {best.gpu_hours_promised:,.0f} GPU-hours a week, today {hours}"
 
 
 def decided(found: Comparison) -> Section:
@@ -237,7 +244,7 @@ def _energy(found: Comparison) -> str:
     return page.table(
         table,
         caption="Energy of a week at the building's meter, and its carbon: today's, less what GPUs that are off save",
-        headings={"policy": "way to run", "off_gpu_hours": "GPU-hours off", "saved_kwh": "saved [kWh]"},
+        headings={"policy": "policy", "off_gpu_hours": "GPU-hours off", "saved_kwh": "saved [kWh]"},
     )
 
 
@@ -245,18 +252,26 @@ def _judged(found: Comparison) -> str:
     if found.tuned_from is None or found.judged_from is None or found.judged_to is None:
         return "nothing was played"
     tuned, judged, end = (text[:10] for text in (found.tuned_from, found.judged_from, found.judged_to))
-    return f"judged on {judged} to {end}" + (f", set on {tuned} to {judged}" if tuned != judged else "")
+    if tuned == judged:
+        return f"all of {judged} to {end}"
+    return f"GPU-hours of the training window, {tuned} to {judged}; waits of the evaluation window, {judged} to {end}"
 
 
 def _ways_table(found: Comparison) -> pl.DataFrame:
     """A row a way, the recommended one first, and those that are out last, with the reason."""
-    today = None if found.today is None else found.today.gpu_hours
+    today = None if found.today is None else found.today.gpu_hours_promised
+    met = pl.when(pl.col("meets_target")).then(pl.lit("yes")).otherwise(pl.lit("no"))
     table = policy_table(found).with_columns(
-        of_today=pl.col("gpu_hours") / today if today else pl.lit(None, pl.Float64),
+        meets_target=pl.when(pl.col("policy") == TODAY).then(pl.lit("baseline")).otherwise(met),
+        of_today=pl.col("gpu_hours_promised") / today if today else pl.lit(None, pl.Float64),
         best=pl.col("policy") != found.winner,
         name=pl.col("policy").replace(SHORT),
     )
     table = table.sort(
-        "best", pl.col("gpu_hours").is_null(), "gpu_hours", nulls_last=True, maintain_order=True
+        "best",
+        pl.col("gpu_hours_promised").is_null(),
+        "gpu_hours_promised",
+        nulls_last=True,
+        maintain_order=True,
     )
     return table.with_columns(policy="name").select(list(_WAYS))

@@ -117,8 +117,8 @@ def test_what_was_taken_is_said_with_the_option_that_changes_it(command, tmp_pat
     )
     assert code == 0
     labels = [line.split()[0] for line in err.splitlines() if line[:1].strip()]
-    order = [label for label in labels if label in ("Read", "Zone", "Path", "Owned?", "Today", "Ways")]
-    assert order == ["Read", "Zone", "Path", "Owned?", "Today", "Ways"]
+    order = [label for label in labels if label in ("Read", "Zone", "Path", "Owned?", "Today", "Policy")]
+    assert order == ["Read", "Zone", "Path", "Owned?", "Today", "Policy"]
     for option in ("--tz to change", "--path to change", "--set ownership=… to change"):
         assert option in err
     assert (

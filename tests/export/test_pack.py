@@ -17,7 +17,7 @@ import yaml
 
 from gpuplanner.export import FleetRules, PoolRule, states_layouts, verify_file
 from gpuplanner.export.fleet_rules import BY_JOBS
-from gpuplanner.export.pack import PAGE, Pack, PageWords, to_pack
+from gpuplanner.export.pack import PAGE, MeasureWords, Pack, PageWords, to_pack
 from gpuplanner.hardware import ChangeCost
 from gpuplanner.simulate import Drain
 from tests.export.stub_cluster import Stub, _counts, fenced
@@ -374,3 +374,61 @@ def test_edited_lines_for_slurm_that_do_not_fit_are_found(
         report = verify_file(place, BOARD, gpus_per_node=2)
         assert report.ok == fits
     assert "do not fit" in report.problems[0]
+
+
+PACKED_FIRST = (
+    MeasureWords("pack", "Let jobs fill nodes one by one", "", [("edit slurm.conf", "scontrol reconfigure")]),
+    MeasureWords("release", "Release 2 GPUs", "Only once 1 is in force.", [("drain n4", "scontrol update")]),
+)
+
+
+def released_alone(board: str = BOARD) -> FleetRules:
+    """Four nodes that stay as they are; one is not needed."""
+    pools = (PoolRule("whole", TODAY, 3, ("n1", "n2", "n3"), 3),)
+    return replace(fixed("slurm"), board=board, pools=pools)
+
+
+def page_of(rules: FleetRules, *measures: MeasureWords, **how: str) -> str:
+    told = replace(TOLD, measures=measures)
+    return to_pack(rules, told, ChangeCost.of(BOARD, rules.path), Drain(), **how).files[PAGE]
+
+
+def test_every_measure_stands_under_do_in_its_order():
+    page = page_of(released_alone(), *PACKED_FIRST)
+    do = page.partition("\n## Do\n")[2].partition("\n## ")[0]
+    first, condition, second = (
+        do.index(text) for text in ("scontrol reconfigure", "Only once 1", "bash slurm/release.sh apply")
+    )
+    assert first < condition < second
+    undo = page.partition("\n## Undo\n")[2]
+    assert undo.index("release.sh rollback") < undo.index("Restore the lines of slurm.conf")
+    assert "LLN=YES" in page.partition("\n## Check\n")[2]
+
+
+def test_nodes_are_released_without_the_type_of_their_gpus():
+    found = to_pack(released_alone(), TOLD, ChangeCost.of(BOARD, "slurm"), Drain(), gres_type="not a type")
+    assert set(found.files) == {PAGE, "slurm/release.sh", "slurm/released.txt"}
+    assert not found.warnings
+
+
+def test_a_measure_without_its_files_names_the_reason_and_the_command():
+    cut = MeasureWords("repartition", "Repartition GPUs")
+    page = page_of(fixed("slurm"), cut, PACKED_FIRST[1], gres_type="not a type")
+    do = page.partition("\n## Do\n")[2].partition("\n## ")[0]
+    assert "1. **Repartition GPUs.** No file here performs it (left out of slurm: Slurm GRES type" in do
+    assert "`gpuplanner export` writes it" in do
+
+
+def test_idle_nodes_of_their_own_name_are_powered_down_without_the_type_of_their_gpus():
+    rules = pools("slurm")
+    whole = replace(rules, pools=rules.pools[:1])
+    found = packed(whole, gres_type="not a type")
+    named = set(re.findall(r"\b(?:pools|resume|suspend|reserve|power)\.sh", "".join(found.files.values())))
+    assert named <= {name.removeprefix("slurm/") for name in found.files}
+    assert not found.warnings
+
+
+def test_pools_are_written_whole_or_not_at_all():
+    found = packed(pools("slurm"), gres_type="not a type")
+    assert set(found.files) == {PAGE}
+    assert "not a type" in found.files[PAGE].splitlines()[0]

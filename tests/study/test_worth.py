@@ -37,7 +37,7 @@ def test_an_owner_saves_the_electricity_of_idle_gpus_and_no_rental_price():
         pytest.approx(12),
     )
     assert found.basis == (
-        "6 of 24 GPUs are free for other work at peak. "
+        "6 of 24 GPUs are released, counted here as powered down; other work may take them instead. "
         "Electricity: 60 kWh a week (1,000 GPU-hours off, 50 W idle, PUE 1.2), 12.00 USD at 0.2 USD per kWh. "
         "The next purchase, of 8 GPUs or more, is due on 13 Nov 2027: order by 15 Aug 2027."
     )
@@ -77,7 +77,7 @@ def test_a_reservation_is_paid_until_its_term_ends():
     assert "0 USD until the term ends; then 6 GPUs need not be reserved again." in found.basis
     busy = worth("reserved", gpus_freed_at_peak=0)
     assert busy.usd_per_week == 0.0
-    assert "no GPU is free all week" in busy.basis
+    assert "no GPU is released" in busy.basis
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,12 @@ def start(
         shown = written["page"] or f"none: {written['page_reason']}"
         put(f"\n{'Page':<9} {shown}")
         if found.rules is not None:
-            put(f"{'Files':<9} {place / 'export' / 'README.md'}")
+            from gpuplanner.study.handover.decision_pack import decision_pack
+
+            pack = decision_pack(asked, found)
+            by_hand = ", ".join(pack.by_hand).replace("_", " ") if pack else ""
+            note = f" (no file performs: {by_hand}; it says how)" if by_hand else ""
+            put(f"{'Files':<9} {place / 'export' / 'README.md'}{note}")
 
 
 def _asked(

@@ -95,10 +95,10 @@ def today_line(found: Comparison) -> None:
     board = one.board or "GPUs"
     inferred = ", inferred from its jobs" if one.fleet_inferred else ""
     text = f"{one.fleet_gpus:,} {board}{inferred}"
-    if one.latest is not None:
-        text += (
-            f"; p95 queue wait at most {wait_text(one.latest.today_p95_minutes)} (jobs on {one.latest.size})"
-        )
+    longest = max(one.service, key=lambda row: row.observed_p95_minutes, default=None)
+    if longest is not None:
+        wait = wait_text(longest.observed_p95_minutes)
+        text += f"; observed p95 queue wait at most {wait} (jobs on {longest.size})"
     line("Today", text)
     if found.waits is not None:
         line("Waits", found.waits.sentence)
@@ -115,19 +115,19 @@ def warning_lines(warnings: Sequence[QualityWarning]) -> None:
 
 
 def ways_line(found: Comparison) -> None:
-    """Say how many ways were played, and on which days."""
+    """Say how many policies meet the limit, as in the table of policies, and on which days."""
     if not found.policies:
-        line("Ways", "none could be evaluated: the record is too short")
+        line("Policy", "none could be evaluated: the record is too short")
         return
-    there = sum(row.gpu_hours is not None for row in found.policies)
-    text = f"{there} of {len(found.policies)} can be had"
+    met = sum(row.meets_target for row in found.policies)
+    text = f"{met} of {len(found.policies)} policies meet the limit"
     if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
         first, split, last = (
             day_text(text) for text in (found.tuned_from, found.judged_from, found.judged_to)
         )
-        apart = f"tuned from {first}, judged from {split} to {last}"
-        text += f", {apart if first != split else f'each day from {first} to {last} judged by the others'}"
-    line("Ways", text)
+        apart = f"fitted from {first}, evaluated from {split} to {last}"
+        text += f", {apart}" if first != split else f", evaluated from {first} to {last}"
+    line("Policy", text)
 
 
 def decision_lines(found: Comparison, data: str) -> None:
@@ -169,12 +169,10 @@ def figures(found: Comparison) -> list[tuple[str, str]]:
         now, then = (
             wait_text(each) for each in (one.latest.today_p95_minutes, one.latest.recommended_p95_minutes)
         )
-        rows.append(
-            (
-                "p95 wait",
-                f"{now} -> {then} for jobs on {one.latest.size}, limit {one.latest.limit_minutes:,.0f} min",
-            )
-        )
+        observed = wait_text(one.latest.observed_p95_minutes)
+        how = "" if observed == now else f" simulated, observed {observed}"
+        limit = f"limit {one.latest.limit_minutes:,.0f} min"
+        rows.append(("p95 wait", f"{now} -> {then}{how} for jobs on {one.latest.size}, {limit}"))
     if saving.value is not None:
         span = "" if not saving.varies else f"     {saving.low:,.0f} to {saving.high:,.0f} in 9 of 10 weeks"
         rows.append(("Freed a week", f"{saving.value:,.0f} GPU-hours{span}"))

@@ -18,6 +18,8 @@ def power_saving(making: Making, pack: Pack) -> None:
     """Power saving, with a name for each way that a machine may be cut."""
     rules, place = making.rules, making.place
     names = _names(rules.pools)
+    # Where the type of the GPUs is not known, these fail: before any file is written.
+    node_lines, gres_lines = _node_lines(making, names), _gres_lines(making, names)
     if making.board.profiles:
         says = "one configuration for each pool; `power.sh` applies it on the machine"
         pack.add(to_mig_parted(rules.pool_plan(), making.board), Step(place("mig-parted.yaml"), says))
@@ -36,7 +38,7 @@ def power_saving(making: Making, pack: Pack) -> None:
         "SLOW_S": f"{rules.lead_slow_s:.0f}",
         "RESUME_TIMEOUT": f"{headroom * rules.lead_slow_s:.0f}",
         "KEPT": ",".join(_kept(names[pool.name], count) for pool, count in kept),
-        "NODES": "\n".join(_node_lines(making, names)),
+        "NODES": "\n".join(node_lines),
         "PARTITIONS": "\n".join(
             f"PartitionName=gpuplanner-{pool.name} Nodes={','.join(names[pool.name])} "
             f"SuspendTime={rules.idle_s:.0f} MaxTime=INFINITE State=UP"
@@ -51,10 +53,10 @@ def power_saving(making: Making, pack: Pack) -> None:
         "power saving, a partition for each pool, and the nodes that machines are when they are cut otherwise"
     )
     pack.add(text, Step(place("pools.conf"), says))
-    if lines := _gres_lines(making, names):
+    if gres_lines:
         says = "GPUs of those nodes, for the controller, which counts none while they are away"
         pack.add(
-            making.script("controller_gres.conf", LINES="\n".join(lines)),
+            making.script("controller_gres.conf", LINES="\n".join(gres_lines)),
             Step(place("controller-gres.conf"), says),
         )
     programs = {
@@ -129,7 +131,9 @@ def _gres_lines(making: Making, names: dict[str, list[str]]) -> list[str]:
     lines = []
     for pool in making.rules.pools:
         first = 0
-        for gres in gres_of(pool.state, making.board, making.gres_type).split(",") * (pool.name in members):
+        if pool.name not in members:
+            continue  # the GPUs of a machine under its own name are in the site's slurm.conf
+        for gres in gres_of(pool.state, making.board, making.gres_type).split(","):
             kind, name, count = gres.split(":")
             files = f"/dev/nvidia[{first}-{first + int(count) - 1}]"
             first += int(count)

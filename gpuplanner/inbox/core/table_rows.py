@@ -102,8 +102,9 @@ def assemble_reading(
     span: Sequence[str] = ("time",),
     time_zone: str | None = None,
     notes: Sequence[str] = (),
+    harmless: Sequence[str] = (),
 ) -> Dataset:
-    """Make a dataset of rows that have the columns of a table."""
+    """Make a dataset of rows that have the columns of a table; rows of `harmless` reasons are skipped, not faulty."""
     if key:
         again = ~pl.struct(*key).is_first_distinct()
         rows = rows.reject({f"the same {' and '.join(key)} as an earlier row": again})
@@ -112,7 +113,7 @@ def assemble_reading(
     else:
         table = check(shape(rows.good), TABLES[kind], where=source)
     require_some(rows, source, what)
-    found = [*run_checks(rows.good, checks, of="line"), *findings, *file_findings(rows)]
+    found = [*run_checks(rows.good, checks, of="line"), *findings, *file_findings(rows, harmless)]
     known = provenance(rows, source=source, span=_span(table, span), time_zone=time_zone, notes=notes)
     known["table"] = kind
     known["table_rows"] = table.height

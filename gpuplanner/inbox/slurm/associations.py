@@ -46,11 +46,12 @@ def read_slurm_associations(paths: Sequence[str | Path]) -> Dataset:
     )
     limited = pl.col("tres").fill_null("").str.contains(r"gres/gpu(?::[^=,]+)?=\d")
     shared = pl.col("share").str.contains(r"^[1-9]\d*$").fill_null(value=False)
-    rows = rows.reject({
+    skipped = {
+        "root stands for the whole cluster, not for a team": pl.col("tenant") == ROOT,
         "of a user: accounts are the teams": pl.col("user").is_not_null(),
         "neither a number of GPUs nor a share": ~limited & ~shared,
-        "root: it is all of the cluster": pl.col("tenant") == ROOT,
-    })  # fmt: skip
+    }
+    rows = rows.reject(skipped)
     if "cohort" not in rows.good.columns:
         rows = rows.with_columns(cohort=pl.lit(None, pl.String))
 
@@ -61,7 +62,7 @@ def read_slurm_associations(paths: Sequence[str | Path]) -> Dataset:
 
     return assemble_reading(
         rows, "queue_quotas", source="slurm-associations", order=("tenant", "resource"), shape=quotas,
-        what="account with a limit or a share", span=(),
+        what="account with a limit or a share", span=(), harmless=tuple(skipped),
     )  # fmt: skip
 
 

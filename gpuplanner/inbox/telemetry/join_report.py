@@ -140,6 +140,8 @@ def match_words(data: Dataset) -> str | None:
     by_reason = data.join["by_reason"]
     rest = {OUTCOMES[name]: by_reason.get(OUTCOMES[name], 0.0) for name in (TOGETHER, *UNMATCHED)}
     parts = [f"{data.join['matched_gpu_hours']:,.0f} GPU-hours of telemetry matched to jobs"]
+    if data.has_jobs and "sm_activity" in data.jobs.columns and data.jobs["sm_activity"].count():
+        parts.append("where there are no samples, used and idle hours are those of the job records")
     return "; ".join([*parts, *(f"{reason}: {hours:,.0f}" for reason, hours in rest.items() if hours)])
 
 

@@ -107,10 +107,11 @@ def _use(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     peak = int(on.argmax())
     load = problem.required[:, peak] * problem.shares
     driver = int(load.argmax())
+    cuts = "once" if plan.changes == 1 else f"{plan.changes} times"
     yield (
-        f"On average {on.mean():.1f} of {problem.gpus} GPUs are on, most at {_at(problem, peak)}: "
-        f"{on[peak]}, driven by {_named(problem.profiles[driver])} ({problem.required[driver, peak]} instances, "
-        f"{load[driver]:.1f} GPUs' worth). GPUs are cut {'once' if plan.changes == 1 else f'{plan.changes} times'}"
+        f"In this plan of the time ahead {on.mean():.1f} of {problem.gpus} GPUs are on, on average, most at "
+        f"{_at(problem, peak)}: {on[peak]}, driven by {_named(problem.profiles[driver])} "
+        f"({problem.required[driver, peak]} instances, {load[driver]:.1f} GPUs' worth). GPUs are cut {cuts}"
         + (f", and {plan.departures} times one is emptied." if problem.prices is not None else ".")
     )
 

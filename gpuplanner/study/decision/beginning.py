@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import polars as pl
 
@@ -12,7 +13,7 @@ from gpuplanner.errors import ScenarioError, TraceFormatError, message
 from gpuplanner.hardware.abilities import default_path
 from gpuplanner.inbox import Dataset, open_dataset
 from gpuplanner.inbox.core.quarantine import believed
-from gpuplanner.inbox.store import MARK
+from gpuplanner.inbox.store import MARK, told_by
 from gpuplanner.inbox.telemetry.join_report import match_words
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import data_folder
@@ -118,6 +119,11 @@ def _require_tracked(trace: Dataset) -> None:
         "type, and restart slurmctld. Past jobs stay without: export again when jobs have run since."
     )
     raise TraceFormatError(message("slurm: AllocTRES", "gres/gpu of jobs", got, todo))
+
+
+def usual_path(folder: Path) -> str:
+    """Who changes the fleet that a dataset speaks of, unless somebody says otherwise."""
+    return default_path(told_by(folder).stated.source)
 
 
 def path_of(source: str, asked: str | None) -> str:

@@ -19,7 +19,7 @@ from gpuplanner.study.decision.asked import Asked, asked_of, limits_of
 from gpuplanner.study.decision.left_out import any_ran
 from gpuplanner.study.decision.policies import FEWER, POLICY_NAMES, REST, WAYS
 from gpuplanner.study.decision.tuning import Tuning
-from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, STATIC_MIG, STATIC_WHOLE, TODAY
+from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, STATIC_MIG, STATIC_WHOLE, TODAY, SizeService
 from gpuplanner.study.past.history import History, history
 from gpuplanner.study.tenants.quotas import rules_in
 from gpuplanner.study.waits.draws import scale_load, simulate_waits
@@ -41,7 +41,6 @@ BY_WAITS = {
     STATIC_MIG: "on no other layout fewer GPUs keep each job size within its limit",
 }
 """Policies whose setting the wait model finds, and why they are out where it finds none."""
-NOT_LATER = "it held on the days that it was tuned on, and not on those kept back"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +52,7 @@ class JudgedWay:
     - ``reason``: Why it is out.
     - ``holds``: Whether it holds the target on the days kept back.
     - ``hours_per_week``, ``promised_per_week``: GPU-hours on, a week, on the days kept back and on those tuned on.
-    - ``hold_rate``: Share of the days kept back that it held.
+    - ``service``: Waits by job size of what the wait model recommends: they say what it adds, and whether it holds.
     """
 
     policy: str
@@ -62,7 +61,7 @@ class JudgedWay:
     holds: bool
     hours_per_week: float
     promised_per_week: float
-    hold_rate: float | None
+    service: tuple[SizeService, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,10 +161,10 @@ def contest(
 
     def judged_way(policy: str, trial: Trial | None, reason: str | None = None) -> JudgedWay:
         if trial is None:
-            return JudgedWay(policy, None, reason, False, np.nan, np.nan, None)
+            return JudgedWay(policy, None, reason, False, np.nan, np.nan)
         holds = arena.holds(trial, later)
-        found = judge(arena, policy, trial, holds=holds, which=later, days=(earlier_days, later_days))
-        return replace(found, reason=reason if holds else NOT_LATER)
+        found = judge(policy, trial, holds=holds, days=(earlier_days, later_days))
+        return replace(found, reason=reason if holds else why_out(arena, trial, later))
 
     today, judged = judged_way(TODAY, arena.today), []
     named = asked_policies(scenario, policies, able, known)
@@ -185,12 +184,19 @@ def contest(
                    today, tuple(judged), winner)  # fmt: skip
 
 
-def judge(
-    arena: Arena, policy: str, trial: Trial, *, holds: bool, which: Mask, days: tuple[Mask, Mask]
-) -> JudgedWay:
-    """A setting on the days that it was tuned on, and on those kept back."""
+def why_out(arena: Arena, trial: Trial, which: Mask) -> str:
+    """Why a fitted policy misses the limit in the evaluation window."""
+    if np.isinf(trial.late_s[:, which & arena.judged]).any():
+        return "a job does not start in the evaluation window"
+    if arena.excess(trial, which) > 0:
+        return f"in the evaluation window it adds more than {arena.minutes:g} minutes"
+    return "services start too late in the evaluation window"
+
+
+def judge(policy: str, trial: Trial, *, holds: bool, days: tuple[Mask, Mask]) -> JudgedWay:
+    """A setting with its GPU-hours in the training window, and in the evaluation window."""
     promised, hours = (7 * float(trial.day_hours[some].mean()) for some in days)
-    return JudgedWay(policy, trial, None, holds, hours, promised, hold_rate(arena, trial, which, days[1]))
+    return JudgedWay(policy, trial, None, holds, hours, promised)
 
 
 def holdout_from(asked: Asked, arena: Arena, days: int) -> int | None:

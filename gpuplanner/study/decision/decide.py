@@ -20,7 +20,7 @@ from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.arena import Knobs, Trial, WaySetting, cut_fleet, gpu_hours, servable_requests
 from gpuplanner.study.decision.asked import Asked, size_classes
 from gpuplanner.study.decision.compare import Contest, contest, judge, nothing_ran, opened
-from gpuplanner.study.decision.layouts import as_they_are, kept_longest, rules_of
+from gpuplanner.study.decision.layouts import as_they_are, assign_layouts, kept_longest, rules_of
 from gpuplanner.study.decision.left_out import MAX_LEFT_OUT_SHARE, correction_of
 from gpuplanner.study.decision.policies import POLICY_NAMES
 from gpuplanner.study.decision.promise import promised
@@ -111,31 +111,34 @@ def decide(
     advice, curve = recommended(
         scenario.but(policies=None, path="operator", ownership=None, node_lead_s=None)
     )
-    course = _course(found, advice)
+    sized = _course(found, advice)
+    # Nodes are not powered down where growth exhausts them soon.
+    may_idle = advice.action in ("keep", "release") and not advice.late and not advice.order_gpus
+    course = _idle_powered_down(found, sized) if may_idle else sized
     decision = _decision(found, advice, course)
-    found = _with_recommended(found, decision, course.trial)
-    curve = (
-        ()
-        if advice.action == "none"
-        else tuple(wait_curve(wait_model(found.asked, found.arena.waits), advice))
-    )
+    found = _with_recommended(found, advice, sized, course)
     rules = rules_of(found.asked, course.trial, found.able, course.policy)
     return Answer(decision, found, advice, curve, rules)
 
 
-def _with_recommended(found: Contest, decision: Decision, trial: Trial) -> Contest:
-    """The policies with what is recommended in place of the setting that serves all sizes as today.
+def _with_recommended(found: Contest, advice: Recommendation, sized: Course, course: Course) -> Contest:
+    """The policies with what is recommended in place of other settings of the same policies.
 
-    It meets the limit if each job size keeps its own.
+    What the wait model recommends meets the limit if each job size meets its own. Nodes that are powered down while
+    idle are those that are kept.
     """
-    policy, holds = decision.policy, all(one.meets_limit for one in decision.service)
-    if policy in (TODAY, *IDLE_MEASURES):
-        return found
-    days = (found.earlier_days, found.later_days)
-    mine = judge(found.arena, policy, trial, holds=holds, which=found.later, days=days)
-    others = {one.policy: one for one in found.judged} | {policy: mine}
+    arena, later, days = found.arena, found.later, (found.earlier_days, found.later_days)
+    others, winner = {one.policy: one for one in found.judged}, found.winner
+    for one in (sized, course) if course is not sized else (sized,):
+        if one.policy == TODAY:
+            continue
+        service = advice.service if one is sized else ()
+        holds = all(size.meets_limit for size in service) if service else arena.holds(one.trial, later)
+        reason = None if holds else "a job size waits longer than its limit"
+        winner = replace(judge(one.policy, one.trial, holds=holds, days=days), service=service, reason=reason)
+        others[one.policy] = winner
     order = [name for name in POLICY_NAMES if name in others]
-    return replace(found, judged=tuple(others[name] for name in order), winner=mine)
+    return replace(found, judged=tuple(others[name] for name in order), winner=winner)
 
 
 def wait_model(asked: Asked, waits: ExplainedWaits) -> WaitModel:
@@ -198,7 +201,7 @@ def _decision(found: Contest, advice: Recommendation, course: Course) -> Decisio
 
 
 def _course(found: Contest, advice: Recommendation) -> Course:
-    """The recommendation on today's nodes, and nodes that are powered down while idle where that saves more."""
+    """The recommendation on today's nodes, all of them powered on."""
     asked, arena, action = found.asked, found.arena, advice.action
     fleet = asked.nodes.total
     if action in ("repartition", "rightsize"):
@@ -220,10 +223,7 @@ def _course(found: Contest, advice: Recommendation) -> Course:
     measures = tuple(
         replace(one, gpus=gpus) if one is advice.measures[-1] else one for one in advice.measures
     )
-    course = Course(measures, policy, trial, gpus, float(gpus), layouts, saving)
-    # Nodes are not powered down where growth exhausts them soon.
-    may_idle = action in ("keep", "release") and not advice.late and not advice.order_gpus
-    return _idle_powered_down(found, course) if may_idle else course
+    return Course(measures, policy, trial, gpus, float(gpus), layouts, saving)
 
 
 def _idle_powered_down(found: Contest, course: Course) -> Course:
@@ -270,24 +270,18 @@ def _kept_nodes(advice: Recommendation) -> list[int]:
 
 
 def _partitioned(asked: Asked, advice: Recommendation) -> WaySetting:
-    """Today's nodes partitioned as recommended: full GPUs on the first ones; what no profile needs stays full."""
-    kept, gpus = [], 0
-    for number in kept_longest(asked):
-        if gpus < advice.gpus:
-            kept.append(number)
-            gpus += asked.nodes.gpus[number]
-    profiles = asked.fleet.profiles
+    """Today's nodes partitioned as recommended; what no profile needs stays full."""
+    nodes, profiles = asked.nodes, asked.fleet.profiles
+    gpus = min(advice.gpus, nodes.total)
     parts: list[str] = []
     for pool, count in zip(advice.pools, advice.units, strict=True):
         if name := [profiles[number] for number in pool.profiles if number]:
             parts += [format_layout({name[0]: asked.board.profile(name[0]).max_instances})] * count
-    parts = [WHOLE_GPU] * max(gpus - len(parts), 0) + parts[:gpus]
-    layouts, at = [], 0
-    for number in kept:
-        layouts.append([tuple(parts[at : at + asked.nodes.gpus[number]])])
-        at += asked.nodes.gpus[number]
-    fleet, named = cut_fleet(asked, kept, layouts)
-    knobs: Knobs = {"gpus": gpus, "requests": advice.view}
+    wanted = [WHOLE_GPU] * (gpus - len(parts)) + parts[:gpus]
+    layouts = assign_layouts(nodes.layouts, kept_longest(asked), wanted)
+    kept = list(layouts)
+    fleet, named = cut_fleet(asked, kept, [[layouts[number]] for number in kept])
+    knobs: Knobs = {"gpus": int(fleet.gpus.sum()), "requests": advice.view}
     return WaySetting(STATIC_MIG, advice.view, fleet, named, tuple(kept), knobs=knobs)
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import polars as pl
 
+from gpuplanner.study.decision.compare import BY_WAITS
 from gpuplanner.study.decision.record import Comparison, FrontierPoint, PolicyRow
 from gpuplanner.study.decision.types import TODAY, CurvePoint, SizeService
 
@@ -40,8 +41,13 @@ def frontier_frame(found: Comparison, pinned: Comparison | None = None) -> pl.Da
     points += [(row, "today" if row.policy == TODAY else "tuned") for row in found.rows]
     points += [(point, "setting") for point in found.frontier if point.policy != TODAY]
     points += [(row, "pinned") for row in (() if pinned is None else pinned.rows)]
-    rows = [(one.policy, one.gpu_hours, one.added_minutes, kind) for one, kind in points]
+    rows = [(one.policy, _fitted_hours(one), one.added_minutes, kind) for one, kind in points]
     return _frame(rows, ("policy", "gpu_hours", "added_minutes", "kind")).drop_nulls("gpu_hours")
+
+
+def _fitted_hours(one: PolicyRow | FrontierPoint) -> float | None:
+    """GPU-hours a week in the training window, from which the saving is promised."""
+    return one.gpu_hours_promised if isinstance(one, PolicyRow) else one.gpu_hours
 
 
 def target_in_words(found: Comparison) -> str:
@@ -56,6 +62,27 @@ def target_in_words(found: Comparison) -> str:
     """
     share, minutes = f"{found.quantile:.0%}", f"{found.minutes:g} min"
     return f"{share} of the jobs of each size start at most {minutes} later than on today's fleet."
+
+
+def limit_in_words(found: Comparison) -> str:
+    """The rule by which policies meet the limit.
+
+    Examples
+    --------
+    >>> from gpuplanner.scenario import Scenario
+    >>> from gpuplanner.study.decision.sentences import no_decision
+    >>> limit_in_words(Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
+    'A policy meets the limit if it adds at most 10 min in the evaluation window and every job starts.'
+    """
+    most = f"{found.minutes:g} min"
+    fitted = (
+        f"A policy meets the limit if it adds at most {most} in the evaluation window and every job starts."
+    )
+    by_size = any(row.policy in BY_WAITS and row.gpu_hours is not None for row in found.policies)
+    sized = (
+        " Policies that are not fitted meet it if each job size is within its own limit (Why jobs waited)."
+    )
+    return f"{fitted}{sized}" if by_size else fitted
 
 
 def _frame(rows: Sequence[tuple[object, ...]], names: Sequence[str]) -> pl.DataFrame:

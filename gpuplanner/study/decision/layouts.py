@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.export import FleetRules, PoolRule
+from gpuplanner.export.fleet_rules import line_up_layouts
 from gpuplanner.hardware import MADE_BY, ChangeCost, GpuModel, format_layout, pareto_counts
 from gpuplanner.hardware.abilities import RETURNED, PathAbilities
 from gpuplanner.schemas import WHOLE_GPU
@@ -26,6 +27,42 @@ def kept_longest(asked: Asked) -> list[int]:
     nodes = asked.nodes
     cut = [sum(layout != WHOLE_GPU for layout in layouts) for layouts in nodes.layouts]
     return sorted(range(len(nodes.gpus)), key=lambda number: (-nodes.gpus[number], cut[number], number))
+
+
+def assign_layouts(
+    today: Sequence[tuple[str, ...]], order: Sequence[int], wanted: Sequence[str]
+) -> dict[int, tuple[str, ...]]:
+    """Assign a layout to each GPU of as many nodes as are needed; nodes that have wanted layouts keep them.
+
+    Parameters
+    ----------
+    today : sequence of tuple of str
+        Layout of each GPU, by node.
+    order : sequence of int
+        Numbers of the nodes, those first that stay longest.
+    wanted : sequence of str
+        Layout of each GPU that is needed; what is left of the last node is not partitioned.
+
+    Examples
+    --------
+    >>> today = [("gpu", "gpu"), ("3g.20gb:2",) * 2, ("3g.20gb:2",) * 2, ("1g.5gb:7",) * 2]
+    >>> assign_layouts(today, range(4), ["gpu"] * 2 + ["1g.5gb:7"] * 4 + ["3g.20gb:2"] * 2)[2]
+    ('1g.5gb:7', '1g.5gb:7')
+    """
+    left = Counter(wanted)
+    layouts: dict[int, tuple[str, ...]] = {}
+    for number in order:
+        if Counter(today[number]) <= left:
+            layouts[number] = today[number]
+            left -= Counter(today[number])
+
+    rest = list(left.elements())
+    for number in order:
+        if rest and number not in layouts:
+            size = len(today[number])
+            layouts[number] = tuple([WHOLE_GPU] * (size - len(rest)) + rest[:size])
+            rest = rest[size:]
+    return {number: layouts[number] for number in order if number in layouts}
 
 
 def as_they_are(asked: Asked, policy: str, numbers: Sequence[int]) -> WaySetting:
@@ -157,6 +194,16 @@ def _pools(asked: Asked, trial: Trial) -> Iterator[PoolRule]:
             left -= stay
             numbers = [setting.numbers[place] for place in mine]
             yield PoolRule(name, layouts, len(mine), _names(asked, numbers), most, stay)
+
+
+def changed_layouts(asked: Asked, setting: WaySetting) -> dict[tuple[str, str], list[str]]:
+    """Nodes of the GPUs that are repartitioned, one name for each GPU, by layout before and after."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for number, layouts in zip(setting.numbers, setting.layouts, strict=True):
+        for before, after in line_up_layouts(asked.nodes.layouts[number], layouts[0]):
+            if before != after:
+                found.setdefault((before, after), []).append(asked.nodes.names[number])
+    return found
 
 
 def _alike(numbers: Iterable[int], layouts: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
@@ -19,7 +19,7 @@ from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.cache import shelved, stage
 from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours
-from gpuplanner.study.decision.compare import Contest, JudgedWay
+from gpuplanner.study.decision.compare import BY_WAITS, Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide
 from gpuplanner.study.decision.policies import MEANINGS
 from gpuplanner.study.decision.projects import ProjectAnswer, answered
@@ -30,6 +30,7 @@ from gpuplanner.study.decision.types import (
     Decision,
     Exhaustion,
     Headroom,
+    SizeService,
     WeeklyGrowth,
 )
 from gpuplanner.study.decision.worth import electricity_kwh, powered_down_hours, worth_for
@@ -43,7 +44,7 @@ FRONTIER_POINTS = 5
 
 @dataclass(frozen=True)
 class PolicyRow:
-    """One way to run the fleet, on the days kept back.
+    """One policy: its GPU-hours, and its waits in the evaluation window.
 
     - ``policy``, ``meaning``: Its name, and what it does.
     - ``gpu_hours``, ``gpu_hours_promised``: GPU-hours on, a week, on the days kept back and on those tuned on; None
@@ -59,8 +60,8 @@ class PolicyRow:
     - ``completion_mean_min``: From arrival to the end, on average.
     - ``switches``: Nodes that came, a week.
     - ``never_started``: Jobs that never started.
-    - ``meets_target``: Whether the target is held on the days kept back.
-    - ``hold_rate``: Share of these days that held it.
+    - ``meets_target``: Whether ``added_minutes`` are within the limit and all jobs start; of what the wait model
+      recommends, whether each job size is within its limit in ``decision.service``, from which its waits are as well.
     - ``reason``: Why it is out.
     - ``knobs``: What was set.
     """
@@ -85,7 +86,6 @@ class PolicyRow:
     switches: float | None = None
     never_started: int = 0
     meets_target: bool = False
-    hold_rate: float | None = None
     reason: str | None = None
     knobs: Mapping[str, float | int | str] = field(default_factory=dict)
 
@@ -283,7 +283,7 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
     days = np.floor(began / SECONDS_PER_DAY)
     switches = float(np.isin(days, np.flatnonzero(found.later_days)).sum())
     finite = which & np.isfinite(done)
-    return PolicyRow(
+    row = PolicyRow(
         policy=one.policy,
         meaning=MEANINGS[one.policy],
         gpu_hours=one.hours_per_week,
@@ -298,10 +298,24 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
         switches=switches / weeks,
         never_started=int(np.isinf(late).sum()),
         meets_target=one.holds,
-        hold_rate=one.hold_rate,
         reason=one.reason,
         knobs=dict(trial.setting.knobs),
     )  # fmt: skip
+    return _as_recommended(row, one.service) if one.service else row
+
+
+def _as_recommended(row: PolicyRow, service: Sequence[SizeService]) -> PolicyRow:
+    """The row with the waits of the recommendation, by job size, in place of those of its own simulation."""
+    jobs = max(sum(one.jobs for one in service), 1)
+    added = max(one.recommended_p95_minutes - one.today_p95_minutes for one in service)
+    return dataclasses.replace(
+        row,
+        late_mean_min=sum(one.jobs * one.recommended_mean_minutes for one in service) / jobs,
+        added_minutes=max(added, 0.0),
+        later_share=sum(one.jobs_delayed for one in service) / jobs,
+        longest_min=None,
+        completion_mean_min=None,
+    )
 
 
 def _busy_hours(found: Contest, trial: Trial) -> float:
@@ -319,6 +333,8 @@ def _frontier(found: Contest) -> typing.Iterator[FrontierPoint]:
     """Settings of each way that no other of it beats in both hours and minutes, at most a few, evenly."""
     arena = found.arena
     for policy in MEANINGS:
+        if policy in BY_WAITS:  # the wait model finds their one setting
+            continue
         tried = [trial for trial in arena.trials if trial.setting.policy == policy]
         points = sorted(
             (

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpuplanner.catalog import board_names
+from gpuplanner.catalog import board_names, measure_words
 from gpuplanner.inbox.telemetry.join_report import match_words
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Trial
 from gpuplanner.study.decision.asked import RIGHTSIZED
 from gpuplanner.study.decision.compare import Contest
+from gpuplanner.study.decision.layouts import changed_layouts
 from gpuplanner.study.decision.left_out import Correction
 from gpuplanner.study.decision.types import (
     CUT_BY_JOBS,
+    ROUNDING_MINUTES,
+    STATIC_MIG,
     TODAY,
     Decision,
     LayoutOnNodes,
+    Measure,
     Missing,
     NextStep,
     Saving,
@@ -31,23 +36,19 @@ WHOLE_LIST = 0.02
 """Of a fleet that is held below this share nothing is recommended before the list of jobs is known to be whole."""
 QUARANTINE = 0.01
 MOST_NODES_NAMED = 6
+MOST_CHANGES_NAMED = 3
 WELL_EXPLAINED = 0.9
 """Job sizes of whose waiting the replay reproduces less are named."""
 NOTICED_MIN = 1.0
 """A p95 wait that changes by less is not said to change [min]."""
 PLATFORM, PLANNER = "platform team", "planner"
-DRAIN = {
-    "slurm": "scontrol update NodeName={nodes} State=DRAIN Reason=release",
-    "operator": "kubectl drain {nodes} --ignore-daemonsets",
-}
-"""How nodes are emptied by who changes the fleet; all others of Kubernetes do as the operator does."""
 
 
 def in_words(decision: Decision, found: Contest, advice: Recommendation, trial: Trial) -> Decision:
     """The decision with its sentences."""
     return replace(
         decision,
-        sentence=sentence(decision, advice.order_gpus),
+        sentence=sentence(decision, advice.order_gpus, _changes(decision, found, trial)),
         next_steps=tuple(_next_steps(decision, found, advice, trial)),
         missing=tuple(_missing(decision, found, advice)),
         how_sure=tuple(_how_sure(decision, found, advice)),
@@ -55,8 +56,8 @@ def in_words(decision: Decision, found: Contest, advice: Recommendation, trial: 
     )
 
 
-def sentence(one: Decision, order_gpus: int = 0) -> str:
-    """What to do, and what it does to queue waits.
+def sentence(one: Decision, order_gpus: int = 0, changes: tuple[int, str] | None = None) -> str:
+    """What to do, and what it does to queue waits; ``changes``: GPUs that are repartitioned, and which.
 
     Examples
     --------
@@ -74,14 +75,15 @@ def sentence(one: Decision, order_gpus: int = 0) -> str:
         return f"Keep {fleet} as they are: {one.reason}{order}."
     parts: list[str] = []
     gpus = one.fleet_gpus
+    cut_gpus, which = changes or (one.cut_gpus, "")
     for measure in one.measures:
         more = measure.gpus - gpus
         on = "of them" if parts else f"of {fleet}"
         parts.append(
             {
                 "release": f"release {-more:,} {on}", "buy": f"buy {counted(more, 'GPU')}",
-                "rightsize": f"rightsize small jobs and partition {one.cut_gpus:,} {on}",
-                "repartition": f"partition {one.cut_gpus:,} {on} as jobs need",
+                "rightsize": f"rightsize small jobs and partition {cut_gpus:,} {on}{which}",
+                "repartition": f"partition {cut_gpus:,} {on} as jobs need{which}",
                 "pack": f"let jobs fill the nodes of {fleet} one by one",
                 "raise_limit": measure.text[:1].lower() + measure.text[1:],
                 "power_down": f"power idle nodes {on} down ({one.gpus_mean:,.0f} GPUs on average)",
@@ -93,6 +95,18 @@ def sentence(one: Decision, order_gpus: int = 0) -> str:
         parts[0] += f" for {fleet}"
     text = ", then ".join(parts)
     return f"{text[:1].upper()}{text[1:]}{order}. {_waits(one)}"
+
+
+def _changes(one: Decision, found: Contest, trial: Trial) -> tuple[int, str] | None:
+    """GPUs that are repartitioned, and the nodes that they are on with both layouts; None where jobs do it."""
+    if one.policy != STATIC_MIG or not (changed := changed_layouts(found.asked, trial.setting)):
+        return None
+    named = (
+        f"{nodes_text(LayoutOnNodes(new, 0, tuple(dict.fromkeys(nodes))))} from {old} to {new}"
+        for (old, new), nodes in changed.items()
+    )
+    which = f" ({', '.join(named)})" if found.asked.nodes.named and len(changed) <= MOST_CHANGES_NAMED else ""
+    return sum(map(len, changed.values())), which
 
 
 def _fleet(one: Decision) -> str:
@@ -108,16 +122,18 @@ def _waits(one: Decision) -> str:
         return (
             "How long each job size waits then is not stated: a replay of today is too far from the record."
         )
-    rises = [row for row in one.service if row.recommended_p95_minutes > row.today_p95_minutes + NOTICED_MIN]
-    worst = max(rises, key=lambda row: row.recommended_p95_minutes - row.today_p95_minutes, default=None)
+    worst = max(one.service, key=lambda row: row.added_p95_minutes)
     fell = latest.today_p95_minutes - latest.recommended_p95_minutes >= NOTICED_MIN
     now, then = (wait_text(each) for each in (latest.today_p95_minutes, latest.recommended_p95_minutes))
     text = f"p95 queue wait on {latest.size} falls from {now} to {then}" if fell else ""
-    if worst is None:
+    if text and (observed := wait_text(latest.observed_p95_minutes)) != now:
+        text += f" in simulation (observed {observed})"
+    if worst.added_p95_minutes <= ROUNDING_MINUTES:
         return f"{text}, and rises for no job size." if text else "p95 queue waits rise for no job size."
-    added = wait_text(worst.recommended_p95_minutes - worst.today_p95_minutes)
-    paid = f"p95 queue waits rise by at most {added} ({worst.size})"
-    return f"{text}; elsewhere {paid}." if text else f"{paid}."
+    added = wait_text(math.ceil(worst.added_p95_minutes))
+    place = "within" if worst.meets_limit else "above"
+    paid = f"at most {added} ({worst.size}, {place} the limit of {wait_text(worst.limit_minutes)})"
+    return f"{text}, and rises by {paid}." if text else f"p95 queue waits rise by {paid}."
 
 
 def nodes_text(part: LayoutOnNodes) -> str:
@@ -135,32 +151,9 @@ def nodes_text(part: LayoutOnNodes) -> str:
 
 def _next_steps(one: Decision, found: Contest, advice: Recommendation, trial: Trial) -> Iterator[NextStep]:
     """All steps in their order; what has to hold before nodes are repartitioned comes before that."""
-    data, able = found.scenario.data, found.able
     for measure in one.measures:
-        before = (measure.condition or "").removeprefix("after ").replace("_", " ")
-        when = f" when {before} is in force" if before else ""
-        match measure.action:
-            case "buy":
-                gpus = counted(measure.gpus - one.fleet_gpus, "GPU")
-                yield NextStep("finance", f"order {gpus} {_order_day(found, advice)}{when}")
-            case "pack" | "raise_limit":
-                yield NextStep(PLATFORM, measure.text[:1].lower() + measure.text[1:])
-            case "release":
-                yield from _drained(one, found, when)
-            case "power_down" | "autoscale":
-                knobs = trial.setting.knobs
-                kept = knobs.get("idle_nodes_kept", knobs.get("whole_nodes_kept", 0))
-                idle = f"after {knobs['idle_minutes']} minutes without work"
-                yield NextStep(PLATFORM, f"power nodes down {idle}, and keep {kept} idle ones on{when}")
-        if measure.action == "rightsize":
-            yield NextStep("teams", "request the profile that jobs need", f"gpuplanner hints {data}")
-        if measure.action in ("rightsize", "repartition", "autoscale"):
-            for part in one.layouts:
-                if part.layout == "whole":
-                    continue
-                where = nodes_text(part) or "nodes of one pool"
-                how = f"as {part.layout}" if part.layout != CUT_BY_JOBS else f"as jobs ask, by {able.who},"
-                yield NextStep(PLATFORM, f"partition {counted(part.gpus, 'GPU')} {how} on {where}")
+        for step in _steps_of(measure, one, found, advice, trial):
+            yield replace(step, action=measure.action)
     if advice.order_gpus and (due := advice.exhaustion.date):
         gpus = counted(advice.order_gpus, "GPU")
         yield NextStep(
@@ -169,9 +162,66 @@ def _next_steps(one: Decision, found: Contest, advice: Recommendation, trial: Tr
         )
     if advice.enough_gpus and not one.measures:
         more = counted(advice.enough_gpus - one.fleet_gpus, "GPU")
-        command = f"gpuplanner start {data} --set target_wait_minutes={WaitTarget().target_s / 60:g}"
+        command = (
+            f"gpuplanner start {found.scenario.data} --set target_wait_minutes={WaitTarget().target_s / 60:g}"
+        )
         yield NextStep(PLANNER, f"if the target must be met, have {more} more recommended", command)
-    yield NextStep(PLANNER, "check again in a week", f"gpuplanner start {data}")
+    yield _check_again(found)
+
+
+def _steps_of(
+    measure: Measure, one: Decision, found: Contest, advice: Recommendation, trial: Trial
+) -> Iterator[NextStep]:
+    """Who does what for a measure, with the command; what files perform is written by ``gpuplanner export``."""
+    data, able = found.scenario.data, found.able
+    before = (measure.condition or "").removeprefix("after ").replace("_", " ")
+    when = f" when {before} is in force" if before else ""
+    files = f"gpuplanner export {data} --path {able.path}"
+    match measure.action:
+        case "buy":
+            gpus = counted(measure.gpus - one.fleet_gpus, "GPU")
+            yield NextStep("finance", f"order {gpus} {_order_day(found, advice)}{when}")
+        case "pack":
+            words = measure_words("pack", able.path)
+            yield NextStep(PLATFORM, f"fill nodes first: {words['edit']}", words["command"] or None)
+        case "raise_limit":
+            words = measure_words("raise_limit", able.path)
+            for limit in advice.limits:
+                values = {"tenant": shlex.quote(limit.tenant), "gpus": limit.gpus}
+                what = f"raise the limit of {limit.tenant} from {limit.today:g} to {limit.gpus} GPUs"
+                edit = f" ({words['edit'].format(**values)})" if words["edit"] else ""
+                yield NextStep(PLATFORM, f"{what}{edit}", words["command"].format(**values))
+        case "release":
+            yield from _drained(one, found, when)
+        case "power_down" | "autoscale":
+            knobs = trial.setting.knobs
+            kept = knobs.get("idle_nodes_kept", knobs.get("whole_nodes_kept", 0))
+            idle = f"after {knobs['idle_minutes']} minutes without work"
+            yield NextStep(PLATFORM, f"power nodes down {idle}, and keep {kept} idle ones on{when}", files)
+        case "rightsize":
+            yield NextStep("teams", "request the profile that jobs need", f"gpuplanner hints {data}")
+    if measure.action in ("rightsize", "repartition", "autoscale"):
+        changed = changed_layouts(found.asked, trial.setting) if one.policy == STATIC_MIG else {}
+        for (old, new), nodes in changed.items() if found.asked.nodes.named else ():
+            where = nodes_text(LayoutOnNodes(new, len(nodes), tuple(dict.fromkeys(nodes))))
+            what = f"partition {counted(len(nodes), 'GPU')} of {where} as {new} (today {old})"
+            yield NextStep(PLATFORM, what, files)
+        for part in () if changed else one.layouts:
+            if part.layout == "whole":
+                continue
+            where = nodes_text(part) or "nodes of one pool"
+            how = f"as {part.layout}" if part.layout != CUT_BY_JOBS else f"as jobs ask, by {able.who},"
+            yield NextStep(PLATFORM, f"partition {counted(part.gpus, 'GPU')} {how} on {where}", files)
+
+
+def _check_again(found: Contest) -> NextStep:
+    """Check in a week, on files that are exported again: those read before hold no newer job."""
+    trace = found.known.trace
+    files = [file["name"] for facts in (trace.provenance, *trace.others) for file in facts.get("files", ())]
+    if not 0 < len(files) <= MOST_NODES_NAMED:
+        return NextStep(PLANNER, "check again in a week, on newly exported data", "gpuplanner start FILES")
+    what = f"in a week, export {', '.join(files)} again (docs/export_from_your_cluster.md), and check again"
+    return NextStep(PLANNER, what, f"gpuplanner start {shlex.join(files)}")
 
 
 def _order_day(found: Contest, advice: Recommendation) -> str:
@@ -190,12 +240,12 @@ def _drained(one: Decision, found: Contest, when: str) -> Iterator[NextStep]:
         return
     separator = "," if able.path == "slurm" else " "
     names = separator.join(shlex.quote(name) for name in gone)
-    command = DRAIN.get(able.path, DRAIN["operator"]).format(nodes=names)
+    command = measure_words("release", able.path)["command"].format(nodes=names)
     few = len(gone) <= MOST_NODES_NAMED
     yield NextStep(
         PLATFORM,
         f"drain and release {nodes_text(LayoutOnNodes('', 0, tuple(gone)))}{when}",
-        command if few else None,
+        command if few else f"gpuplanner export {found.scenario.data} --path {able.path}",
     )
 
 
@@ -250,6 +300,13 @@ def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator
             f"A replay of {counted(days, 'day')} reproduces {share.fraction:.0%} of the waiting"
             f"{' (' + ', '.join(less) + ')' if less else ''}; by team and size it is wrong by {share.error:.0%}."
         )
+    if (latest := one.latest) is not None and latest.replay_is_apart:
+        now, observed = (wait_text(each) for each in (latest.today_p95_minutes, latest.observed_p95_minutes))
+        yield (
+            f"The p95 wait on {latest.size} is {now} in the median replay of today and {observed} as observed: "
+            f"{counted(math.ceil(0.05 * latest.jobs), 'job')} of {latest.jobs:,} decide it. Fleets are compared "
+            "by replays."
+        )
     if advice.worth is not None and one.action == "buy":
         yield f"Each GPU-hour bought ends {advice.worth:.2f} GPU-hours of waiting."
     weekly, measured = advice.growth.weekly, advice.headroom
@@ -260,17 +317,18 @@ def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator
     if one.action == "rightsize":
         yield f"How many later runs may need more than the recommended size: gpuplanner hints {found.scenario.data}."
     if one.measures and one.measures[-1].action in ("power_down", "autoscale"):
-        held = found.winner.hold_rate
-        rate = "" if held is None else f", and met the limit on {held:.0%} of them"
         yield (
-            f"The policy was fitted on {counted(int(found.earlier_days.sum()), 'day')} and evaluated on the "
-            f"{counted(int(found.later_days.sum()), 'day')} after them{rate}."
+            f"The policy was fitted on {counted(int(found.earlier_days.sum()), 'day')}, and met the limit on the "
+            f"{counted(int(found.later_days.sum()), 'day')} after them."
         )
     if one.saving.value is not None and one.saving.varies:
         low, high = f"{one.saving.low:,.0f}", f"{one.saving.high:,.0f}"
         weeks = " and ".join(f"{week:,.0f}" for week in one.saving.realised)
-        realised = f"; the weeks of evaluation {weeks}" if weeks else ""
-        yield f"A week frees {one.saving.value:,.0f} GPU-hours, {low} to {high} in 9 of 10 weeks{realised}."
+        realised = f"; the weeks of evaluation freed {weeks}" if weeks else ""
+        yield (
+            f"A week frees {one.saving.value:,.0f} GPU-hours by the training window, {low} to {high} in 9 of 10 "
+            f"weeks{realised}."
+        )
     if found.arena.unservable:
         jobs = counted(found.arena.unservable, "job")
         yield f"Not compared: {jobs} with a request for GPUs or MIG instances that today's nodes do not have."

@@ -53,11 +53,16 @@ class Measure:
 
 @dataclass(frozen=True)
 class NextStep:
-    """What somebody does next; ``command`` is None where there is none to type."""
+    """What somebody does next.
+
+    - ``command``: What to type; None where there is nothing.
+    - ``action``: The measure that it is a part of; None: of none.
+    """
 
     who: str
     what: str
     command: str | None = None
+    action: str | None = None
 
     @property
     def text(self) -> str:
@@ -91,6 +96,17 @@ class SizeService:
     recommended_mean_minutes: float
     jobs_delayed: int
     limit_minutes: float
+
+    @property
+    def added_p95_minutes(self) -> float:
+        """How much longer the p95 wait is under the recommendation than simulated today [min]."""
+        return self.recommended_p95_minutes - self.today_p95_minutes
+
+    @property
+    def replay_is_apart(self) -> bool:
+        """Whether the p95 wait simulated today is more than a minute and a tenth off what was observed."""
+        apart = abs(self.today_p95_minutes - self.observed_p95_minutes)
+        return apart > max(1.0, 0.1 * self.observed_p95_minutes)
 
     @property
     def meets_limit(self) -> bool:

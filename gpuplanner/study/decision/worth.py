@@ -53,7 +53,7 @@ def worth_of(
     (10.5, 105.0)
     >>> for sentence in found.basis.split(". "):
     ...     print(sentence)
-    6 of 24 GPUs are free for other work at peak
+    6 of 24 GPUs are released, counted here as powered down; other work may take them instead
     Electricity: 105 kWh a week (1,000 GPU-hours off, 70 W idle, PUE 1.5), 10.50 USD at 0.1 USD per kWh
     The next purchase, of 8 GPUs or more, 240,000 USD, is due on 13 Nov 2027: order by 15 Aug 2027.
     """
@@ -69,11 +69,11 @@ def worth_of(
     reserved = _reservation(gpus_freed_at_peak)
     if saving.value is None:
         owned = rented = None, none
-    peak, upcoming = _peak(gpus_freed_at_peak, fleet_gpus), _upcoming(next_purchase)
+    released, upcoming = _released(gpus_freed_at_peak, fleet_gpus), _upcoming(next_purchase)
     cases = {
-        OWNED: (owned[0], _text(peak, owned[1], upcoming)),
+        OWNED: (owned[0], _text(released, owned[1], upcoming)),
         RENTED: (rented[0], _text(rented[1])),
-        RESERVED: (reserved[0], _text(peak, reserved[1], upcoming)),
+        RESERVED: (reserved[0], _text(released, reserved[1], upcoming)),
     }
     payer = ownership_of(ownership)
     if payer is None:
@@ -171,15 +171,16 @@ def _rent(hours: float, price: Price | None) -> Amount:
 
 def _reservation(freed: int) -> Amount:
     if not freed:
-        return 0.0, "Nothing is paid less: no GPU is free all week"
+        return 0.0, "Nothing is paid less: no GPU is released"
     gpus = f"{freed:,} GPU{'' if freed == 1 else 's'}"
     return 0.0, f"0 USD until the term ends; then {gpus} need not be reserved again"
 
 
-def _peak(freed: int, fleet: int) -> str:
+def _released(freed: int, fleet: int) -> str | None:
     if not freed:
-        return f"None of the {fleet} GPUs is free for other work at peak"
-    return f"{freed:,} of {fleet:,} GPUs {'is' if freed == 1 else 'are'} free for other work at peak"
+        return None
+    are = "is" if freed == 1 else "are"
+    return f"{freed:,} of {fleet:,} GPUs {are} released, counted here as powered down; other work may take them instead"
 
 
 def _upcoming(purchase: NextPurchase | None) -> str | None:

@@ -19,7 +19,7 @@ from gpuplanner.ledger import held_by_state
 from gpuplanner.ledger.held import LOST_STATES
 from gpuplanner.ledger.window import Window
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.future.money import Money, book_of, money
+from gpuplanner.study.future.money import AT_LIST_PRICE, Money, book_of, money
 from gpuplanner.study.past.history import History, history
 from gpuplanner.units import GRAMS_PER_KILOGRAM, money_text, split_exactly
 from gpuplanner.units import money as to_cents
@@ -68,6 +68,11 @@ class CostReview:
     pue: float
     costs: pl.DataFrame
     missing: tuple[str, ...]
+
+    @property
+    def price_basis(self) -> str:
+        """How amounts are priced where that is no price of the owner's, to stand behind them."""
+        return f" {AT_LIST_PRICE}" if any(AT_LIST_PRICE in text for text in self.missing) else ""
 
     @property
     def units_in_words(self) -> dict[str, str]:

@@ -49,6 +49,8 @@ _OF_NODES: dict[str, pl.DataType] = {
 """Columns of an inventory that need not be there."""
 Boards = Mapping[str | None, str | None]
 """Board of the catalogue by the word of the ledger; None where there is none."""
+AT_LIST_PRICE = "at the list price of renting them"
+"""Price of owned GPUs of which nobody states what they cost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,7 +325,7 @@ def _missing(
         )
     if owned:
         found.append(
-            f"What the {' and '.join(owned)} GPUs cost is not stated: they stand at the list price of renting them. "
+            f"What the {' and '.join(owned)} GPUs cost is not stated: they stand {AT_LIST_PRICE}. "
             "Say it in a price book or with --set price_usd_per_gpu_hour=…"
         )
     return tuple(found)

@@ -10,19 +10,20 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.export import FleetRules, TenantQuota
-from gpuplanner.export.pack import PAGE, Pack, PageWords, to_pack
+from gpuplanner.export.pack import PAGE, MeasureWords, Pack, PageWords, to_pack
 from gpuplanner.files import MANIFEST, Mark, replaced_directory
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.asked import RIGHTSIZED
 from gpuplanner.study.decision.frames import curve_table, policy_table, service_table
 from gpuplanner.study.decision.policies import WAYS
 from gpuplanner.study.decision.record import Comparison, compared
-from gpuplanner.study.decision.types import Decision
+from gpuplanner.study.decision.types import ROUNDING_MINUTES, Decision
 from gpuplanner.study.future.drains import drain_of
 from gpuplanner.study.past.history import History, history
 from gpuplanner.units import wait_text
 
 MARK = Mark(MANIFEST, "gpuplanner export 1")
+ENDS_WAITS = ("pack", "raise_limit", "repartition", "rightsize")
 FOLDER = "export"
 """Where the pack stands in the folder of a report or of a start."""
 
@@ -40,6 +41,8 @@ def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | Non
         WAYS[decision.policy].meaning,
         touched=tuple(_touched(decision)),
         means=_means(rules),
+        measures=tuple(_measures(decision)),
+        command=f"gpuplanner export {scenario.data} --path {rules.path}",
     )
     return to_pack(rules, told, change, drain_of(scenario, change), gres_type=gres_type)
 
@@ -121,14 +124,33 @@ def _quotas(known: History) -> Iterator[TenantQuota]:
 
 def _touched(decision: Decision) -> Iterator[str]:
     """Who starts later than today, and who is asked to ask otherwise."""
-    later = [one for one in decision.service if one.recommended_p95_minutes > one.today_p95_minutes + 0.5]
+    later = [one for one in decision.service if one.added_p95_minutes > ROUNDING_MINUTES]
     for one in later:
         yield (
             f"Jobs on {one.size}: p95 queue wait {wait_text(one.recommended_p95_minutes)}, today "
             f"{wait_text(one.today_p95_minutes)}."
         )
-    if not later:
+    if not later and len(decision.measures) > 1:
+        yield "None if the measures are in force in this order: then the p95 queue wait rises for no job size."
+    elif not later:
         yield "None: the p95 queue wait rises for no job size."
+
+
+def _measures(decision: Decision) -> Iterator[MeasureWords]:
+    """The measures in order, each with what has to be seen before it."""
+    latest = decision.latest
+    again = decision.next_steps[-1].command if decision.next_steps else None
+    for number, one in enumerate(decision.measures):
+        condition = f"Only once {number} is in force." if one.condition else ""
+        if one.condition and latest and decision.measures[number - 1].action in ENDS_WAITS:
+            condition = (
+                f"Only once {number} is in force and has shortened waits: p95 queue wait on {latest.size} "
+                f"{wait_text(latest.today_p95_minutes)} today, {wait_text(latest.recommended_p95_minutes)} simulated "
+                f"with all measures. Let a week pass, export the jobs again, and see it with `{again}`: "
+                f"without {number} jobs wait longer."
+            )
+        steps = [(step.what, step.command) for step in decision.next_steps if step.action == one.action]
+        yield MeasureWords(one.action, one.text, condition, steps)
 
 
 def _means(rules: FleetRules) -> str:

@@ -52,6 +52,15 @@ TODAYS, RECOMMENDED = "today", "recommended"
 """Layouts of the wait curve."""
 
 
+@dataclass(frozen=True)
+class RaisedLimit:
+    """GPUs that a tenant may hold today, and the most that it holds at once where no tenant is limited."""
+
+    tenant: str
+    today: float
+    gpus: int
+
+
 @dataclass(frozen=True, eq=False)
 class Change:
     """The model with one measure in force.
@@ -60,6 +69,7 @@ class Change:
     - ``model``, ``pools``: Jobs and nodes with it in force, and the nodes whose number may be varied.
     - ``node_gpus``: GPUs count in multiples of so many.
     - ``view``: What jobs request with it in force.
+    - ``limits``: Limits that it raises.
     """
 
     action: str
@@ -68,6 +78,7 @@ class Change:
     pools: Sequence[SizedPool]
     node_gpus: int = 1
     view: str = AS_TODAY
+    limits: tuple[RaisedLimit, ...] = ()
 
     def text_with(self, units: Sequence[int]) -> str:
         """What to do, with the GPUs that each profile gets; the others stay full."""
@@ -76,8 +87,8 @@ class Change:
             asked.fleet.profiles[pool.profiles[0]]: count
             for pool, count in zip(self.pools, units, strict=True)
         }
-        parts = ", ".join(f"{count} GPUs as {name}" for name, count in names.items() if name != WHOLE_GPU)
-        return f"{self.text}: partition {parts}" if self.pools[0].movable else self.text
+        parts = ", ".join(f"{count} GPUs are {name}" for name, count in names.items() if name != WHOLE_GPU)
+        return f"{self.text}, so that {parts}" if self.pools[0].movable else self.text
 
     def smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
         """Find the fewest units that meet the limits, and their GPUs as multiples of a node; infinite: none do."""
@@ -98,6 +109,7 @@ class Recommendation:
     - ``fleet_gpus``, ``gpus``: GPUs today, and when all measures are in force.
     - ``service``: Waits by job size; empty where the replay is too far from the record to state them by size.
     - ``late``: Names of the sizes that miss the target today.
+    - ``limits``: Limits that are raised.
     - ``worth``: GPU-hours of waiting ended for each GPU-hour bought; None where none is bought.
     - ``enough_gpus``: GPUs that would bring late sizes to the target, where they are not worth it; 0: no such.
     - ``headroom``, ``exhaustion``: Of today's GPUs, or of fewer that are kept.
@@ -115,6 +127,7 @@ class Recommendation:
     view: str = AS_TODAY
     service: tuple[SizeService, ...] = ()
     late: tuple[str, ...] = ()
+    limits: tuple[RaisedLimit, ...] = ()
     worth: float | None = None
     enough_gpus: int = 0
     growth: FittedGrowth = field(default_factory=lambda: FittedGrowth(WeeklyGrowth()))
@@ -224,8 +237,9 @@ def change_fleet(model: WaitModel, change: Change, units: Sequence[int], gpus: i
     if gpus != today:
         measures += (count_measure(today, gpus, f"after {change.action}"),)
     return Recommendation(
-        change.action, change.model, change.pools, units, today, gpus, measures, view=change.view
-    )
+        change.action, change.model, change.pools, units, today, gpus, measures, view=change.view,
+        limits=change.limits,
+    )  # fmt: skip
 
 
 def count_measure(today: int, gpus: int, condition: str | None = None) -> Measure:
@@ -301,8 +315,7 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
     asked, queue = model.asked, model.waits.queue
     pools = model.pools
     if cause == CAUSES[FRAGMENTED] and queue.spread:
-        text = "Fill nodes first (Slurm: CR_Pack_Nodes, no LLN; Kubernetes: MostAllocated)"
-        yield Change("pack", text, model.packed(), pools)
+        yield Change("pack", "Let jobs fill nodes one by one", model.packed(), pools)
     if cause == CAUSES[WRONG_LAYOUT]:
         yield from repartition(model, "repartition", "Repartition GPUs for who waits", AS_TODAY)
     measured = RIGHTSIZED in asked.views and asked.jobs["sm_activity"].count()
@@ -311,9 +324,26 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
         text = "Run jobs of low measured use on smaller profiles"
         yield from repartition(smaller, "rightsize", text, RIGHTSIZED)
     if cause == CAUSES[LIMITS]:
-        tenants = np.unique(asked.jobs["tenant"].fill_null("?").to_numpy())
-        named = ", ".join(f"{tenants[limit.tenant]} ({limit.gpus:g} GPUs)" for limit in queue.limits)
-        yield Change("raise_limit", f"Raise the limit of {named}", model.without_limits(), pools)
+        free = model.without_limits()
+        limits = tuple(raised_limits(model, free))
+        named = ", ".join(f"{one.tenant} from {one.today:g} to {one.gpus} GPUs" for one in limits)
+        text = f"Raise the limit of {named} (tested without a limit: the most that each then held at once)"
+        yield Change("raise_limit", text, free, pools, limits=limits)
+
+
+def raised_limits(model: WaitModel, free: WaitModel) -> Iterator[RaisedLimit]:
+    """Limits that never bind: what each limited tenant holds at most where no tenant is limited."""
+    asked = free.asked
+    names = asked.jobs["tenant"].fill_null("?").to_numpy()
+    tenants = np.unique(names)
+    start_s = free.waits.arrival_s + free.shift_s(0) + free.replay_waits(asked.fleet)
+    for limit in model.waits.queue.limits:
+        mine = (names == tenants[limit.tenant]) & np.isfinite(start_s)
+        gpus, begin_s = asked.gpus()[mine], start_s[mine]
+        at_s = np.concatenate([begin_s, begin_s + asked.granted.run_s[mine]])
+        change = np.concatenate([gpus, -gpus])
+        peak = float(np.cumsum(change[np.lexsort((change, at_s))]).max(initial=limit.gpus))
+        yield RaisedLimit(str(tenants[limit.tenant]), limit.gpus, math.ceil(peak - 1e-6))
 
 
 def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator[Change]:
@@ -399,6 +429,27 @@ def wait_curve(model: WaitModel, found: Recommendation) -> list[CurvePoint]:
             for factor in sorted(known)
         ]
         points += curve_points(one.model, name, fleets)
+    ends = [
+        (
+            TODAYS,
+            found.fleet_gpus,
+            [(row.today_p95_minutes, row.today_mean_minutes) for row in found.service],
+        ),
+        (
+            curves[-1][0],
+            found.gpus,
+            [(row.recommended_p95_minutes, row.recommended_mean_minutes) for row in found.service],
+        ),
+    ]
+    # Today's fleet and the recommended one have the waits that stand beside the curve: of the same replays.
+    stated = {
+        (layout, gpus, row.size): waits
+        for layout, gpus, rows in ends
+        for row, waits in zip(found.service, rows, strict=True)
+    }
+    for place, point in enumerate(points):
+        if waits := stated.get((point.layout, point.gpus, point.job_size)):
+            points[place] = replace(point, p95_minutes=waits[0], mean_minutes=waits[1])
     return points
 
 

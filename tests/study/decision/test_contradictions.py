@@ -16,9 +16,10 @@ from gpuplanner.files import to_json
 from gpuplanner.inbox import write_dataset
 from gpuplanner.report.ways import decided, waits_section, ways
 from gpuplanner.scenario import Scenario
+from gpuplanner.study.decision.compare import BY_WAITS
 from gpuplanner.study.decision.decide import decide
 from gpuplanner.study.decision.record import Comparison, comparison_of, priced
-from gpuplanner.study.decision.types import STATIC_MIG, STATIC_WHOLE, TODAY
+from gpuplanner.study.decision.types import ROUNDING_MINUTES, STATIC_MIG, STATIC_WHOLE, TODAY
 from gpuplanner.units import day_text
 from tests.clusters import planted, traces
 
@@ -61,6 +62,8 @@ def contradictions(found: Comparison) -> Iterator[str]:
     if purchase is not None and (purchase.date, purchase.order_by) != (ends.date, ends.order_by):
         yield "two dates of the next purchase"
 
+    yield from waits_apart(found)
+    yield from policies_apart(found)
     saving, kwh = one.saving, one.worth.kwh_per_week
     if (saving.value is None) != bool(saving.reason):
         yield "a saving with a reason for none"
@@ -75,6 +78,53 @@ def contradictions(found: Comparison) -> Iterator[str]:
         yield "the recommended policy misses the limit"
     if row is not None and row.saved_kwh is not None and kwh is not None and abs(row.saved_kwh - kwh) > 0.01:
         yield "two figures of the energy saved"
+
+
+def waits_apart(found: Comparison) -> Iterator[str]:
+    """Waits that the sentence, the table by job size and the wait curve state differently."""
+    one = found.decision
+    rises = [row for row in one.service if row.added_p95_minutes > ROUNDING_MINUTES]
+    if rises and re.search(r"rises? for no job size", one.sentence):
+        yield "a wait rises, and rises for no job size"
+    layouts = {point.layout for point in found.wait_curve}
+    bold = "recommended" if "recommended" in layouts else "today"
+    for row in one.service:
+        for layout, gpus, minutes in (
+            ("today", one.fleet_gpus, row.today_p95_minutes), (bold, one.gpus, row.recommended_p95_minutes)
+        ):  # fmt: skip
+            for point in found.wait_curve:
+                same = (point.layout, point.gpus, point.job_size) == (layout, gpus, row.size)
+                if same and abs(point.p95_minutes - minutes) > 1e-6 and (layout != bold or one.gpus == gpus):
+                    yield f"{minutes} min at {row.size} beside the curve, {point.p95_minutes} on it"
+
+
+def policies_apart(found: Comparison) -> Iterator[str]:
+    """Rows of policies whose verdict does not follow from them, or that are not what is recommended."""
+    one = found.decision
+    for row in found.policies:
+        if row.policy not in BY_WAITS and row.added_minutes is not None:
+            if row.meets_target and row.added_minutes > found.minutes + 1e-3:
+                yield f"{row.policy} adds {row.added_minutes} min and meets the limit"
+            if not row.meets_target and not row.reason:
+                yield f"{row.policy} misses the limit without a reason"
+    best, today = found.row(one.policy), found.today
+    if best is None or today is None or one.action == "none" or one.policy == TODAY:
+        return
+    assert best.gpu_hours_promised is not None
+    assert today.gpu_hours_promised is not None
+    freed = today.gpu_hours_promised - best.gpu_hours_promised
+    if one.saving.value is not None and abs(freed - one.saving.value) > 0.01:
+        yield f"{one.saving.value} GPU-hours are freed, {freed} by the table of policies"
+    if (best.most_gpus or 0) > max(one.gpus, one.fleet_gpus if one.action == "buy" else 0):
+        yield f"{one.gpus} GPUs are needed, {best.most_gpus} by the table of policies"
+    sized = found.row(STATIC_WHOLE)
+    releases = "release" in [measure.action for measure in one.measures]
+    if releases and one.cut_gpus == 0 and sized is not None and sized.gpu_hours is None:
+        yield "nodes are released, and with fewer nodes a job size waits longer than its limit"
+    if best.policy in BY_WAITS and one.service:
+        added = max(max(row.added_p95_minutes for row in one.service), 0.0)
+        if best.added_minutes is None or abs(best.added_minutes - added) > 1e-3:
+            yield f"{best.added_minutes} min are added, {added} by job size"
 
 
 def steps_apart(found: Comparison) -> Iterator[str]:
@@ -114,6 +164,9 @@ def check(found: Comparison) -> None:
         for phrase in re.findall(r"[Ee]xhausted (?:by )?([^.;·]*)", text):
             days = DAY.findall(phrase)
             assert set(days) <= {day_text(each) for each in (ends.date, ends.order_by) if each}, phrase
+    counts = set(re.findall(r"(\d+ of \d+) policies meet", page))
+    met = sum(row.meets_target for row in found.policies)
+    assert counts <= {f"{met} of {len(found.policies)}"}, counts
     gpus = f"{found.decision.gpus:,}"
     assert found.decision.action == "none" or gpus in terminal
     if ends.date is not None:
@@ -157,6 +210,13 @@ def test_public_traces(name: str, public_data, tmp_path):
     [
         (lambda one: {"gpus": one.gpus - 8}, "the measures end at"),
         (lambda one: {"next_steps": ()}, "no step for rightsize"),
+        (
+            lambda one: {
+                "sentence": "It rises for no job size.",
+                "service": (replace(one.service[0], recommended_p95_minutes=9.0), *one.service[1:]),
+            },
+            "a wait rises",
+        ),
         (lambda one: {"saving": type(one.saving)(12.0, 12.0, 12.0, "none")}, "a saving with a reason"),
     ],
 )

@@ -27,7 +27,7 @@ ROWS = {
     "measures": {"action", "text", "gpus", "condition"},
     "service": {"size", "jobs", "observed_p95_minutes", "today_p95_minutes", "recommended_p95_minutes", "low", "high",
                 "today_mean_minutes", "recommended_mean_minutes", "jobs_delayed", "limit_minutes"},
-    "next_steps": {"who", "what", "command"},
+    "next_steps": {"who", "what", "command", "action"},
     "missing": {"what", "command"},
 }  # fmt: skip
 """What others read of a decision: these names stay."""

@@ -23,7 +23,7 @@ from gpuplanner.study.waits.growth import (
     weekly_work,
 )
 from gpuplanner.study.waits.readings import WaitModel, WaitTarget, pools_of, smallest_units, wait_limits
-from gpuplanner.study.waits.recommend import Recommendation
+from gpuplanner.study.waits.recommend import Recommendation, raised_limits
 from gpuplanner.study.waits.recommend import recommend as recommend_with
 
 DAY, HOUR = 86_400.0, 3_600.0
@@ -164,7 +164,18 @@ def test_spread_jobs_are_packed_before_anything_is_bought():
 def test_a_limit_is_raised_by_its_number():
     found = recommend(planted_model(9.0, most_gpus=12), STATED)
     assert found.action == "raise_limit"
-    assert "vision (12 GPUs)" in found.measures[0].text
+    assert "vision from 12 to 32 GPUs (tested without a limit" in found.measures[0].text
+
+
+def test_a_raised_limit_is_the_most_that_a_tenant_holds_without_one():
+    model = planted_model(9.0, most_gpus=12)
+    free = model.without_limits()
+    [raised] = raised_limits(model, free)
+    start_s = free.waits.arrival_s + free.shift_s(0) + free.replay_waits(free.asked.fleet)
+    mine = (free.asked.jobs["tenant"] == raised.tenant).to_numpy()
+    end_s, gpus = start_s + free.asked.granted.run_s, free.asked.gpus()
+    peak = max(gpus[mine & (start_s <= at) & (at < end_s)].sum() for at in start_s[mine])
+    assert (raised.today, raised.gpus) == (12, peak)
 
 
 def test_full_gpus_are_partitioned_for_those_who_wait():
