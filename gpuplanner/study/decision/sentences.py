@@ -314,6 +314,8 @@ def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator
         load, in_most = measured.headroom.factor, measured.headroom.low
         grows = "" if weekly.value is None else f"; the work changes by {weekly.value:+.1%} a week"
         yield f"What is kept carries {load:.2f} times the load ({in_most:.2f} in 9 of 10 draws){grows}."
+    if advice.limits:
+        yield "A raised limit is the most that a team held at once in a replay without limits."
     if one.action == "rightsize":
         yield f"How many later runs may need more than the recommended size: gpuplanner hints {found.scenario.data}."
     if one.measures and one.measures[-1].action in ("power_down", "autoscale"):

@@ -46,6 +46,8 @@ MIN_JOBS = 50
 """Of a shorter record, or of fewer jobs, a 95th percentile is a matter of luck."""
 BUYABLE = (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED], "")
 """Causes that further GPUs of today's layout end; the last one stands for any that nothing else ends."""
+NAMED_LIMITS = 2
+"""Raised limits that the sentence names; the next steps have all of them."""
 ROUNDING_S = 60.0
 """A job that waits longer by less than this is not delayed [s]."""
 TODAYS, RECOMMENDED = "today", "recommended"
@@ -326,8 +328,9 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
     if cause == CAUSES[LIMITS]:
         free = model.without_limits()
         limits = tuple(raised_limits(model, free))
-        named = ", ".join(f"{one.tenant} from {one.today:g} to {one.gpus} GPUs" for one in limits)
-        text = f"Raise the limit of {named} (tested without a limit: the most that each then held at once)"
+        named = [f"{one.tenant} from {one.today:g} to {one.gpus} GPUs" for one in limits]
+        more = f" and {counted(len(named) - NAMED_LIMITS, 'more team')}" if len(named) > NAMED_LIMITS else ""
+        text = f"Raise the limit of {', '.join(named[:NAMED_LIMITS])}{more}"
         yield Change("raise_limit", text, free, pools, limits=limits)
 
 
