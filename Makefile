@@ -68,7 +68,7 @@ sample: $(VENV)/.all  ## make data/sample again; the same seed gives the same by
 	$(BIN)/python data/make_sample.py -o data/sample
 
 # These measure on the public traces; without the folder they are left out.
-ON_TRACES := $(addprefix benchmarks/,packing.py reading.py services.py speed_model.py)
+ON_TRACES := $(addprefix benchmarks/,packing.py reading.py services.py serving_speed.py speed_model.py)
 BENCHMARKS = $(filter-out $(if $(wildcard $(GPUPLANNER_DATA)),,$(ON_TRACES)),$(sort $(wildcard benchmarks/*.py)))
 
 bench: $(VENV)/.bench  ## ratios against named peers

@@ -260,6 +260,7 @@ class DataSheet:
     dense_bf16_tflops: float | None
     dense_fp16_tflops: float | None
     fp32_tflops: float | None
+    dense_fp8_tflops: float | None
     tdp_w: float | None
     nvlink_or_fabric_total_gb_s: float | None
     sm_or_cu_count: int | None

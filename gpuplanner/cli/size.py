@@ -22,6 +22,9 @@ PLAN = (
     "predicted_gib", "upper_gib", "board_gib", "p_oom", "tokens_per_s", "hours", "price", "energy_kwh",
 )  # fmt: skip
 
+SHOWN_INPUTS = ("model", "method", "gpu_model", "gpus", "concurrency")
+"""Columns of a table of rows that are printed beside what is predicted."""
+
 HOPELESS = 0.99
 """Probability to run out of memory on every slice, from which no table of them is shown."""
 
@@ -30,7 +33,8 @@ Rows = Annotated[
     typer.Option(
         metavar="ROWS.csv",
         help="Predict the peak of each row: framework, model, method, seq_len, micro_batch, precision, optimizer, "
-        "quantization, zero_stage, fsdp, tp, pp, dp, ep, device_map, gpu and others; what is not said is assumed.",
+        "quantization, zero_stage, fsdp, tp, pp, dp, ep, device_map, gpu and others; what is not said is assumed. "
+        "With --task serve the speed: model, gpu_model, gpus, precision, prompt_tokens, answer_tokens, concurrency.",
     ),
 ]
 
@@ -43,7 +47,9 @@ def size(
             metavar="MODEL", help="Plans for a preset, config.json, Megatron arguments or 'layers=32 …'."
         ),
     ] = None,
-    task: Annotated[str, typer.Option(help="With --model: train, dpo, lora, qlora or serve.")] = "train",
+    task: Annotated[
+        str, typer.Option(help="With --model: train, dpo, lora, qlora or serve; with --table: serve.")
+    ] = "train",
     seq: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")] = 4096,
     tool: Annotated[str | None, typer.Option(help="Training tool, such as torchtitan.")] = None,
     tokens: Annotated[float | None, typer.Option(help="Tokens to train on or to generate.")] = None,
@@ -134,7 +140,7 @@ def size(
         speeds = None if speed_table is None else _own_speeds(speed_table)
         _plans(wish, _model(model_file), speeds, as_json=as_json)
     elif table is not None:
-        _predict(table, out, _model(model_file), as_json=as_json)
+        _predict(table, out, None if task == "serve" else _model(model_file), as_json=as_json)
     elif seen is not None:
         _seen(seen, _counts(gpus), as_json=as_json)
     elif learn is not None:
@@ -244,30 +250,32 @@ def _task(wish: Wish) -> str:
     return ("q" if narrow and wish.task == "lora" else "") + wish.task + narrow
 
 
-def _predict(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
+def _predict(path: Path, out: Path | None, model: PeakModel | None, *, as_json: bool) -> None:
+    """Predict each row of a table: the peak of training, or without a model of peaks the speed of serving."""
     from gpuplanner.files import require_file
     from gpuplanner.files.csv import write_csv_safe
     from gpuplanner.names import nearest
     from gpuplanner.sizing.predict import predict_table
     from gpuplanner.sizing.predict.reading.rows import READ
+    from gpuplanner.sizing.predict.serving_table import SERVING_COLUMNS, predict_serving_table
 
+    known = SERVING_COLUMNS if model is None else READ
     if out is not None:
         require_file(out, inputs=[path])
     rows = _read(path)
     for name in rows.columns:
-        if name not in READ and (near := [one for one in nearest(name, READ) if one not in rows.columns]):
+        if name not in known and (near := [one for one in nearest(name, known) if one not in rows.columns]):
             say(f"column {name} is not read: is {near[0]} meant?")
-    found = predict_table(rows, model)
+    found = predict_serving_table(rows) if model is None else predict_table(rows, model)
     if out is not None:
         write_csv_safe(out, found)
-        left = int((found["level"] == "not predicted").sum())
+        missing = found["itl_ms"].is_null() if model is None else found["level"] == "not predicted"
+        left = int(missing.sum())
         say(f"written: {out}; {len(found)} rows, {left} of them not predicted")
     elif as_json:
         show({"rows": (found.to_dicts())}, as_json=True)
     else:
-        show_frame(
-            found.drop(name for name in rows.columns if name not in ("model", "method")), as_json=False
-        )
+        show_frame(found.drop(name for name in rows.columns if name not in SHOWN_INPUTS), as_json=False)
 
 
 def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) -> None:

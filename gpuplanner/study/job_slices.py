@@ -13,7 +13,7 @@ from gpuplanner.errors import GeometryError, SchemaError, message
 from gpuplanner.hardware import GpuModel, load_gpu_model
 from gpuplanner.sizing.predict import Architecture, PeakModel, TrainingJob
 from gpuplanner.sizing.predict.serving import footprint, serve
-from gpuplanner.sizing.predict.throughput import Board, tokens_per_s
+from gpuplanner.sizing.predict.throughput import Board, slice_board, tokens_per_s
 from gpuplanner.sizing.predict.tools import figures
 from gpuplanner.study.job_plans import (
     STEP_TOKENS,
@@ -183,22 +183,24 @@ def serving_plans(
         return plans, fits
     narrow = figures("quantization", wish.quantization, "weight_bytes") if wish.quantization else None
     bytes_each = {"weight_bytes": narrow[0] if narrow else 2.0, "cache_bytes": CACHES[wish.cache_dtype]}
-    share, kept = parameter("decode_bandwidth_share"), parameter("serving_memory_share").value
+    weights = wish.quantization or "none"
+    kept = parameter("serving_memory_share").value
     for board, count in boards:
         # An encoder answers as fast on each of several GPUs: it is split only where one does not hold it.
-        whole = serve(model, board, 1, wish.seq, adapters=wish.adapters, **bytes_each)
+        whole = serve(model, board, 1, wish.seq, weight_format=weights, adapters=wish.adapters, **bytes_each)
         alone = model.kind == "encoder" and whole is not None
         sizes = [t for t in (1, 2, 4, 8) if t <= count and model.heads % t == 0]
         places = [(board, "gpu", 1.0, 1 if alone else t, t if alone else 1) for t in sizes]
         if board.name in board_names():
             cut = load_gpu_model(board.name)
             places += [
-                (_cut(board, cut, name, room), name, share_of(cut, name), 1, 1) for name, room in _slices(cut)
+                (slice_board(board, name), name, share_of(cut, name), 1, 1) for name, _ in _slices(cut)
             ]
         for place, profile, part, t, replicas in places:
             engine = serve(
-                model, place, t, wish.seq, latency_s=wish.latency_s, adapters=wish.adapters, **bytes_each
-            )
+                model, place, t, wish.seq, weight_format=weights, latency_s=wish.latency_s,
+                adapters=wish.adapters, **bytes_each,
+            )  # fmt: skip
             # weights are known, the workspace is not
             taken = footprint(model, t, wish.seq, adapters=wish.adapters, **bytes_each)
             least, radius = taken.least_gib, peaks.unseen / 4
@@ -206,7 +208,7 @@ def serving_plans(
             need = least / kept if engine is None else engine.weights_gib + engine.workspace_gib
             out = peaks.p_oom(need, room, radius)
             rate = 0.0 if engine is None else engine.tokens_per_s
-            low, high = rate * share.low / share.value, rate * share.high / share.value
+            low, high = (0.0, 0.0) if engine is None else engine.tokens_per_s_interval
             if profile != "gpu":
                 fits.append(
                     SliceFit(
@@ -233,14 +235,3 @@ def serving_plans(
             plan = priced(board, replicas * t, rates, memory, wish, part)
             plans.append(replace(plan, profile=profile, engine=engine, replicas=replicas, components=parts))
     return plans, fits
-
-
-def _cut(board: Board, known: GpuModel, profile: str, room: float) -> Board:
-    """A slice as a board of its own: its memory, its share of computing and of the memory's bandwidth."""
-    one = known.profile(profile)
-    return replace(
-        board,
-        memory_gib=room,
-        flops=board.flops * one.compute_slices / known.compute_slices,
-        memory_bandwidth=board.memory_bandwidth * one.memory_slices / known.memory_slices,
-    )

@@ -44,6 +44,11 @@ class Architecture:
         Latent attention (MLA): ranks of query (0: full) and of key and value, rotary and value size of a head.
     gelu_new : bool
         The MLP's activation is the tanh form of GELU that some libraries compose of elementary operations.
+    window, window_every : int
+        Tokens that a layer with a sliding window reads at most (0: none has one), and of how many layers one reads
+        all (0: none).
+    released : str
+        Format of the published weights where it is not of 16 bits: ``fp8``, ``mxfp4``.
     extra : int
         Parameters of what is none of these: poolers, norms of embeddings.
     given_params : float
@@ -78,6 +83,9 @@ class Architecture:
     rope_dim: int = 0
     v_dim: int = 0
     gelu_new: bool = False
+    window: int = 0
+    window_every: int = 0
+    released: str = ""
     extra: int = 0
     kind: str = "decoder"
     given_params: float = 0.0

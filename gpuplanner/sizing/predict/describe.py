@@ -124,7 +124,8 @@ def known_preset(name: str | None) -> Architecture | None:
     >>> known_preset("google/gemma-3-27b-it").layers, known_preset("gemma-3-28b")
     (62, None)
     """
-    words = [word for word in re.split(r"[-\s]+", name or "") if word.lower() not in _SAME]
+    own = (name or "").rpartition("/")[2]
+    words = [word for word in re.split(r"[-\s]+", own) if word.lower() not in _SAME]
     found = _called().get(_bare(name or "")) or _called().get(_bare("-".join(words)))
     return presets()[found] if found else None
 
@@ -279,7 +280,7 @@ def _made(name: str, given: Mapping[str, Any]) -> Architecture:
 
 
 def _value(field: str, text: str | float) -> Any:  # noqa: ANN401 - what the field is
-    if field in ("norm", "kind", "name"):
+    if field in ("norm", "kind", "name", "released"):
         return text
     try:
         number = float(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuplanner.catalog import board_spec, find_any_board, parameter
 from gpuplanner.hardware import load_gpu_model
@@ -32,7 +32,7 @@ _EAGER_RATE = 23e9
 
 @dataclass(frozen=True)
 class Board:
-    """What a plan needs to know of a board: GiB, peaks in FLOP/s, bandwidths in bytes/s, whether it has bf16."""
+    """What a plan needs to know of a GPU: GiB, dense peaks in FLOP/s (0: it has none), bandwidths in bytes/s, bf16."""
 
     name: str
     memory_gib: float
@@ -42,6 +42,8 @@ class Board:
     bf16: bool = True
     fp32_flops: float = 0.0
     multiprocessors: int = 0
+    fp8_flops: float = 0.0
+    fp4_flops: float = 0.0
 
 
 @functools.cache
@@ -71,6 +73,29 @@ def board_facts(name: str) -> Board | None:
         bool(sheet.dense_bf16_tflops),
         1e12 * (sheet.fp32_tflops or 0.0),
         sheet.sm_or_cu_count or 0,
+        1e12 * (sheet.dense_fp8_tflops or 0.0),
+        2e12 * (sheet.dense_fp8_tflops or 0.0) * ("Blackwell" in (sheet.architecture or "")),
+    )
+
+
+def slice_board(board: Board, profile: str) -> Board:
+    """A MIG slice as a GPU of its own: its memory, and its shares of bandwidth, peaks and multiprocessors.
+
+    Examples
+    --------
+    >>> slice_board(board_facts("H100-80GB-SXM5"), "1g.20gb").memory_bandwidth / 3.35e12
+    0.25
+    """
+    whole = load_gpu_model(board.name)
+    one = whole.profile(profile)
+    share = one.compute_slices / whole.compute_slices
+    return replace(
+        board,
+        memory_gib=one.memory_gib or 0.0,
+        memory_bandwidth=board.memory_bandwidth * one.memory_slices / whole.memory_slices,
+        flops=board.flops * share,
+        fp8_flops=board.fp8_flops * share,
+        fp4_flops=board.fp4_flops * share,
     )
 
 
