@@ -22,6 +22,11 @@ PLAN = (
     "predicted_gib", "upper_gib", "board_gib", "p_oom", "tokens_per_s", "hours", "price", "energy_kwh",
 )  # fmt: skip
 
+SERVICE_PLAN = (
+    "rank", "board", "profile", "replicas", "gpus_per_replica", "ttft_p99_ms", "ttft_low_ms", "ttft_high_ms",
+    "itl_p95_ms", "headroom", "usd_per_hour", "usd_per_million_prompt_tokens", "usd_per_million_answer_tokens",
+)  # fmt: skip
+
 SHOWN_INPUTS = ("model", "method", "gpu_model", "gpus", "concurrency")
 """Columns of a table of rows that are printed beside what is predicted."""
 
@@ -50,7 +55,9 @@ def size(
     task: Annotated[
         str, typer.Option(help="With --model: train, dpo, lora, qlora or serve; with --table: serve.")
     ] = "train",
-    seq: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")] = 4096,
+    seq: Annotated[
+        int, typer.Option(min=1, help="Tokens of a sequence; serving: of prompt and answer.")
+    ] = 4096,
     tool: Annotated[str | None, typer.Option(help="Training tool, such as torchtitan.")] = None,
     tokens: Annotated[float | None, typer.Option(help="Tokens to train on or to generate.")] = None,
     deadline: Annotated[str | None, typer.Option(help="Until it is done: 36h, 7d.")] = None,
@@ -67,12 +74,23 @@ def size(
         ),
     ] = None,
     quantization: Annotated[
-        str, typer.Option(help="Of frozen or served weights: nf4, int8, fp8 and others.")
-    ] = "",
+        str | None,
+        typer.Option(
+            help="Of frozen or served weights: nf4, int8, fp8 and others; served by default as published."
+        ),
+    ] = None,
     cache_dtype: Annotated[str, typer.Option(help="Serving: fp8 for keys and values of 8 bits.")] = "",
     adapters: Annotated[int, typer.Option(min=0, help="Serving: LoRA adapters beside the model.")] = 0,
-    latency_ms: Annotated[
-        float | None, typer.Option(help="Serving: time that a token of one sequence may take.")
+    prompt: Annotated[int | None, typer.Option(min=1, help="Serving: tokens of a prompt.")] = None,
+    answer: Annotated[int | None, typer.Option(min=1, help="Serving: tokens of an answer.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Serving: requests a second; replicas and prices for that.")
+    ] = None,
+    ttft_ms: Annotated[
+        float | None, typer.Option("--ttft-ms", help="With --rate: time to the first token, at most, p99.")
+    ] = None,
+    itl_ms: Annotated[
+        float | None, typer.Option("--itl-ms", help="Serving: time between two tokens, at most.")
     ] = None,
     risk: Annotated[float, typer.Option(help="Largest probability to run out of memory.")] = 0.05,
     table: Rows = None,
@@ -121,22 +139,15 @@ def size(
         from gpuplanner.study.wish import Wish
 
         hours = None if deadline is None else _hours(deadline)
-        latency_s = None if latency_ms is None else latency_ms / 1000
+        ttft_s, itl_s = (None if value is None else value / 1000 for value in (ttft_ms, itl_ms))
         boards = _counts(gpus) or _at_hand(scenario)
         wish = Wish(
-            model,
-            task,
-            seq,
-            tool,
-            tokens,
-            hours,
-            boards,
-            latency_s,
-            quantization,
-            risk,
-            cache_dtype,
-            adapters,
-        )
+            model, task, seq, tool, tokens, hours, boards, itl_s, quantization, risk, cache_dtype, adapters,
+            prompt, answer, rate, ttft_s,
+        )  # fmt: skip
+        if rate is not None:
+            _service(wish, as_json=as_json)
+            return
         speeds = None if speed_table is None else _own_speeds(speed_table)
         _plans(wish, _model(model_file), speeds, as_json=as_json)
     elif table is not None:
@@ -240,6 +251,24 @@ def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json
         put(f"no slice holds it: it takes {min(one.predicted_gib for one in found.slices):,.0f} GiB on one")
     elif found.slices:
         show_frame(found.slice_table(), as_json=False, title="slices, also those that it does not fit")
+    for line in found.assumed:
+        put(f"assumed: {line}")
+
+
+def _service(wish: Wish, *, as_json: bool) -> None:
+    """Replicas for a rate of requests."""
+    from gpuplanner.study.service_plans import size_service
+
+    found = size_service(wish)
+    if as_json:
+        show(found.to_dict(), as_json=True)
+        return
+    title = f"serve {found.model}: {wish.rate:g} requests/s of {wish.prompt:,} + {wish.answer:,} tokens"
+    show_frame(found.table().select(SERVICE_PLAN), as_json=False, title=title)
+    for plan in found.plans[:3]:
+        put(f"{plan.rank}: {plan.launch}")
+    for line in found.limits:
+        put(f"not: {line}")
     for line in found.assumed:
         put(f"assumed: {line}")
 

@@ -12,9 +12,9 @@ from gpuplanner.catalog import board_names, parameter
 from gpuplanner.errors import GeometryError, SchemaError, message
 from gpuplanner.hardware import GpuModel, load_gpu_model
 from gpuplanner.sizing.predict import Architecture, PeakModel, TrainingJob
-from gpuplanner.sizing.predict.serving import footprint, serve
+from gpuplanner.sizing.predict.serving import Serving, footprint, layout_of, serve
+from gpuplanner.sizing.predict.serving_speed import EngineLayout
 from gpuplanner.sizing.predict.throughput import Board, slice_board, tokens_per_s
-from gpuplanner.sizing.predict.tools import figures
 from gpuplanner.study.job_plans import (
     STEP_TOKENS,
     JobMemory,
@@ -95,7 +95,7 @@ def share_of(board: GpuModel, profile: str) -> float:
     return max(one.compute_slices / board.compute_slices, one.memory_slices / board.memory_slices)
 
 
-def _slices(board: GpuModel) -> list[tuple[str, float]]:
+def slices_of(board: GpuModel) -> list[tuple[str, float]]:
     """Slices of a board that are less than all of it, with their memory; media extensions change nothing here."""
     return [
         (one.name, one.memory_gib)
@@ -128,7 +128,7 @@ def slice_plans(
             continue
         board = load_gpu_model(facts.name)
         of_slice = {
-            profile: (room, *_way(ways, room, facts, wish, peaks)) for profile, room in _slices(board)
+            profile: (room, *_way(ways, room, facts, wish, peaks)) for profile, room in slices_of(board)
         }
         asked = wish.boards or any(one[-1] for one in of_slice.values())
         told = _speeds(known, board) if asked else dict.fromkeys(of_slice, _UNASKED)
@@ -181,28 +181,29 @@ def serving_plans(
     fits: list[SliceFit] = []
     if model.kind == "diffusion":
         return plans, fits
-    narrow = figures("quantization", wish.quantization, "weight_bytes") if wish.quantization else None
-    bytes_each = {"weight_bytes": narrow[0] if narrow else 2.0, "cache_bytes": CACHES[wish.cache_dtype]}
-    weights = wish.quantization or "none"
+    weights, cache_bytes = wish.quantization or "none", CACHES[wish.cache_dtype]
+
+    def engine_of(place: Board, layout: EngineLayout, itl_s: float | None = None) -> Serving | None:
+        prompt, adapters = wish.prompt, wish.adapters
+        return serve(model, place, layout, wish.seq, prompt=prompt, itl_s=itl_s, adapters=adapters)
+
     kept = parameter("serving_memory_share").value
     for board, count in boards:
         # An encoder answers as fast on each of several GPUs: it is split only where one does not hold it.
-        whole = serve(model, board, 1, wish.seq, weight_format=weights, adapters=wish.adapters, **bytes_each)
-        alone = model.kind == "encoder" and whole is not None
+        single = layout_of(model, weights, cache_bytes=cache_bytes)
+        alone = model.kind == "encoder" and engine_of(board, single) is not None
         sizes = [t for t in (1, 2, 4, 8) if t <= count and model.heads % t == 0]
         places = [(board, "gpu", 1.0, 1 if alone else t, t if alone else 1) for t in sizes]
         if board.name in board_names():
             cut = load_gpu_model(board.name)
             places += [
-                (slice_board(board, name), name, share_of(cut, name), 1, 1) for name, _ in _slices(cut)
+                (slice_board(board, name), name, share_of(cut, name), 1, 1) for name, _ in slices_of(cut)
             ]
         for place, profile, part, t, replicas in places:
-            engine = serve(
-                model, place, t, wish.seq, weight_format=weights, latency_s=wish.latency_s,
-                adapters=wish.adapters, **bytes_each,
-            )  # fmt: skip
+            layout = layout_of(model, weights, t, cache_bytes=cache_bytes)
+            engine = engine_of(place, layout, wish.itl_s)
             # weights are known, the workspace is not
-            taken = footprint(model, t, wish.seq, adapters=wish.adapters, **bytes_each)
+            taken = footprint(model, layout, wish.seq, wish.adapters)
             least, radius = taken.least_gib, peaks.unseen / 4
             room = place.memory_gib if engine is None else place.memory_gib - engine.cache_gib
             need = least / kept if engine is None else engine.weights_gib + engine.workspace_gib

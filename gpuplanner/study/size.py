@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.catalog import board_names, has_price, slurm_type_of
+from gpuplanner.catalog import board_names, slurm_type_of
 from gpuplanner.errors import GpuPlannerError, InfeasiblePlanError, message
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.plain import to_plain
 from gpuplanner.sizing import Request, request_lines
-from gpuplanner.sizing.predict import PeakModel, TrainingJob, describe, explained, shipped_model
+from gpuplanner.sizing.predict import PeakModel, TrainingJob, explained, shipped_model
 from gpuplanner.sizing.predict.throughput import NODE
 from gpuplanner.sizing.predict.tools import ANY, ToolFact, tool_called, tool_facts, what_it_does
 from gpuplanner.study.job_plans import JobPlan, pool_plans, training_plans
 from gpuplanner.study.job_slices import SliceFit, one_job, serving_plans, slice_plans, wide_speeds
-from gpuplanner.study.wish import Wish, boards_of, settled, tags_of
+from gpuplanner.study.service_plans import serve_line
+from gpuplanner.study.wish import Wish, settle_wish, tags_of
 
 SHOWN = 8
 _LONGEST_S = 30 * 86400.0
@@ -87,29 +88,15 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
     ('A100-80GB', True)
     """
     peaks = peaks or shipped_model()
-    model, assumed = describe(wish.model)
-    if model.positions and wish.seq > model.positions:
-        assumed.append(
-            f"seq: {wish.seq} is beyond the {model.positions} positions of {model.name}, which are taken"
-        )
-        wish = replace(wish, seq=model.positions)
+    settled = settle_wish(wish)
+    wish, model, boards, assumed = settled.wish, settled.model, settled.boards, settled.assumed
     if wish.task == "dpo":
         assumed.append(
             "pairs: two sequences each, tokens count both; beside adapters no copy lies: --task lora"
         )
-    if wish.boards:
-        named, taken = settled(wish.boards)
-        wish = replace(wish, boards=named)
-        assumed += taken
-    boards = boards_of(wish.boards)
     tool = tool_called(wish.tool)
     if wish.tool and tool == ANY:
         assumed.append(f"tool {wish.tool!r} is not known: generic facts")
-    if not wish.boards:
-        assumed.append("boards: all with a list price; name those at hand with --gpus BOARD=COUNT or --data")
-    unpriced = [board.name for board, _ in boards if not has_price(board.name)]
-    if unpriced:
-        assumed.append(f"price: none is known of {', '.join(unpriced)}, plans of it have no cost")
     fits: list[SliceFit] = []
     if wish.task == "serve":
         plans, fits = serving_plans(wish, model, boards, peaks)
@@ -252,7 +239,7 @@ def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceF
         if not smaller:
             return "there is nothing smaller"
         if plan.job is None and not any(one.fits for one in smaller):
-            late = ", or none in that latency" if wish.latency_s else ""
+            late = ", or none is fast enough" if wish.itl_s else ""
             return f"no smaller slice holds the model and one sequence of {wish.seq} tokens{late}"
         near = max(smaller, key=lambda one: (one.memory_gib, one.share_of_gpu))
         if near.fits:
@@ -273,11 +260,14 @@ def _offered(plan: JobPlan, rank: int, wish: Wish, tool: str) -> JobPlan:
     """The plan with its place and the lines that ask the scheduler for it."""
     limit = None if plan.hours_high is None else min(plan.hours_high * 3600, _LONGEST_S)
     parts = plan.parts or ((plan.board, plan.gpus),)
+    launch = _launch(plan.job, plan.gpus, wish, tool) if plan.job is not None else None
+    if plan.engine is not None:
+        launch = serve_line(wish, plan.engine.tp, plan.engine.concurrency, plan.replicas)
     return replace(
         plan,
         rank=rank,
         request="".join(_request(board, gpus, plan.profile, limit) for board, gpus in parts),
-        launch=_serve_line(plan, wish) if plan.job is None else _launch(plan.job, plan.gpus, wish, tool),
+        launch=launch,
     )
 
 
@@ -316,25 +306,3 @@ def _launch(job: TrainingJob, gpus: int, wish: Wish, tool: str) -> str:
         recomputed="False" if job.recompute == "none" else "True", narrow=job.quantization or "16 bit",
         megatron=" ".join(more),
     ).strip()  # fmt: skip
-
-
-def _serve_line(plan: JobPlan, wish: Wish) -> str:
-    """The line that starts one engine, with vLLM's words."""
-    engine = plan.engine
-    if engine is None:
-        return ""
-    words = [f"vllm serve MODEL --tensor-parallel-size {engine.tp} --max-model-len {wish.seq}"]
-    words.append(f"--max-num-seqs {engine.concurrency}")
-    if describe(wish.model)[0].kind == "encoder":
-        words.append("--runner pooling")
-    if wish.cache_dtype == "fp8":
-        words.append("--kv-cache-dtype fp8")
-    if wish.quantization:
-        words.append(f"--quantization {_VLLM.get(wish.quantization, wish.quantization)}")
-    if wish.adapters:
-        words.append(f"--enable-lora --max-loras {wish.adapters}")
-    return " ".join(words) + (f"  # {plan.replicas} times" if plan.replicas > 1 else "")
-
-
-_VLLM = {"nf4": "bitsandbytes", "nf4-dq": "bitsandbytes", "fp4": "bitsandbytes", "int8": "bitsandbytes"}
-"""What vLLM calls a quantisation where it has another name for it."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuplanner.catalog import board_names, boards_called, find_any_board, has_price, whole_board_names
 from gpuplanner.errors import GeometryError, ScenarioError, message
+from gpuplanner.sizing.predict import Architecture, describe
 from gpuplanner.sizing.predict.reading.words import meaning
 from gpuplanner.sizing.predict.throughput import Board, board_facts
 
@@ -26,44 +27,53 @@ class Wish:
     - ``model``: Preset, config.json, Megatron arguments or spec.
     - ``task`` {"train", "dpo", "lora", "qlora", "serve"}: What to do with it; QLoRA is LoRA beside 4 bit weights, DPO
       full training on pairs of answers beside a copy of the model.
-    - ``seq``: Tokens of a sequence; serving: of prompt and answer.
+    - ``seq``: Tokens of a sequence; serving: of prompt and answer together.
     - ``tool``: Training tool; otherwise mixed precision with what each plan says.
     - ``tokens``: To train on, or to generate.
     - ``deadline_h``: Hours until it is done.
     - ``boards``: Board → GPUs at hand of it (None: as many as are needed); empty: all with a data sheet and a price.
-    - ``latency_s``: Serving: seconds a token of one sequence may take.
+    - ``itl_s``: Serving: seconds between two tokens of an answer, at most.
     - ``quantization``: Of frozen or served weights, in any words: ``nf4``, ``4bit double``, ``int8``, ``fp8``, ``awq``.
+      None: as published where they are served, else 16 bits.
     - ``cache_dtype``: Serving: ``fp8`` keeps keys and values in 8 bits; by default 16, whatever the weights have.
     - ``adapters``: Serving: LoRA adapters that are loaded beside the model.
     - ``risk``: Largest probability to run out of memory.
+    - ``prompt``, ``answer``: Serving: tokens of a prompt and of an answer; None: two thirds of ``seq``, and the rest.
+    - ``rate``, ``ttft_s``: Serving: requests a second, and seconds to the first token for 99 % of them, at most.
     """
 
     model: str
     task: str
-    seq: int
+    seq: int = 4096
     tool: str | None = None
     tokens: float | None = None
     deadline_h: float | None = None
     boards: Mapping[str, int | None] | None = None
-    latency_s: float | None = None
-    quantization: str = ""
+    itl_s: float | None = None
+    quantization: str | None = None
     risk: float = RISK
     cache_dtype: str = ""
     adapters: int = 0
+    prompt: int | None = None
+    answer: int | None = None
+    rate: float | None = None
+    ttft_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             what = message("size, task", f"one of {', '.join(TASKS)}", repr(self.task), "Choose one.")
             raise ScenarioError(what)
-        for name in ("seq", "tokens", "deadline_h", "latency_s", "risk"):
+        for name in ("seq", "tokens", "deadline_h", "itl_s", "risk", "prompt", "answer", "rate", "ttft_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ScenarioError(message(f"size, {name}", "a number above 0", repr(value), "Mend it."))
+        self._check_serving()
         narrow = meaning("quantization", self.quantization) if self.quantization else ""
         if self.task == "qlora":
             object.__setattr__(self, "task", "lora")
             narrow = narrow or "nf4-dq"
-        object.__setattr__(self, "quantization", "" if narrow == "none" else narrow)
+        if self.quantization is not None or self.task != "serve":
+            object.__setattr__(self, "quantization", "" if narrow == "none" else narrow)
         if self.quantization and self.task in ("train", "dpo"):
             text = message(
                 "size, quantization", "task lora or serve", self.task, "Quantised weights are not trained."
@@ -74,9 +84,28 @@ class Wish:
             raise ScenarioError(
                 message("size, cache_dtype", f"one of {known}", repr(self.cache_dtype), "Choose one.")
             )
-        if (self.cache_dtype or self.adapters) and self.task != "serve":
-            text = message("size, cache_dtype and adapters", "task serve", self.task, "Leave them out.")
+
+    def _check_serving(self) -> None:
+        """Refuse what is asked of serving alone, or in part."""
+        served = ("cache_dtype", "adapters", "itl_s", "prompt", "answer", "rate", "ttft_s")
+        if self.task != "serve" and (given := [name for name in served if getattr(self, name)]):
+            text = message(f"size, {' and '.join(given)}", "task serve", self.task, "Leave them out.")
             raise ScenarioError(text)
+        if (self.prompt is None) != (self.answer is None):
+            raise ScenarioError(
+                message("size, prompt and answer", "tokens of both", "of one alone", "State the other.")
+            )
+        if self.prompt is not None and self.answer is not None:
+            object.__setattr__(self, "seq", self.prompt + self.answer)
+        elif self.rate is not None:
+            what = message(
+                "size, rate", "prompt and answer beside it", "none", "State the tokens of a request."
+            )
+            raise ScenarioError(what)
+        if self.ttft_s is not None and self.rate is None:
+            raise ScenarioError(
+                message("size, ttft", "a rate beside it", "none", "State the requests a second.")
+            )
 
 
 def boards_named(words: Iterable[str]) -> dict[str, int | None]:
@@ -140,6 +169,46 @@ def boards_of(asked: Mapping[str, int | None] | None) -> list[tuple[Board, int]]
                 message(f"board {name}", "a data sheet with peak and bandwidth", "none", "Name another.")
             )
     return found
+
+
+@dataclass(frozen=True)
+class SettledWish:
+    """What is wanted of a described model on boards by their own names, and what was taken for granted for that."""
+
+    wish: Wish
+    model: Architecture
+    boards: list[tuple[Board, int]]
+    assumed: list[str]
+
+
+def settle_wish(wish: Wish) -> SettledWish:
+    """Describe the model and find the boards, with the formats and lengths that the model allows."""
+    model, assumed = describe(wish.model)
+    if model.positions and wish.seq > model.positions:
+        if wish.prompt:
+            most = f"at most {model.positions:,} tokens, the context of {model.name}"
+            raise ScenarioError(
+                message("size, prompt and answer", most, f"{wish.seq:,}", "Shorten one of them.")
+            )
+        assumed.append(
+            f"seq: {wish.seq} is beyond the {model.positions} positions of {model.name}, which are taken"
+        )
+        wish = replace(wish, seq=model.positions)
+    if wish.quantization is None:
+        wish = replace(wish, quantization=model.released)
+        if model.released:
+            assumed.append(f"weights: {model.released}, as published; --quantization bf16 for 16 bits")
+    if wish.boards:
+        named, taken = settled(wish.boards)
+        wish = replace(wish, boards=named)
+        assumed += taken
+    else:
+        assumed.append("boards: all with a list price; name those at hand with --gpus BOARD=COUNT or --data")
+    boards = boards_of(wish.boards)
+    unpriced = [board.name for board, _ in boards if not has_price(board.name)]
+    if unpriced:
+        assumed.append(f"price: none is known of {', '.join(unpriced)}, plans of it have no cost")
+    return SettledWish(wish, model, boards, assumed)
 
 
 def tags_of(wish: Wish) -> frozenset[str]:

@@ -81,7 +81,7 @@ def test_serving_meets_its_latency_and_asks_for_replicas():
         4096,
         tokens=1e9,
         deadline_h=24,
-        latency_s=0.05,
+        itl_s=0.05,
         boards={"H100-80GB-SXM5": None},
     )
     plan = sized(wish).plans[0]

@@ -11,6 +11,7 @@ from gpuplanner.sizing.predict.overheads import GIB
 from gpuplanner.sizing.predict.serving_speed import (
     EngineLayout,
     Load,
+    ServingWork,
     attended_tokens,
     predict_serving,
     serving_seconds,
@@ -19,6 +20,7 @@ from gpuplanner.sizing.predict.serving_speed import (
     weight_counts,
 )
 from gpuplanner.sizing.predict.throughput import Board
+from gpuplanner.sizing.predict.tools import figures
 
 BLOCK = 16
 """Tokens of a block of the cache, vLLM's default."""
@@ -72,17 +74,39 @@ class Footprint:
         return (self.weights + self.workspace + self.sequence) / GIB
 
 
-def footprint(
-    model: Architecture, tp: int, seq: int, *, weight_bytes: float, cache_bytes: float, adapters: int
-) -> Footprint:
-    """What an engine takes on each of its GPUs, whatever their size."""
-    weights = weight_bytes * model.params() / tp + adapters * 0.01 * model.params() / tp
+def layout_of(
+    model: Architecture, weights: str, tp: int = 1, *, pp: int = 1, dp: int = 1, cache_bytes: float = 2.0
+) -> EngineLayout:
+    """A layout with the bytes of a format of weights: of 4 bits are only the experts of a model that has some.
+
+    Examples
+    --------
+    >>> from gpuplanner.sizing.predict.describe import preset
+    >>> layout = layout_of(preset("gpt-oss-120b"), "mxfp4")
+    >>> layout.weight_bytes < 1, layout.dense_bytes
+    (True, 2.0)
+    """
+    read = figures("quantization", weights, "weight_bytes")
+    weight_bytes = dense_bytes = read[0] if read else 2.0
+    if model.experts and weight_bytes < 1:
+        dense_bytes = 1.0 if model.released == "fp8" else 2.0
+    return EngineLayout(tp, pp, dp, weight_bytes, dense_bytes, cache_bytes, weights)
+
+
+def footprint(model: Architecture, layout: EngineLayout, seq: float, adapters: int = 0) -> Footprint:
+    """What an engine takes on each of its GPUs, whatever their size; embeddings and head have 16 bits."""
+    dense, routed, head = weight_counts(model)
+    tp = layout.tp
+    weights = (dense * layout.dense_bytes + 2.0 * head * (1 if model.tied else 2)) / tp
+    weights = (weights + routed * layout.weight_bytes / (tp * layout.dp)) / layout.pp
+    weights += adapters * 0.01 * model.params() / tp
     width = max(model.mlp_width, model.q_width + 2 * model.kv_width)
     workspace = _PREFILL_TOKENS * (2 * width / tp + 4 * model.hidden) * 2.0 + 4.0 * model.vocab * 256 / tp
     workspace += (
         _GRAPH_GIB + parameter("cuda_context_gib").value + (tp > 1) * parameter("communicator_gib").value
     ) * GIB
-    one = cache_bytes_per_token(model, tp, bytes_each=cache_bytes) * math.ceil(seq / BLOCK) * BLOCK
+    blocks = math.ceil(seq / BLOCK) * BLOCK
+    one = cache_bytes_per_token(model, tp, bytes_each=layout.cache_bytes) * blocks
     if (
         model.kind == "encoder"
     ):  # nothing is kept from step to step: a sequence takes what one layer works with
@@ -103,66 +127,58 @@ def sequence_capacity(model: Architecture, board: Board, layout: EngineLayout, l
     >>> [sequence_capacity(model, board, EngineLayout(tp), Load(1024, 512, 1)) for tp in (1, 2, 4)]
     [0, 16, 371]
     """
-    dense, routed, head = weight_counts(model)
     length = load.prompt + load.answer / 2
-    weights = dense * layout.dense_bytes + 2.0 * head * (1 if model.tied else 2)
-    weights = (weights / layout.tp + routed * layout.weight_bytes / (layout.tp * layout.dp)) / layout.pp
-    taken = footprint(
-        model, layout.tp, math.ceil(length), weight_bytes=0, cache_bytes=layout.cache_bytes, adapters=0
-    )
+    taken = footprint(model, layout, length)
     one = taken.sequence * attended_tokens(model, length) / length / layout.pp
     memory = board.memory_gib * GIB
-    room = memory * parameter("serving_memory_share").value - weights - taken.workspace
-    return max(int(room / one), 0) * layout.dp or int(weights + one < memory)
+    room = memory * parameter("serving_memory_share").value - taken.weights - taken.workspace
+    return max(int(room / one), 0) * layout.dp or int(taken.weights + one < memory)
 
 
 def serve(
     model: Architecture,
     board: Board,
-    tp: int,
+    layout: EngineLayout,
     seq: int,
     *,
-    weight_bytes: float = 2.0,
-    cache_bytes: float = 2.0,
-    weight_format: str = "none",
-    latency_s: float | None = None,
+    prompt: float | None = None,
+    itl_s: float | None = None,
     adapters: int = 0,
 ) -> Serving | None:
-    """An engine that fills its share of the board with cache, at most as many sequences as the latency allows.
+    """An engine that fills its share of the GPU with cache, at most as many sequences as the time per token allows.
 
-    Of a sequence of `seq` tokens two thirds are taken as prompt and one third as answer. The speed is that of
+    Without a ``prompt`` two thirds of a sequence of ``seq`` tokens are taken as one. The speed is that of
     :func:`~gpuplanner.sizing.predict.serving_speed.serving_seconds`.
     """
-    taken = footprint(model, tp, seq, weight_bytes=weight_bytes, cache_bytes=cache_bytes, adapters=adapters)
+    taken = footprint(model, layout, seq, adapters)
     weights, workspace, one = taken.weights, taken.workspace, taken.sequence
     room = board.memory_gib * GIB * parameter("serving_memory_share").value - weights - workspace
     most = int(min(room, 1e4 * one) // one)
     if most < 1:
         return None
     speed = shipped_serving_speed()
-    dense_bytes = 2.0 if model.experts and weight_bytes < 1 else weight_bytes
-    layout = EngineLayout(tp, 1, 1, weight_bytes, dense_bytes, cache_bytes, weight_format)
+    asked = PROMPT_SHARE * seq if prompt is None else prompt
 
-    def load(count: int) -> Load:
-        return Load(PROMPT_SHARE * seq, (1 - PROMPT_SHARE) * seq, count)
+    def work(count: int) -> ServingWork:
+        return serving_work(model, board, layout, Load(asked, seq - asked, count))
 
     def step(count: int) -> float:
         if model.kind == "encoder":  # all tokens of a sequence at once, told by the token
             read = weights / (board.memory_bandwidth * speed.bandwidth_share)
-            compute = 2.0 * model.params() / tp / (board.flops * speed.compute_share)
+            compute = 2.0 * model.params() / layout.tp / (board.flops * speed.compute_share)
             return max(read, count * seq * compute) / seq
-        return float(serving_seconds(serving_work(model, board, layout, load(count)), speed)[0])
+        return float(serving_seconds(work(count), speed)[0])
 
-    if latency_s is not None:
-        if step(1) > latency_s:
+    if itl_s is not None:
+        if step(1) > itl_s:
             return None
         low, high = 1, most
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if step(middle) <= latency_s else (low, middle - 1)
+            low, high = (middle, high) if step(middle) <= itl_s else (low, middle - 1)
         most = low
     rate, step_s = most / step(most), step(most)
     if model.kind != "encoder":
-        rate = predict_serving(serving_work(model, board, layout, load(most)), speed).tokens_per_s
+        rate = predict_serving(work(most), speed).tokens_per_s
     interval = (rate / speed.itl_factor, rate * speed.itl_factor)
-    return Serving(tp, weights / GIB, most * one / GIB, workspace / GIB, most, step_s, rate, interval)
+    return Serving(layout.tp, weights / GIB, most * one / GIB, workspace / GIB, most, step_s, rate, interval)

@@ -215,7 +215,7 @@ def serving_work(
     >>> round(1e3 * work.read_s, 2)  # 15 GB of weights and 0.2 GB of cache at 3.35 TB/s
     4.53
     """
-    running = min(load.concurrency, capacity)
+    running = np.minimum(load.concurrency, capacity)
     at_once = running / layout.pp  # micro-batches take turns in a pipeline
     each = at_once / layout.dp
     spread = layout.tp * layout.dp
@@ -279,6 +279,16 @@ def serving_seconds(work: ServingWork, speed: ServingSpeed) -> tuple[Any, Any]:
     the prefills of the requests that follow on those that ended, ``running / answer`` a step. A request waits for a
     share of them before its first token, and, where memory holds fewer than all, for a place.
     """
+    step, prefill = step_and_prefill_seconds(work, speed)
+    waits = speed.wait_share * work.running * prefill
+    itl = step + (1 - speed.wait_share) * work.running / work.answer * prefill
+    first = speed.first_token_s + step + prefill + waits
+    queue = (work.concurrency / work.running - 1) * (first + work.answer * itl)
+    return itl, first + queue
+
+
+def step_and_prefill_seconds(work: ServingWork, speed: ServingSpeed) -> tuple[Any, Any]:
+    """Time of a decoding step and of the prefill of one prompt [s], each without the other."""
     ratio = np.where(work.narrow, speed.narrow_compute_ratio, 1.0)
     read = work.read_s / speed.bandwidth_share + work.experts_s / speed.expert_bandwidth_share
     launch = (
@@ -289,12 +299,7 @@ def serving_seconds(work: ServingWork, speed: ServingSpeed) -> tuple[Any, Any]:
     step = np.maximum(read, work.compute_s / (speed.compute_share * ratio)) + launch + speed.step_s
     step = step + work.link_s / speed.link_share + work.running * speed.sequence_s
     prefill = work.prefill_s / (speed.compute_share * ratio) + work.prefill_link_s / speed.link_share
-    prefill = prefill + speed.prefill_s
-    waits = speed.wait_share * work.running * prefill
-    itl = step + (1 - speed.wait_share) * work.running / work.answer * prefill
-    first = speed.first_token_s + step + prefill + waits
-    queue = (work.concurrency / work.running - 1) * (first + work.answer * itl)
-    return itl, first + queue
+    return step, prefill + speed.prefill_s
 
 
 def predict_serving(work: ServingWork, speed: ServingSpeed | None = None) -> ServingPrediction:

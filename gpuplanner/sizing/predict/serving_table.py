@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any, NoReturn
 
 import polars as pl
@@ -15,7 +15,7 @@ from gpuplanner.names import nearest
 from gpuplanner.sizing.predict.architecture import Architecture
 from gpuplanner.sizing.predict.describe import describe, known_preset, presets
 from gpuplanner.sizing.predict.reading.words import meaning
-from gpuplanner.sizing.predict.serving import sequence_capacity
+from gpuplanner.sizing.predict.serving import layout_of, sequence_capacity
 from gpuplanner.sizing.predict.serving_speed import (
     EngineLayout,
     Load,
@@ -25,7 +25,6 @@ from gpuplanner.sizing.predict.serving_speed import (
     serving_work,
 )
 from gpuplanner.sizing.predict.throughput import Board, board_facts, slice_board
-from gpuplanner.sizing.predict.tools import figures
 
 SERVING_COLUMNS = (
     "model", "gpu_model", "profile", "gpus", "precision", "cache_precision", "backend", "prompt_tokens",
@@ -144,15 +143,11 @@ def serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, Board, Engine
         raise ScenarioError(message("row, gpus", "1 where profile is a MIG slice", f"{gpus}", "Correct it."))
     text = str(row.get("precision") or (stated[1] if stated else model.released) or "none")
     weights = meaning("quantization", text, column="precision")
-    read = figures("quantization", weights, "weight_bytes")
-    weight_bytes = read[0] if read else 2.0
-    dense_bytes = weight_bytes
-    if model.experts and weight_bytes < 1:
-        dense_bytes = 1.0 if model.released == "fp8" else 2.0
     cache_bytes = 1.0 if meaning("quantization", str(row.get("cache_precision") or "none")) == "fp8" else 2.0
+    layout = layout_of(model, weights, tp, pp=pp, dp=dp, cache_bytes=cache_bytes)
     if weights == "int8" and _WEIGHTS_ONLY.search(text):
-        weights = "none"
-    return model, _gpu(row), EngineLayout(tp, pp, dp, weight_bytes, dense_bytes, cache_bytes, weights), load
+        layout = replace(layout, weights="none")
+    return model, _gpu(row), layout, load
 
 
 def _unknown(name: str) -> NoReturn:

@@ -10,6 +10,7 @@ from gpuplanner.sizing.predict import TrainingJob, describe
 from gpuplanner.sizing.predict.observed import fits, smallest_that_fits, with_kind
 from gpuplanner.sizing.predict.pooled import LINKS, pooled_serving, pooled_training
 from gpuplanner.sizing.predict.serving import cache_bytes_per_token, serve
+from gpuplanner.sizing.predict.serving_speed import EngineLayout
 from gpuplanner.sizing.predict.throughput import board_facts, tokens_per_s
 from gpuplanner.study.past.seen_peaks import seen_and_predicted
 
@@ -102,14 +103,14 @@ def test_latent_attention_keeps_its_latent_and_the_rotary_part():
 
 def test_concurrency_is_what_the_cache_has_room_for():
     model, board = describe("llama-3.1-8b")[0], board_facts("H100-80GB-SXM5")
-    engine = serve(model, board, 1, 8192)
+    engine = serve(model, board, EngineLayout(), 8192)
     room = 0.9 * board.memory_gib - engine.weights_gib - engine.workspace_gib
     assert engine.concurrency == int(room // 1)  # 8192 tokens of 128 KiB are 1 GiB
-    assert serve(model, board, 1, 8192, latency_s=0.008).concurrency < engine.concurrency
-    assert serve(model, board, 1, 8192, cache_bytes=1.0).concurrency == pytest.approx(
+    assert serve(model, board, EngineLayout(), 8192, itl_s=0.008).concurrency < engine.concurrency
+    assert serve(model, board, EngineLayout(cache_bytes=1.0), 8192).concurrency == pytest.approx(
         2 * engine.concurrency, abs=1
     )
-    assert serve(describe("llama-3.1-405b")[0], board, 1, 8192) is None
+    assert serve(describe("llama-3.1-405b")[0], board, EngineLayout(), 8192) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,336 @@
+"""Replicas that serve a language model at a rate of requests: how many, on what, and what a million tokens cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.catalog import board_names, has_price
+from gpuplanner.cost import gpu_hour_price
+from gpuplanner.errors import InfeasiblePlanError, message
+from gpuplanner.hardware import load_gpu_model
+from gpuplanner.plain import to_plain
+from gpuplanner.sizing.predict import Architecture, describe
+from gpuplanner.sizing.predict.serving import layout_of, sequence_capacity
+from gpuplanner.sizing.predict.serving_queue import QueueResult, ReplicaSpeed, simulate_queue
+from gpuplanner.sizing.predict.serving_speed import (
+    Load,
+    ServingSpeed,
+    serving_work,
+    shipped_serving_speed,
+    step_and_prefill_seconds,
+)
+from gpuplanner.sizing.predict.throughput import Board, slice_board
+from gpuplanner.study.job_slices import share_of, slices_of
+from gpuplanner.study.wish import CACHES, Wish, settle_wish
+from gpuplanner.units import SECONDS_PER_HOUR
+
+TTFT_S, ITL_S = 1.0, 0.05
+"""Targets where none is stated: a first token within a second, and twenty tokens a second, about four times reading."""
+MOST_REPLICAS = 512
+LARGE_GIB, LARGE = 70.0, (8192, 1024)
+"""vLLM's defaults of --max-num-batched-tokens and --max-num-seqs for a server on a GPU with so much memory."""
+SMALL = (2048, 256)
+"""The same on a GPU or MIG slice with less, and on an A100 of any size."""
+MOST_HEADROOM, HALVINGS = 4.0, 5
+SHOWN = 8
+MEASURED = ("H100", "H200")
+"""GPU models whose speeds the parameters were fitted on."""
+_VLLM = {"nf4": "bitsandbytes", "nf4-dq": "bitsandbytes", "fp4": "bitsandbytes", "int8": "bitsandbytes"}
+"""What vLLM calls a quantisation where it has another name for it."""
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """Replicas that meet the targets of a service.
+
+    ``ttft_p99_ms`` is the 99th percentile of the time to the first token, ``itl_p95_ms`` the 95th of a request's mean
+    time between output tokens, each with the ends of its 90 % interval. ``headroom`` is the rate up to which the
+    targets hold, in times that of the service, at most 4. Prices are list prices, None where none is known; those of
+    prompt and answer tokens share the cost by the time that each takes.
+    """
+
+    rank: int
+    board: str
+    profile: str
+    replicas: int
+    gpus_per_replica: int
+    gpus: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    ttft_p99_ms: float
+    ttft_low_ms: float
+    ttft_high_ms: float
+    itl_p95_ms: float
+    itl_low_ms: float
+    itl_high_ms: float
+    headroom: float
+    usd_per_hour: float | None
+    usd_per_million_tokens: float | None
+    usd_per_million_prompt_tokens: float | None
+    usd_per_million_answer_tokens: float | None
+    launch: str
+
+
+@dataclass(frozen=True)
+class SizedService:
+    """Plans for a service, the cheapest first, what was assumed, and what keeps other GPUs from its targets."""
+
+    model: str
+    assumed: tuple[str, ...]
+    plans: tuple[ServicePlan, ...]
+    limits: tuple[str, ...]
+
+    def table(self) -> pl.DataFrame:
+        """One row a plan."""
+        return pl.DataFrame([asdict(plan) for plan in self.plans], infer_schema_length=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it for JSON."""
+        plain: dict[str, Any] = to_plain(asdict(self))
+        return plain
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A GPU or slice, and how many of them one replica takes."""
+
+    board: Board
+    name: str
+    profile: str
+    share: float
+    gpus: int
+
+    @property
+    def words(self) -> str:
+        """The place as people call it."""
+        several = f"{self.gpus} x " if self.gpus > 1 else ""
+        return f"{several}{self.name}{'' if self.profile == 'gpu' else ' ' + self.profile}"
+
+
+def size_service(wish: Wish) -> SizedService:
+    """Plan a service with a rate: the fewest replicas on each GPU, slice and number of GPUs, the cheapest first.
+
+    Parameters
+    ----------
+    wish : Wish
+        With ``prompt``, ``answer`` and ``rate``; targets that are not stated are taken, and listed in ``assumed``.
+
+    Raises
+    ------
+    InfeasiblePlanError
+        If nothing meets the targets: it names what bounds each GPU.
+
+    Examples
+    --------
+    >>> wish = Wish("llama-3.1-8b", "serve", prompt=1024, answer=512, rate=20, boards={"H100-80GB-SXM5": 8})
+    >>> found = size_service(wish)
+    >>> found.plans[0].ttft_p99_ms < 1000, found.assumed[0]
+    (True, 'ttft: 1,000 ms for 99 % of the requests; --ttft-ms to change')
+    """
+    settled = settle_wish(wish)
+    wish, assumed = settled.wish, []
+    if wish.ttft_s is None:
+        assumed.append(f"ttft: {1e3 * TTFT_S:,.0f} ms for 99 % of the requests; --ttft-ms to change")
+    if wish.itl_s is None:
+        assumed.append(
+            f"itl: {1e3 * ITL_S:,.0f} ms between tokens for 95 % of the requests; --itl-ms to change"
+        )
+    wish = replace(wish, ttft_s=wish.ttft_s or TTFT_S, itl_s=wish.itl_s or ITL_S)
+    plans, limits = [], []
+    for board, count in settled.boards:
+        for place in _places(settled.model, board, count):
+            found = _smallest(wish, settled.model, place)
+            if isinstance(found, str):
+                limits.append(f"{place.words}: {found}")
+            elif found.gpus > count:
+                limits.append(f"{place.words}: {found.gpus:g} GPUs are needed, {count} are at hand")
+            else:
+                plans.append(found)
+    if not plans:
+        what = f"serve {settled.model.name} at {wish.rate:g} requests/s"
+        ttft_s, itl_s = _targets(wish)[3:]
+        targets = f"first tokens within {_ms(ttft_s)} and {_ms(itl_s)} a token"
+        raise InfeasiblePlanError(
+            message(what, targets, "; ".join(limits), "Relax the target that is named, or add GPUs.")
+        )
+
+    def order(one: ServicePlan) -> tuple[float, ...]:
+        price = one.usd_per_million_tokens
+        return (price is None, price or 0.0, one.gpus, one.ttft_p99_ms)
+
+    ranked = sorted(plans, key=order)[:SHOWN]
+    assumed += settled.assumed + _evidence(ranked)
+    return SizedService(
+        settled.model.name,
+        tuple(assumed),
+        tuple(replace(one, rank=rank) for rank, one in enumerate(ranked, start=1)),
+        tuple(limits),
+    )
+
+
+def _evidence(plans: Sequence[ServicePlan]) -> list[str]:
+    """What the speeds rest on, and which GPUs nobody measured."""
+    source = shipped_serving_speed().provenance["source"]
+    said = [f"speed: fitted on measurements of 4 models on {' and '.join(MEASURED)} ({source})"]
+    places = dict.fromkeys(f"{one.board} {one.profile}".removesuffix(" gpu") for one in plans)
+    other = [name for name in places if not name.startswith(MEASURED) or " " in name]
+    if other:
+        said.append(
+            f"not measured: {', '.join(other)}; the speed follows from the data sheet, intervals may be wider"
+        )
+    said.append(
+        "requests: independent of each other, of one length, each to the replica with the fewest requests"
+    )
+    return said
+
+
+def _places(model: Architecture, board: Board, count: int) -> Iterator[_Place]:
+    for gpus in (1, 2, 4, 8):
+        if gpus <= count and model.heads % gpus == 0:
+            yield _Place(board, board.name, "gpu", 1.0, gpus)
+    if board.name in board_names():
+        geometry = load_gpu_model(board.name)
+        for profile, _ in slices_of(geometry):
+            yield _Place(slice_board(board, profile), board.name, profile, share_of(geometry, profile), 1)
+
+
+def _smallest(wish: Wish, model: Architecture, place: _Place) -> ServicePlan | str:
+    """The fewest replicas of a place that meet the targets, or what keeps any number of them from it."""
+    prompt, answer, rate, ttft_s, itl_s = _targets(wish)
+    board, speed = place.board, shipped_serving_speed()
+    layout = layout_of(model, wish.quantization or "none", place.gpus, cache_bytes=CACHES[wish.cache_dtype])
+    most = sequence_capacity(model, board, layout, Load(prompt, answer, 1))
+    if most < 1:
+        return f"weights and one request of {prompt + answer:,} tokens do not fit in {board.memory_gib:.0f} GiB a GPU"
+    small = board.memory_gib < LARGE_GIB or place.name.startswith("A100")
+    batched, seqs = SMALL if small else LARGE
+    running = np.arange(min(most, seqs) + 1.0)
+
+    work = serving_work(model, board, layout, Load(prompt, answer, running))
+    steps, prefill_s = step_and_prefill_seconds(work, speed)
+    per_token = float(np.max(prefill_s)) / prompt
+    engine = ReplicaSpeed(steps, per_token, speed.first_token_s, batched)
+    alone = {
+        "token": (float(steps[1]), float((work.read_s + work.experts_s)[1]), "memory bandwidth", itl_s),
+        "first token": (
+            speed.first_token_s + float(steps[1]) + per_token * prompt, float(np.max(work.prefill_s)), "peak", ttft_s
+        ),
+    }  # fmt: skip
+    for name, (taken, bound, limit, target) in alone.items():
+        if taken > target:
+            return (
+                f"a {name} takes {_ms(taken)} where one request runs alone, {_ms(bound)} at full {limit}; "
+                f"{_ms(target)} are wanted"
+            )
+
+    itl = engine.steady_itl_s(prompt, answer)
+    allowed = max(int((itl <= itl_s).sum()), 1)
+    rates = running[1:] / (alone["first token"][0] + answer * itl)
+    least = max(math.ceil(rate / float(rates[:allowed].max())), 1)
+    best: tuple[int, ReplicaSpeed] | None = None
+    for sequences in sorted({allowed, engine.most}):
+        tried = replace(engine, step_s=steps[: sequences + 1])
+
+        def meets(replicas: int, tried: ReplicaSpeed = tried) -> bool:
+            return simulate_queue(tried, replicas, rate, prompt, answer).meets(ttft_s, itl_s)
+
+        count = _first_from(meets, least)
+        if count is not None and (best is None or count < best[0]):
+            best = (count, tried)
+    if best is None:
+        return f"{MOST_REPLICAS} replicas do not meet the targets"
+    return _priced(wish, place, *best, speed)
+
+
+def _targets(wish: Wish) -> tuple[int, int, float, float, float]:
+    """Tokens of prompt and answer, requests a second, and both targets, all of which a settled wish has."""
+    found = wish.prompt, wish.answer, wish.rate, wish.ttft_s, wish.itl_s
+    assert None not in found, "only a service with a rate and targets is planned"
+    return found  # type: ignore[return-value]  # none is None
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds with two figures, at least.
+
+    Examples
+    --------
+    >>> _ms(0.0044), _ms(0.3333)
+    ('4.4 ms', '333 ms')
+    """
+    return f"{1e3 * seconds:,.{1 if seconds < 0.01 else 0}f} ms"
+
+
+def _first_from(holds: Callable[[int], bool], least: int) -> int | None:
+    """The first number from ``least`` on that holds, by doubling and halving; more is taken to be better.
+
+    Examples
+    --------
+    >>> _first_from(lambda count: count >= 11, 3)
+    11
+    """
+    low, high = least - 1, least
+    while not holds(high):
+        if high >= MOST_REPLICAS:
+            return None
+        low, high = high, min(2 * high, MOST_REPLICAS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _priced(
+    wish: Wish, place: _Place, replicas: int, engine: ReplicaSpeed, speed: ServingSpeed
+) -> ServicePlan:
+    """A number of replicas with what requests see, how much more they carry, and what a million tokens cost."""
+    prompt, answer, rate, ttft_s, itl_s = _targets(wish)
+
+    def queue(times: float) -> QueueResult:
+        return simulate_queue(engine, replicas, times * rate, prompt, answer)
+
+    low, high = 1.0, MOST_HEADROOM
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if queue(middle).meets(ttft_s, itl_s) else (low, middle)
+    found = queue(1.0)
+    gpus = replicas * place.gpus * place.share
+    per_hour = gpus * gpu_hour_price(place.name).value if has_price(place.name) else None
+    # Money goes where the time of the replicas goes: prompts are computed once, answers token by token.
+    decoding = max(found.running, 1.0)
+    prompt_s = prompt * engine.prompt_token_s
+    answer_s = answer * float(np.interp(decoding, np.arange(engine.most + 1), engine.step_s)) / decoding
+    share = prompt_s / (prompt_s + answer_s)
+
+    def per_million(part: float, tokens: float) -> float | None:
+        return None if per_hour is None else 1e6 * per_hour * part / (SECONDS_PER_HOUR * rate * tokens)
+
+    ttft, itl = 1e3 * found.ttft_p99_s, 1e3 * found.itl_p95_s
+    return ServicePlan(
+        0, place.name, place.profile, replicas, place.gpus, gpus, engine.most, engine.batched_tokens,
+        ttft, ttft / speed.ttft_factor, ttft * speed.ttft_factor, itl, itl / speed.itl_factor, itl * speed.itl_factor,
+        low, per_hour, per_million(1.0, prompt + answer), per_million(share, prompt), per_million(1 - share, answer),
+        serve_line(wish, place.gpus, engine.most, replicas, engine.batched_tokens),
+    )  # fmt: skip
+
+
+def serve_line(wish: Wish, tp: int, sequences: int, replicas: int, batched_tokens: int | None = None) -> str:
+    """The line that starts one replica, in vLLM's words; what vLLM would take from the size of the GPU is stated."""
+    words = [f"vllm serve MODEL --tensor-parallel-size {tp} --max-model-len {wish.seq}"]
+    words.append(f"--max-num-seqs {sequences}")
+    if batched_tokens:
+        words.append(f"--max-num-batched-tokens {batched_tokens}")
+    if describe(wish.model)[0].kind == "encoder":
+        words.append("--runner pooling")
+    if wish.cache_dtype == "fp8":
+        words.append("--kv-cache-dtype fp8")
+    if wish.quantization:
+        words.append(f"--quantization {_VLLM.get(wish.quantization, wish.quantization)}")
+    if wish.adapters:
+        words.append(f"--enable-lora --max-loras {wish.adapters}")
+    return " ".join(words) + (f"  # {replicas} times" if replicas > 1 else "")
