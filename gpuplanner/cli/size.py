@@ -151,6 +151,9 @@ def size(
         speeds = None if speed_table is None else _own_speeds(speed_table)
         _plans(wish, _model(model_file), speeds, as_json=as_json)
     elif table is not None:
+        if task not in ("train", "serve"):
+            text = f"--table goes with --task train or serve, not {task}"
+            raise typer.BadParameter(text)
         _predict(table, out, None if task == "serve" else _model(model_file), as_json=as_json)
     elif seen is not None:
         _seen(seen, _counts(gpus), as_json=as_json)

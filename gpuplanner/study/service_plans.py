@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -109,8 +109,7 @@ class _Place:
     @property
     def words(self) -> str:
         """The place as people call it."""
-        several = f"{self.gpus} x " if self.gpus > 1 else ""
-        return f"{several}{self.name}{'' if self.profile == 'gpu' else ' ' + self.profile}"
+        return f"{self.gpus} x " * (self.gpus > 1) + self.name + f" {self.profile}" * (self.profile != "gpu")
 
 
 def size_service(wish: Wish) -> SizedService:
@@ -142,16 +141,18 @@ def size_service(wish: Wish) -> SizedService:
             f"itl: {1e3 * ITL_S:,.0f} ms between tokens for 95 % of the requests; --itl-ms to change"
         )
     wish = replace(wish, ttft_s=wish.ttft_s or TTFT_S, itl_s=wish.itl_s or ITL_S)
-    plans, limits = [], []
+    plans: list[ServicePlan] = []
+    short: dict[str, list[str]] = {}
     for board, count in settled.boards:
         for place in _places(settled.model, board, count):
             found = _smallest(wish, settled.model, place)
+            if isinstance(found, ServicePlan) and found.gpus > count:
+                found = f"{found.gpus:g} GPUs are needed, {count} are at hand"
             if isinstance(found, str):
-                limits.append(f"{place.words}: {found}")
-            elif found.gpus > count:
-                limits.append(f"{place.words}: {found.gpus:g} GPUs are needed, {count} are at hand")
+                short.setdefault(found, []).append(place.words)
             else:
                 plans.append(found)
+    limits = [f"{', '.join(places)}: {reason}" for reason, places in short.items()]
     if not plans:
         what = f"serve {settled.model.name} at {wish.rate:g} requests/s"
         ttft_s, itl_s = _targets(wish)[3:]
@@ -165,7 +166,10 @@ def size_service(wish: Wish) -> SizedService:
         return (price is None, price or 0.0, one.gpus, one.ttft_p99_ms)
 
     ranked = sorted(plans, key=order)[:SHOWN]
-    assumed += settled.assumed + _evidence(ranked)
+    assumed += settled.assumed + speed_evidence((one.board, one.profile) for one in ranked)
+    assumed.append(
+        "requests: at random instants, of one length, each to the replica with the fewest requests"
+    )
     return SizedService(
         settled.model.name,
         tuple(assumed),
@@ -174,19 +178,21 @@ def size_service(wish: Wish) -> SizedService:
     )
 
 
-def _evidence(plans: Sequence[ServicePlan]) -> list[str]:
-    """What the speeds rest on, and which GPUs nobody measured."""
+def speed_evidence(places: Iterable[tuple[str, str]]) -> list[str]:
+    """What speeds of serving rest on, and on which of some GPU models and profiles nobody measured them.
+
+    Examples
+    --------
+    >>> speed_evidence([("H200-141GB", "gpu"), ("L40S", "gpu"), ("H200-141GB", "3g.71gb")])[1]
+    'not measured: L40S, H200-141GB 3g.71gb: speeds follow from the data sheet, intervals may be wider'
+    """
     source = shipped_serving_speed().provenance["source"]
     said = [f"speed: fitted on measurements of 4 models on {' and '.join(MEASURED)} ({source})"]
-    places = dict.fromkeys(f"{one.board} {one.profile}".removesuffix(" gpu") for one in plans)
-    other = [name for name in places if not name.startswith(MEASURED) or " " in name]
-    if other:
+    names = (name if profile == "gpu" else f"{name} {profile}" for name, profile in places)
+    if other := [name for name in dict.fromkeys(names) if not name.startswith(MEASURED) or " " in name]:
         said.append(
-            f"not measured: {', '.join(other)}; the speed follows from the data sheet, intervals may be wider"
+            f"not measured: {', '.join(other)}: speeds follow from the data sheet, intervals may be wider"
         )
-    said.append(
-        "requests: independent of each other, of one length, each to the replica with the fewest requests"
-    )
     return said
 
 
@@ -207,7 +213,7 @@ def _smallest(wish: Wish, model: Architecture, place: _Place) -> ServicePlan | s
     layout = layout_of(model, wish.quantization or "none", place.gpus, cache_bytes=CACHES[wish.cache_dtype])
     most = sequence_capacity(model, board, layout, Load(prompt, answer, 1))
     if most < 1:
-        return f"weights and one request of {prompt + answer:,} tokens do not fit in {board.memory_gib:.0f} GiB a GPU"
+        return f"weights and one request of {prompt + answer:,} tokens do not fit in memory"
     small = board.memory_gib < LARGE_GIB or place.name.startswith("A100")
     batched, seqs = SMALL if small else LARGE
     running = np.arange(min(most, seqs) + 1.0)

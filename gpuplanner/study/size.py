@@ -20,7 +20,7 @@ from gpuplanner.sizing.predict.throughput import NODE
 from gpuplanner.sizing.predict.tools import ANY, ToolFact, tool_called, tool_facts, what_it_does
 from gpuplanner.study.job_plans import JobPlan, pool_plans, training_plans
 from gpuplanner.study.job_slices import SliceFit, one_job, serving_plans, slice_plans, wide_speeds
-from gpuplanner.study.service_plans import serve_line
+from gpuplanner.study.service_plans import serve_line, speed_evidence
 from gpuplanner.study.wish import Wish, settle_wish, tags_of
 
 SHOWN = 8
@@ -119,6 +119,8 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
         )
     in_time = [plan for plan in plans if plan.meets(wish)]
     ranked = _best(in_time or plans, by_time=not in_time)[:SHOWN]
+    if wish.task == "serve":
+        assumed += speed_evidence((plan.board, plan.profile) for plan in ranked)
     knobs = np.exp(peaks.logs(tool)).tolist()
     ranked[:3] = [_reasoned(plan, plans, fits, wish, knobs) for plan in ranked[:3]]
     return Sized(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from gpuplanner.catalog import board_names, boards_called, find_any_board, has_price, whole_board_names
 from gpuplanner.errors import GeometryError, ScenarioError, message
@@ -61,13 +62,11 @@ class Wish:
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
-            what = message("size, task", f"one of {', '.join(TASKS)}", repr(self.task), "Choose one.")
-            raise ScenarioError(what)
+            _refuse("task", f"one of {', '.join(TASKS)}", repr(self.task), "Choose one.")
         for name in ("seq", "tokens", "deadline_h", "itl_s", "risk", "prompt", "answer", "rate", "ttft_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                raise ScenarioError(message(f"size, {name}", "a number above 0", repr(value), "Mend it."))
-        self._check_serving()
+                _refuse(name, "a number above 0", repr(value), "Correct it.")
         narrow = meaning("quantization", self.quantization) if self.quantization else ""
         if self.task == "qlora":
             object.__setattr__(self, "task", "lora")
@@ -75,37 +74,25 @@ class Wish:
         if self.quantization is not None or self.task != "serve":
             object.__setattr__(self, "quantization", "" if narrow == "none" else narrow)
         if self.quantization and self.task in ("train", "dpo"):
-            text = message(
-                "size, quantization", "task lora or serve", self.task, "Quantised weights are not trained."
-            )
-            raise ScenarioError(text)
+            _refuse("quantization", "task lora or serve", self.task, "Quantised weights are not trained.")
         if self.cache_dtype not in CACHES:
             known = ", ".join(name for name in CACHES if name)
-            raise ScenarioError(
-                message("size, cache_dtype", f"one of {known}", repr(self.cache_dtype), "Choose one.")
-            )
-
-    def _check_serving(self) -> None:
-        """Refuse what is asked of serving alone, or in part."""
+            _refuse("cache_dtype", f"one of {known}", repr(self.cache_dtype), "Choose one.")
         served = ("cache_dtype", "adapters", "itl_s", "prompt", "answer", "rate", "ttft_s")
         if self.task != "serve" and (given := [name for name in served if getattr(self, name)]):
-            text = message(f"size, {' and '.join(given)}", "task serve", self.task, "Leave them out.")
-            raise ScenarioError(text)
+            _refuse(" and ".join(given), "task serve", self.task, "Leave them out.")
         if (self.prompt is None) != (self.answer is None):
-            raise ScenarioError(
-                message("size, prompt and answer", "tokens of both", "of one alone", "State the other.")
-            )
+            _refuse("prompt and answer", "tokens of both", "of one alone", "State the other.")
         if self.prompt is not None and self.answer is not None:
             object.__setattr__(self, "seq", self.prompt + self.answer)
         elif self.rate is not None:
-            what = message(
-                "size, rate", "prompt and answer beside it", "none", "State the tokens of a request."
-            )
-            raise ScenarioError(what)
+            _refuse("rate", "prompt and answer beside it", "none", "State the tokens of a request.")
         if self.ttft_s is not None and self.rate is None:
-            raise ScenarioError(
-                message("size, ttft", "a rate beside it", "none", "State the requests a second.")
-            )
+            _refuse("ttft", "a rate beside it", "none", "State the requests a second.")
+
+
+def _refuse(where: str, expected: str, got: str, hint: str) -> NoReturn:
+    raise ScenarioError(message(f"size, {where}", expected, got, hint))
 
 
 def boards_named(words: Iterable[str]) -> dict[str, int | None]:
@@ -187,9 +174,7 @@ def settle_wish(wish: Wish) -> SettledWish:
     if model.positions and wish.seq > model.positions:
         if wish.prompt:
             most = f"at most {model.positions:,} tokens, the context of {model.name}"
-            raise ScenarioError(
-                message("size, prompt and answer", most, f"{wish.seq:,}", "Shorten one of them.")
-            )
+            _refuse("prompt and answer", most, f"{wish.seq:,}", "Shorten one of them.")
         assumed.append(
             f"seq: {wish.seq} is beyond the {model.positions} positions of {model.name}, which are taken"
         )

@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuplanner.catalog import parameter
 from gpuplanner.sizing.predict.architecture import Architecture
@@ -29,13 +30,13 @@ class Load:
     ----------
     prompt, answer : float
         Tokens of the prompt and of the answer of each request.
-    concurrency : float
+    concurrency : float or array of float
         Requests that are in the system at every instant.
     """
 
     prompt: float
     answer: float
-    concurrency: float
+    concurrency: float | NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ def serving_work(
     >>> from gpuplanner.sizing.predict.describe import preset
     >>> from gpuplanner.sizing.predict.throughput import board_facts
     >>> work = serving_work(preset("llama-3.1-8b"), board_facts("H100-80GB-SXM5"), EngineLayout(), Load(1024, 512, 1))
-    >>> round(1e3 * work.read_s, 2)  # 15 GB of weights and 0.2 GB of cache at 3.35 TB/s
+    >>> round(1e3 * float(work.read_s), 2)  # 15 GB of weights and 0.2 GB of cache at 3.35 TB/s
     4.53
     """
     running = np.minimum(load.concurrency, capacity)

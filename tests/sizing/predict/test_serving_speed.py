@@ -108,7 +108,7 @@ def test_requests_beyond_memory_wait():
 
 
 def test_plans_for_serving_take_this_speed():
-    engine = serve(preset("llama-3.1-8b"), H100, ONE, 1536, prompt=1024, itl_s=0.03)
+    engine = serve(preset("llama-3.1-8b"), H100, EngineLayout(), 1536, prompt=1024, itl_s=0.03)
     assert engine.step_s <= 0.03
     assert 5_000 < engine.tokens_per_s < 9_000  # two calibrated tools: 7,600 to 7,700
     low, high = engine.tokens_per_s_interval
