@@ -230,10 +230,7 @@ def _smallest(wish: Wish, model: Architecture, place: _Place) -> ServicePlan | s
     }  # fmt: skip
     for name, (taken, bound, limit, target) in alone.items():
         if taken > target:
-            return (
-                f"a {name} takes {_ms(taken)} where one request runs alone, {_ms(bound)} at full {limit}; "
-                f"{_ms(target)} are wanted"
-            )
+            return f"a {name} takes {_ms(taken)} where one request runs alone, {_ms(bound)} at full {limit}"
 
     itl = engine.steady_itl_s(prompt, answer)
     allowed = max(int((itl <= itl_s).sum()), 1)

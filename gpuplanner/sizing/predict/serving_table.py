@@ -92,9 +92,13 @@ def _predict(row: Mapping[str, Any], speed: ServingSpeed | None) -> dict[str, An
         model, board, layout, load = serving_setting(row)
         capacity = sequence_capacity(model, board, layout, load)
         if not capacity:
-            where = f"row, memory of {layout.tp * layout.pp * layout.dp} x {board.name}"
             room = f"room for {model.name} and a request of {load.prompt + load.answer:,} tokens"
-            raise ScenarioError(message(where, room, "too little", "Add GPUs."))
+            _refuse(
+                f"memory of {layout.tp * layout.pp * layout.dp} x {board.name}",
+                room,
+                "too little",
+                "Add GPUs.",
+            )
         work = serving_work(model, board, layout, load, capacity)
         return asdict(predict_serving(work, speed))
     except GpuPlannerError as error:
@@ -128,19 +132,17 @@ def serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, Board, Engine
             known_preset(name) or known_preset(bare) or known_preset(bare.replace("_", "-")) or _unknown(name)
         )
     if model.kind != "decoder":
-        raise ScenarioError(
-            message("row, model", "a decoder", f"{model.name}, {model.kind}", "Name another.")
-        )
+        _refuse("model", "a decoder", f"{model.name}, {model.kind}", "Name another.")
     load = Load(*(_count(row, name, None) for name in ("prompt_tokens", "answer_tokens", "concurrency")))
     pp, dp, _ = (_count(row, name, 1) for name in ("pp", "dp", "ep"))
     tp = _count(row, "tp", 0) or max(_count(row, "gpus", None) // (pp * dp), 1)
     gpus = _count(row, "gpus", tp * pp * dp)
     if tp * pp * dp != gpus:
-        raise ScenarioError(message("row, tp x pp x dp", f"{gpus} GPUs", f"{tp * pp * dp}", "Correct them."))
+        _refuse("tp x pp x dp", f"{gpus} GPUs", f"{tp * pp * dp}", "Correct them.")
     if model.heads % tp:
-        raise ScenarioError(message("row, tp", f"a divisor of {model.heads} heads", f"{tp}", "Correct it."))
+        _refuse("tp", f"a divisor of {model.heads} heads", f"{tp}", "Correct it.")
     if gpus > 1 and row.get("profile") not in (None, "", FULL):  # MIG instances have no NVLink to each other
-        raise ScenarioError(message("row, gpus", "1 where profile is a MIG slice", f"{gpus}", "Correct it."))
+        _refuse("gpus", "1 where profile is a MIG slice", f"{gpus}", "Correct it.")
     text = str(row.get("precision") or (stated[1] if stated else model.released) or "none")
     weights = meaning("quantization", text, column="precision")
     cache_bytes = 1.0 if meaning("quantization", str(row.get("cache_precision") or "none")) == "fp8" else 2.0
@@ -150,11 +152,15 @@ def serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, Board, Engine
     return model, _gpu(row), layout, load
 
 
+def _refuse(where: str, expected: str, got: str, hint: str) -> NoReturn:
+    raise ScenarioError(message(f"row, {where}", expected, got, hint))
+
+
 def _unknown(name: str) -> NoReturn:
     """Refuse a name that is no preset's, with the nearest ones."""
     near = nearest(name.rpartition("/")[2], presets())
     hint = f"Did you mean {examples(near)}?" if near else "Give the path of its config.json."
-    raise ScenarioError(message("row, model", "a known model or a config.json", repr(name), hint))
+    _refuse("model", "a known model or a config.json", repr(name), hint)
 
 
 def _gpu(row: Mapping[str, Any]) -> Board:
@@ -164,10 +170,7 @@ def _gpu(row: Mapping[str, Any]) -> Board:
     name = (boards_called(word) or (find_any_board(word),))[0]
     board = board_facts(name)
     if board is None:
-        text = message(
-            "row, gpu_model", "a GPU whose data sheet states peak and bandwidth", name, "Name another."
-        )
-        raise ScenarioError(text)
+        _refuse("gpu_model", "a GPU whose data sheet states peak and bandwidth", name, "Name another.")
     return slice_board(board, str(profile)) if profile and profile != FULL else board
 
 
@@ -181,5 +184,5 @@ def _count(row: Mapping[str, Any], name: str, default: int | None) -> int:
     except (TypeError, ValueError):
         number = 0.0
     if not 1 <= number < 1e12 or number % 1:
-        raise ScenarioError(message(f"row, {name}", "a whole number above 0", repr(value), "Correct it."))
+        _refuse(name, "a whole number above 0", repr(value), "Correct it.")
     return int(number)
