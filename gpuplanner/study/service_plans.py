@@ -15,7 +15,7 @@ from gpuplanner.cost import gpu_hour_price
 from gpuplanner.errors import InfeasiblePlanError, message
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.plain import to_plain
-from gpuplanner.sizing.predict import Architecture, describe
+from gpuplanner.sizing.predict import Architecture
 from gpuplanner.sizing.predict.serving import layout_of, sequence_capacity
 from gpuplanner.sizing.predict.serving_queue import QueueResult, ReplicaSpeed, simulate_queue
 from gpuplanner.sizing.predict.serving_speed import (
@@ -147,7 +147,7 @@ def size_service(wish: Wish) -> SizedService:
         for place in _places(settled.model, board, count):
             found = _smallest(wish, settled.model, place)
             if isinstance(found, ServicePlan) and found.gpus > count:
-                found = f"{found.gpus:g} GPUs are needed, {count} are at hand"
+                found = f"{found.gpus:.3g} GPUs are needed, {count} are at hand"
             if isinstance(found, str):
                 short.setdefault(found, []).append(place.words)
             else:
@@ -318,17 +318,19 @@ def _priced(
         0, place.name, place.profile, replicas, place.gpus, gpus, engine.most, engine.batched_tokens,
         ttft, ttft / speed.ttft_factor, ttft * speed.ttft_factor, itl, itl / speed.itl_factor, itl * speed.itl_factor,
         low, per_hour, per_million(1.0, prompt + answer), per_million(share, prompt), per_million(1 - share, answer),
-        serve_line(wish, place.gpus, engine.most, replicas, engine.batched_tokens),
+        serve_line(wish, place.gpus, engine.most, replicas, batched_tokens=engine.batched_tokens),
     )  # fmt: skip
 
 
-def serve_line(wish: Wish, tp: int, sequences: int, replicas: int, batched_tokens: int | None = None) -> str:
+def serve_line(
+    wish: Wish, tp: int, sequences: int, replicas: int, *, batched_tokens: int = 0, encoder: bool = False
+) -> str:
     """The line that starts one replica, in vLLM's words; what vLLM would take from the size of the GPU is stated."""
     words = [f"vllm serve MODEL --tensor-parallel-size {tp} --max-model-len {wish.seq}"]
     words.append(f"--max-num-seqs {sequences}")
     if batched_tokens:
         words.append(f"--max-num-batched-tokens {batched_tokens}")
-    if describe(wish.model)[0].kind == "encoder":
+    if encoder:
         words.append("--runner pooling")
     if wish.cache_dtype == "fp8":
         words.append("--kv-cache-dtype fp8")

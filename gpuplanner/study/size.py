@@ -15,7 +15,7 @@ from gpuplanner.errors import GpuPlannerError, InfeasiblePlanError, message
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.plain import to_plain
 from gpuplanner.sizing import Request, request_lines
-from gpuplanner.sizing.predict import PeakModel, TrainingJob, explained, shipped_model
+from gpuplanner.sizing.predict import Architecture, PeakModel, TrainingJob, explained, shipped_model
 from gpuplanner.sizing.predict.throughput import NODE
 from gpuplanner.sizing.predict.tools import ANY, ToolFact, tool_called, tool_facts, what_it_does
 from gpuplanner.study.job_plans import JobPlan, pool_plans, training_plans
@@ -127,7 +127,7 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
         ModelSize(model.name, model.params(), model.params(active=True)),
         tuple(assumed),
         tuple(what_it_does(tool, tags_of(wish))),
-        tuple(_offered(plan, rank, wish, tool) for rank, plan in enumerate(ranked, start=1)),
+        tuple(_offered(plan, rank, wish, model, tool) for rank, plan in enumerate(ranked, start=1)),
         None if in_time else "no plan meets the deadline; the fastest ones are shown",
         tuple(fits) if wish.boards else (),
     )
@@ -258,13 +258,14 @@ def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceF
     return f"{count} would do it too{price}"
 
 
-def _offered(plan: JobPlan, rank: int, wish: Wish, tool: str) -> JobPlan:
+def _offered(plan: JobPlan, rank: int, wish: Wish, model: Architecture, tool: str) -> JobPlan:
     """The plan with its place and the lines that ask the scheduler for it."""
     limit = None if plan.hours_high is None else min(plan.hours_high * 3600, _LONGEST_S)
     parts = plan.parts or ((plan.board, plan.gpus),)
     launch = _launch(plan.job, plan.gpus, wish, tool) if plan.job is not None else None
     if plan.engine is not None:
-        launch = serve_line(wish, plan.engine.tp, plan.engine.concurrency, plan.replicas)
+        engine, encoder = plan.engine, model.kind == "encoder"
+        launch = serve_line(wish, engine.tp, engine.concurrency, plan.replicas, encoder=encoder)
     return replace(
         plan,
         rank=rank,

@@ -10,6 +10,7 @@ from typing import NoReturn
 from gpuplanner.catalog import board_names, boards_called, find_any_board, has_price, whole_board_names
 from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.sizing.predict import Architecture, describe
+from gpuplanner.sizing.predict.describe import published_preset
 from gpuplanner.sizing.predict.reading.words import meaning
 from gpuplanner.sizing.predict.throughput import Board, board_facts
 
@@ -170,7 +171,8 @@ class SettledWish:
 
 def settle_wish(wish: Wish) -> SettledWish:
     """Describe the model and find the boards, with the formats and lengths that the model allows."""
-    model, assumed = describe(wish.model)
+    published = published_preset(wish.model) if wish.task == "serve" else None
+    model, assumed = (published, []) if published else describe(wish.model)
     if model.positions and wish.seq > model.positions:
         if wish.prompt:
             most = f"at most {model.positions:,} tokens, the context of {model.name}"
@@ -182,7 +184,7 @@ def settle_wish(wish: Wish) -> SettledWish:
     if wish.quantization is None:
         wish = replace(wish, quantization=model.released)
         if model.released:
-            assumed.append(f"weights: {model.released}, as published; --quantization bf16 for 16 bits")
+            assumed.append(f"weights: {wish.quantization}, as published; --quantization bf16 for 16 bits")
     if wish.boards:
         named, taken = settled(wish.boards)
         wish = replace(wish, boards=named)

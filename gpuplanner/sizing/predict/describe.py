@@ -6,6 +6,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,13 @@ def _called() -> dict[str, str]:
     return names
 
 
+_FORMAT = re.compile(
+    r"[-_.](?:quantized[-_.])?((?:nv|mx)?fp[48]|awq|gptq|int[48]|w4a16|w8a8|bf16)(?:[-_.](?:block|dynamic|int4|kv|v\d))*$",
+    re.IGNORECASE,
+)
+"""Format of weights at the end of a name on a hub."""
+
+
 def preset(name: str) -> Architecture:
     """A shipped architecture.
 
@@ -128,6 +136,21 @@ def known_preset(name: str | None) -> Architecture | None:
     words = [word for word in re.split(r"[-\s]+", own) if word.lower() not in _SAME]
     found = _called().get(_bare(name or "")) or _called().get(_bare("-".join(words)))
     return presets()[found] if found else None
+
+
+def published_preset(name: str) -> Architecture | None:
+    """A shipped architecture as a hub calls its published weights, in the format that the end of the name states.
+
+    Examples
+    --------
+    >>> published_preset("Qwen/Qwen3-32B-FP8").released, published_preset("Qwen/Qwen3-32B").released
+    ('FP8', '')
+    """
+    if model := known_preset(name):
+        return model
+    stated, bare = _FORMAT.search(name), _FORMAT.sub("", name)
+    found = known_preset(bare) or known_preset(bare.replace("_", "-"))
+    return replace(found, released=stated[1]) if found and stated else found
 
 
 def describe(model: str) -> tuple[Architecture, list[str]]:

@@ -13,7 +13,7 @@ from gpuplanner.catalog import boards_called, find_any_board
 from gpuplanner.errors import GpuPlannerError, ScenarioError, SchemaError, examples, first_line, message
 from gpuplanner.names import nearest
 from gpuplanner.sizing.predict.architecture import Architecture
-from gpuplanner.sizing.predict.describe import describe, known_preset, presets
+from gpuplanner.sizing.predict.describe import describe, presets, published_preset
 from gpuplanner.sizing.predict.reading.words import meaning
 from gpuplanner.sizing.predict.serving import layout_of, sequence_capacity
 from gpuplanner.sizing.predict.serving_speed import (
@@ -36,11 +36,6 @@ PREDICTED = tuple(field.name for field in fields(ServingPrediction))
 REASON = "reason"
 FULL = "full"
 """Word of ``profile`` for a GPU with MIG disabled."""
-_FORMAT = re.compile(
-    r"[-_.](?:quantized[-_.])?((?:nv|mx)?fp[48]|awq|gptq|int[48]|w4a16|w8a8|bf16)(?:[-_.](?:block|dynamic|int4|kv|v\d))*$",
-    re.IGNORECASE,
-)
-"""Format of weights at the end of a name on a hub."""
 _WEIGHTS_ONLY = re.compile(r"wo\b|a16|weight", re.IGNORECASE)
 """Formats of 8 bits that are unpacked to 16 before they are multiplied."""
 
@@ -123,14 +118,8 @@ def serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, Board, Engine
     2
     """
     name = str(row.get("model") or "")
-    stated = _FORMAT.search(name)
-    if name.endswith(".json") or "=" in name:
-        model = describe(name)[0]
-    else:
-        bare = _FORMAT.sub("", name)
-        model = (
-            known_preset(name) or known_preset(bare) or known_preset(bare.replace("_", "-")) or _unknown(name)
-        )
+    own = name.endswith(".json") or "=" in name
+    model = describe(name)[0] if own else published_preset(name) or _unknown(name)
     if model.kind != "decoder":
         _refuse("model", "a decoder", f"{model.name}, {model.kind}", "Name another.")
     load = Load(*(_count(row, name, None) for name in ("prompt_tokens", "answer_tokens", "concurrency")))
@@ -143,7 +132,7 @@ def serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, Board, Engine
         _refuse("tp", f"a divisor of {model.heads} heads", f"{tp}", "Correct it.")
     if gpus > 1 and row.get("profile") not in (None, "", FULL):  # MIG instances have no NVLink to each other
         _refuse("gpus", "1 where profile is a MIG slice", f"{gpus}", "Correct it.")
-    text = str(row.get("precision") or (stated[1] if stated else model.released) or "none")
+    text = str(row.get("precision") or model.released or "none")
     weights = meaning("quantization", text, column="precision")
     cache_bytes = 1.0 if meaning("quantization", str(row.get("cache_precision") or "none")) == "fp8" else 2.0
     layout = layout_of(model, weights, tp, pp=pp, dp=dp, cache_bytes=cache_bytes)
