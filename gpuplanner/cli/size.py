@@ -83,15 +83,9 @@ def size(
     adapters: Annotated[int, typer.Option(min=0, help="Serving: LoRA adapters beside the model.")] = 0,
     prompt: Annotated[int | None, typer.Option(min=1, help="Serving: tokens of a prompt.")] = None,
     answer: Annotated[int | None, typer.Option(min=1, help="Serving: tokens of an answer.")] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Serving: requests a second; replicas and prices for that.")
-    ] = None,
-    ttft_ms: Annotated[
-        float | None, typer.Option("--ttft-ms", help="With --rate: time to the first token, at most, p99.")
-    ] = None,
-    itl_ms: Annotated[
-        float | None, typer.Option("--itl-ms", help="Serving: time between two tokens, at most.")
-    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Serving: requests a second.")] = None,
+    ttft_ms: Annotated[float | None, typer.Option(help="Serving at --rate: p99 to the first token.")] = None,
+    itl_ms: Annotated[float | None, typer.Option(help="Serving: time between two tokens, at most.")] = None,
     risk: Annotated[float, typer.Option(help="Largest probability to run out of memory.")] = 0.05,
     table: Rows = None,
     seen: Annotated[

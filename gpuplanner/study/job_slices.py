@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -95,13 +95,39 @@ def share_of(board: GpuModel, profile: str) -> float:
     return max(one.compute_slices / board.compute_slices, one.memory_slices / board.memory_slices)
 
 
-def slices_of(board: GpuModel) -> list[tuple[str, float]]:
+def _slices(board: GpuModel) -> list[tuple[str, float]]:
     """Slices of a board that are less than all of it, with their memory; media extensions change nothing here."""
     return [
         (one.name, one.memory_gib)
         for one in board.profiles
         if one.memory_gib and "+" not in one.name and one.compute_slices < board.compute_slices
     ]
+
+
+@dataclass(frozen=True)
+class ServingPlace:
+    """A GPU or a slice of one, with its share of that GPU, and how many of them one engine takes."""
+
+    board: Board
+    profile: str
+    share: float
+    gpus: int
+
+    @property
+    def words(self) -> str:
+        """The place as people call it."""
+        return f"{self.gpus} x " * (self.gpus > 1) + f"{self.board.name} {self.profile}".removesuffix(" gpu")
+
+
+def serving_places(model: Architecture, board: Board, count: int) -> Iterator[ServingPlace]:
+    """Places for one engine on a number of GPUs: 1, 2, 4 or 8 that share its heads, or one slice."""
+    for gpus in (1, 2, 4, 8):
+        if gpus <= count and model.heads % gpus == 0:
+            yield ServingPlace(board, "gpu", 1.0, gpus)
+    if board.name in board_names():
+        geometry = load_gpu_model(board.name)
+        for profile, _ in _slices(geometry):
+            yield ServingPlace(slice_board(board, profile), profile, share_of(geometry, profile), 1)
 
 
 def slice_plans(
@@ -128,7 +154,7 @@ def slice_plans(
             continue
         board = load_gpu_model(facts.name)
         of_slice = {
-            profile: (room, *_way(ways, room, facts, wish, peaks)) for profile, room in slices_of(board)
+            profile: (room, *_way(ways, room, facts, wish, peaks)) for profile, room in _slices(board)
         }
         asked = wish.boards or any(one[-1] for one in of_slice.values())
         told = _speeds(known, board) if asked else dict.fromkeys(of_slice, _UNASKED)
@@ -192,29 +218,23 @@ def serving_plans(
         # An encoder answers as fast on each of several GPUs: it is split only where one does not hold it.
         single = layout_of(model, weights, cache_bytes=cache_bytes)
         alone = model.kind == "encoder" and engine_of(board, single) is not None
-        sizes = [t for t in (1, 2, 4, 8) if t <= count and model.heads % t == 0]
-        places = [(board, "gpu", 1.0, 1 if alone else t, t if alone else 1) for t in sizes]
-        if board.name in board_names():
-            cut = load_gpu_model(board.name)
-            places += [
-                (slice_board(board, name), name, share_of(cut, name), 1, 1) for name, _ in slices_of(cut)
-            ]
-        for place, profile, part, t, replicas in places:
+        for place in serving_places(model, board, count):
+            t, replicas = (1, place.gpus) if alone else (place.gpus, 1)
             layout = layout_of(model, weights, t, cache_bytes=cache_bytes)
-            engine = engine_of(place, layout, wish.itl_s)
+            engine = engine_of(place.board, layout, wish.itl_s)
             # weights are known, the workspace is not
             taken = footprint(model, layout, wish.seq, wish.adapters)
             least, radius = taken.least_gib, peaks.unseen / 4
-            room = place.memory_gib if engine is None else place.memory_gib - engine.cache_gib
+            room = place.board.memory_gib if engine is None else place.board.memory_gib - engine.cache_gib
             need = least / kept if engine is None else engine.weights_gib + engine.workspace_gib
             out = peaks.p_oom(need, room, radius)
             rate = 0.0 if engine is None else engine.tokens_per_s
             low, high = (0.0, 0.0) if engine is None else engine.tokens_per_s_interval
-            if profile != "gpu":
+            if place.profile != "gpu":
                 fits.append(
                     SliceFit(
-                        board.name, profile, place.memory_gib, least, least * math.exp(radius), out,
-                        engine is not None, part, "", engine.concurrency if engine else 0, rate, low, high,
+                        board.name, place.profile, place.board.memory_gib, least, least * math.exp(radius), out,
+                        engine is not None, place.share, "", engine.concurrency if engine else 0, rate, low, high,
                     )
                 )  # fmt: skip
             if engine is None:
@@ -222,17 +242,19 @@ def serving_plans(
             if wish.tokens and wish.deadline_h:
                 asked = math.ceil(wish.tokens / (3600 * wish.deadline_h) / engine.tokens_per_s)
                 replicas = max(replicas, asked)
-            if replicas * t * part > count:
+            if replicas * t * place.share > count:
                 continue
             rates = (low * replicas, rate * replicas, high * replicas)
             memory = JobMemory(
-                place.memory_gib, need + engine.cache_gib, place.memory_gib, out, "tool unseen"
+                place.board.memory_gib, need + engine.cache_gib, place.board.memory_gib, out, "tool unseen"
             )
             parts = {
                 "weights": engine.weights_gib,
                 "cache": engine.cache_gib,
                 "workspace": engine.workspace_gib,
             }
-            plan = priced(board, replicas * t, rates, memory, wish, part)
-            plans.append(replace(plan, profile=profile, engine=engine, replicas=replicas, components=parts))
+            plan = priced(board, replicas * t, rates, memory, wish, place.share)
+            plans.append(
+                replace(plan, profile=place.profile, engine=engine, replicas=replicas, components=parts)
+            )
     return plans, fits

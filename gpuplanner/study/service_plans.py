@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from gpuplanner.catalog import board_names, has_price
+from gpuplanner.catalog import has_price
 from gpuplanner.cost import gpu_hour_price
 from gpuplanner.errors import InfeasiblePlanError, message
-from gpuplanner.hardware import load_gpu_model
 from gpuplanner.plain import to_plain
 from gpuplanner.sizing.predict import Architecture
 from gpuplanner.sizing.predict.serving import layout_of, sequence_capacity
@@ -25,14 +25,14 @@ from gpuplanner.sizing.predict.serving_speed import (
     shipped_serving_speed,
     step_and_prefill_seconds,
 )
-from gpuplanner.sizing.predict.throughput import Board, slice_board
-from gpuplanner.study.job_slices import share_of, slices_of
+from gpuplanner.study.job_slices import ServingPlace, serving_places
 from gpuplanner.study.wish import CACHES, Wish, settle_wish
 from gpuplanner.units import SECONDS_PER_HOUR
 
 TTFT_S, ITL_S = 1.0, 0.05
 """Targets where none is stated: a first token within a second, and twenty tokens a second, about four times reading."""
-MOST_REPLICAS = 512
+MOST_TIMES = 4
+"""Replicas that are tried, at most, in times those that carry the rate with no wait."""
 LARGE_GIB, LARGE = 70.0, (8192, 1024)
 """vLLM's defaults of --max-num-batched-tokens and --max-num-seqs for a server on a GPU with so much memory."""
 SMALL = (2048, 256)
@@ -96,22 +96,6 @@ class SizedService:
         return plain
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A GPU or slice, and how many of them one replica takes."""
-
-    board: Board
-    name: str
-    profile: str
-    share: float
-    gpus: int
-
-    @property
-    def words(self) -> str:
-        """The place as people call it."""
-        return f"{self.gpus} x " * (self.gpus > 1) + self.name + f" {self.profile}" * (self.profile != "gpu")
-
-
 def size_service(wish: Wish) -> SizedService:
     """Plan a service with a rate: the fewest replicas on each GPU, slice and number of GPUs, the cheapest first.
 
@@ -132,20 +116,18 @@ def size_service(wish: Wish) -> SizedService:
     >>> found.plans[0].ttft_p99_ms < 1000, found.assumed[0]
     (True, 'ttft: 1,000 ms for 99 % of the requests; --ttft-ms to change')
     """
-    settled = settle_wish(wish)
-    wish, assumed = settled.wish, []
+    wish, model, boards, taken = settle_wish(wish)
+    assumed = []
     if wish.ttft_s is None:
         assumed.append(f"ttft: {1e3 * TTFT_S:,.0f} ms for 99 % of the requests; --ttft-ms to change")
     if wish.itl_s is None:
-        assumed.append(
-            f"itl: {1e3 * ITL_S:,.0f} ms between tokens for 95 % of the requests; --itl-ms to change"
-        )
+        assumed.append(f"itl: {1e3 * ITL_S:,.0f} ms a token for 95 % of the requests; --itl-ms to change")
     wish = replace(wish, ttft_s=wish.ttft_s or TTFT_S, itl_s=wish.itl_s or ITL_S)
     plans: list[ServicePlan] = []
     short: dict[str, list[str]] = {}
-    for board, count in settled.boards:
-        for place in _places(settled.model, board, count):
-            found = _smallest(wish, settled.model, place)
+    for board, count in boards:
+        for place in serving_places(model, board, count):
+            found = _smallest(wish, model, place)
             if isinstance(found, ServicePlan) and found.gpus > count:
                 found = f"{found.gpus:.3g} GPUs are needed, {count} are at hand"
             if isinstance(found, str):
@@ -154,28 +136,17 @@ def size_service(wish: Wish) -> SizedService:
                 plans.append(found)
     limits = [f"{', '.join(places)}: {reason}" for reason, places in short.items()]
     if not plans:
-        what = f"serve {settled.model.name} at {wish.rate:g} requests/s"
+        what = f"serve {model.name} at {wish.rate:g} requests/s"
         ttft_s, itl_s = _targets(wish)[3:]
         targets = f"first tokens within {_ms(ttft_s)} and {_ms(itl_s)} a token"
-        raise InfeasiblePlanError(
-            message(what, targets, "; ".join(limits), "Relax the target that is named, or add GPUs.")
-        )
+        hint = "Relax the target that is named, or add GPUs."
+        raise InfeasiblePlanError(message(what, targets, "; ".join(limits), hint))
 
-    def order(one: ServicePlan) -> tuple[float, ...]:
-        price = one.usd_per_million_tokens
-        return (price is None, price or 0.0, one.gpus, one.ttft_p99_ms)
-
-    ranked = sorted(plans, key=order)[:SHOWN]
-    assumed += settled.assumed + speed_evidence((one.board, one.profile) for one in ranked)
-    assumed.append(
-        "requests: at random instants, of one length, each to the replica with the fewest requests"
-    )
-    return SizedService(
-        settled.model.name,
-        tuple(assumed),
-        tuple(replace(one, rank=rank) for rank, one in enumerate(ranked, start=1)),
-        tuple(limits),
-    )
+    plans.sort(key=lambda one: (one.usd_per_million_tokens or math.inf, one.gpus, one.ttft_p99_ms))
+    ranked = tuple(replace(one, rank=rank) for rank, one in enumerate(plans[:SHOWN], start=1))
+    assumed += taken + speed_evidence((one.board, one.profile) for one in ranked)
+    assumed.append("requests: at random instants, of one length, each to the replica with the fewest")
+    return SizedService(model.name, tuple(assumed), ranked, tuple(limits))
 
 
 def speed_evidence(places: Iterable[tuple[str, str]]) -> list[str]:
@@ -184,29 +155,17 @@ def speed_evidence(places: Iterable[tuple[str, str]]) -> list[str]:
     Examples
     --------
     >>> speed_evidence([("H200-141GB", "gpu"), ("L40S", "gpu"), ("H200-141GB", "3g.71gb")])[1]
-    'not measured: L40S, H200-141GB 3g.71gb: speeds follow from the data sheet, intervals may be wider'
+    'not measured: L40S, H200-141GB 3g.71gb: speeds follow from data sheets, less sure'
     """
     source = shipped_serving_speed().provenance["source"]
     said = [f"speed: fitted on measurements of 4 models on {' and '.join(MEASURED)} ({source})"]
     names = (name if profile == "gpu" else f"{name} {profile}" for name, profile in places)
     if other := [name for name in dict.fromkeys(names) if not name.startswith(MEASURED) or " " in name]:
-        said.append(
-            f"not measured: {', '.join(other)}: speeds follow from the data sheet, intervals may be wider"
-        )
+        said.append(f"not measured: {', '.join(other)}: speeds follow from data sheets, less sure")
     return said
 
 
-def _places(model: Architecture, board: Board, count: int) -> Iterator[_Place]:
-    for gpus in (1, 2, 4, 8):
-        if gpus <= count and model.heads % gpus == 0:
-            yield _Place(board, board.name, "gpu", 1.0, gpus)
-    if board.name in board_names():
-        geometry = load_gpu_model(board.name)
-        for profile, _ in slices_of(geometry):
-            yield _Place(slice_board(board, profile), board.name, profile, share_of(geometry, profile), 1)
-
-
-def _smallest(wish: Wish, model: Architecture, place: _Place) -> ServicePlan | str:
+def _smallest(wish: Wish, model: Architecture, place: ServingPlace) -> ServicePlan | str:
     """The fewest replicas of a place that meet the targets, or what keeps any number of them from it."""
     prompt, answer, rate, ttft_s, itl_s = _targets(wish)
     board, speed = place.board, shipped_serving_speed()
@@ -214,7 +173,7 @@ def _smallest(wish: Wish, model: Architecture, place: _Place) -> ServicePlan | s
     most = sequence_capacity(model, board, layout, Load(prompt, answer, 1))
     if most < 1:
         return f"weights and one request of {prompt + answer:,} tokens do not fit in memory"
-    small = board.memory_gib < LARGE_GIB or place.name.startswith("A100")
+    small = board.memory_gib < LARGE_GIB or place.board.name.startswith("A100")
     batched, seqs = SMALL if small else LARGE
     running = np.arange(min(most, seqs) + 1.0)
 
@@ -236,19 +195,19 @@ def _smallest(wish: Wish, model: Architecture, place: _Place) -> ServicePlan | s
     allowed = max(int((itl <= itl_s).sum()), 1)
     rates = running[1:] / (alone["first token"][0] + answer * itl)
     least = max(math.ceil(rate / float(rates[:allowed].max())), 1)
-    best: tuple[int, ReplicaSpeed] | None = None
+    ways: list[tuple[int, ReplicaSpeed]] = []
     for sequences in sorted({allowed, engine.most}):
         tried = replace(engine, step_s=steps[: sequences + 1])
 
         def meets(replicas: int, tried: ReplicaSpeed = tried) -> bool:
             return simulate_queue(tried, replicas, rate, prompt, answer).meets(ttft_s, itl_s)
 
-        count = _first_from(meets, least)
-        if count is not None and (best is None or count < best[0]):
-            best = (count, tried)
-    if best is None:
-        return f"{MOST_REPLICAS} replicas do not meet the targets"
-    return _priced(wish, place, *best, speed)
+        counts = range(least, MOST_TIMES * least + MOST_TIMES)
+        enough = counts[bisect_left(counts, True, key=meets) :]
+        ways += [(count, tried) for count in enough[:1]]
+    if not ways:
+        return f"{MOST_TIMES} times the replicas that carry the rate do not meet the targets"
+    return _priced(wish, place, *min(ways, key=lambda way: way[0]), speed)
 
 
 def _targets(wish: Wish) -> tuple[int, int, float, float, float]:
@@ -269,27 +228,8 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:,.{1 if seconds < 0.01 else 0}f} ms"
 
 
-def _first_from(holds: Callable[[int], bool], least: int) -> int | None:
-    """The first number from ``least`` on that holds, by doubling and halving; more is taken to be better.
-
-    Examples
-    --------
-    >>> _first_from(lambda count: count >= 11, 3)
-    11
-    """
-    low, high = least - 1, least
-    while not holds(high):
-        if high >= MOST_REPLICAS:
-            return None
-        low, high = high, min(2 * high, MOST_REPLICAS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
-
-
 def _priced(
-    wish: Wish, place: _Place, replicas: int, engine: ReplicaSpeed, speed: ServingSpeed
+    wish: Wish, place: ServingPlace, replicas: int, engine: ReplicaSpeed, speed: ServingSpeed
 ) -> ServicePlan:
     """A number of replicas with what requests see, how much more they carry, and what a million tokens cost."""
     prompt, answer, rate, ttft_s, itl_s = _targets(wish)
@@ -303,7 +243,7 @@ def _priced(
         low, high = (middle, high) if queue(middle).meets(ttft_s, itl_s) else (low, middle)
     found = queue(1.0)
     gpus = replicas * place.gpus * place.share
-    per_hour = gpus * gpu_hour_price(place.name).value if has_price(place.name) else None
+    per_hour = gpus * gpu_hour_price(place.board.name).value if has_price(place.board.name) else None
     # Money goes where the time of the replicas goes: prompts are computed once, answers token by token.
     decoding = max(found.running, 1.0)
     prompt_s = prompt * engine.prompt_token_s
@@ -315,7 +255,7 @@ def _priced(
 
     ttft, itl = 1e3 * found.ttft_p99_s, 1e3 * found.itl_p95_s
     return ServicePlan(
-        0, place.name, place.profile, replicas, place.gpus, gpus, engine.most, engine.batched_tokens,
+        0, place.board.name, place.profile, replicas, place.gpus, gpus, engine.most, engine.batched_tokens,
         ttft, ttft / speed.ttft_factor, ttft * speed.ttft_factor, itl, itl / speed.itl_factor, itl * speed.itl_factor,
         low, per_hour, per_million(1.0, prompt + answer), per_million(share, prompt), per_million(1 - share, answer),
         serve_line(wish, place.gpus, engine.most, replicas, batched_tokens=engine.batched_tokens),

@@ -88,8 +88,7 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
     ('A100-80GB', True)
     """
     peaks = peaks or shipped_model()
-    settled = settle_wish(wish)
-    wish, model, boards, assumed = settled.wish, settled.model, settled.boards, settled.assumed
+    wish, model, boards, assumed = settle_wish(wish)
     if wish.task == "dpo":
         assumed.append(
             "pairs: two sequences each, tokens count both; beside adapters no copy lies: --task lora"

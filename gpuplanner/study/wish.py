@@ -159,18 +159,14 @@ def boards_of(asked: Mapping[str, int | None] | None) -> list[tuple[Board, int]]
     return found
 
 
-@dataclass(frozen=True)
-class SettledWish:
-    """What is wanted of a described model on boards by their own names, and what was taken for granted for that."""
+def settle_wish(wish: Wish) -> tuple[Wish, Architecture, list[tuple[Board, int]], list[str]]:
+    """Describe the model and find the boards, with the formats and lengths that the model allows.
 
-    wish: Wish
-    model: Architecture
-    boards: list[tuple[Board, int]]
-    assumed: list[str]
-
-
-def settle_wish(wish: Wish) -> SettledWish:
-    """Describe the model and find the boards, with the formats and lengths that the model allows."""
+    Returns
+    -------
+    tuple
+        The wish with what was open, the model, boards with their numbers, and what was assumed.
+    """
     published = published_preset(wish.model) if wish.task == "serve" else None
     model, assumed = (published, []) if published else describe(wish.model)
     if model.positions and wish.seq > model.positions:
@@ -195,7 +191,7 @@ def settle_wish(wish: Wish) -> SettledWish:
     unpriced = [board.name for board, _ in boards if not has_price(board.name)]
     if unpriced:
         assumed.append(f"price: none is known of {', '.join(unpriced)}, plans of it have no cost")
-    return SettledWish(wish, model, boards, assumed)
+    return wish, model, boards, assumed
 
 
 def tags_of(wish: Wish) -> frozenset[str]:

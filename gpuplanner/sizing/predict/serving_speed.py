@@ -185,11 +185,7 @@ def weight_counts(model: Architecture) -> tuple[float, float, int]:
     [1.0, 114.7, 0.6]
     """
     head = model.vocab * model.hidden
-    routed = 0.0
-    if model.experts:
-        routed = (
-            (model.layers - model.dense_layers) * model.experts * float(model.mlp_params(model.expert_ffn))
-        )
+    routed = float(model.mlp_params(model.expert_ffn)) * model.experts * (model.layers - model.dense_layers)
     return model.params() - routed - head * (1 if model.tied else 2), routed, head
 
 
@@ -237,9 +233,8 @@ def serving_work(
     compute = 2 * each * (dense + head) / layout.tp + 2 * at_once * active / spread
     prefill = 2 * load.prompt * (dense + active) / peak + 4 * load.prompt * past * prefill_width / board.flops
     link = board.fabric if spread <= NODE else 1e9 * parameter("network_gb_s").value
-    moved = (
-        8.0 * model.layers * model.hidden * (spread - 1) / spread / link
-    )  # two all-reduces of 2 bytes, both ways
+    # two all-reduces of 2 bytes, both ways
+    moved = 8.0 * model.layers * model.hidden * (spread - 1) / spread / link
     return ServingWork(
         read_s=read / board.memory_bandwidth,
         experts_s=touched * layout.weight_bytes / spread / board.memory_bandwidth,
@@ -292,13 +287,10 @@ def step_and_prefill_seconds(work: ServingWork, speed: ServingSpeed) -> tuple[An
     """Time of a decoding step and of the prefill of one prompt [s], each without the other."""
     ratio = np.where(work.narrow, speed.narrow_compute_ratio, 1.0)
     read = work.read_s / speed.bandwidth_share + work.experts_s / speed.expert_bandwidth_share
-    launch = (
-        work.layers * speed.layer_s
-        + work.expert_layers * speed.expert_layer_s
-        + work.reduces * speed.reduce_s
-    )
-    step = np.maximum(read, work.compute_s / (speed.compute_share * ratio)) + launch + speed.step_s
-    step = step + work.link_s / speed.link_share + work.running * speed.sequence_s
+    step = np.maximum(read, work.compute_s / (speed.compute_share * ratio)) + speed.step_s
+    step = step + work.layers * speed.layer_s + work.expert_layers * speed.expert_layer_s
+    step = step + work.reduces * speed.reduce_s + work.link_s / speed.link_share
+    step = step + work.running * speed.sequence_s
     prefill = work.prefill_s / (speed.compute_share * ratio) + work.prefill_link_s / speed.link_share
     return step, prefill + speed.prefill_s
 
