@@ -173,8 +173,7 @@ def _smallest(wish: Wish, model: Architecture, place: ServingPlace) -> ServicePl
     most = sequence_capacity(model, board, layout, Load(prompt, answer, 1))
     if most < 1:
         return f"weights and one request of {prompt + answer:,} tokens do not fit in memory"
-    small = board.memory_gib < LARGE_GIB or place.board.name.startswith("A100")
-    batched, seqs = SMALL if small else LARGE
+    batched, seqs = SMALL if board.memory_gib < LARGE_GIB or board.name.startswith("A100") else LARGE
     running = np.arange(min(most, seqs) + 1.0)
 
     work = serving_work(model, board, layout, Load(prompt, answer, running))
