@@ -46,7 +46,7 @@ _VLLM = {"nf4": "bitsandbytes", "nf4-dq": "bitsandbytes", "fp4": "bitsandbytes",
 
 
 @dataclass(frozen=True)
-class ServicePlan:
+class ReplicaPlan:
     """Replicas that meet the targets of a service.
 
     ``ttft_p99_ms`` is the 99th percentile of the time to the first token, ``itl_p95_ms`` the 95th of a request's mean
@@ -83,7 +83,7 @@ class SizedService:
 
     model: str
     assumed: tuple[str, ...]
-    plans: tuple[ServicePlan, ...]
+    plans: tuple[ReplicaPlan, ...]
     limits: tuple[str, ...]
 
     def table(self) -> pl.DataFrame:
@@ -123,12 +123,12 @@ def size_service(wish: Wish) -> SizedService:
     if wish.itl_s is None:
         assumed.append(f"itl: {1e3 * ITL_S:,.0f} ms a token for 95 % of the requests; --itl-ms to change")
     wish = replace(wish, ttft_s=wish.ttft_s or TTFT_S, itl_s=wish.itl_s or ITL_S)
-    plans: list[ServicePlan] = []
+    plans: list[ReplicaPlan] = []
     short: dict[str, list[str]] = {}
     for board, count in boards:
         for place in serving_places(model, board, count):
             found = _smallest(wish, model, place)
-            if isinstance(found, ServicePlan) and found.gpus > count:
+            if isinstance(found, ReplicaPlan) and found.gpus > count:
                 found = f"{found.gpus:.3g} GPUs are needed, {count} are at hand"
             if isinstance(found, str):
                 short.setdefault(found, []).append(place.words)
@@ -165,7 +165,7 @@ def speed_evidence(places: Iterable[tuple[str, str]]) -> list[str]:
     return said
 
 
-def _smallest(wish: Wish, model: Architecture, place: ServingPlace) -> ServicePlan | str:
+def _smallest(wish: Wish, model: Architecture, place: ServingPlace) -> ReplicaPlan | str:
     """The fewest replicas of a place that meet the targets, or what keeps any number of them from it."""
     prompt, answer, rate, ttft_s, itl_s = _targets(wish)
     board, speed = place.board, shipped_serving_speed()
@@ -229,7 +229,7 @@ def _ms(seconds: float) -> str:
 
 def _priced(
     wish: Wish, place: ServingPlace, replicas: int, engine: ReplicaSpeed, speed: ServingSpeed
-) -> ServicePlan:
+) -> ReplicaPlan:
     """A number of replicas with what requests see, how much more they carry, and what a million tokens cost."""
     prompt, answer, rate, ttft_s, itl_s = _targets(wish)
 
@@ -253,7 +253,7 @@ def _priced(
         return None if per_hour is None else 1e6 * per_hour * part / (SECONDS_PER_HOUR * rate * tokens)
 
     ttft, itl = 1e3 * found.ttft_p99_s, 1e3 * found.itl_p95_s
-    return ServicePlan(
+    return ReplicaPlan(
         0, place.board.name, place.profile, replicas, place.gpus, gpus, engine.most, engine.batched_tokens,
         ttft, ttft / speed.ttft_factor, ttft * speed.ttft_factor, itl, itl / speed.itl_factor, itl * speed.itl_factor,
         low, per_hour, per_million(1.0, prompt + answer), per_million(share, prompt), per_million(1 - share, answer),

@@ -126,7 +126,7 @@ class ServingSpeed:
     wait_share: float
     itl_factor: float
     ttft_factor: float
-    provenance: Mapping[str, Any]
+    provenance: Mapping[str, object]
 
 
 @dataclass(frozen=True)
