@@ -23,8 +23,9 @@ PLAN = (
 )  # fmt: skip
 
 SERVICE_PLAN = (
-    "rank", "board", "profile", "replicas", "gpus_per_replica", "ttft_p99_ms", "ttft_low_ms", "ttft_high_ms",
-    "itl_p95_ms", "headroom", "usd_per_hour", "usd_per_million_prompt_tokens", "usd_per_million_answer_tokens",
+    "rank", "board", "profile", "replicas", "gpus_per_replica", "gpus", "ttft_p99_ms", "ttft_high_ms", "itl_p95_ms",
+    "itl_high_ms", "headroom", "usd_per_hour", "usd_per_million_tokens", "usd_per_million_prompt_tokens",
+    "usd_per_million_answer_tokens",
 )  # fmt: skip
 
 SHOWN_INPUTS = ("model", "method", "gpu_model", "gpus", "concurrency")
@@ -83,9 +84,13 @@ def size(
     adapters: Annotated[int, typer.Option(min=0, help="Serving: LoRA adapters beside the model.")] = 0,
     prompt: Annotated[int | None, typer.Option(min=1, help="Serving: tokens of a prompt.")] = None,
     answer: Annotated[int | None, typer.Option(min=1, help="Serving: tokens of an answer.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Serving: requests a second.")] = None,
-    ttft_ms: Annotated[float | None, typer.Option(help="Serving at --rate: p99 to the first token.")] = None,
-    itl_ms: Annotated[float | None, typer.Option(help="Serving: time between two tokens, at most.")] = None,
+    rate: Annotated[float | None, typer.Option(min=1e-6, help="Serving: requests a second.")] = None,
+    ttft_ms: Annotated[
+        float | None, typer.Option(min=1e-3, help="At --rate: p99 to the first token.")
+    ] = None,
+    itl_ms: Annotated[
+        float | None, typer.Option(min=1e-3, help="Serving: between two tokens, at most.")
+    ] = None,
     risk: Annotated[float, typer.Option(help="Largest probability to run out of memory.")] = 0.05,
     table: Rows = None,
     seen: Annotated[
@@ -254,16 +259,22 @@ def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json
 
 def _service(wish: Wish, *, as_json: bool) -> None:
     """Replicas for a rate of requests."""
+    import polars as pl
+
+    from gpuplanner.plain import to_plain
     from gpuplanner.study.service_plans import size_service
 
     found = size_service(wish)
     if as_json:
-        show(found.to_dict(), as_json=True)
+        show(to_plain(found), as_json=True)
         return
-    title = f"serve {found.model}: {wish.rate:g} requests/s of {wish.prompt:,} + {wish.answer:,} tokens"
-    show_frame(found.table().select(SERVICE_PLAN), as_json=False, title=title)
+    title = f"serve {wish.model}: {wish.rate:g} requests/s of {wish.prompt:,} + {wish.answer:,} tokens"
+    show_frame(pl.DataFrame(found.plans).select(SERVICE_PLAN), as_json=False, title=title)
     for plan in found.plans[:3]:
         put(f"{plan.rank}: {plan.launch}")
+    put(
+        "*_high_ms: upper end of the 90 % interval; headroom: times the rate that the targets allow, 4 at most"
+    )
     for line in found.limits:
         put(f"not: {line}")
     for line in found.assumed:

@@ -106,12 +106,13 @@ def _slices(board: GpuModel) -> list[tuple[str, float]]:
 
 @dataclass(frozen=True)
 class ServingPlace:
-    """A GPU or a slice of one, with its share of that GPU, and how many of them one engine takes."""
+    """A GPU or a slice of one, its share of that GPU, how many one engine takes, and how many one GPU has."""
 
     board: Board
     profile: str
     share: float
     gpus: int
+    instances: int = 1
 
     @property
     def words(self) -> str:
@@ -127,7 +128,8 @@ def serving_places(model: Architecture, board: Board, count: int) -> Iterator[Se
     if board.name in board_names():
         geometry = load_gpu_model(board.name)
         for profile, _ in _slices(geometry):
-            yield ServingPlace(slice_board(board, profile), profile, share_of(geometry, profile), 1)
+            share, most = share_of(geometry, profile), geometry.profile(profile).max_instances
+            yield ServingPlace(slice_board(board, profile), profile, share, 1, most)
 
 
 def slice_plans(

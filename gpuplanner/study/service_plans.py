@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
+import shlex
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
-import polars as pl
 
 from gpuplanner.catalog import has_price
 from gpuplanner.cost import gpu_hour_price
 from gpuplanner.errors import InfeasiblePlanError, message
-from gpuplanner.plain import to_plain
 from gpuplanner.sizing.predict import Architecture
 from gpuplanner.sizing.predict.serving import layout_of, sequence_capacity
 from gpuplanner.sizing.predict.serving_queue import QueueResult, ReplicaSpeed, simulate_queue
@@ -38,21 +36,23 @@ LARGE_GIB, LARGE = 70.0, (8192, 1024)
 SMALL = (2048, 256)
 """The same on a GPU or MIG slice with less, and on an A100 of any size."""
 MOST_HEADROOM, HALVINGS = 4.0, 5
-SHOWN = 8
+SHOWN, MOST_COST = 8, 3.0
+"""Plans that are shown, at most, and their cost, in times that of the cheapest."""
 MEASURED = ("H100", "H200")
-"""GPU models whose speeds the parameters were fitted on."""
-_VLLM = {"nf4": "bitsandbytes", "nf4-dq": "bitsandbytes", "fp4": "bitsandbytes", "int8": "bitsandbytes"}
-"""What vLLM calls a quantisation where it has another name for it."""
+MEASURED_MODELS = ("llama-3.1-8b", "qwen3-32b", "gpt-oss-120b", "deepseek-v3")
+"""GPU models and models whose speeds the parameters were fitted on."""
+_VLLM = {"fp8": "fp8", "nf4": "bitsandbytes", "nf4-dq": "bitsandbytes", "fp4": "bitsandbytes"}
+"""Formats that vLLM makes of weights of 16 bits as it loads them; others are in the checkpoint."""
 
 
 @dataclass(frozen=True)
 class ReplicaPlan:
     """Replicas that meet the targets of a service.
 
-    ``ttft_p99_ms`` is the 99th percentile of the time to the first token, ``itl_p95_ms`` the 95th of a request's mean
-    time between output tokens, each with the ends of its 90 % interval. ``headroom`` is the rate up to which the
-    targets hold, in times that of the service, at most 4. Prices are list prices, None where none is known; those of
-    prompt and answer tokens share the cost by the time that each takes.
+    ``gpus`` are full GPUs, those that slices are cut from included. ``ttft_p99_ms`` is the 99th percentile of the time
+    to the first token, ``itl_p95_ms`` the 95th of a request's mean time between output tokens, each with the ends of
+    its 90 % interval. ``headroom`` is the rate up to which the targets hold, in times that of the service, at most 4.
+    Prices are list prices, None where none is known; prompt and answer tokens share the cost by the time of each.
     """
 
     rank: int
@@ -60,7 +60,7 @@ class ReplicaPlan:
     profile: str
     replicas: int
     gpus_per_replica: int
-    gpus: float
+    gpus: int
     max_num_seqs: int
     max_num_batched_tokens: int
     ttft_p99_ms: float
@@ -85,15 +85,6 @@ class SizedService:
     assumed: tuple[str, ...]
     plans: tuple[ReplicaPlan, ...]
     limits: tuple[str, ...]
-
-    def table(self) -> pl.DataFrame:
-        """One row a plan."""
-        return pl.DataFrame([asdict(plan) for plan in self.plans], infer_schema_length=None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it for JSON."""
-        plain: dict[str, Any] = to_plain(asdict(self))
-        return plain
 
 
 def size_service(wish: Wish) -> SizedService:
@@ -129,7 +120,7 @@ def size_service(wish: Wish) -> SizedService:
         for place in serving_places(model, board, count):
             found = _smallest(wish, model, place)
             if isinstance(found, ReplicaPlan) and found.gpus > count:
-                found = f"{found.gpus:.3g} GPUs are needed, {count} are at hand"
+                found = f"{found.gpus:,} GPUs are needed, {count:,} are at hand"
             if isinstance(found, str):
                 short.setdefault(found, []).append(place.words)
             else:
@@ -143,25 +134,31 @@ def size_service(wish: Wish) -> SizedService:
         raise InfeasiblePlanError(message(what, targets, "; ".join(limits), hint))
 
     plans.sort(key=lambda one: (one.usd_per_million_tokens or math.inf, one.gpus, one.ttft_p99_ms))
-    ranked = tuple(replace(one, rank=rank) for rank, one in enumerate(plans[:SHOWN], start=1))
-    assumed += taken + speed_evidence((one.board, one.profile) for one in ranked)
+    most = MOST_COST * (plans[0].usd_per_hour or math.inf)
+    shown = [one for one in plans[:SHOWN] if (one.usd_per_hour or 0.0) <= most]
+    ranked = tuple(replace(one, rank=rank) for rank, one in enumerate(shown, start=1))
+    assumed += taken + speed_evidence(model.name, ((one.board, one.profile) for one in ranked))
+    for name in dict.fromkeys(one.board for one in ranked if one.usd_per_hour is not None):
+        price = gpu_hour_price(name)
+        assumed.append(f"price: {name} {price.value:g} USD an hour, {price.source.partition(':')[0]}")
     assumed.append("requests: at random instants, of one length, each to the replica with the fewest")
     return SizedService(model.name, tuple(assumed), ranked, tuple(limits))
 
 
-def speed_evidence(places: Iterable[tuple[str, str]]) -> list[str]:
-    """What speeds of serving rest on, and on which of some GPU models and profiles nobody measured them.
+def speed_evidence(model: str, places: Iterable[tuple[str, str]]) -> list[str]:
+    """What speeds of serving rest on, and which model, GPU models and profiles nobody measured.
 
     Examples
     --------
-    >>> speed_evidence([("H200-141GB", "gpu"), ("L40S", "gpu"), ("H200-141GB", "3g.71gb")])[1]
-    'not measured: L40S, H200-141GB 3g.71gb: speeds follow from data sheets, less sure'
+    >>> speed_evidence("gemma-3-27b", [("H200-141GB", "gpu"), ("L40S", "gpu"), ("H200-141GB", "3g.71gb")])[1]
+    'not measured: gemma-3-27b, L40S, H200-141GB 3g.71gb: errors may be larger than the intervals'
     """
     source = shipped_serving_speed().provenance["source"]
-    said = [f"speed: fitted on measurements of 4 models on {' and '.join(MEASURED)} ({source})"]
+    said = [f"speed: measured on {', '.join(MEASURED_MODELS)}, {' and '.join(MEASURED)} ({source})"]
     names = (name if profile == "gpu" else f"{name} {profile}" for name, profile in places)
-    if other := [name for name in dict.fromkeys(names) if not name.startswith(MEASURED) or " " in name]:
-        said.append(f"not measured: {', '.join(other)}: speeds follow from data sheets, less sure")
+    other = [name for name in dict.fromkeys(names) if not name.startswith(MEASURED) or " " in name]
+    if other := [model] * (model not in MEASURED_MODELS) + other:
+        said.append(f"not measured: {', '.join(other)}: errors may be larger than the intervals")
     return said
 
 
@@ -205,7 +202,9 @@ def _smallest(wish: Wish, model: Architecture, place: ServingPlace) -> ReplicaPl
         enough = counts[bisect_left(counts, True, key=meets) :]
         ways += [(count, tried) for count in enough[:1]]
     if not ways:
-        return f"{MOST_TIMES} times the replicas that carry the rate do not meet the targets"
+        found = simulate_queue(tried, counts[-1], rate, prompt, answer)
+        seen = f"{_ms(found.ttft_p99_s)} to the first token and {_ms(found.itl_p95_s)} a token"
+        return f"{counts[-1]:,} replicas still take {seen}"
     return _priced(wish, place, *min(ways, key=lambda way: way[0]), speed)
 
 
@@ -241,7 +240,7 @@ def _priced(
         middle = math.sqrt(low * high)
         low, high = (middle, high) if queue(middle).meets(ttft_s, itl_s) else (low, middle)
     found = queue(1.0)
-    gpus = replicas * place.gpus * place.share
+    gpus = math.ceil(replicas * place.gpus / place.instances)
     per_hour = gpus * gpu_hour_price(place.board.name).value if has_price(place.board.name) else None
     # Money goes where the time of the replicas goes: prompts are computed once, answers token by token.
     decoding = max(found.running, 1.0)
@@ -265,7 +264,8 @@ def serve_line(
     wish: Wish, tp: int, sequences: int, replicas: int, *, batched_tokens: int = 0, encoder: bool = False
 ) -> str:
     """The line that starts one replica, in vLLM's words; what vLLM would take from the size of the GPU is stated."""
-    words = [f"vllm serve MODEL --tensor-parallel-size {tp} --max-model-len {wish.seq}"]
+    name = wish.model if "/" in wish.model and " " not in wish.model else "MODEL"
+    words = [f"vllm serve {shlex.quote(name)} --tensor-parallel-size {tp} --max-model-len {wish.seq}"]
     words.append(f"--max-num-seqs {sequences}")
     if batched_tokens:
         words.append(f"--max-num-batched-tokens {batched_tokens}")
@@ -273,8 +273,11 @@ def serve_line(
         words.append("--runner pooling")
     if wish.cache_dtype == "fp8":
         words.append("--kv-cache-dtype fp8")
-    if wish.quantization:
-        words.append(f"--quantization {_VLLM.get(wish.quantization, wish.quantization)}")
+    if wish.quantization in _VLLM:
+        words.append(f"--quantization {_VLLM[wish.quantization]}")
     if wish.adapters:
         words.append(f"--enable-lora --max-loras {wish.adapters}")
-    return " ".join(words) + (f"  # {replicas} times" if replicas > 1 else "")
+    notes = [f"{replicas} times"] * (replicas > 1)
+    if wish.quantization and wish.quantization not in _VLLM:
+        notes.append(f"a checkpoint in {wish.quantization.replace('gptq', 'GPTQ or AWQ')}")
+    return " ".join(words) + (f"  # {', '.join(notes)}" if notes else "")

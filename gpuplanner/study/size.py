@@ -119,7 +119,7 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
     in_time = [plan for plan in plans if plan.meets(wish)]
     ranked = _best(in_time or plans, by_time=not in_time)[:SHOWN]
     if wish.task == "serve":
-        assumed += speed_evidence((plan.board, plan.profile) for plan in ranked)
+        assumed += speed_evidence(model.name, ((plan.board, plan.profile) for plan in ranked))
     knobs = np.exp(peaks.logs(tool)).tolist()
     ranked[:3] = [_reasoned(plan, plans, fits, wish, knobs) for plan in ranked[:3]]
     return Sized(
@@ -152,8 +152,12 @@ def stack(plans: Iterable[JobPlan]) -> pl.DataFrame:
 
 
 def _order(plan: JobPlan) -> tuple[float, ...]:
-    cost = plan.cost
-    return (plan.gpus * plan.share_of_gpu, cost is None, cost or 0.0, -plan.tokens_per_s, plan.p_oom)
+    cost, gpus = plan.cost, plan.gpus * plan.share_of_gpu
+    if (
+        plan.engine is not None and plan.per == "hour"
+    ):  # as many are run as are needed: what counts is a token
+        return (cost is None, (gpus if cost is None else cost) / plan.tokens_per_s, gpus)
+    return (gpus, cost is None, cost or 0.0, -plan.tokens_per_s, plan.p_oom)
 
 
 def _best(plans: Sequence[JobPlan], *, by_time: bool) -> list[JobPlan]:

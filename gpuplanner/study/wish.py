@@ -83,7 +83,7 @@ class Wish:
         if self.task != "serve" and (given := [name for name in served if getattr(self, name)]):
             _refuse(" and ".join(given), "task serve", self.task, "Leave them out.")
         if (self.prompt is None) != (self.answer is None):
-            _refuse("prompt and answer", "tokens of both", "of one alone", "State the other.")
+            _refuse("prompt and answer", "tokens of both", f"{self.prompt} and {self.answer}", "State both.")
         if self.prompt is not None and self.answer is not None:
             object.__setattr__(self, "seq", self.prompt + self.answer)
         elif self.rate is not None:
@@ -151,7 +151,7 @@ def boards_of(asked: Mapping[str, int | None] | None) -> list[tuple[Board, int]]
                 raise
             continue
         if board is not None:
-            found.append((board, min(count or _LARGEST, _LARGEST)))
+            found.append((board, count or _LARGEST))
         elif asked:
             raise ScenarioError(
                 message(f"board {name}", "a data sheet with peak and bandwidth", "none", "Name another.")
@@ -177,6 +177,8 @@ def settle_wish(wish: Wish) -> tuple[Wish, Architecture, list[tuple[Board, int]]
             f"seq: {wish.seq} is beyond the {model.positions} positions of {model.name}, which are taken"
         )
         wish = replace(wish, seq=model.positions)
+    elif wish.prompt and not model.positions:
+        assumed.append(f"context: {model.name} is taken to allow {wish.seq:,} tokens; see its config.json")
     if wish.quantization is None:
         wish = replace(wish, quantization=model.released)
         if model.released:

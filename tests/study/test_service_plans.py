@@ -94,6 +94,39 @@ def test_gpus_that_nobody_measured_are_named():
     assert not any("not measured" in line for line in service(boards={"H200-141GB": 1}, rate=1.0).assumed[:1])
 
 
+def test_slices_are_counted_in_full_gpus():
+    found = service(boards={"H200-141GB": 64})
+    for plan in found.plans:
+        per_gpu = {"4g.71gb": 1, "3g.71gb": 2, "2g.35gb": 3, "1g.35gb": 4}.get(plan.profile, 1)
+        assert plan.gpus == -(-plan.replicas * plan.gpus_per_replica // per_gpu)
+    assert found.plans[0].profile == "gpu"
+
+
+def test_plans_that_cost_several_times_the_best_are_left_out():
+    plans = service(rate=100.0).plans
+    assert max(one.usd_per_hour for one in plans) <= 3 * plans[0].usd_per_hour
+
+
+@pytest.mark.parametrize(
+    ("model", "how", "words"),
+    [
+        ("Qwen/Qwen3-32B-FP8", {}, "vllm serve Qwen/Qwen3-32B-FP8 --tensor-parallel-size"),
+        ("Qwen/Qwen3-32B", {"quantization": "fp8"}, "--quantization fp8"),
+        ("mistral-7b", {"quantization": "awq"}, "a checkpoint in GPTQ or AWQ"),
+        ("gpt-oss-120b", {}, "a checkpoint in mxfp4"),
+    ],
+)
+def test_formats_that_lie_in_the_checkpoint_are_no_option_of_the_engine(model, how, words):
+    launch = service(model=model, itl_s=0.05, **how).plans[0].launch
+    assert words in launch
+    assert ("--quantization" in launch) == (how == {"quantization": "fp8"} or model.endswith("FP8"))
+
+
+def test_weights_that_leave_no_room_in_the_share_of_an_engine_do_not_fit():
+    with pytest.raises(InfeasiblePlanError, match="do not fit in memory"):
+        service(model="deepseek-ai/DeepSeek-R1", rate=0.5, boards={"H100-80GB-SXM5": 64})
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

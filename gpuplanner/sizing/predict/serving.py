@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from gpuplanner.catalog import parameter
@@ -115,9 +116,7 @@ def footprint(model: Architecture, layout: EngineLayout, seq: float, adapters: i
 
 
 def sequence_capacity(model: Architecture, board: Board, layout: EngineLayout, load: Load) -> int:
-    """Sequences of mean length for which an engine has memory; 0 where its weights and one of them exceed a GPU.
-
-    An engine fills its share of the GPU, and one that would hold no sequence then is taken to be given more.
+    """Sequences of mean length for which an engine has memory in its share of each GPU, beside its weights.
 
     Examples
     --------
@@ -130,9 +129,8 @@ def sequence_capacity(model: Architecture, board: Board, layout: EngineLayout, l
     length = load.prompt + load.answer / 2
     taken = footprint(model, layout, length)
     one = taken.sequence * attended_tokens(model, length) / length / layout.pp
-    memory = board.memory_gib * GIB
-    room = memory * parameter("serving_memory_share").value - taken.weights - taken.workspace
-    return max(int(room / one), 0) * layout.dp or int(taken.weights + one < memory)
+    room = board.memory_gib * GIB * parameter("serving_memory_share").value - taken.weights - taken.workspace
+    return max(int(room / one), 0) * layout.dp
 
 
 def serve(
@@ -154,8 +152,6 @@ def serve(
     weights, workspace, one = taken.weights, taken.workspace, taken.sequence
     room = board.memory_gib * GIB * parameter("serving_memory_share").value - weights - workspace
     most = int(min(room, 1e4 * one) // one)
-    if most < 1:
-        return None
     speed = shipped_serving_speed()
     asked = PROMPT_SHARE * seq if prompt is None else prompt
 
@@ -170,13 +166,9 @@ def serve(
         return float(serving_seconds(work(count), speed)[0])
 
     if itl_s is not None:
-        if step(1) > itl_s:
-            return None
-        low, high = 1, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if step(middle) <= itl_s else (low, middle - 1)
-        most = low
+        most = bisect_right(range(1, most + 1), itl_s, key=step)
+    if most < 1:
+        return None
     rate, step_s = most / step(most), step(most)
     if model.kind != "encoder":
         rate = predict_serving(work(most), speed).tokens_per_s
