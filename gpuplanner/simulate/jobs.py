@@ -12,7 +12,8 @@ from gpuplanner.simulate.build import Terms
 from gpuplanner.simulate.fleet import Calendar, Fleet
 from gpuplanner.simulate.job_phases import in_phases
 from gpuplanner.simulate.rules import Rules
-from gpuplanner.simulate.slices.world import NONE, Ints
+from gpuplanner.simulate.slices.world import NONE
+from gpuplanner.simulate.tables import Ints
 
 
 class Workload(dy.Schema):

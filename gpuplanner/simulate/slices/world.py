@@ -6,16 +6,14 @@ and durations are in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-Ints: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
-Table: TypeAlias = np.recarray[Any, Any]
-Row: TypeAlias = Any  # one row of a table
+from gpuplanner.simulate.tables import EVENT as EVENT
+from gpuplanner.simulate.tables import Floats as Floats
+from gpuplanner.simulate.tables import Ints as Ints
+from gpuplanner.simulate.tables import Row as Row
+from gpuplanner.simulate.tables import Table as Table
+from gpuplanner.simulate.tables import table as table
 
 WHOLE = 0
 """Number of the profile, and of the layout, of a GPU that is not cut."""
@@ -75,7 +73,6 @@ IDLE = {
     "nodes": int,  # nodes with that many idle whole GPUs
     "lowest": int,  # no node below this one has that many
 }
-EVENT = {"at": float, "who": int}  # job or GPU
 CHANGE = {"gpu": int, "at": float, "layout": int, "state": int}
 STATUS = {
     "now": float,
@@ -145,14 +142,3 @@ class World(NamedTuple):
     evict: bool  # what a time limit does
     before_change: bool  # whether jobs that end before a change start on cordoned GPUs
     checkpoint_s: float  # work of an evicted job that is kept is a multiple of it
-
-
-def table(columns: Mapping[str, type], rows: int) -> Table:
-    """A table of zeros.
-
-    Examples
-    --------
-    >>> table(EVENT, 2).who.tolist()
-    [0, 0]
-    """
-    return np.zeros(rows, np.dtype(list(columns.items()), align=True)).view(np.recarray)
