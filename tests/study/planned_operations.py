@@ -7,12 +7,12 @@ import polars as pl
 from gpuplanner.planner import PlanProblem
 from gpuplanner.simulate import Drain
 from gpuplanner.simulate.nodes import NodeRequests, play
-from gpuplanner.study.future.drains import GpuCalendar, PlannedFleet
+from gpuplanner.study.future.drains import GpuCalendar, PlannedNodes
 
 
 def operations_on_an_idle_fleet(calendar: GpuCalendar, problem: PlanProblem, drain: Drain) -> pl.DataFrame:
     """``node, gpu, gpus, before, after, wanted_s, began_s, ended_s, outcome`` of every change that drains GPUs."""
-    planned = PlannedFleet.of(calendar, problem, drain)
+    planned = PlannedNodes.of(calendar, problem, drain)
     nobody = NodeRequests(*([[]] * 7))
     made = play(nobody, planned.node_fleet(problem, ()), changes=planned.changes).changes
     per_node, size = problem.gpus_per_node, planned.pools.shape[1]

@@ -21,7 +21,7 @@ from gpuplanner.simulate.tables import Ints
 from gpuplanner.study.decision.asked import ascending_profiles, counts_of, larger_profiles, requests_of
 from gpuplanner.study.future.workload import past_jobs, replicate, workload
 from gpuplanner.study.past.history import history
-from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, hours_from_seconds
 
 REHEARSALS = 8
 """Weeks that changes are rehearsed on."""
@@ -121,7 +121,7 @@ class GpuCalendar:
 
 
 @dataclass(frozen=True, eq=False)
-class PlannedFleet:
+class PlannedNodes:
     """The nodes of a plan as the simulator takes them.
 
     Where GPUs are drained one by one, each is a node of its own: a job on several of them asks for that many nodes, and
@@ -143,7 +143,7 @@ class PlannedFleet:
     changes: LayoutChanges
 
     @classmethod
-    def of(cls, calendar: GpuCalendar, problem: PlanProblem, drain: Drain) -> PlannedFleet:
+    def of(cls, calendar: GpuCalendar, problem: PlanProblem, drain: Drain) -> PlannedNodes:
         """Plan the changes of a calendar of layouts, each given up at the latest when the next one is planned."""
         size = problem.gpus_per_node if drain.scope == "node" else 1
         slots = len(calendar.on)
@@ -164,14 +164,12 @@ class PlannedFleet:
             next_s[node[row]] = planned_s[row]
 
         before, after = (held.reshape(slots, -1, size) for held in (calendar.held_before, calendar.held))
+        layouts = [parse_layout(text) for text in calendar.layouts]
         change_s = np.zeros(len(slot))
         for row in np.flatnonzero(drained):
             here = slot[row], node[row]
             pairs = set(zip(before[here][repartitioned[here]], after[here][repartitioned[here]], strict=True))
-            change_s[row] = max(
-                problem.change.change(calendar.layouts[old], calendar.layouts[new]).seconds
-                for old, new in pairs
-            )
+            change_s[row] = max(problem.change.seconds(layouts[old], layouts[new]) for old, new in pairs)
         changes = LayoutChanges(
             node, planned_s, cordon_s, deadline_s, change_s, pool[slot, node], drained, drain.before_change
         )
@@ -212,7 +210,7 @@ class RehearsedWeek:
 
     requests: NodeRequests
     fleet: NodeFleet
-    planned: PlannedFleet
+    planned: PlannedNodes
     outcome: Outcome
 
     @property
@@ -247,7 +245,7 @@ class RehearsedWeek:
         lasting_s = np.diff(np.clip(at[order], 0.0, until_s), append=until_s)
         beyond = np.maximum(np.cumsum(step[order]), 0) * self.fleet.weights[what[order]]
         seconds = self.planned.gpus_on[pool] @ powered_s + beyond @ lasting_s
-        return float(seconds) / SECONDS_PER_HOUR
+        return hours_from_seconds(float(seconds))
 
 
 def played_weeks(
@@ -267,7 +265,7 @@ def played_weeks(
         )
         raise ScenarioError(text)
     past = past_jobs(known)
-    planned = PlannedFleet.of(GpuCalendar.of(layout_plan, problem), problem, drain)
+    planned = PlannedNodes.of(GpuCalendar.of(layout_plan, problem), problem, drain)
     fleet = planned.node_fleet(problem, past["profile_rightsized"].drop_nulls().unique())
     larger = larger_profiles(problem.board, fleet.profiles)
     for number in range(min(scenario.replications, REHEARSALS)):
