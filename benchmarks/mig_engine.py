@@ -1,4 +1,4 @@
-"""CPU seconds of runs on MIG instances: static and planned layouts, phases, repartitioning on demand.
+"""CPU seconds of plays on MIG instances: static and planned layouts, repartitioning on demand.
 
 Run ``python benchmarks/mig_engine.py``. All on 512 H100 with 100 000 jobs on instances over a week, at 70 % of the
 fleet's slices or as said; whole calls with checks and tables, after compilation.
@@ -17,22 +17,23 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.hardware import ChangeCost, load_gpu_model
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
-from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, play
+from gpuplanner.simulate.nodes import Flexible, LayoutChanges, NodeFleet, NodeRequests, play
 
 BOARD = "H100-80GB-SXM5"
-FLEET = Fleet(BOARD, 64, 8)
+NODES, PER_NODE = 64, 8
 WEEK_S = 604_800.0
-STATIC = Calendar.constant({"1g.10gb:7": 200, "2g.20gb:3,1g.10gb:1": 152, "3g.40gb:2": 160})
+SLOTS = 28
+"""Layouts change every six hours."""
+BEFORE_S = {"static": 0.077, "drained when planned": 0.084, "reserved 6 h ahead": 4.07}
+"""CPU seconds of the same jobs and changes on the engine of layouts that this one replaced, on the same two cores."""
 FIRST_CALL = """
 import time
-import polars as pl
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
-import gpuplanner.simulate.slices.calendar_loop
-jobs = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "run_s": 1.0, "gpus": 1, "profile": "1g.10gb"})
-layouts = Calendar.constant({"1g.10gb:7": 1})
+from gpuplanner.simulate.nodes import LayoutChanges, NodeFleet, NodeRequests, play
+import gpuplanner.simulate.nodes.loop
+asked = NodeRequests([0], [0], [1], [1], [1], [1], [1])
+fleet = NodeFleet(("gpu", "1g.10gb"), [1], [[[1, 0], [0, 7]]], [0], [1.0, 1 / 7])
 begin = time.process_time()
-simulate(jobs, Fleet("H100-80GB-SXM5", 1, 1), layouts, Rules(queue="strict"), policy="p")
+play(asked, fleet, changes=LayoutChanges([0], [5.0], [5.0], [9.0], [1.0], [1]))
 print(time.process_time() - begin)
 """
 
@@ -42,7 +43,7 @@ def sliced(count, shares, load=0.7):
     rng = np.random.default_rng(42)
     profile = rng.choice(list(shares), count, p=list(shares.values()))
     slices = sum(share * (7 if name == "gpu" else int(name[0])) for name, share in shares.items())
-    mean_run_s = load * FLEET.gpus * 7 * WEEK_S / (count * slices)
+    mean_run_s = load * NODES * PER_NODE * 7 * WEEK_S / (count * slices)
     return pl.DataFrame(
         {
             "job_id": np.arange(count).astype(str),
@@ -53,23 +54,6 @@ def sliced(count, shares, load=0.7):
             "profile": profile,
             "sms_needed": 16.0,
         }
-    )
-
-
-def in_three(jobs):
-    """Three phases for every job: a small one, one as it asks for, and a small one again."""
-    parts = [
-        jobs.select("job_id", "run_s", "profile").with_columns(phase=pl.lit(phase)) for phase in range(3)
-    ]
-    small = pl.when(pl.col("phase") == 1).then("profile").otherwise(pl.lit("1g.10gb"))
-    return (
-        pl.concat(parts)
-        .sort("job_id", "phase")
-        .select(
-            "job_id",
-            profile=small,
-            run_s=pl.col("run_s") * pl.when(pl.col("phase") == 1).then(0.8).otherwise(0.1),
-        )
     )
 
 
@@ -95,21 +79,51 @@ def first_calls():
     print(f"first call{fresh:>8.1f} s compiled afresh{kept:>8.2f} s from the cache on disk")
 
 
-def runs():
-    """Whole calls, and what comes out of them."""
-    jobs = sliced(100_000, {"1g.10gb": 0.6, "2g.20gb": 0.2, "3g.40gb": 0.2})
-    phases = in_three(jobs)
-    driver, operator = (Rules("strict", change=ChangeCost.of(BOARD, path)) for path in ("nvml", "operator"))
+def planned_layouts():
+    """Whole calls on nodes of one layout each, by day and by night: static, drained at once, and reserved ahead."""
+    profiles = ("gpu", "1g.10gb", "2g.20gb", "3g.40gb")
+    pools = np.array([[0, 56, 0, 0], [0, 8, 24, 0], [0, 0, 0, 16]])
+    day = np.repeat([0, 1, 2], [25, 19, 20])
+    night = day.copy()
+    night[19:25], night[44:50] = 1, 0
+    weights = np.array([1.0, *(load_gpu_model(BOARD).share(name) for name in profiles[1:])])
+    fleet = NodeFleet(profiles, np.full(NODES, PER_NODE), np.tile(pools, (NODES, 1, 1)), day, weights)
+    jobs = sliced(100_000, {"1g.10gb": 0.6, "2g.20gb": 0.2, "3g.40gb": 0.2}, 0.6)
+    moved = np.flatnonzero(day != night)
+    slot, node = (column.ravel() for column in np.meshgrid(np.arange(1, SLOTS), moved, indexing="ij"))
+    planned_s, pool = slot * WEEK_S / SLOTS, np.where(slot % 2 == 1, night[node], day[node])
+
+    def changes(ahead_s, *, before_change):
+        cordon_s, takes_s = np.maximum(planned_s - ahead_s, 0.0), np.full(len(node), 60.0)
+        return LayoutChanges(
+            node, planned_s, cordon_s, planned_s + 3_600.0, takes_s, pool, before_change=before_change
+        )
+
     cases = {
-        "static": (jobs, STATIC, operator, None),
-        "three phases": (jobs, STATIC, driver, phases),
+        "static": None,
+        "drained when planned": changes(0.0, before_change=False),
+        "reserved 6 h ahead": changes(WEEK_S / SLOTS, before_change=True),
     }
-    print(f"\n{'100 000 jobs, 512 GPUs':<36}{'CPU s':>8}{'mean JCT':>12}{'p95 wait':>12}{'changes':>10}")
-    for name, (work, layouts, rules, chain) in cases.items():
-        seconds, run = least(lambda: simulate(work, FLEET, layouts, rules, policy="p", phases=chain))  # noqa: B023
-        changes = run.states.filter(pl.col("state") == "reconfiguring").height
-        jct, wait = run.outcomes["jct_s"].mean(), run.outcomes["wait_s"].quantile(0.95)
-        print(f"{name:<36}{seconds:>8.3f}{jct:>12,.0f}{wait:>12,.0f}{changes:>10,}")
+    head = f"\n{'100 000 jobs, 512 GPUs':<36}{'CPU s':>8}{'x before':>10}"
+    print(f"{head}{'mean wait':>12}{'p95 wait':>12}{'changes':>10}")
+    for name, planned in cases.items():
+        asked = requests_of(jobs, profiles)
+        larger = ((), (2, 3), (3,), ())
+        seconds, found = least(lambda: play(asked, fleet, larger=larger, changes=planned))  # noqa: B023
+        wait = found.start_s - asked.ready_s
+        done = (found.changes["outcome"] == "done").sum()
+        speed = f"{name:<36}{seconds:>8.3f}{seconds / BEFORE_S[name]:>10.2f}"
+        print(f"{speed}{wait.mean():>12,.0f}{np.quantile(wait, 0.95):>12,.0f}{done:>10,}")
+
+
+def requests_of(jobs, profiles):
+    """The jobs as requests, each with a limit of twice its run time."""
+    ready, run = jobs["submit_s"].to_numpy(), jobs["run_s"].to_numpy()
+    number = {name: place for place, name in enumerate(profiles)}
+    one = np.ones(len(ready), np.int64)
+    return NodeRequests(
+        ready, ready, run, 2 * run, jobs["profile"].replace_strict(number).to_numpy(), one, one
+    )  # fmt: skip
 
 
 def on_demand():
@@ -119,21 +133,16 @@ def on_demand():
     board = load_gpu_model(BOARD)
     profiles = ("gpu", *list(many)[:-1])
     how = Flexible.of(board, profiles, ChangeCost.of(board, "nvml"))
-    offer = np.array([[how.capacity(FLEET.gpus_per_node, whole=True)]] * FLEET.nodes)
+    offer = np.array([[how.capacity(PER_NODE, whole=True)]] * NODES)
     shares = np.array([1.0, *(board.share(name) for name in profiles[1:])])
-    gpus, first = np.full(FLEET.nodes, FLEET.gpus_per_node), np.zeros(FLEET.nodes, np.int64)
+    gpus, first = np.full(NODES, PER_NODE), np.zeros(NODES, np.int64)
     fleet = NodeFleet(profiles, gpus, offer, first, shares, how)
     print(f"\n{'100 000 jobs, cut on demand':<36}{'CPU s':>8}{'mean wait':>12}{'p95 wait':>12}")
     for name, mix, load in (("instances alone", few, 0.7), ("with whole GPUs", many, 0.7), ("", many, 0.9)):
         jobs = sliced(100_000, mix, load)
-        ready, run = jobs["submit_s"].to_numpy(), jobs["run_s"].to_numpy()
-        profile = (
-            jobs["profile"].replace_strict({name: place for place, name in enumerate(profiles)}).to_numpy()
-        )
-        one = np.ones(len(ready), np.int64)
-        asked = NodeRequests(ready, ready, run, 2 * run, profile, one, one)
+        asked = requests_of(jobs, profiles)
         seconds, found = least(lambda: play(asked, fleet))  # noqa: B023
-        wait = found.start_s - ready
+        wait = found.start_s - asked.ready_s
         print(
             f"{f'{name} load {load}':<36}{seconds:>8.3f}{wait.mean():>12,.0f}{np.quantile(wait, 0.95):>12,.0f}"
         )
@@ -142,7 +151,7 @@ def on_demand():
 def main():
     """Print the tables."""
     first_calls()
-    runs()
+    planned_layouts()
     on_demand()
 
 

@@ -10,14 +10,15 @@ import argparse
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 from sample_generator import BOARD, as_jobs, make_requests, make_samples
 
 from gpuplanner._version import __version__
 from gpuplanner.inbox import Dataset, gpu_hours, write_dataset
 from gpuplanner.inbox.core.findings import JOB_CHECKS, gap_findings, report, run_checks
-from gpuplanner.schemas import WHOLE_GPU, Inventory, check
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+from gpuplanner.schemas import Inventory, check
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Outcome, play
 
 START = datetime(2026, 2, 1, tzinfo=UTC)
 END = datetime(2026, 3, 1, tzinfo=UTC)
@@ -64,33 +65,51 @@ def make_sample(seed: int) -> Dataset:
 
 def _schedule(requests: pl.DataFrame, zero: datetime) -> pl.DataFrame:
     """Place the requests on whole GPUs and give back instants and nodes."""
-    run = simulate(
-        requests.select(
-            "job_id",
-            "tenant",
-            "run_s",
-            submit_s=(pl.col("submit_time") - zero).dt.total_seconds().cast(pl.Float64),
-            gpus=pl.col("gpus").cast(pl.Int32),
-            profile=pl.lit(WHOLE_GPU),
-            sms_needed=pl.lit(None, pl.Float64),
-            limit_s="time_limit_s",
-        ),
-        Fleet(BOARD, NODES, GPUS_PER_NODE),
-        Calendar.constant({WHOLE_GPU: NODES * GPUS_PER_NODE}),
-        Rules(queue="easy"),
-        policy="as it runs today",
+    submit_s = requests.select((pl.col("submit_time") - zero).dt.total_seconds().cast(pl.Float64)).to_series()
+    run_s, gpus = requests["run_s"].to_numpy(), requests["gpus"].to_numpy().astype(int)
+    none, per_node = np.zeros(len(gpus), int), np.minimum(gpus, GPUS_PER_NODE)
+    asked = NodeRequests(
+        submit_s,
+        submit_s,
+        run_s,
+        requests["time_limit_s"],
+        none,
+        gpus,
+        -(-gpus // GPUS_PER_NODE),
+        none,
+        per_node,
+    )
+    outcome = play(asked, NodeFleet.whole([GPUS_PER_NODE] * NODES), queue="easy")
+    placed = requests.select("job_id", "gpus").with_columns(
+        start_s=pl.Series(outcome.start_s), end_s=outcome.start_s + run_s, **_first_gpus(outcome, run_s)
     )
     instant = pl.lit(zero).dt.cast_time_unit("us")
-    return run.outcomes.select(
+    return placed.select(
         "job_id",
-        start_time=instant + pl.duration(microseconds=(pl.col("first_start") * 1e6).cast(pl.Int64)),
-        end_time=instant + pl.duration(microseconds=(pl.col("end") * 1e6).cast(pl.Int64)),
+        start_time=instant + pl.duration(microseconds=(pl.col("start_s") * 1e6).cast(pl.Int64)),
+        end_time=instant + pl.duration(microseconds=(pl.col("end_s") * 1e6).cast(pl.Int64)),
         nodes=((pl.col("gpus") + GPUS_PER_NODE - 1) // GPUS_PER_NODE).cast(pl.Int32),
-        # A job on several nodes holds all of each; the simulator names its first node only.
+        # A job on several nodes holds all of each; the sample names its first node only.
         node_list=pl.when(pl.col("gpus") <= GPUS_PER_NODE).then(_node_name(pl.col("node"))),
         node=_node_name(pl.col("node")),
         gpu="gpu",
     )
+
+
+def _first_gpus(outcome: Outcome, run_s: np.ndarray) -> dict[str, pl.Series]:
+    """Lowest node and GPU of each job, where every job takes the lowest GPUs that are free."""
+    node, gpu = np.full((2, len(run_s)), -1, np.int32)
+    holder = np.full((NODES, GPUS_PER_NODE), -1)
+    held = outcome.held.with_columns(start_s=outcome.start_s[outcome.held["request"]]).sort(
+        "start_s", "request", "node"
+    )
+    end_s = outcome.start_s + run_s
+    for request, place, amount, start_s in held.select("request", "node", "amount", "start_s").iter_rows():
+        free = np.flatnonzero((holder[place] < 0) | (end_s[holder[place]] <= start_s))[:amount]
+        holder[place, free] = request
+        if node[request] < 0:
+            node[request], gpu[request] = place, free[0]
+    return {"node": pl.Series(node), "gpu": pl.Series(gpu)}
 
 
 def _watched(jobs: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:

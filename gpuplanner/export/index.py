@@ -177,7 +177,7 @@ def _timed(mine: list[dict[str, Any]], drain: Drain) -> Iterator[dict[str, Any]]
         yield row | {
             "reserve_from": max([planned - ahead, *([last["planned"]] if last else [])]),
             "give_up_at": None if limit_s is None else planned + timedelta(seconds=limit_s),
-            "if_not_empty": _EVICT if drain.evict else _GIVE_UP,
+            "if_not_empty": _GIVE_UP,
         }
 
 
@@ -190,4 +190,3 @@ _GIVE_UP = (
     "it is given up: nothing is cut; cordon, drain and reservation come off, "
     "and the layout stays until the next change"
 )
-_EVICT = "its jobs are evicted, and lose what their checkpoints have not kept"

@@ -1,6 +1,5 @@
 """What a run amounts to: waits, utilisation, goodput, fairness and borrowing, with intervals over replications."""
 
-from gpuplanner.metrics.accounts import Simulated
 from gpuplanner.metrics.borrowing import NOBODY, borrowing, lent_hours
 from gpuplanner.metrics.claims import Claims
 from gpuplanner.metrics.finish_time import finish_time_fairness, isolated_outcomes, rho_by_tenant
@@ -11,7 +10,6 @@ from gpuplanner.metrics.intervals import (
     paired,
     student_t,
 )
-from gpuplanner.metrics.measure import job_measures, measure
 from gpuplanner.metrics.tenants import (
     entitlements,
     jain_index,
@@ -25,16 +23,13 @@ __all__ = [
     "Claims",
     "Interval",
     "PairedChange",
-    "Simulated",
     "borrowing",
     "entitlements",
     "finish_time_fairness",
     "isolated_outcomes",
     "jain_index",
-    "job_measures",
     "lent_hours",
     "mean_interval",
-    "measure",
     "paired",
     "rho_by_tenant",
     "shares_over_time",

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.metrics.accounts import Window
-
 
 @dataclass(frozen=True, eq=False)
 class Claims:
@@ -27,7 +25,7 @@ class Claims:
 
     table: pl.DataFrame
     units_per_gpu: int
-    window: Window
+    window: tuple[float, float]
 
     def by_tenant(self, tenants: frozenset[str] = frozenset()) -> pl.DataFrame:
         """Units held and waited for, tenant by tenant, over the whole window.

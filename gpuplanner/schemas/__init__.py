@@ -11,7 +11,6 @@ from gpuplanner.schemas.domain import (
     Jobs,
     LayoutPlan,
     Ledger,
-    Outcomes,
     Samples,
 )
 from gpuplanner.schemas.readings import Coverage, JobNames, Processes, QueueQuotas
@@ -35,7 +34,6 @@ __all__ = [
     "Jobs",
     "LayoutPlan",
     "Ledger",
-    "Outcomes",
     "Processes",
     "QueueQuotas",
     "Samples",

@@ -202,27 +202,6 @@ class LayoutPlan(dy.Schema):
     )
 
 
-class Outcomes(dy.Schema):
-    """One simulated job."""
-
-    job_id = _text("identity of the job; bootstrapped copies carry '#day' behind it")
-    policy = _text("name of the policy")
-    replication = _count("number of the replication")
-    tenant = _text("who pays")
-    submit = _number("submission", "s from the start of the run", low=None)
-    first_start = _number("first start; null if it never started", "s", nullable=True, low=None)
-    end = _number("end; null if it did not end within the run", "s", nullable=True, low=None)
-    profile = _text("profile asked for in this run")
-    served_on = _text("profile of the instance it ran on; null if it never started", nullable=True)
-    gpus = _count("whole GPUs held; 1 for an instance", low=1)
-    node = _count("number of the (first) node; null if it never started", nullable=True)
-    gpu = _count("number of the (first) GPU on the node; null if it never started", nullable=True)
-    preemptions = _count("times it was stopped and queued again")
-    lost_gpu_s = _number("work lost to stops and restarts", "GPU s")
-    wait_s = _number("queueing delay: first start - submit", "s", nullable=True)
-    jct_s = _number("end - submit", "s", nullable=True)
-
-
 class Ledger(dy.Schema):
     """Installed GPU-time of one tenant, board and hour in one bucket. Tenant '-' is nobody."""
 
@@ -279,7 +258,6 @@ TABLES: dict[str, type[dy.Schema]] = {
     "demand": Demand,
     "forecast": Forecast,
     "layout_plan": LayoutPlan,
-    "outcomes": Outcomes,
     "ledger": Ledger,
     "costs": Costs,
     **READING_TABLES,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import compiled, entry
-from gpuplanner.simulate.slices.world import EVENT, Floats, Ints, Table, table
+from gpuplanner.simulate.tables import EVENT, Floats, Ints, Table, table
 
 Words = NDArray[np.uint64]
 NO_NODE = -1

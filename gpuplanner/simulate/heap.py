@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuplanner.simulate.jit import compiled
-from gpuplanner.simulate.slices.world import Table
+from gpuplanner.simulate.tables import Table
 
 
 @compiled

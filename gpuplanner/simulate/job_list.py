@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, TraceFormatError, examples, first_line, message
 from gpuplanner.names import resolve
-from gpuplanner.simulate.slices.world import Floats
+from gpuplanner.simulate.tables import Floats
 
 LATEST_S = 1e12
 """No time in a list may be later or longer, so that sums of such times still resolve milliseconds. [s]"""

@@ -1,4 +1,4 @@
-"""By which rules jobs are served: queue and drains; and what stops, checkpoints, failures and shares are."""
+"""How planned changes are made; and preemption, checkpoints, failures and shares."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware import ChangeCost, GpuModel
 from gpuplanner.hardware.change_cost import drain_time
 from gpuplanner.names import resolve
-
-QUEUES = ("strict", "easy")
 
 
 @dataclass(frozen=True)
@@ -158,16 +155,12 @@ class Drain:
     ahead_s : float
         How long before the change is planned the cordon begins [s].
     limit_s : float or None
-        How long after the time that it is planned for the change is given up, or jobs are evicted [s]: the high end
-        of ``drain_s`` of the change, and if nothing is stated that of the catalogue. None: not before the next one on
-        the same GPUs is planned.
-    evict : bool
-        Evict jobs that still run at the limit; else the GPUs keep their layout until the next change.
+        How long after the time that it is planned for the change is given up [s]: the high end of ``drain_s`` of the
+        change, and if nothing is stated that of the catalogue. None: not before the next one on the same GPUs is
+        planned. The GPUs keep their layout until the next change.
     before_change : bool
         Whether the scheduler reserves ahead: until the change is planned jobs start that end by then by their limits,
         and nothing is cut before. Else nothing starts from the cordon on, and what is empty is cut.
-    checkpoint_s : float
-        Evicted jobs keep the work of whole intervals of this length [s]; 0: all of it; infinite: none.
 
     Raises
     ------
@@ -183,9 +176,7 @@ class Drain:
     scope: str = "node"
     ahead_s: float = 0.0
     limit_s: float | None = field(default_factory=lambda: drain_time().high)
-    evict: bool = False
     before_change: bool = False
-    checkpoint_s: float = math.inf
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -193,67 +184,8 @@ class Drain:
             self, "scope", resolve(self.scope, SCOPES, what="drain: scope", error=ScenarioError)
         )
         limit = 0.0 if self.limit_s is None else self.limit_s
-        if not all(0 <= time < math.inf for time in (self.ahead_s, limit)) or not self.checkpoint_s >= 0:
-            _refuse("drain", "ahead_s, limit_s and checkpoint_s not below 0", self)
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How jobs are served.
-
-    Parameters
-    ----------
-    queue : {"easy", "strict"}
-        What may overtake a job that does not fit. ``"strict"``: nothing. ``"easy"``: what by its limit does not delay
-        it (EASY backfill).
-    substitute : bool
-        A job waiting for an instance may take a larger idle one that nobody waits for by name.
-    change : ChangeCost, optional
-        What a change of layout costs, and a job that goes on elsewhere; None: by the operator, as the catalogue
-        has it for the board of the fleet. Where a change of MIG mode reboots the node, the time counts for the
-        GPU alone.
-    drain : Drain, optional
-        How the changes of a calendar are made, one row each in ``Run.changes``; None: each GPU by itself, as soon as
-        it is idle, however long that takes.
-
-    References
-    ----------
-    EASY: D. Lifka, The ANL/IBM SP scheduling system, JSSPP 1995.
-
-    Examples
-    --------
-    >>> Rules(queue="Strict").queue
-    'strict'
-    >>> Rules(queue="strikt")
-    Traceback (most recent call last):
-        ...
-    gpuplanner.errors.ScenarioError: rules: queue 'strikt' is unknown: ... Did you mean 'strict'...
-    """
-
-    queue: str = "easy"
-    substitute: bool = True
-    change: ChangeCost | None = None
-    drain: Drain | None = None
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        given = resolve(self.queue, QUEUES, what="rules: queue", error=ScenarioError)
-        object.__setattr__(self, "queue", given)
-
-    def change_on(self, board: GpuModel) -> ChangeCost:
-        """What a change of layout costs on a board.
-
-        Raises
-        ------
-        ScenarioError
-            If ``change`` was made for another board.
-        """
-        return ChangeCost.of(board) if self.change is None else self.change.on(board)
-
-    @property
-    def by_limits(self) -> bool:
-        """Whether the queue plans by run-time limits."""
-        return self.queue == "easy"
+        if not all(0 <= time < math.inf for time in (self.ahead_s, limit)):
+            _refuse("drain", "ahead_s and limit_s not below 0", self)
 
 
 def _refuse(what: str, expected: str, got: object) -> None:

@@ -390,7 +390,5 @@ def test_version_and_completion():
 def test_loops_are_compiled_ahead_with_a_word_each(command):
     code, out, err = command("compile")
     assert (code, out) == (0, "compiled; it is kept for as long as this version is installed\n")
-    assert [line.split(":")[0].strip() for line in err.splitlines() if line.endswith(" s")] == [
-        "jobs on slices",
-        "jobs on nodes",
-    ]
+    lines = [line.split(":")[0].strip() for line in err.splitlines() if line.endswith(" s")]
+    assert sorted(lines) == ["causes of waiting", "jobs on nodes"]

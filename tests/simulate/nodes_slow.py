@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 OFF, COMING, ON = "off", "coming", "on"
+CORDONED, PARTITIONING = "cordoned", "partitioning"
 
 # An H100 of 80 GB: memory slices and compute slices of an instance, and its starts in the order that the driver tries.
 SLICES = {1: 1, 2: 4}
@@ -75,11 +76,23 @@ def play_slow(
     return rules(requests, fleet, queue, placement, larger, weights, switching, pinned).play()
 
 
+def play_slow_with_changes(
+    case: dict[str, Any], changes: list[dict[str, Any]], before_change: bool
+) -> tuple[list[float], list[list[tuple[float, float, int]]], list[dict[int, int]], list[tuple]]:
+    """As ``play_slow`` a case, and what each request held, and (began, drained, ended, outcome) of each change."""
+    rules = SlurmGame if case["queue"] == "slurm" else Game
+    game = rules(*case.values())
+    game.plan(changes, before_change)
+    start_s, on = game.play()
+    return start_s, on, game.given, [game.fates[row] for row in range(len(changes))]
+
+
 class Game:
     """The state of all nodes and requests at one instant, and the six steps of an instant."""
 
     def __init__(self, requests, fleet, queue, placement, larger, weights, switching, pinned):
         self.fleet, self.strict, self.placement = fleet, queue == "strict", placement
+        self.passing = queue == "pass"
         self.larger, self.weights, self.switching = larger, weights, switching
         self.pinned = pinned is not None
         rows = sorted(
@@ -107,6 +120,9 @@ class Game:
                     "come_s": math.nan,
                     "on": [] if pool < 0 else [(-math.inf, math.inf, pool)],
                     "was_cut": [False] * gpus,
+                    "to_drain": [],  # planned changes, the one under way first
+                    "to_power": [],
+                    "partitioned_for": None,
                 }
             )
         self.now = -math.inf
@@ -116,6 +132,18 @@ class Game:
         self.flexible = fleet.get("flexible")
         self.last_add = -math.inf
         self.start_s = [math.nan] * len(requests)
+        self.given = [{} for _ in requests]
+        self.fates: dict[int, tuple] = {}
+
+    def plan(self, changes, before_change):
+        """Take note of planned changes."""
+        self.before_change = before_change
+        for row, change in sorted(enumerate(changes), key=lambda item: (item[1]["planned"], item[0])):
+            node = self.nodes[change["node"]]
+            mine = {**change, "row": row, "began": None, "emptied": None, "done_s": None}
+            mine["after"] = node["to_drain"][-1]["row"] if node["to_drain"] else None
+            node["to_drain" if change["drained"] else "to_power"].append(mine)
+            self.fates[row] = (None, None, None, None)
 
     # What is asked again and again.
 
@@ -211,9 +239,13 @@ class Game:
             assert now >= self.now
             self.now = now
             self.end_requests()
+            for node in self.nodes:
+                while self.change_goes_on(node):
+                    pass
             self.nodes_come_up()
             self.requests_join()
             self.start_requests()
+            self.start_before_changes()
             if self.switching:
                 self.grow()
                 # What went may have made room, under the most that may be on, for what waits.
@@ -225,7 +257,7 @@ class Game:
         ends = [run["end"] for run in self.running]
         coming = [node["come_s"] for node in self.nodes if node["state"] == COMING]
         ready = [request["ready"] for request in self.to_come]
-        return min([*ends, *coming, *ready, *self.timers()], default=None)
+        return min([*ends, *coming, *ready, *self.timers(), *self.steps_due()], default=None)
 
     def timers(self):
         """When the next node may go: idle for long enough, then cooled down."""
@@ -248,6 +280,110 @@ class Game:
             for number in run["amounts"]:
                 if self.is_idle(self.nodes[number]):
                     self.nodes[number]["since"] = self.now
+
+    # Planned changes.
+
+    def steps_due(self):
+        """When planned changes go on, whether their nodes empty or not."""
+        times = [node["to_power"][0]["planned"] for node in self.nodes if node["to_power"]]
+        for node in self.nodes:
+            if node["to_drain"]:
+                change = node["to_drain"][0]
+                if node["state"] == PARTITIONING:
+                    times.append(change["done_s"])
+                elif node["state"] != CORDONED:
+                    times.append(change["cordon"])
+                elif self.before_change and change["planned"] > self.now:
+                    times.append(change["planned"])
+                else:
+                    times.append(change["deadline"])
+        return [time for time in times if self.now < time < math.inf]
+
+    def change_goes_on(self, node):
+        """Make one step of the changes of a node, if one is due."""
+        change = node["to_drain"][0] if node["to_drain"] else None
+        if node["state"] == PARTITIONING and change["done_s"] <= self.now:
+            self.change_pool(node, change["pool"])
+            return self.close_change(node, "done")
+        if node["to_power"] and self.power_goes_on(node):
+            return True
+        if change is None or node["state"] == PARTITIONING:
+            return False
+        if node["state"] == CORDONED and not self.runs_on(node):
+            if change["emptied"] is None:
+                change["emptied"] = self.now
+            if not self.before_change or self.now >= change["planned"]:
+                node["state"], node["partitioned_for"] = PARTITIONING, change["row"]
+                change["done_s"] = self.now + change["takes"]
+                return True
+        if self.now >= change["deadline"]:
+            return self.close_change(node, "given up")
+        if node["state"] == ON and self.now >= change["cordon"]:
+            node["state"], change["began"] = CORDONED, self.now
+            return True
+        return False
+
+    def close_change(self, node, outcome):
+        change = node["to_drain"].pop(0)
+        node["state"] = ON
+        self.fates[change["row"]] = (change["began"], change["emptied"], self.now, outcome)
+        return True
+
+    def power_goes_on(self, node):
+        """Power GPUs down or up where the time for it has come and the change before is over."""
+        change = node["to_power"][0]
+        still_to_come = [other["row"] for other in node["to_drain"]]
+        if change["planned"] > self.now or change["after"] in still_to_come:
+            return False
+        node["to_power"].pop(0)
+        as_planned = node["partitioned_for"] == change["after"]
+        if as_planned:
+            self.change_pool(node, change["pool"])
+        self.fates[change["row"]] = (self.now, None, self.now, "done" if as_planned else "given up")
+        return True
+
+    def change_pool(self, node, pool):
+        if pool != node["pool"]:
+            since, _, before = node["on"].pop()
+            node["on"] += [(since, self.now, before), (self.now, math.inf, pool)]
+            node["pool"] = pool
+
+    def runs_on(self, node):
+        return any(node["number"] in run["amounts"] for run in self.running)
+
+    def start_before_changes(self):
+        """Who waits may start on cordoned nodes alone if it ends before they are to be changed."""
+        if not any(node["state"] == CORDONED for node in self.nodes) or not self.before_change:
+            return
+        for request in list(self.queue):
+            for profile in self.profiles_for(request):
+                amounts = self.choose_before_change(request, profile)
+                if amounts:
+                    self.start(request, profile, amounts)
+                    for number in amounts:
+                        self.nodes[number]["to_drain"][0]["emptied"] = None
+                    break
+
+    def choose_before_change(self, request, profile):
+        over = self.now + request["limit"]
+        able = [
+            node
+            for node in self.nodes
+            if node["state"] == CORDONED
+            and self.now < node["to_drain"][0]["planned"]
+            and over <= node["to_drain"][0]["planned"]
+        ]
+        chosen: dict[int, int] = {}
+        for amount in request["places"]:
+            left = [
+                node
+                for node in sorted(able, key=self.key(profile))
+                if node["number"] not in chosen and self.free(node, profile) >= amount
+            ]
+            if not left:
+                return None
+            chosen[left[0]["number"]] = amount
+        return chosen
 
     # Step 2: nodes that come up.
 
@@ -283,6 +419,8 @@ class Game:
         """Whether it starts; who is the first to wait on its line is noted."""
         if self.pinned:
             return self.try_pinned(request)
+        if self.passing:
+            return self.try_freely(request, None)
         if request["profile"] > 0 and not self.flexible:
             if self.is_behind(request):
                 return False
@@ -366,7 +504,7 @@ class Game:
             if shadow and number in shadow["extra"]:
                 shadow["extra"][number] -= lost
         begins = self.now + made_s
-        self.start_s[request["row"]] = begins
+        self.start_s[request["row"]], self.given[request["row"]] = begins, dict(amounts)
         self.running.append(
             {
                 "request": request,
@@ -419,7 +557,7 @@ class Game:
                         here = [run for run in self.running if node["number"] in run["amounts"]]
                         last = max([self.now, *(run["over_at_the_latest"] for run in here)])
                         firsts.append((last, node["number"]))
-                elif node["state"] != OFF:
+                elif node["state"] in (ON, COMING):
                     enough = [moment for moment in sorted(moments) if free_at(node, moment) >= need]
                     if enough:
                         firsts.append((enough[0], node["number"]))
@@ -642,6 +780,8 @@ class SlurmGame(Game):
     def can_give(self, node, profile, need):
         if node["state"] == OFF:
             return bool(self.switching) and bool(self.pools_with(node, profile, need))
+        if node["state"] in (CORDONED, PARTITIONING):
+            return False
         return self.free(node, profile) >= need
 
     def reserves(self, request):
@@ -651,7 +791,9 @@ class SlurmGame(Game):
             for need in request["places"]:
                 firsts = []
                 for node in self.nodes:
-                    if node["state"] == OFF:
+                    if node["state"] in (CORDONED, PARTITIONING):
+                        times = []
+                    elif node["state"] == OFF:
                         times = [self.now] if self.can_give(node, profile, need) else []
                     else:
                         moments = {self.now} | {
@@ -757,6 +899,35 @@ def random_case(seed: int, *, flexible: bool = False, queue: str | None = None) 
         if case["switching"]:
             case["switching"] = case["switching"] | {"look_s": float(rng.choice([0, 2, 5]))}
     return case
+
+
+def random_changes(case: dict[str, Any], seed: int) -> tuple[list[dict[str, Any]], bool]:
+    """Planned changes of the nodes of a case that are on, in an order of their own; and whether requests precede them.
+
+    Some nodes are drained ever again, with deadlines at which the next change is planned as well as before and after;
+    GPUs of some are powered down and up meanwhile.
+    """
+    rng = random.Random(seed + 1_000_000)
+    changes = []
+    for node, first in enumerate(case["fleet"]["first"]):
+        if first < 0 or rng.random() < 0.2:
+            continue
+        planned = sorted(float(rng.randint(0, 60)) for _ in range(rng.randint(1, 5)))
+        for at, then in zip(planned, [*planned[1:], math.inf], strict=True):
+            deadline = at + rng.choice([0, 3, 10, 40, math.inf])
+            changes.append(
+                {
+                    "node": node,
+                    "planned": at,
+                    "cordon": at - rng.choice([0, 0, 5, 20, 100]),
+                    "deadline": min(deadline, then) if rng.random() < 0.5 else deadline,
+                    "takes": float(rng.choice([0, 1, 1, 5])),
+                    "pool": rng.choice([first, rng.randrange(len(case["fleet"]["capacity"][node]))]),
+                    "drained": rng.random() < 0.7,
+                }
+            )
+    rng.shuffle(changes)
+    return changes, rng.random() < 0.5
 
 
 def _starts_alone(request, case):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import polars as pl
 import pytest
 
 from gpuplanner.metrics import mean_interval
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
 
@@ -152,17 +150,3 @@ def test_mean_wait_of_one_server_is_that_of_pollaczek_and_khinchine(draw, second
     known = mean_interval(waits, level=0.99)
     assert known.low < expected < known.high
     assert known.high - known.low < 0.25 * expected
-
-
-def test_a_fleet_whose_layouts_never_change_starts_the_same_jobs_at_the_same_time():
-    """The loop over layouts and the fast path share no code; jobs are parts of a node, or full nodes."""
-    for seed in range(CASES):
-        submit_s, run_s, gpus, nodes, per_node = random_jobs(seed)
-        gpus = np.where(gpus > per_node, gpus // per_node * per_node, gpus)
-        jobs = pl.DataFrame({"submit_s": submit_s, "run_s": run_s, "gpus": gpus}).with_columns(
-            job_id=pl.int_range(pl.len()).cast(pl.String), tenant=pl.lit("t"), profile=pl.lit("gpu")
-        )
-        fleet = Fleet("H100-80GB-SXM5", nodes, per_node)
-        run = simulate(jobs, fleet, Calendar.constant({"gpu": fleet.gpus}), Rules("strict"), policy="fifo")
-        fast = start_jobs_on_equal_nodes(submit_s, run_s, gpus, nodes=nodes, gpus_per_node=per_node)
-        assert run.outcomes["first_start"].to_list() == fast.tolist(), seed

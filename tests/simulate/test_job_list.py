@@ -6,13 +6,14 @@ import gzip
 import json
 import re
 
+import numpy as np
 import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
 from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
 from gpuplanner.simulate.job_list import read_job_list, simulate_job_list, summarize_run
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
 
 HEAD = "job_id,submit_time,duration,num_gpus\n"
 WITH_LIMIT = "job_id,submit_time,duration,num_gpus,limit_s\n"
@@ -123,15 +124,17 @@ def test_published_figures_hold_to_every_digit(public_data):
 
 @pytest.mark.data
 @pytest.mark.long
-def test_a_fleet_whose_layouts_never_change_has_the_published_figures_too(public_data):
+def test_the_loop_over_nodes_has_the_published_figures_too(public_data):
     rows = [each for each in published_rows(public_data) if each[0]["policy"] == "fifo strict"]
     assert len(rows) == 5
     for row, jobs, nodes, per_node in rows:
-        fleet = Fleet("H100-80GB-SXM5", nodes, per_node)
-        calendar = Calendar.constant({"gpu": fleet.gpus})
-        full = jobs.with_columns(profile=pl.lit("gpu"))
-        run = simulate(full, fleet, calendar, Rules("strict"), policy="fifo")
-        assert_published(row, jobs, run.outcomes["first_start"])
+        submit_s, run_s, gpus = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "gpus"))
+        per = np.minimum(gpus, per_node)
+        asked = NodeRequests(
+            submit_s, submit_s, run_s, run_s, 0 * gpus, gpus, -(-gpus // per_node), 0 * gpus, per
+        )
+        start_s = play(asked, NodeFleet.whole([per_node] * nodes), queue="strict").start_s
+        assert_published(row, jobs, pl.Series(start_s))
 
 
 @pytest.mark.data

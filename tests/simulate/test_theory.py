@@ -1,17 +1,16 @@
-"""Queues whose mean waits are known: M/M/c by Erlang's C formula, M/D/1 by Pollaczek and Khinchine."""
+"""Queues on instances whose mean waits are known: M/M/c by Erlang's C formula, M/D/1 by Pollaczek and Khinchine."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import polars as pl
 import pytest
 
-from gpuplanner.metrics import mean_interval, measure
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+from gpuplanner.metrics import mean_interval
+from gpuplanner.simulate.nodes import LayoutChanges, NodeRequests, play
+from tests.simulate.hand_cases import PROFILES, fleet_of
 
-BOARD = "H100-80GB-SXM5"
 SERVICE_S = 100.0
 JOBS, WARM_UP, REPLICATIONS = 40_000, 4_000, 20
 
@@ -24,44 +23,29 @@ def erlang_c_wait(servers: int, load: float) -> float:
     return waiting / (idle + waiting) / (servers * (1 - load))
 
 
-def replicate(profile, layout, servers, load, draw_service):
-    """Mean wait and utilisation of every replication, after the warm-up."""
+def replicate(profile, servers, load, draw_service, changes=None):
+    """Mean wait and utilisation of the instances in every replication, after the warm-up."""
     waits, utilisations = [], []
     for replication in range(REPLICATIONS):
         rng = np.random.default_rng([2026, servers, replication])
-        jobs = pl.DataFrame(
-            {
-                "job_id": pl.int_range(JOBS, eager=True).cast(pl.String),
-                "tenant": "t",
-                "submit_s": np.cumsum(rng.exponential(SERVICE_S / servers / load, JOBS)),
-                "run_s": draw_service(rng),
-                "gpus": 1,
-                "profile": profile,
-            }
-        )
-        rules = Rules(queue="strict")
-        run = simulate(jobs, Fleet(BOARD, 1, 1), Calendar.constant({layout: 1}), rules, policy="q")
-        window = (jobs["submit_s"][WARM_UP], jobs["submit_s"][-1])
-        found = measure(run, BOARD, window=window)
-        waits.append(found["mean_queueing_delay_s"])
-        utilisations.append(found["utilisation_instances"])
+        ready_s = np.cumsum(rng.exponential(SERVICE_S / servers / load, JOBS))
+        run_s, one = draw_service(rng), np.ones(JOBS, int)
+        requests = NodeRequests(ready_s, ready_s, run_s, run_s, one * PROFILES.index(profile), one, one)
+        pool = [{profile: servers}]
+        start_s = play(requests, fleet_of(pool, pool), queue="strict", changes=changes).start_s
+        begin, end = ready_s[WARM_UP], ready_s[-1]
+        held_s = np.clip(start_s + run_s, begin, end) - np.clip(start_s, begin, end)
+        waits.append((start_s - ready_s)[WARM_UP:].mean())
+        utilisations.append(held_s.sum() / (servers * (end - begin)))
     return waits, utilisations
 
 
 @pytest.mark.parametrize(
-    ("profile", "layout", "servers", "load"),
-    [
-        ("7g.80gb", "7g.80gb:1", 1, 0.7),
-        ("gpu", "gpu", 1, 0.5),
-        ("3g.40gb", "3g.40gb:2", 2, 0.8),
-        ("1g.10gb", "1g.10gb:7", 7, 0.85),
-    ],
+    ("profile", "servers", "load"),
+    [("3g.40gb", 1, 0.7), ("gpu", 1, 0.5), ("3g.40gb", 2, 0.8), ("1g.10gb", 7, 0.85)],
 )
-def test_mean_wait_with_exponential_service(profile, layout, servers, load):
-    def exponential(rng):
-        return rng.exponential(SERVICE_S, JOBS)
-
-    waits, utilisations = replicate(profile, layout, servers, load, exponential)
+def test_mean_wait_with_exponential_service(profile, servers, load):
+    waits, utilisations = replicate(profile, servers, load, lambda rng: rng.exponential(SERVICE_S, JOBS))
     expected = SERVICE_S * erlang_c_wait(servers, load)
     found = mean_interval(waits, level=0.99)
     assert found.low < expected < found.high
@@ -71,10 +55,17 @@ def test_mean_wait_with_exponential_service(profile, layout, servers, load):
 
 
 def test_mean_wait_with_constant_service():
-    def constant(rng):
-        return np.full(JOBS, SERVICE_S)
-
-    waits, _ = replicate("7g.80gb", "7g.80gb:1", 1, 0.7, constant)
+    waits, _ = replicate("3g.40gb", 1, 0.7, lambda rng: np.full(JOBS, SERVICE_S))
     found = mean_interval(waits, level=0.99)
     assert found.low < SERVICE_S * 0.7 / (2 * (1 - 0.7)) < found.high
     assert found.high - found.low < 0.15 * found.mean
+
+
+def test_changes_that_change_nothing_and_drain_nothing_leave_the_mean_wait_as_it_is():
+    """GPUs that are powered down and up at once, from one pool to another that offers the same."""
+    at = np.arange(1, 2_000) * 1_000.0
+    none, no = np.zeros(len(at)), np.zeros(len(at), bool)
+    changes = LayoutChanges(none, at, at, at, none, np.arange(len(at)) % 2, no)
+    waits, _ = replicate("1g.10gb", 7, 0.85, lambda rng: rng.exponential(SERVICE_S, JOBS), changes)
+    found = mean_interval(waits, level=0.99)
+    assert found.low < SERVICE_S * erlang_c_wait(7, 0.85) < found.high

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -12,8 +13,10 @@ from gpuplanner.inbox import Dataset, write_dataset
 from gpuplanner.ledger import installed_gpu_hours
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import Inventory, Jobs, conform
-from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
+from gpuplanner.simulate.nodes import NodeFleet, play
 from gpuplanner.study import evaluate
+from gpuplanner.study.decision.asked import counts_of
+from gpuplanner.study.future.drains import week_requests
 from gpuplanner.study.future.workload import past_jobs, replicate, workload
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.fleet import UNNAMED, installed, planned_fleet
@@ -175,12 +178,13 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
     assert dict(study.problem.initial) == {"1g.5gb:7": 4, "gpu": 4}
     # Twenty instances at once are three GPUs of the four that are cut; as whole GPUs they would not fit on eight.
     known = history(study.scenario)
-    fleet = Fleet(known.fleet.board, known.fleet.nodes, known.fleet.gpus_per_node)
     jobs = workload(replicate(study.scenario, known, past_jobs(known), 0), "requested")
-    run = simulate(
-        jobs, fleet, Calendar.constant(known.fleet.layouts), Rules(), policy="today", until_s=86_400.0
-    )
-    assert (run.outcomes["first_start"] == run.outcomes["submit"]).all()
+    layouts = [text for text, count in known.fleet.layouts.items() for _ in range(count)]
+    profiles = ("gpu", "1g.5gb")
+    offered = [counts_of(layouts[first : first + 4], profiles) for first in (0, 4)]
+    fleet = NodeFleet(profiles, [4, 4], np.array(offered)[:, None], [0, 0], [1.0, 1 / 7])
+    requests = week_requests(jobs, fleet, known.fleet.board)
+    assert (play(requests, fleet).start_s == requests.ready_s).all()
     held = study.tables["layout_plan"].filter(pl.col("layout").str.starts_with("1g."))
     assert held["node"].unique().to_list() == ["a1"]
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import polars as pl
+import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
@@ -25,10 +25,11 @@ from gpuplanner.planner import (
 )  # fmt: skip
 from gpuplanner.report import appendix
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
-from gpuplanner.study.future.drains import drain_of
+from gpuplanner.simulate import Drain
+from gpuplanner.study.future.drains import GpuCalendar, drain_of
 from gpuplanner.study.handover.calendar import export_plan
 from gpuplanner.study.handover.read_back import verify_any
+from tests.study.planned_operations import operations_on_an_idle_fleet
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
 AMPERE, HOPPER = "A100-80GB", "H100-80GB-SXM5"
@@ -61,24 +62,12 @@ def problem_of(board, path, before, after, change=None):
 
 
 def simulated_minutes(problem, before, after):
-    """Time out of service of an idle GPU whose calendar changes."""
-    nobody = pl.DataFrame(
-        schema={
-            "job_id": str,
-            "tenant": str,
-            "submit_s": float,
-            "run_s": float,
-            "gpus": pl.Int32,
-            "profile": str,
-        }
-        | {"limit_s": float}
-    )
-    run = simulate(
-        nobody, Fleet(problem.board, 1, 1), Calendar([0, 1000], (before, after), [[1, 0], [0, 1]]),
-        Rules(change=problem.change), policy="p", until_s=9000.0,
-    )  # fmt: skip
-    (row,) = run.states.filter(state="reconfiguring").to_dicts()
-    return (row["end_s"] - row["start_s"]) / 60
+    """Time out of service of an idle GPU whose layout changes."""
+    layouts = tuple(dict.fromkeys(("gpu", before, after)))
+    states = np.array([[layouts.index(before)], [layouts.index(after)]])
+    (made,) = operations_on_an_idle_fleet(GpuCalendar(layouts, states, states), problem, Drain()).to_dicts()
+    assert (made["began_s"], made["outcome"]) == (3600.0, "done")
+    return (made["ended_s"] - made["wanted_s"]) / 60
 
 
 @pytest.mark.parametrize(("board", "path", "before", "after", "minutes", "reboot"), WORKED_BY_HAND)

@@ -26,40 +26,26 @@ from gpuplanner.planner import (
 )
 from gpuplanner.planner.numbered.assign import layouts_before
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Calendar, Drain, Fleet, Rules, simulate
-from gpuplanner.study.future.drains import numbered_calendar
+from gpuplanner.simulate import Drain
+from gpuplanner.study.future.drains import GpuCalendar
 from gpuplanner.study.future.plans import plan_problem
+from tests.study.planned_operations import operations_on_an_idle_fleet
 
 BOARDS = {
     "A100-80GB": ["1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb", "gpu"],
     "H100-80GB-SXM5": ["1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb", "gpu"],
 }
-NO_JOBS = pl.DataFrame(
-    {
-        "job_id": ["one"],
-        "tenant": "t",
-        "submit_s": [1e7],
-        "run_s": [1.0],
-        "gpus": [1],
-        "profile": "gpu",
-        "limit_s": 1.0,
-    }
-)
 
 
-def with_the_past(calendar: Calendar, before: pl.DataFrame | None, problem: PlanProblem) -> Calendar:
-    """A calendar that begins an hour earlier, as the fleet was cut then; where nothing is known of that, as it is."""
+def with_the_past(calendar: GpuCalendar, before: pl.DataFrame | None, problem: PlanProblem) -> GpuCalendar:
+    """A calendar that begins a slot earlier, as the fleet was cut then; where nothing is known of that, as it is."""
     if before is None:
         return calendar
     held = dict(zip(before.select("node", "gpu").rows(), before["layout"], strict=True))
     texts = [held[node, gpu] for node in problem.node_names for gpu in range(problem.gpus_per_node)]
     layouts = tuple(dict.fromkeys((*calendar.layouts, *texts)))
     first = np.array([layouts.index(text) for text in texts])
-    numbered, cut = (
-        None if one is None else np.vstack([first, one]) for one in (calendar.numbered, calendar.held)
-    )
-    counts = np.array([np.bincount(row[row >= 0], minlength=len(layouts)) for row in numbered])
-    return Calendar(np.append(0.0, 3600.0 + calendar.slot_starts_s), layouts, counts, numbered, held=cut)
+    return GpuCalendar(layouts, np.vstack([first, calendar.on]), np.vstack([first, calendar.held]))
 
 
 def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
@@ -84,16 +70,11 @@ def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
         for a, b, times in exported
         for _ in range(times)
     ]
-    nodes = len(problem.node_names)
-    fleet = Fleet(problem.board, nodes, problem.gpus_per_node)
+    calendar = with_the_past(GpuCalendar.of(frame, problem), initial, problem)
     games = {
-        scope: simulate(
-            NO_JOBS, fleet, with_the_past(numbered_calendar(frame, problem), initial, problem),
-            Rules(change=problem.change, drain=Drain(scope=scope, limit_s=None)), policy="plan",
-            until_s=(problem.n_slots + 1) * 3600.0, leave_unservable=True,
-        ).changes
+        scope: operations_on_an_idle_fleet(calendar, problem, Drain(scope=scope, limit_s=None))
         for scope in ("node", "gpu")
-    }  # fmt: skip
+    }
     index = {
         scope: change_index(
             frame, problem.board, change=problem.change, drain=Drain(scope=scope), initial=initial

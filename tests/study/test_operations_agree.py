@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,10 +16,11 @@ from gpuplanner.export import change_index, to_change_scripts
 from gpuplanner.hardware import ChangeCost
 from gpuplanner.planner import PlanProblem, assign
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Drain, Fleet, Rules, simulate
-from gpuplanner.study.future.drains import drain_of, numbered_calendar
+from gpuplanner.simulate import Drain
+from gpuplanner.study.future.drains import GpuCalendar, drain_of
 from gpuplanner.study.future.plans import plan_view
 from tests.examples import examples
+from tests.study.planned_operations import operations_on_an_idle_fleet
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 LAYOUTS = {
@@ -49,16 +51,12 @@ def layout_plan_of(problem: PlanProblem, states: list[list[str]]) -> pl.DataFram
 def agree(plan: pl.DataFrame, problem: PlanProblem, change: ChangeCost, drain: Drain) -> int:
     """Hold the operations of the engine, on an idle fleet, against the index and the scripts; say how many."""
     begin = problem.slot_times[0]
-    fleet = Fleet(problem.board, len(problem.node_names), problem.gpus_per_node)
-    jobs = pl.DataFrame(
-        {"job_id": "a", "tenant": "t", "submit_s": 1e9, "run_s": 1.0, "gpus": 1, "profile": "gpu"}
-    )
-    rules = Rules("strict", change=change, drain=drain)
-    run = simulate(
-        jobs, fleet, numbered_calendar(plan, problem), rules, policy="p", until_s=1e6, leave_unservable=True
-    )
     index = change_index(plan, problem.board, change=change, drain=drain).filter(pl.col("planned") > begin)
-    made = run.changes.sort("wanted_s", "node", "gpu")
+    problem = replace(problem, change=change)
+    made = operations_on_an_idle_fleet(GpuCalendar.of(plan, problem), problem, drain).sort(
+        "wanted_s", "node", "gpu"
+    )
+    assert (made["outcome"] == "done").all()
     assert made.height == index.height
     scripts = to_change_scripts(plan, problem.board, change=change)
     texts = [text for text in plan["layout"].unique() if text != "off"]

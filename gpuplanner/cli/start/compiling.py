@@ -9,7 +9,7 @@ from multiprocessing import get_context
 
 from gpuplanner.cli.app import app, put, say
 
-LOOPS = ("jobs on nodes", "jobs on slices")
+LOOPS = ("jobs on nodes", "causes of waiting")
 """What is compiled, each by a process of its own; alone or with teams, jobs on nodes share most of what they need."""
 
 
@@ -28,9 +28,7 @@ def compile() -> None:
 def compiled(name: str) -> tuple[str, float]:
     """Play a job by one of the loops, and say how long that took."""
     import numpy as np
-    import polars as pl
 
-    from gpuplanner.simulate import Calendar, Fleet, Rules, simulate
     from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
     from gpuplanner.simulate.nodes.play import play
     from gpuplanner.simulate.nodes.shared_play import play_shared
@@ -43,16 +41,11 @@ def compiled(name: str) -> tuple[str, float]:
     first, last, gpus, once = np.zeros(1), np.full(1, 9.0), np.full(1, 8), np.ones(1, np.int64)
     none = np.zeros(1, np.int64)
     one, node = NodeRequests(first, first, last, last, none, gpus, once), NodeFleet.whole([8])
-    teams = Sharing(none, none, (QuotaGroup(8.0),))
-    fleet, cut = Fleet("H100-80GB-SXM5", nodes=1, gpus_per_node=1), Calendar.constant({"1g.10gb:2": 1})
-    job = pl.DataFrame({"job_id": ["a"], "tenant": "t", "submit_s": 0.0, "run_s": 9.0, "gpus": 1})
-    job = job.with_columns(profile=pl.lit("1g.10gb"), sms_needed=8.0)
     if name == LOOPS[0]:
         play(one, node)
+        play_shared(one, node, Sharing(none, none, (QuotaGroup(8.0),)))
+    else:
         seen = observe_occupancy(one, first, last, [[0]], node.capacity[:, 0, :])
         fits = find_fits(one, close_gaps(seen, 60.0), node.weights)
         attribute_waits(fits, first, last, last, 60.0, observe_use(none, last, first, last))
-        play_shared(one, node, teams)
-    else:
-        simulate(job, fleet, cut, Rules(), policy="-")
     return name, time.perf_counter() - began

@@ -1,6 +1,7 @@
 """Requests on named nodes of unequal size, which may come, go and be cut otherwise while they are empty."""
 
 from gpuplanner.simulate.nodes.instance_sets import Flexible, instance_sets
+from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Outcome, Switching
 from gpuplanner.simulate.nodes.network import NodeNetwork
 from gpuplanner.simulate.nodes.play import play
@@ -9,6 +10,7 @@ from gpuplanner.simulate.nodes.sharing import QuotaGroup, SharedOutcome, Sharing
 
 __all__ = [
     "Flexible",
+    "LayoutChanges",
     "NodeFleet",
     "NodeNetwork",
     "NodeRequests",

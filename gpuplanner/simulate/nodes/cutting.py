@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuplanner.simulate.jit import called, compiled
 from gpuplanner.simulate.nodes.node_world import IMPOSSIBLE, NONE, NodeWorld
-from gpuplanner.simulate.slices.world import Ints
+from gpuplanner.simulate.tables import Ints
 
 
 @compiled

@@ -1,7 +1,8 @@
 """The event loop of nodes.
 
-Within one instant: ends, nodes that come up, requests that become ready, starts in the order of the queue, growth,
-idle nodes that go. Ties go to the lowest number of request, pool and node.
+Within one instant: ends, planned changes that are done, those that begin, nodes that come up, requests that become
+ready, starts in the order of the queue, growth, idle nodes that go. Ties go to the lowest number of request, pool, node
+and planned change.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from gpuplanner.simulate.jit import called, compiled, entry
 from gpuplanner.simulate.nodes.choosing import choose, factor_there, tier_of
 from gpuplanner.simulate.nodes.coming import come_up, grow, note, offer, shrink, wake
 from gpuplanner.simulate.nodes.cutting import clear, is_flexible, settle
-from gpuplanner.simulate.nodes.node_world import COMING, DEPTH, NONE, ON, NodeWorld
+from gpuplanner.simulate.nodes.node_world import COMING, CORDONED, DEPTH, NONE, ON, NodeWorld
+from gpuplanner.simulate.nodes.planned_changes import close_cordons, find_change, make_changes, open_cordons
 from gpuplanner.simulate.nodes.shadow import lead, reserve
 
 
@@ -22,7 +24,7 @@ def advance(w: NodeWorld) -> bool:
     """Play until all is done (True), or until the log must be emptied before going on (False)."""
     s = w.status[0]
     open_nodes(w)
-    while len(w.log) - s.logged > 4 * len(w.gpus):
+    while len(w.log) - s.logged > 4 * len(w.gpus) + 2 * len(w.plan):
         now = next_instant(w)
         if now == np.inf:
             return True
@@ -31,9 +33,13 @@ def advance(w: NodeWorld) -> bool:
             request = w.ends[0].who
             s.running = pop(w.ends, s.running)
             end(w, request)
+        if w.changing and (s.vacated or s.due <= now):
+            make_changes(w)
         let_come(w)
         if s.waiting:
             start_some(w)
+        if s.waiting and s.closing:
+            start_before_changes(w)
         if s.waiting > w.most_waiting:
             return True
         if w.switching:
@@ -57,6 +63,8 @@ def open_nodes(w: NodeWorld) -> None:
                 offer(w, node)
                 come_up(w, node, -np.inf)
                 note(w, node, -np.inf, 1)
+            w.drain[node] = find_change(w, node, w.plan_of[node], 1)
+            w.power[node] = find_change(w, node, w.plan_of[node], 0)
 
 
 @compiled
@@ -95,6 +103,8 @@ def next_instant(w: NodeWorld) -> float:
         now = w.ends[0].at
     if s.arrived < len(w.ready):
         now = min(now, w.ready[s.arrived])
+    if w.changing:
+        now = min(now, s.due)
     if w.switching:
         now = min(now, s.timer)
         for node in range(len(w.gpus)):
@@ -121,6 +131,7 @@ def end(w: NodeWorld, request: int) -> None:
         w.busy[node] -= 1
         if w.busy[node] == 0:
             w.used[node], w.since[node] = 0.0, w.status[0].now
+            w.status[0].vacated += w.stage[node] == CORDONED
         if w.before[held] == NONE:
             w.first_of[node] = w.next_of[held]
         else:
@@ -155,6 +166,55 @@ def start_some(w: NodeWorld) -> None:
             kept += 1
         place += 1
     close_gap(w, kept, place, last)
+
+
+@called
+def start_before_changes(w: NodeWorld) -> None:
+    """Start requests on nodes under a cordon if they end before the change by their limits, in the order of the queue.
+
+    Nobody has a claim on these nodes, so nobody waits for those before.
+    """
+    s = w.status[0]
+    kept, last = s.first, s.first + s.waiting
+    latest = open_cordons(w)
+    w.tight[:] = np.inf
+    for place in range(s.first, last):
+        request = w.queue[place]
+        serving = choose_before_change(w, request, latest)
+        if serving == NONE:
+            w.queue[kept] = request
+            kept += 1
+            continue
+        begin(w, request, serving, w.nodes[request], False)
+        let_run(w, request, w.run[request] * w.factor[request])
+        for rank in range(w.nodes[request]):
+            w.plan[w.drain[w.chosen[rank]]].emptied = np.nan
+        w.of_kind[w.kind[request]] -= 1
+        s.kinds -= w.of_kind[w.kind[request]] == 0
+    close_gap(w, kept, last, last)
+    close_cordons(w)
+
+
+@compiled
+def choose_before_change(w: NodeWorld, request: int, latest: float) -> int:
+    """Choose nodes under a cordon for a request, over at an instant at the latest; return the profile that serves it.
+
+    NONE if there is no room until it is over by its limit, on nodes as far apart as any are.
+    """
+    kind, found = w.kind[request], NONE
+    tier = 0 if w.nodes[request] == 1 else len(w.domain) + 1
+    for rank in range(w.larger.shape[1]):
+        serving = w.larger[w.profile[request], rank]
+        if serving == NONE or found != NONE:
+            continue
+        over = over_at(w, request, serving, tier)
+        # What is over later than one that found no room finds none either.
+        if over <= latest and over < w.tight[kind, rank]:
+            if choose(w, request, serving, False, over):
+                found = serving
+            else:
+                w.tight[kind, rank] = over
+    return found
 
 
 @compiled

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.simulate.nodes.instance_sets import Flexible
 from gpuplanner.simulate.nodes.network import NodeNetwork
-from gpuplanner.simulate.slices.world import Floats, Ints
+from gpuplanner.simulate.tables import Floats, Ints
 
 OFF = -1
 """Pool of a node that is off."""
@@ -259,12 +259,17 @@ class Outcome:
         ``request, node, profile, amount``: what each request held, by its row.
     factor : array of float, shape (n_requests,)
         How many times as long each ran, by its board and network, as on what it asked for; NaN: never.
+    changes : polars.DataFrame
+        ``row, began_s, drained_s, ended_s, outcome``: for each planned change when its cordon began, when the last
+        request left its node, when it was over, and whether it was ``"done"`` or ``"given up"``; null where it did not
+        come to that.
     """
 
     start_s: Floats
     on: pl.DataFrame
     held: pl.DataFrame
     factor: Floats
+    changes: pl.DataFrame
 
     def most_gpus(self, gpus: Ints, begin_s: float, end_s: float) -> int:
         """GPUs of nodes that were on at once, at most, within a window."""

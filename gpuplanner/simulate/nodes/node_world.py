@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuplanner.simulate.slices.world import Floats, Ints, Table
+from gpuplanner.simulate.tables import Floats, Ints, Table
 
 NONE = -1
 IMPOSSIBLE = 1 << 60
 GONE, COMING, ON = range(3)
+OPEN, CORDONED, PARTITIONING = range(3)
 BEST, FULLEST, LOWEST, CONSOLIDATE, SPREAD = range(5)
 DEPTH = 500
 """Requests behind the head that a backfill looks at: bf_max_job_test of Slurm (slurm.conf(5), SchedulerParameters)."""
@@ -27,6 +28,23 @@ STATUS = {
     "behind": int,  # requests that were looked at behind the head in this pass, and could not start
     "changes": int,  # passes, starts, ends and reservations so far: what was found before one of them no longer holds
     "timer": float,  # next instant at which an idle node may go
+    "due": float,  # next instant at which a planned change goes on
+    "vacated": int,  # nodes under a cordon that the last request has left in this instant
+    "closing": int,  # nodes under a cordon on which requests start that end before the change
+}
+PLANNED = {
+    "row": int,  # as it was given
+    "planned": float,
+    "cordon": float,
+    "deadline": float,
+    "takes": float,
+    "pool": int,
+    "drained": int,  # 1 if the node is drained for it
+    "follows": int,  # draining change of the node before it; NONE: there is none
+    "began": float,
+    "emptied": float,
+    "ended": float,  # while the node is partitioned: when that will be done
+    "outcome": int,  # NONE until it is over
 }
 CHANGE = {"node": int, "pool": int, "at": float, "on": int}
 
@@ -66,6 +84,8 @@ class NodeWorld(NamedTuple):
     placement: int
     switching: bool
     flexible: bool  # some GPUs are cut as jobs come and go
+    changing: bool  # changes of nodes are planned
+    before_change: bool  # requests start under a cordon if they end before the change
     idle_s: float
     lead_s: float
     look_s: float
@@ -144,5 +164,11 @@ class NodeWorld(NamedTuple):
     claimed: Ints  # [node]
     idle: Ints  # [pool] idle nodes
     cuts: Cuts
+    plan: Table  # [change] by node and time
+    plan_of: Ints  # [node + 1] first of its changes
+    stage: Ints  # [node] OPEN, CORDONED or PARTITIONING
+    drain: Ints  # [node] its draining change that is under way or the next one
+    power: Ints  # [node] its next change that drains nothing
+    made_for: Ints  # [node] draining change that it was partitioned for last; NONE: it was not
     log: Table
     status: Table  # one row

@@ -9,8 +9,9 @@ from typing import Self
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import ScenarioError
+from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import resolve
+from gpuplanner.simulate.nodes.layout_changes import LayoutChanges, changes_made, planned_table
 from gpuplanner.simulate.nodes.machine import (
     NodeFleet,
     NodeRequests,
@@ -21,7 +22,7 @@ from gpuplanner.simulate.nodes.machine import (
 )
 from gpuplanner.simulate.nodes.network import NodeNetwork
 from gpuplanner.simulate.nodes.node_world import CHANGE, STATUS, Cuts, InstanceSets, NodeWorld
-from gpuplanner.simulate.slices.world import EVENT, Floats, Ints, table
+from gpuplanner.simulate.tables import EVENT, Floats, Ints, Table, table
 
 QUEUES = ("easy", "strict", "slurm", "pass")
 ORDERS = ("fifo", "sjf")
@@ -42,6 +43,7 @@ def play(
     switching: Switching | None = None,
     pinned: Sequence[Sequence[int] | None] | None = None,
     most_waiting: int | None = None,
+    changes: LayoutChanges | None = None,
 ) -> Outcome:
     """Start requests in the order of the queue, until nothing more can start.
 
@@ -53,6 +55,14 @@ def play(
     limits they do not delay it [1]_, and in a ``"pass"`` queue all that fit start. In ``"slurm"`` whoever passes,
     slices as well, leaves alone the nodes that the first to wait will start on; and requests are given nodes that sleep
     at once, and stay with them [2]_.
+
+    A node under the cordon of a planned change, or that is partitioned for one, is not there: nothing starts on it, and
+    no request that waits is promised it. Where the changes let requests start before them, those that still wait once
+    the queue has been served start on nodes under a cordon alone, in the order of the queue, if they end by their
+    limits, on nodes as far apart as any, before each of these nodes is to be changed. Nobody has a claim on such nodes,
+    so nobody waits there for those before.
+
+    Within one instant requests end, changes are done, changes begin, requests become ready, and requests start.
 
     Parameters
     ----------
@@ -76,6 +86,8 @@ def play(
         anybody but for room.
     most_waiting : int, optional
         Where more requests wait at once the play is given up: none that has not started by then ever does.
+    changes : LayoutChanges, optional
+        Planned changes of what nodes offer; not together with `switching`, `pinned` or flexible pools.
 
     Returns
     -------
@@ -84,7 +96,7 @@ def play(
     Raises
     ------
     ScenarioError
-        If the queue, the order or the placement is unknown.
+        If the queue, the order or the placement is unknown, or the changes do not fit the nodes.
 
     References
     ----------
@@ -100,7 +112,9 @@ def play(
     >>> gone.on.filter(node=1).rows()
     [(1, 0, -inf, 0.0), (1, 0, 2.0, 362.0)]
     """
-    playing = Playing.of(requests, fleet, queue, order, placement, larger, switching, pinned, most_waiting)
+    playing = Playing.of(
+        requests, fleet, queue, order, placement, larger, switching, pinned, most_waiting, changes
+    )
     if playing.world is not None:
         from gpuplanner.simulate.nodes.loop import advance
 
@@ -119,6 +133,7 @@ class Playing:
     - ``count``: Requests in all.
     - ``order``: Rows of those that are played, in the order of the queue.
     - ``world``: The tables of the loop; None where nothing can be played.
+    - ``planned``: The planned changes.
     - ``pages``: When nodes came and went, so far.
     """
 
@@ -126,6 +141,7 @@ class Playing:
     count: int
     order: Ints
     world: NodeWorld | None
+    planned: Table
     pages: list[np.ndarray] = field(default_factory=list)
 
     @classmethod
@@ -140,20 +156,31 @@ class Playing:
         switching: Switching | None,
         pinned: Sequence[Sequence[int] | None] | None,
         most_waiting: int | None,
+        changes: LayoutChanges | None,
     ) -> Self:
         """Lay out the tables; arguments as of :func:`play`."""
+        if changes is not None and not (switching is None and pinned is None and fleet.flexible is None):
+            text = message(
+                "planned changes of nodes", "nodes that stay, and requests that start where there is room",
+                "switching, pinned requests or flexible pools beside them", "Leave one of them out.",
+            )  # fmt: skip
+            raise ScenarioError(text)
+        plan = planned_table(changes, fleet)
         kept, rows = _playable(requests, fleet, larger, pinned)
         queue = resolve(queue, QUEUES, what="queue", error=ScenarioError)
         turn = None if isinstance(order, str) else np.asarray(order, np.float64)[rows]
         if isinstance(order, str) and resolve(order, ORDERS, what="order", error=ScenarioError) == "sjf":
             turn = kept.run_s
         place = PLACEMENTS.index(resolve(placement, PLACEMENTS, what="placement", error=ScenarioError))
+        before_change = changes is not None and changes.before_change
         world = (
-            _world(kept, fleet, rows, queue, turn, place, larger, switching, pinned, most_waiting)
-            if len(rows)
+            _world(
+                kept, fleet, rows, queue, turn, place, larger, switching, pinned, most_waiting, plan, before_change
+            )
+            if len(rows) or changes is not None
             else None
-        )
-        return cls(fleet, len(requests), rows, world)
+        )  # fmt: skip
+        return cls(fleet, len(requests), rows, world, plan[0])
 
     def turn_page(self) -> None:
         """Keep what the loop has written, and let it go on."""
@@ -166,7 +193,7 @@ class Playing:
         start, world = np.full(self.count, np.nan), self.world
         if world is None:
             held = pl.DataFrame(schema=dict.fromkeys(("request", "node", "profile", "amount"), pl.Int64))
-            return Outcome(start, _on([], self.fleet), held, start.copy())
+            return Outcome(start, _on([], self.fleet), held, start.copy(), changes_made(self.planned))
         factor = start.copy()
         start[self.order], factor[self.order] = world.start, world.factor
         started = world.on_node != NONE
@@ -175,7 +202,8 @@ class Playing:
             "request": self.order[owner], "node": world.on_node[started], "profile": world.served[owner],
             "amount": world.amount[started],
         })  # fmt: skip
-        return Outcome(start, _on(self.pages, self.fleet), held, np.where(np.isnan(start), np.nan, factor))
+        ran = np.where(np.isnan(start), np.nan, factor)
+        return Outcome(start, _on(self.pages, self.fleet), held, ran, changes_made(self.planned))
 
 
 def _playable(
@@ -213,13 +241,15 @@ def _world(
     switching: Switching | None,
     pinned: Sequence[Sequence[int] | None] | None,
     most_waiting: int | None,
+    plan: tuple[Table, Ints],
+    before_change: bool,
 ) -> NodeWorld:
     """Fill the tables of a play."""
     nodes, pools, wide = fleet.capacity.shape
     serving = serving_table(wide, larger)
     ranks = serving.shape[1]
     asks, kind = kinds_of(kept)
-    count, kinds = len(kept), int(kind.max()) + 1
+    count, kinds = len(kept), int(kind.max(initial=-1)) + 1
     pins = [] if pinned is None else [list(pinned[row] or ()) for row in rows]
     named = np.array([len(one) for one in pins], np.int64) if pins else np.zeros(count, np.int64)
     places = np.maximum(kept.nodes, named)
@@ -230,7 +260,7 @@ def _world(
     works = max(len(slower), len(net.slowdowns), int(kept.work.max(initial=0)) + 1)
     parts, places_of = 2 * int(fleet.parts.max()) + 2, int(net.domains.max(initial=-1)) + 1
     status = table(STATUS, 1)
-    status[0].last_add, status[0].timer = -np.inf, np.inf
+    status[0].last_add, status[0].timer, status[0].due = -np.inf, np.inf, -np.inf
 
     def ints(*shape: int, fill: int = 0) -> Ints:
         return np.full(shape, fill, np.int64)
@@ -242,7 +272,7 @@ def _world(
         strict=queue == "strict", passing=queue == "pass", ranked=turn is not None,
         slurm=queue == "slurm" and fleet.flexible is None and pinned is None,
         pinned=pinned is not None, placement=placement, switching=switching is not None,
-        flexible=fleet.flexible is not None,
+        flexible=fleet.flexible is not None, changing=len(plan[0]) > 0, before_change=before_change,
         idle_s=float(how.idle_s), lead_s=float(how.lead_s), look_s=float(how.look_s), cool_s=float(how.cool_s),
         most_waiting=count if most_waiting is None else most_waiting,
         kept=np.array([*how.kept, *[0] * pools][:pools], np.int64),
@@ -262,7 +292,7 @@ def _world(
         on_node=ints(int(hold[-1]), fill=NONE), amount=ints(int(hold[-1])), next_of=ints(int(hold[-1]), fill=NONE),
         before=ints(int(hold[-1]), fill=NONE), owner=ints(int(hold[-1])), start=np.full(count, np.nan),
         served=ints(count, fill=NONE), queue=ints(count), ends=table(EVENT, count),
-        chosen=ints(int(places.max())), given=ints(int(places.max())), taken=ints(nodes),
+        chosen=ints(int(places.max(initial=0))), given=ints(int(places.max(initial=0))), taken=ints(nodes),
         blocked=ints(max(wide, parts)),
         wanted=ints(wide), of_kind=ints(kinds),
         asks=asks[:, 0].copy(), dead=ints(kinds), lost=ints(kinds),
@@ -271,7 +301,8 @@ def _world(
         moves=ints(nodes), asked=ints(parts, nodes, fill=NONE), moved=ints(parts, nodes), then=floats(parts, nodes),
         reserved=np.full(nodes, np.inf),
         extra=ints(nodes), virtual=ints(nodes, wide), claimed=ints(nodes), idle=ints(pools),
-        cuts=_cuts(fleet), log=table(CHANGE, ROOM + 8 * nodes), status=status,
+        cuts=_cuts(fleet), plan=plan[0], plan_of=plan[1], stage=ints(nodes), drain=ints(nodes), power=ints(nodes),
+        made_for=ints(nodes, fill=NONE), log=table(CHANGE, ROOM + 8 * nodes + 2 * len(plan[0])), status=status,
     )  # fmt: skip
 
 

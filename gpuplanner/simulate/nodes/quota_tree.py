@@ -13,7 +13,7 @@ from __future__ import annotations
 from gpuplanner.simulate.jit import called
 from gpuplanner.simulate.nodes.node_world import NONE
 from gpuplanner.simulate.nodes.tenancy import UNLIMITED
-from gpuplanner.simulate.slices.world import Table
+from gpuplanner.simulate.tables import Table
 
 
 @called

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuplanner.simulate.jit import called
 from gpuplanner.simulate.nodes.tenancy import UNITS
-from gpuplanner.simulate.slices.world import Floats, Ints, Table
+from gpuplanner.simulate.tables import Floats, Ints, Table
 
 
 @called

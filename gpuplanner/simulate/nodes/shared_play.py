@@ -20,7 +20,7 @@ from gpuplanner.simulate.nodes.tenancy import (
     UNLIMITED,
     Tenancy,
 )
-from gpuplanner.simulate.slices.world import Ints, Table, table
+from gpuplanner.simulate.tables import Ints, Table, table
 
 
 def play_shared(
@@ -36,8 +36,9 @@ def play_shared(
 ) -> SharedOutcome:
     """Start requests as :func:`play` does, where teams have quotas, tiers and stops, and GPUs fail.
 
-    A request runs anew from its last checkpoint where it was stopped for others or failed. Failures come by the number
-    of GPUs that it holds or has a slice of, by the same draws whatever the rules are.
+    Nodes that teams share have no planned changes. A request runs anew from its last checkpoint where it was stopped
+    for others or failed. Failures come by the number of GPUs that it holds or has a slice of, by the same draws
+    whatever the rules are.
 
     Parameters
     ----------
@@ -66,7 +67,9 @@ def play_shared(
     >>> back.start_s.tolist(), back.end_s.tolist(), back.stops.tolist()
     ([0.0, 1.0, 2.0], [112.0, 101.0, 12.0], [1, 0, 0])
     """
-    playing = Playing.of(requests, fleet, queue, "fifo", placement, larger, switching, None, most_waiting)
+    playing = Playing.of(
+        requests, fleet, queue, "fifo", placement, larger, switching, None, most_waiting, None
+    )
     if len(sharing.team) != len(requests):
         text = message(
             "sharing", f"{len(requests)} teams, one a request", f"{len(sharing.team)}", "Give each its team."
@@ -193,7 +196,8 @@ def _outcome(playing: Playing, tenancy: Tenancy, stopped: list[np.ndarray]) -> S
         "lost_s": log["lost"],
     }
     return SharedOutcome(
-        start_s=spread(jobs.first), on=plain.on, held=plain.held, factor=plain.factor, end_s=spread(jobs.end),
+        start_s=spread(jobs.first), on=plain.on, held=plain.held, factor=plain.factor, changes=plain.changes,
+        end_s=spread(jobs.end),
         queued_s=spread(jobs.queued, 0.0), lost_s=spread(jobs.lost, 0.0), stops=spread(jobs.stops, 0),
         failures=spread(jobs.failures, 0), stopped=pl.DataFrame(rows | {"failed": log["failed"] == 1}),
         last_s=spread(last), slowed_s=spread(jobs.slowed, 0.0),

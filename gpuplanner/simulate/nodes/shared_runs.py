@@ -9,7 +9,7 @@ import numpy as np
 from gpuplanner.simulate.jit import called
 from gpuplanner.simulate.nodes.node_world import NONE
 from gpuplanner.simulate.nodes.tenancy import Tenancy
-from gpuplanner.simulate.slices.world import Row
+from gpuplanner.simulate.tables import Row
 
 MOST_STARTS = 10_000
 """A request that was started so often will never end."""

@@ -12,7 +12,7 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import resolve
 from gpuplanner.simulate.nodes.machine import Outcome
 from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption
-from gpuplanner.simulate.slices.world import Floats, Ints
+from gpuplanner.simulate.tables import Floats, Ints
 
 SHARED_ORDERS = ("fifo", "fair")
 NONE = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuplanner.simulate.slices.world import Floats, Ints, Table
+from gpuplanner.simulate.tables import Floats, Ints, Table
 
 UNITS = 5040
 """Parts of a GPU in which quotas are counted: divisible by every share of a board that the catalogue has."""

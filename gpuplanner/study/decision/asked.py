@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -225,9 +225,46 @@ def _profiles(board: GpuModel, nodes: TodaysNodes, known: History, mask: pl.Seri
     if board.profiles:
         for view in ("requested", "rightsized"):
             names |= set(known.views[view].filter(mask)["profile"].drop_nulls().unique())
+    return ascending_profiles(board, names)
+
+
+def ascending_profiles(board: GpuModel, names: Iterable[str]) -> tuple[str, ...]:
+    """The whole GPU, and profiles of a board by their size.
+
+    Examples
+    --------
+    >>> from gpuplanner.hardware import load_gpu_model
+    >>> ascending_profiles(load_gpu_model("A100-40GB"), ["3g.20gb", "gpu", "1g.5gb"])
+    ('gpu', '1g.5gb', '3g.20gb')
+    """
     used = [board.profile(name) for name in names if name != WHOLE_GPU]
     used.sort(key=lambda one: (one.memory_slices, one.compute_slices, one.name))
     return (WHOLE_GPU, *dict.fromkeys(one.name for one in used))
+
+
+def larger_profiles(board: GpuModel, profiles: Sequence[str]) -> list[list[int]]:
+    """For each profile the larger ones that may serve it, by memory and slices; whole GPUs serve nobody else.
+
+    Examples
+    --------
+    >>> from gpuplanner.hardware import load_gpu_model
+    >>> larger_profiles(load_gpu_model("A100-40GB"), ["gpu", "1g.5gb", "2g.10gb", "3g.20gb"])
+    [[], [2, 3], [3], []]
+    """
+    known = [None, *(board.profile(name) for name in profiles[1:])]
+    return [
+        []
+        if one is None
+        else [
+            number
+            for number, other in enumerate(known)
+            if other is not None
+            and other.name != one.name
+            and other.memory_slices >= one.memory_slices
+            and other.compute_slices >= one.compute_slices
+        ]
+        for one in known
+    ]
 
 
 def _views(
@@ -254,7 +291,7 @@ def _views(
     tables: dict[str, Any] = {AS_TODAY: granted}
     if board.profiles:
         tables |= {REQUESTED: asked, RIGHTSIZED: known.views["rightsized"].filter(mask)}
-    views = {name: _view(table, fleet, board, came, run, limit) for name, table in tables.items()}
+    views = {name: requests_of(table, fleet, board, came, run, limit) for name, table in tables.items()}
     if board.profiles and board.sms:
         by_class = pl.when(evidence="class").then("sms_needed")
         sizes = known.rightsizing.filter(mask).select(pl.coalesce(tables[RIGHTSIZED]["sms_needed"], by_class))
@@ -290,7 +327,7 @@ def slow_end(busy: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[n
     return np.asarray(1.0 + np.clip(busy, 0.0, 1.0) * (np.maximum(times, 1.0) - 1.0))
 
 
-def _view(
+def requests_of(
     table: pl.DataFrame,
     fleet: NodeFleet,
     board: GpuModel,
@@ -298,7 +335,28 @@ def _view(
     run: NDArray[np.float64],
     limit: NDArray[np.float64],
 ) -> NodeRequests:
-    """Requests of jobs that were submitted, and became eligible, at times [s]."""
+    """Requests of jobs on the nodes of a fleet.
+
+    Jobs on whole GPUs that are more than the largest node has are spread over as many nodes as they need. A job that
+    can use more SMs than it asks for runs as much longer.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        ``profile, instances, nodes`` of each job, and ``sms_needed`` where that is known.
+    fleet : NodeFleet
+        The nodes, with the names of the profiles.
+    board : GpuModel
+        Board of the nodes.
+    came : tuple of two arrays of float, shape (n_jobs,)
+        When each job was submitted, and when it became eligible [s].
+    run, limit : array of float, shape (n_jobs,)
+        Run time on as many SMs as it needs, and run-time limit [s].
+
+    Returns
+    -------
+    NodeRequests
+    """
     submit, eligible = came
     number = {name: place for place, name in enumerate(fleet.profiles)}
     profile = (

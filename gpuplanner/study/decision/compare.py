@@ -15,7 +15,7 @@ from gpuplanner.names import resolve
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
-from gpuplanner.study.decision.asked import Asked, asked_of, limits_of
+from gpuplanner.study.decision.asked import Asked, asked_of, larger_profiles, limits_of
 from gpuplanner.study.decision.left_out import any_ran
 from gpuplanner.study.decision.policies import FEWER, POLICY_NAMES, REST, WAYS
 from gpuplanner.study.decision.tuning import Tuning
@@ -110,7 +110,7 @@ def opened(scenario: Scenario) -> tuple[History, Asked, Arena, PathAbilities]:
     able = abilities(
         scenario.path, known.fleet.board, lead_s=scenario.node_lead_s, ownership=scenario.ownership
     )  # fmt: skip
-    larger = larger_of(asked) if able.substitutes else None
+    larger = larger_profiles(asked.board, asked.fleet.profiles) if able.substitutes else None
     queue = able.queue if scenario.queue == "easy" else scenario.queue
     waits = explain_waits(asked)
     if scenario.arrival_scale != 1.0:
@@ -121,24 +121,6 @@ def opened(scenario: Scenario) -> tuple[History, Asked, Arena, PathAbilities]:
         waits = replace(waits, waited_s=np.minimum(simulated, asked.seen_s))
     arena = Arena(asked, waits, queue, scenario.wait_quantile, scenario.wait_minutes, larger, scenario.seed)
     return known, asked, arena, able
-
-
-def larger_of(asked: Asked) -> list[list[int]]:
-    """For each profile the larger ones that may serve it, by memory and slices; whole GPUs serve nobody else."""
-    profiles = [None, *(asked.board.profile(name) for name in asked.fleet.profiles[1:])]
-    return [
-        []
-        if one is None
-        else [
-            number
-            for number, other in enumerate(profiles)
-            if other is not None
-            and other.name != one.name
-            and other.memory_slices >= one.memory_slices
-            and other.compute_slices >= one.compute_slices
-        ]
-        for one in profiles
-    ]
 
 
 def contest(

@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate.nodes import NodeRequests
-from gpuplanner.simulate.slices.world import Floats
+from gpuplanner.simulate.tables import Floats
 from gpuplanner.study.decision.asked import AS_TODAY
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.decision.decide import growth_of, wait_model, wait_target

@@ -10,7 +10,6 @@ import polars as pl
 
 from gpuplanner.export.changes import held_by, layout_changes_of
 from gpuplanner.export.states import checked_plan
-from gpuplanner.metrics import measure
 from gpuplanner.plain import rounded
 from gpuplanner.planner.contract.problem import UNMET_PRICE
 from gpuplanner.planner.numbered.assign import layouts_before
@@ -140,16 +139,14 @@ def play(scenario: Scenario, planned: Planned) -> Played:
     problem = planned.problem
     until_s = problem.n_slots * problem.slot_hours * SECONDS_PER_HOUR
     parked_price = 0.0 if problem.prices is None else problem.prices.parked_price
+    installed = problem.gpus * problem.n_slots * problem.slot_hours
     weeks = []
-    for run in played_weeks(scenario, planned.layout_plan, problem):
-        found = measure(run, problem.board, window=(0.0, until_s))
-        on, installed = found["provisioned_gpu_hours"], found["installed_gpu_hours"]
-        assert on is not None
-        assert installed is not None
-        wait_s = pl.col("first_start").fill_null(until_s).clip(0.0, until_s) - pl.col("submit").clip(0.0)
-        shares = {name: problem.board.share(name) for name in run.outcomes["profile"].unique()}
-        size = pl.col("gpus") * pl.col("profile").replace_strict(shares, return_dtype=pl.Float64)
-        waited = float(run.outcomes.select((wait_s.clip(0.0) * size).sum()).item() or 0.0) / SECONDS_PER_HOUR
+    for week in played_weeks(scenario, planned.layout_plan, problem):
+        on = week.gpu_hours_on(until_s)
+        requests = week.requests
+        start_s = np.minimum(np.nan_to_num(week.outcome.start_s, nan=until_s), until_s)
+        gpus = week.fleet.weights[requests.profile] * requests.total
+        waited = float(gpus @ np.maximum(start_s - requests.ready_s, 0.0)) / SECONDS_PER_HOUR
         cost = problem.on_price * on + parked_price * (installed - on) + UNMET_PRICE * waited
         weeks.append((cost, on, waited))
     cost, on, waited = np.mean(weeks, axis=0).tolist()

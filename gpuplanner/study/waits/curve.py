@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuplanner.simulate.nodes import NodeFleet
-from gpuplanner.simulate.slices.world import Floats
+from gpuplanner.simulate.tables import Floats
 from gpuplanner.study.decision.types import CurvePoint
 from gpuplanner.study.waits.draws import DAYS_A_WEEK, INTERVAL, REPLAYS, percentile
 from gpuplanner.study.waits.readings import WaitModel

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests
-from gpuplanner.simulate.slices.world import Floats, Ints
+from gpuplanner.simulate.tables import Floats, Ints
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.waits.explain import ExplainedWaits
 from gpuplanner.units import SECONDS_PER_DAY

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.simulate.slices.world import Floats, Ints
+from gpuplanner.simulate.tables import Floats, Ints
 from gpuplanner.study.decision.asked import Asked, size_classes
 from gpuplanner.study.waits.causes import (
     CAUSES,

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.simulate.nodes import NodeFleet
-from gpuplanner.simulate.slices.world import Floats
+from gpuplanner.simulate.tables import Floats
 from gpuplanner.study.decision.arena import gpu_hours
 from gpuplanner.study.decision.types import Exhaustion, Headroom, WeeklyGrowth
 from gpuplanner.study.waits.draws import DAYS_A_WEEK, INTERVAL

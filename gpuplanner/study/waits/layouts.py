@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuplanner.simulate.nodes import NodeFleet
-from gpuplanner.simulate.slices.world import Floats, Ints
+from gpuplanner.simulate.tables import Floats, Ints
 from gpuplanner.study.waits.draws import simulate_waits
 from gpuplanner.study.waits.readings import WaitModel
 

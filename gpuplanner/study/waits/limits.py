@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpuplanner.jit import part
-from gpuplanner.simulate.slices.world import Floats, Ints
+from gpuplanner.simulate.tables import Floats, Ints
 
 FEWEST_WAITS = 10
 """A limit is named only if at least so many waits show it."""

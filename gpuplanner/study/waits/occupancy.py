@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuplanner.jit import entry, part
 from gpuplanner.simulate.nodes import NodeRequests
-from gpuplanner.simulate.slices.world import Floats, Ints
+from gpuplanner.simulate.tables import Floats, Ints
 
 SHORTEST_LATENCY_S, LONGEST_LATENCY_S = 60.0, 300.0
 """Least and most time that a scheduler is taken to need from an end to the next start."""

@@ -10,7 +10,7 @@ import numpy as np
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
 from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
-from gpuplanner.simulate.slices.world import Floats, Ints
+from gpuplanner.simulate.tables import Floats, Ints
 from gpuplanner.study.waits.limits import NamedLimit
 from gpuplanner.study.waits.occupancy import Handover, OccupancyChanges, closed_instances
 from gpuplanner.study.waits.queue_rule import QueueRule

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.jit import entry
 from gpuplanner.simulate.nodes import NodeRequests
-from gpuplanner.simulate.slices.world import Floats, Ints
+from gpuplanner.simulate.tables import Floats, Ints
 from gpuplanner.study.waits.limits import FEWEST_WAITS, TenantUse
 
 EASY, PASS = "easy", "pass"

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.simulate.nodes import NodeFleet
-from gpuplanner.simulate.slices.world import Floats
+from gpuplanner.simulate.tables import Floats
 from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED
 from gpuplanner.study.decision.types import CurvePoint, Exhaustion, Measure, SizeService, WeeklyGrowth
 from gpuplanner.study.waits.causes import CAUSES, FRAGMENTED, INSUFFICIENT, LIMITS, WRONG_LAYOUT

@@ -1,1 +1,0 @@
-"""The loop over MIG instances in the layouts of a calendar."""
