@@ -210,14 +210,17 @@ class Arena:
         today = self.todays_minutes(which, len(trial.late_s))
         return float((self.late_minutes(trial, which) - today - self.minutes).max())
 
-    def holds(self, trial: Trial, which: Mask) -> bool:
-        """Whether every class keeps what it may be late by, and every job starts; standing demand by itself."""
+    def holds(self, trial: Trial, which: Mask, *, later_minutes: float = 0.0) -> bool:
+        """Whether every class keeps what it may be late by, and every job starts; standing demand by itself.
+
+        With ``later_minutes`` classes may be so much later.
+        """
         which = which & self.judged
         kept = trial.late_s[:, self.standing] <= self.todays_standing_s + STANDING_S
         return (
             bool(kept.all())
             and not np.isinf(trial.late_s[:, which]).any()
-            and self.excess(trial, which) <= 1e-9
+            and self.excess(trial, which) <= later_minutes + 1e-9
         )
 
     def share_of_days(self, trial: Trial, which: Mask) -> float:

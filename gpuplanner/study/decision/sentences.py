@@ -343,7 +343,8 @@ def _assumptions(one: Decision, found: Contest) -> Iterator[str]:
     yield f"path {one.path}: {able.who}; --path to change"
     if able.switches_nodes:
         usual, slow = (round(seconds / 60) for seconds in (able.lead.value, able.lead.high))
-        yield f"a node takes {usual} minutes to come, {slow} where it is slow; --set node_lead_s=… to change"
+        more = f"{slow} where it is slow, and jobs then wait up to {slow - usual} more"
+        yield f"a node takes {usual} minutes to come, {more}; --set node_lead_s=… to change"
     target = found.scenario.target_wait_minutes
     stated = f"{30 if target is None else target:g} minutes"
     yield f"a job size is late if its p95 queue wait is over {stated}; --set target_wait_minutes=… to change"

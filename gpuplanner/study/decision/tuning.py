@@ -81,12 +81,17 @@ class Tuning:
         return "its settings hold on the weeks seen, but not where nodes take long to come"
 
     def is_good(self, trial: Trial) -> bool:
-        """Whether a setting holds on the earlier weeks; where nodes come and go, also if they are slow."""
+        """Whether a setting meets the limit in the training window.
+
+        Where nodes take longest to come no class may be later than that by more than nodes are: an idle node kept for
+        slow boots alone costs more than they do.
+        """
         held, how = self.arena.holds(trial, self.earlier), trial.setting.switching
         held = held and self.arena.share_of_days(trial, self.earlier) >= MIN_DAYS_WITHIN_LIMIT
         if held and how is not None:
             slow = replace(trial.setting, switching=replace(how, lead_s=self.able.lead.high))
-            held = self.arena.holds(_quickly(self.arena, slow), self.earlier)
+            slower_min = (self.able.lead.high - self.able.lead.value) / SECONDS_PER_MINUTE
+            held = self.arena.holds(_quickly(self.arena, slow), self.earlier, later_minutes=slower_min)
         if held:
             self.good.add(id(trial))
         return held
@@ -150,21 +155,11 @@ class Tuning:
             for kept in more
         ]  # fmt: skip
 
-    @property
-    def _is_slow(self) -> bool:
-        """Whether a node may take longer to come than a job may be late."""
-        return self.able.lead.high > self.arena.minutes * SECONDS_PER_MINUTE
-
-    def _least_kept(self) -> int:
-        """Idle nodes that stay on at least: where a node may be too slow to come, those of the largest gang."""
-        requests = self.arena.asked.granted
-        gang = int(requests.nodes.max(initial=1))
-        return min(gang if self._is_slow else 0, len(self.arena.asked.nodes.gpus))
-
     def _idles(self) -> list[int]:
         return [idle for idle in IDLE_MINUTES if idle * SECONDS_PER_MINUTE >= self.able.shortest_idle_s]
 
-    def _switching(self, idle: int, kept: Sequence[int]) -> Switching:
+    def switching_of(self, idle: int, kept: Sequence[int]) -> Switching:
+        """How nodes come and go after so many idle minutes, with so many idle ones kept in each pool."""
         return Switching(
             idle * SECONDS_PER_MINUTE,
             self.able.lead.value + self.able.scan_s,
@@ -179,7 +174,7 @@ class Tuning:
 
         def setting(idle: int, placement: str, kept: int) -> WaySetting:
             knobs: Knobs = {"idle_minutes": idle, "idle_nodes_kept": kept, "placement": placement}
-            switching = self._switching(idle, [kept])
+            switching = self.switching_of(idle, [kept])
             return replace(fixed, switching=switching, placement=placement, knobs=knobs)
 
         return self._descend(setting, self.able.placements)
@@ -191,9 +186,7 @@ class Tuning:
         idles = self._idles()
         usual = min(idles, key=lambda idle: abs(idle - USUAL_IDLE_MINUTES[0]))
         most = len(self.arena.asked.nodes.gpus)
-        found = self.try_counts(
-            lambda kept: [setting_of(usual, placements[0], kept)], self._least_kept(), most
-        )
+        found = self.try_counts(lambda kept: [setting_of(usual, placements[0], kept)], 0, most)
         good = [trial.setting.switching for trial in found if id(trial) in self.good]
         kept = min((how.kept[0] for how in good if how is not None), default=None)
         if kept is None:
@@ -209,7 +202,7 @@ class Tuning:
         down = id(found[0]) in self.good
         for _ in range(NEAR):
             kept += -1 if down else 1
-            if not self._least_kept() <= kept <= len(self.arena.asked.nodes.gpus):
+            if not 0 <= kept <= len(self.arena.asked.nodes.gpus):
                 break
             found += self.try_settings([setting_of(kept)])
             if (id(found[-1]) in self.good) != down:
@@ -236,7 +229,7 @@ class Tuning:
             knobs: Knobs = {
                 "idle_minutes": idle, "whole_nodes_kept": kept, "cut_nodes_kept": cut, "requests": fixed.view,
             }  # fmt: skip
-            switching = self._switching(idle, [kept, cut])
+            switching = self.switching_of(idle, [kept, cut])
             return replace(fixed, switching=switching, placement=placement, knobs=knobs)
 
         gpus = [asked.nodes.gpus[number] for number in order]
@@ -250,7 +243,7 @@ class Tuning:
         for view, cut_nodes in cuts:
             layouts = [((WHOLE_GPU,) * len(cut), cut) for cut in cut_nodes]
             fixed = WaySetting(NODE_POOLS, view, *cut_fleet(asked, order, layouts), tuple(order))
-            for cut in (1, 2) if self._is_slow else (0, 1):
+            for cut in (0, 1):
                 found += self._descend(partial(setting, fixed, cut), self.able.placements[-1:])
         return found
 
