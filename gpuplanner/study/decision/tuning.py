@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -30,7 +30,7 @@ LEAST_GAIN_BY_IDLE = 0.03
 LEAST_GAIN_BY_MIXING = 0.02
 """Share of the GPU-hours that a shorter idle time gains, or several layouts on one node, to be chosen."""
 MIN_DAYS_WITHIN_LIMIT = 0.9
-"""Share of the days in the training window on which a setting meets the limit."""
+"""Share of the days in the training window on which a setting meets the limit, if today's fleet replayed does."""
 NEAR = 2
 """How many more, or fewer, idle nodes are tried where another knob is turned."""
 HOPELESS = 0.05
@@ -87,7 +87,7 @@ class Tuning:
         slow boots alone costs more than they do.
         """
         held, how = self.arena.holds(trial, self.earlier), trial.setting.switching
-        held = held and self.arena.share_of_days(trial, self.earlier) >= MIN_DAYS_WITHIN_LIMIT
+        held = held and self.arena.share_of_days(trial, self.earlier) >= self.least_days
         if held and how is not None:
             slow = replace(trial.setting, switching=replace(how, lead_s=self.able.lead.high))
             slower_min = (self.able.lead.high - self.able.lead.value) / SECONDS_PER_MINUTE
@@ -95,6 +95,12 @@ class Tuning:
         if held:
             self.good.add(id(trial))
         return held
+
+    @cached_property
+    def least_days(self) -> float:
+        """Share of the training days on which a setting has to meet the limit: no more than today's fleet replayed."""
+        again = replace(self.arena.today, late_s=self.arena.today.late_s[1:])
+        return min(MIN_DAYS_WITHIN_LIMIT, self.arena.share_of_days(again, self.earlier))
 
     def strain(self, trial: Trial) -> float:
         """How late its jobs start on average [min]: of equals the one with room is taken."""
@@ -194,6 +200,9 @@ class Tuning:
         for placement, idle in itertools.product(placements, idles):
             if (placement, idle) != (placements[0], usual):
                 found += self._near(partial(setting_of, idle, placement), kept)
+        # The plainest rule, an idle time alone: more idle nodes kept do not always shorten waits.
+        plain = (idle for idle in idles if idle >= USUAL_IDLE_MINUTES[0]) if kept else ()
+        found += self.try_settings(setting_of(idle, placements[0], 0) for idle in plain)
         return found
 
     def _near(self, setting_of: Callable[[int], WaySetting], kept: int) -> list[Trial]:
