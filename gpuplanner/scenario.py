@@ -219,7 +219,7 @@ class Scenario:
     )  # fmt: skip
     policies: str | None = knob(
         "service", None, "Which policies are compared, names with commas between.",
-        none="all that the path can perform",
+        none="all",
     )  # fmt: skip
     quotas: str | None = knob(
         "service", None,

@@ -22,11 +22,12 @@ PAGES = re.compile(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)")
 def test_every_page_is_in_the_map_of_the_site_and_no_link_leads_nowhere(root):
     site = yaml.safe_load((root / "mkdocs.yml").read_text())
     listed = [page for part in site["nav"] for pages in part.values() for page in pages]
-    there = {path.name for path in (root / "docs").glob("*.md")}
+    docs = root / "docs"
+    there = {path.relative_to(docs).as_posix() for path in (*docs.glob("*.md"), *docs.glob("results/*.md"))}
     assert sorted(listed) == sorted(there)
     for name in there:
-        linked = set(PAGES.findall((root / "docs" / name).read_text()))
-        assert linked <= there, name
+        for page in PAGES.findall((docs / name).read_text()):
+            assert (docs / name).parent.joinpath(page).resolve().relative_to(docs).as_posix() in there, name
 
 
 def test_every_notebook_has_its_row(root):

@@ -199,6 +199,7 @@ def _row(one: PolicyRow, found: Comparison) -> dict[str, object]:
         "most_gpus": one.most_gpus,
         "added_minutes": one.added_minutes,
         "jobs_later": one.later_share,
+        "power_ups": one.power_ups_per_week,
         "meets_limit": "baseline" if one.policy == TODAY else "yes" if one.meets_target else f"no: {why}",
     }
 

@@ -83,6 +83,7 @@ def plan(
     from gpuplanner.planner import METHODS, plan_to_json
     from gpuplanner.study.decision.record import compared as compared_ways
     from gpuplanner.study.future.calm import calm_and_free
+    from gpuplanner.study.future.fixed_layout import over_fixed
     from gpuplanner.study.future.plans import plan_view
     from gpuplanner.study.future.robust_plans import weigh_plans_over_paths
     from gpuplanner.study.past.history import history
@@ -132,11 +133,14 @@ def plan(
         write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
     figures = plan_figures(found, planned.problem, as_json=as_json)
     choices = () if weighed is not None else calm_and_free(asked, planned)
+    over = over_fixed(asked, planned)
     if as_json:
-        figures |= {"plan_choices": choices}
+        figures |= {"plan_choices": choices, "over_fixed": over and vars(over)}
     else:
         show(figures, as_json=False)
         show_choices(choices)
+        if over is not None:
+            put(over.sentence)
     if not quiet:
         for remark in fleet.remarks():
             say(remark)

@@ -131,12 +131,13 @@ def layouts(study: Study) -> Section:
 
 
 def _choices(study: Study) -> list[str]:
-    """The plan with few sets of layouts, and the one that is free to change beside it."""
-    found = study.plan_choices
+    """The plan with few sets of layouts, the one that is free to change beside it, and the best fixed layout."""
+    found, over = study.plan_choices, study.over_fixed
+    fixed = [page.paragraph(over.sentence)] if over is not None else []
     if not found:
-        return []
+        return fixed
     table = page.table(choice_table(found), caption="Few sets of layouts, or any number", headings=_CHOICES)
-    return [table, page.paragraph(choice_sentence(found))]
+    return [table, page.paragraph(choice_sentence(found)), *fixed]
 
 
 def _bound(study: Study) -> str:

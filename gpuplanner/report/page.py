@@ -158,8 +158,11 @@ def table(
     formats: Mapping[str, str] | None = None,
     headings: Mapping[str, str] | None = None,
     max_rows: int = MAX_ROWS,
+    muted: Sequence[bool] | None = None,
 ) -> str:
     """An HTML table: numbers to the right with thousands separators, text escaped, missing values as a dash.
+
+    Rows that are ``muted`` are grey; None: none are.
 
     Examples
     --------
@@ -176,11 +179,12 @@ def table(
     columns = [_texts(series.head(max_rows), specs.get(series.name)) for series in frame.get_columns()]
     named = bool(frame.width) and not frame.dtypes[0].is_numeric()
     body = []
-    for row in zip(*columns, strict=True):
+    for number, row in enumerate(zip(*columns, strict=True)):
+        grey = ' class="muted"' if muted is not None and muted[number] else ""
         cells = [f"<td{css}>{text}</td>" for text, css in zip(row, side, strict=True)]
         if named:
             cells[0] = f'<th scope="row"{side[0]}>{row[0]}</th>'
-        body.append(f"<tr>{''.join(cells)}</tr>")
+        body.append(f"<tr{grey}>{''.join(cells)}</tr>")
     rest = frame.height - max_rows
     more = f'<p class="more">{max_rows:,} of {frame.height:,} rows are shown.</p>\n' if rest > 0 else ""
     return (

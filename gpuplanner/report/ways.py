@@ -18,6 +18,7 @@ from gpuplanner.report.words import safe
 from gpuplanner.study.decision.frames import (
     frontier_frame,
     limit_in_words,
+    policies_met,
     policy_table,
     service_table,
     target_in_words,
@@ -42,6 +43,7 @@ _WAYS = {
     "added_minutes": "added wait, min",
     "later_share": "jobs delayed",
     "longest_min": "longest wait, min",
+    "power_ups_per_week": "power-ups a week",
     "meets_target": "meets the limit",
     "reason": "why not",
 }
@@ -78,7 +80,7 @@ def ways(found: Comparison, pool: str = "") -> Section:
     title, about = f"Ways compared{pool and f' on {pool}'}", _about(found)
     if not found.rows:
         return page.fold(title, page.paragraph("No way could be played."), about=about)
-    frame = frontier_frame(found)
+    frame, table = frontier_frame(found), _ways_table(found)
     note = (
         f"Added wait is the largest rise of the p95 wait over job sizes, or of the mean wait. {limit_in_words(found)} "
         "Points joined by a line are other settings of the same policy."
@@ -92,10 +94,11 @@ def ways(found: Comparison, pool: str = "") -> Section:
             numbers=_named(frame),
         ),
         page.table(
-            _ways_table(found),
+            table.select(list(_WAYS)),
             caption=f"The same in figures, {_judged(found)}",
             formats=dict.fromkeys(("of_today", "later_share"), ".0%"),
             headings=_WAYS,
+            muted=(~table["performable"]).to_list(),
         ),
         page.note(note),
         _energy(found),
@@ -132,12 +135,6 @@ def waits_section(found: Comparison) -> Section:
         *tables,
         about=waits.sentence,
     )
-
-
-def policies_met(found: Comparison) -> str:
-    """How many policies beside today's meet the limit, as the table has it."""
-    met = sum(row.meets_target for row in found.policies)
-    return f"{met} of {len(found.policies)} policies meet the limit"
 
 
 def _about(found: Comparison) -> str:
@@ -258,7 +255,7 @@ def _judged(found: Comparison) -> str:
 
 
 def _ways_table(found: Comparison) -> pl.DataFrame:
-    """A row a way, the recommended one first, and those that are out last, with the reason."""
+    """A row a policy: the recommended one first, those that are out with the reason, last what cannot be performed."""
     today = None if found.today is None else found.today.gpu_hours_promised
     met = pl.when(pl.col("meets_target")).then(pl.lit("yes")).otherwise(pl.lit("no"))
     table = policy_table(found).with_columns(
@@ -269,9 +266,10 @@ def _ways_table(found: Comparison) -> pl.DataFrame:
     )
     table = table.sort(
         "best",
+        ~pl.col("performable"),
         pl.col("gpu_hours_promised").is_null(),
         "gpu_hours_promised",
         nulls_last=True,
         maintain_order=True,
     )
-    return table.with_columns(policy="name").select(list(_WAYS))
+    return table.with_columns(policy="name")

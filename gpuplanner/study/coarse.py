@@ -38,9 +38,9 @@ def _chosen(found: Comparison, asked: Scenario) -> Comparison:
     fleet = history(asked).fleet
     able = asked.abilities(fleet.board)
     rows = tuple(
-        _at(row, found, minutes)
-        if row.policy not in WAYS or WAYS[row.policy].performed_by(able, can_be_cut=fleet.can_be_cut)
-        else replace(row, meets_target=False, reason=f"{asked.path} cannot do it")
+        _at(row if row.performable else replace(row, reason=None, performable=True), found, minutes)
+        if row.policy not in WAYS or (why_not := WAYS[row.policy].why_not(able, fleet)) is None
+        else replace(row, meets_target=False, reason=why_not, performable=False)
         for row in found.policies
     )
     held = [row for row in rows if row.meets_target and row.gpu_hours is not None and row.gpu_hours < before]

@@ -17,6 +17,7 @@ from gpuplanner.study.decision.frames import curve_table, policy_table, service_
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.findings import doubts, findings
 from gpuplanner.study.future.calm import plan_choices
+from gpuplanner.study.future.fixed_layout import plan_over_fixed
 from gpuplanner.study.future.money import Money, money
 from gpuplanner.study.future.options import check_options
 from gpuplanner.study.future.outlook import OUTLOOKS, expected_gpu_hours, tomorrow
@@ -101,6 +102,7 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
         plan=plan,
         problem=problem,
         plan_choices=() if reason else plan_choices(scenario),
+        over_fixed=None if reason else plan_over_fixed(scenario),
         comparison=found,
         provenance=provenance_of(known, priced, inputs, cautions, doubted, search),
     )

@@ -19,7 +19,7 @@ from gpuplanner.intervals import waiting_since
 from gpuplanner.ledger.views import HELD_BUCKETS
 from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.policies import REST, WAYS
+from gpuplanner.study.decision.policies import POWER, WAYS
 from gpuplanner.study.decision.record import Comparison, comparison
 from gpuplanner.study.decision.types import DECIMALS, LayoutOnNodes, Saving
 from gpuplanner.study.decision.worth import worth_for
@@ -327,7 +327,7 @@ def _seen(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingP
     by_bucket = dict(hours.iter_rows())
     weeks = (known.end - known.begin).total_seconds() / SECONDS_PER_HOUR / HOURS_PER_WEEK
     installed, down = sum(by_bucket.values()) / weeks, by_bucket.get("down", 0.0) / weeks
-    may_rest = any(REST in WAYS[one.promise.policy].levers for one in months if one.promise.policy in WAYS)
+    may_rest = any(POWER in WAYS[one.promise.policy].needs for one in months if one.promise.policy in WAYS)
     rest = max(down - months[0].seen.down_gpu_hours, 0.0) if may_rest else 0.0
     waits = _waits(scenario)
     own = _by_size(waits, promise.quantile)

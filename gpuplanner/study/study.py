@@ -18,6 +18,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.future.calm import PlanChoice
+from gpuplanner.study.future.fixed_layout import OverFixed
 from gpuplanner.study.headline import Headline
 from gpuplanner.study.provenance import Provenance
 
@@ -52,6 +53,8 @@ class Study:
         tables of demand, forecast and plan are absent as well.
     plan_choices : tuple of PlanChoice
         The plan with few sets of layouts, and the one that is free to change; empty where the plan is free already.
+    over_fixed : OverFixed or None
+        What the plan wins over the best fixed layout; None without a plan.
     comparison : Comparison
         All ways to run the fleet, and the decision that follows, as ``gpuplanner compare --json`` prints them: the one
         place that says what is saved. See :func:`gpuplanner.study.decision.record.comparison`.
@@ -66,6 +69,7 @@ class Study:
     plan: Plan | None
     problem: PlanProblem | None
     plan_choices: tuple[PlanChoice, ...]
+    over_fixed: OverFixed | None
     comparison: Comparison
     provenance: Provenance
 
@@ -84,6 +88,7 @@ class Study:
                 "headline": self.headline.to_dict(),
                 "findings": list(self.findings),
                 "plan_choices": to_plain(self.plan_choices),
+                "plan": {"over_fixed": to_plain(self.over_fixed)},
                 "decision": comparison["decision"],
                 "comparison": comparison,
                 "provenance": to_plain(self.provenance),
@@ -128,6 +133,7 @@ def open_study(directory: str | Path) -> Study:
             plan=planned[0],
             problem=planned[1],
             plan_choices=beside,
+            over_fixed=of_plain(OverFixed, over) if (over := values["plan"]["over_fixed"]) else None,
             comparison=Comparison.from_dict(values["comparison"]),
             provenance=of_plain(Provenance, values["provenance"]),
         )

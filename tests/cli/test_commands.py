@@ -125,7 +125,7 @@ def test_own_trace_walks_to_a_plan_that_verifies(command, itp, tmp_path):
     assert set(told) == {
         "status", "objective", "bound", "gap", "unmet_gpu_hours", "changes",
         "change_gpu_hours", "change_takes", "layout_changes", "comparison", "departures", "reboots",
-        "gpus_not_needed", "plan_choices",
+        "gpus_not_needed", "plan_choices", "over_fixed",
     }  # fmt: skip
     # Parked GPUs are cut for the minute that it takes.
     assert told["change_gpu_hours"] == pytest.approx(1 / 60)

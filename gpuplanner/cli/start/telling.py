@@ -116,11 +116,12 @@ def warning_lines(warnings: Sequence[QualityWarning]) -> None:
 
 def ways_line(found: Comparison) -> None:
     """Say how many policies meet the limit, as in the table of policies, and on which days."""
+    from gpuplanner.study.decision.frames import policies_met
+
     if not found.policies:
         line("Policy", "none could be evaluated: the record is too short")
         return
-    met = sum(row.meets_target for row in found.policies)
-    text = f"{met} of {len(found.policies)} policies meet the limit"
+    text = policies_met(found)
     if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
         first, split, last = (
             day_text(text) for text in (found.tuned_from, found.judged_from, found.judged_to)

@@ -16,7 +16,7 @@ from gpuplanner.study.cache import simulate_once
 from gpuplanner.study.decision.asked import AS_TODAY, Asked, counts_of, size_classes
 from gpuplanner.study.decision.types import TODAY
 from gpuplanner.study.waits.explain import ExplainedWaits
-from gpuplanner.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 DRAWS = 7
 """Replays: the first as it was, the others with each job ready a little later."""
@@ -29,6 +29,8 @@ CARRIED_S = 7200.0
 FEWEST_WAITING = 200
 STANDING_S = 3600.0
 """What has no end gets its GPUs within an hour of when today's fleet gives them: it keeps them for days."""
+FEWEST_IN_CLASS = 20
+"""Jobs of a class on one day below twice which the class is not judged by itself."""
 LATER_S = 60.0
 """Who starts more than this later than today is said to start later."""
 Mask = NDArray[np.bool_]
@@ -208,15 +210,34 @@ class Arena:
         today = self.todays_minutes(which, len(trial.late_s))
         return float((self.late_minutes(trial, which) - today - self.minutes).max())
 
-    def holds(self, trial: Trial, which: Mask) -> bool:
-        """Whether every class keeps what it may be late by, and every job starts; standing demand by itself."""
+    def holds(self, trial: Trial, which: Mask, *, later_minutes: float = 0.0) -> bool:
+        """Whether every class keeps what it may be late by, and every job starts; standing demand by itself.
+
+        With ``later_minutes`` classes may be so much later.
+        """
         which = which & self.judged
         kept = trial.late_s[:, self.standing] <= self.todays_standing_s + STANDING_S
         return (
             bool(kept.all())
             and not np.isinf(trial.late_s[:, which]).any()
-            and self.excess(trial, which) <= 1e-9
+            and self.excess(trial, which) <= later_minutes + 1e-9
         )
+
+    def share_of_days(self, trial: Trial, which: Mask) -> float:
+        """Share of the days on which each class of enough jobs, and all jobs, keep what they may be late by."""
+        which = which & self.judged
+        day, kept = np.floor(self.ready_s / SECONDS_PER_DAY), []
+        for number in np.unique(day[which]):
+            jobs = which & (day == number)
+            groups = [jobs & (self.size == place) for place in range(len(self.classes))]
+            groups = [jobs, *(group for group in groups if group.sum() >= 2 * FEWEST_IN_CLASS)]
+            added = [
+                order_statistic(trial.late_s[0, group], self.quantile)
+                - order_statistic(self.today.late_s[0, group], self.quantile)
+                for group in groups
+            ]
+            kept.append(max(added) <= self.minutes * SECONDS_PER_MINUTE + 1e-6)
+        return float(np.mean(kept)) if kept else 1.0
 
     def most_gpus(self, trial: Trial) -> int:
         """GPUs that a way has on at once, at most, while it is observed."""

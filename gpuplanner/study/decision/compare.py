@@ -14,25 +14,22 @@ from gpuplanner.inbox import open_dataset
 from gpuplanner.names import resolve
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import data_folder
-from gpuplanner.study.decision.arena import Arena, Mask, Trial, order_statistic
+from gpuplanner.study.decision.arena import Arena, Mask, Trial
 from gpuplanner.study.decision.asked import Asked, asked_of, larger_profiles, limits_of
 from gpuplanner.study.decision.left_out import any_ran
-from gpuplanner.study.decision.policies import FEWER, POLICY_NAMES, REST, WAYS
+from gpuplanner.study.decision.policies import POLICY_NAMES, WAYS
 from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import NEVER_RAN, NO_GPU, STATIC_MIG, STATIC_WHOLE, TODAY, SizeService
 from gpuplanner.study.past.history import History, history
 from gpuplanner.study.tenants.quotas import rules_in
 from gpuplanner.study.waits.draws import scale_load, simulate_waits
 from gpuplanner.study.waits.explain import explain_waits, take_jobs
-from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.units import SECONDS_PER_DAY
 
 WEEKS_FROM_DAYS = 14
 MOST_HELD_BACK_DAYS = 14
 FEWEST_JOBS = 100
 """Jobs that policies are fitted on, and evaluated on, at least."""
-HOLD_RATE = 0.9
-FEWEST_IN_CLASS = 20
-"""Jobs of a class on one day below twice which the class is not judged by itself."""
 ALIKE = 0.01
 """Of ways whose GPU-hours differ by less than this share, the simplest is taken."""
 
@@ -53,6 +50,7 @@ class JudgedWay:
     - ``holds``: Whether it holds the target on the days kept back.
     - ``hours_per_week``, ``promised_per_week``: GPU-hours on, a week, on the days kept back and on those tuned on.
     - ``service``: Waits by job size of what the wait model recommends: they say what it adds, and whether it holds.
+    - ``performable``: Whether the actuator can perform it.
     """
 
     policy: str
@@ -62,6 +60,7 @@ class JudgedWay:
     hours_per_week: float
     promised_per_week: float
     service: tuple[SizeService, ...] = ()
+    performable: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +127,7 @@ def contest(
     policies: Sequence[str] | None = None,
     tell: Callable[[str, Trial], object] | None = None,
 ) -> Contest:
-    """Tune every way that the path can perform, and judge all on the same days."""
+    """Tune every policy that the actuator can perform, and judge all on the same days."""
     known, asked, arena, able = opened(scenario)
     split = holdout_from(asked, arena, int(asked.seen_s // SECONDS_PER_DAY))
     number = np.arange(len(arena.today.day_hours))
@@ -149,14 +148,13 @@ def contest(
         return replace(found, reason=reason if holds else why_out(arena, trial, later))
 
     today, judged = judged_way(TODAY, arena.today), []
-    named = asked_policies(scenario, policies, able, known)
-    for policy in named if split is not None else ():
+    for policy in asked_policies(scenario, policies) if split is not None else ():
+        why_not = WAYS[policy].why_not(able, known.fleet)
+        if why_not is not None:
+            judged.append(replace(judged_way(policy, None, why_not), performable=False))
+            continue
         trial = WAYS[policy].tuned(tuning, policy)
-        if trial is not None and REST in WAYS[policy].levers:
-            # It must hold on single days too.
-            trial = tuning.fewer(trial, lambda one: hold_rate(arena, one, earlier, earlier_days), HOLD_RATE)
-        one = judged_way(policy, trial, tuning.reasons.get(policy, BY_WAITS.get(policy)))
-        judged.append(one)
+        judged.append(judged_way(policy, trial, tuning.reasons.get(policy, BY_WAITS.get(policy))))
     holding = [one for one in judged if one.holds]
     winner = today
     best = min(holding, key=lambda one: one.promised_per_week, default=today)
@@ -191,43 +189,10 @@ def holdout_from(asked: Asked, arena: Arena, days: int) -> int | None:
     return split if min(int(late.sum()), int(early.sum())) >= FEWEST_JOBS else None
 
 
-def asked_policies(
-    scenario: Scenario, policies: Sequence[str] | None, able: PathAbilities, known: History
-) -> list[str]:
-    """The ways that are compared: those that are named, or all that the path can perform on the board."""
+def asked_policies(scenario: Scenario, policies: Sequence[str] | None) -> list[str]:
+    """The policies that are compared: those that are named, or all."""
     if policies is None and scenario.policies is not None:
         policies = [name.strip() for name in scenario.policies.split(",")]
     if policies is not None:
         policies = [resolve(name, POLICY_NAMES, what="policy", error=ScenarioError) for name in policies]
-    return [
-        name
-        for name in POLICY_NAMES
-        if (policies is None or name in policies)
-        and not (known.fleet.today.shared and WAYS[name].levers != (FEWER,))
-        and WAYS[name].performed_by(able, can_be_cut=known.fleet.can_be_cut)
-    ]
-
-
-def day_masks(arena: Arena, which: Mask, days: Mask) -> list[Mask]:
-    """The jobs of each day, days without jobs left out."""
-    day = np.floor(arena.ready_s / SECONDS_PER_DAY).astype(np.int64)
-    masks = (which & (day == number) for number in np.flatnonzero(days))
-    return [mask for mask in masks if mask.any()]
-
-
-def holds_day(arena: Arena, trial: Trial, which: Mask) -> bool:
-    """Whether one day was held: classes of enough jobs by themselves, and all jobs together."""
-    groups = [which & (arena.size == number) for number in range(len(arena.classes))]
-    judged = [which, *(group for group in groups if group.sum() >= 2 * FEWEST_IN_CLASS)]
-    today, mine = arena.today.late_s[0], trial.late_s[0]
-    return all(
-        order_statistic(mine[group], arena.quantile)
-        <= order_statistic(today[group], arena.quantile) + arena.minutes * SECONDS_PER_MINUTE + 1e-6
-        for group in judged
-    )
-
-
-def hold_rate(arena: Arena, trial: Trial, which: Mask, days: Mask) -> float | None:
-    """Share of the days that a setting held."""
-    masks = day_masks(arena, which, days)
-    return float(np.mean([holds_day(arena, trial, mask) for mask in masks])) if masks else None
+    return [name for name in POLICY_NAMES if policies is None or name in policies]

@@ -17,7 +17,14 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.cache import stage
-from gpuplanner.study.decision.arena import Knobs, Trial, WaySetting, cut_fleet, gpu_hours, servable_requests
+from gpuplanner.study.decision.arena import (
+    Knobs,
+    Trial,
+    WaySetting,
+    cut_fleet,
+    gpu_hours,
+    servable_requests,
+)
 from gpuplanner.study.decision.asked import Asked, size_classes
 from gpuplanner.study.decision.compare import Contest, contest, judge, nothing_ran, opened
 from gpuplanner.study.decision.layouts import as_they_are, assign_layouts, kept_longest, rules_of
@@ -25,6 +32,7 @@ from gpuplanner.study.decision.left_out import MAX_LEFT_OUT_SHARE, correction_of
 from gpuplanner.study.decision.policies import POLICY_NAMES
 from gpuplanner.study.decision.promise import promised
 from gpuplanner.study.decision.sentences import WHOLE_LIST, in_words, no_decision, uncorrected_decision
+from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import (
     NODE_POOLS,
     ON_DEMAND,
@@ -44,8 +52,8 @@ from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.history import History, begin_of, history
 from gpuplanner.study.waits.explain import ExplainedWaits, take_jobs
 from gpuplanner.study.waits.growth import FittedGrowth, fit_growth_per_week, weekly_work
-from gpuplanner.study.waits.readings import WaitModel, WaitTarget
-from gpuplanner.study.waits.recommend import Recommendation, decline, recommend, wait_curve
+from gpuplanner.study.waits.readings import SizedPool, WaitModel, WaitTarget
+from gpuplanner.study.waits.recommend import Recommendation, add_units, decline, recommend, wait_curve
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
 NOBODY = "nobody"
@@ -111,10 +119,12 @@ def decide(
     advice, curve = recommended(
         scenario.but(policies=None, path="operator", ownership=None, node_lead_s=None)
     )
-    sized = _course(found, advice)
+    course = sized = _course(found, advice)
     # Nodes are not powered down where growth exhausts them soon.
-    may_idle = advice.action in ("keep", "release") and not advice.late and not advice.order_gpus
-    course = _idle_powered_down(found, sized) if may_idle else sized
+    if advice.action in ("keep", "release") and not advice.late and not advice.order_gpus:
+        larger, course = _idle_powered_down(found, advice)
+        if larger is not advice:
+            advice, curve, sized = larger, tuple(wait_curve(larger.model, larger)), _course(found, larger)
     decision = _decision(found, advice, course)
     found = _with_recommended(found, advice, sized, course)
     rules = rules_of(found.asked, course.trial, found.able, course.policy)
@@ -209,7 +219,7 @@ def _course(found: Contest, advice: Recommendation) -> Course:
         policy, trial = STATIC_MIG, arena.play(setting)
         layouts = _layouts(asked, trial)
     else:
-        numbers = _kept_nodes(advice)
+        numbers = _kept_nodes(advice.pools, advice.units)
         policy = TODAY if len(numbers) == len(asked.nodes.gpus) else STATIC_WHOLE
         trial = arena.today if policy == TODAY else arena.play(as_they_are(asked, policy, numbers))
         layouts = _grouped(asked, [(number, asked.nodes.layouts[number]) for number in numbers])
@@ -226,25 +236,26 @@ def _course(found: Contest, advice: Recommendation) -> Course:
     return Course(measures, policy, trial, gpus, float(gpus), layouts, saving)
 
 
-def _idle_powered_down(found: Contest, course: Course) -> Course:
-    """The same with the policy that wins on the nodes that are kept, where that saves clearly more."""
+def _idle_powered_down(found: Contest, advice: Recommendation) -> tuple[Recommendation, Course]:
+    """The recommendation with the policy that wins, where that saves clearly more."""
     winner, asked, arena = found.winner, found.asked, found.arena
+    course, fleet = _course(found, advice), asked.nodes.total
     if winner.trial is None or winner.policy not in IDLE_MEASURES:
-        return course
-    setting, fleet = winner.trial.setting, asked.nodes.total
-    kept = set(course.trial.setting.numbers)
-    places = [place for place, number in enumerate(setting.numbers) if number in kept]
-    if len(places) < len(setting.numbers):
-        setting = replace(
-            setting, fleet=setting.fleet.only(np.array(places)), layouts=tuple(setting.layouts[one] for one in places),
-            numbers=tuple(setting.numbers[one] for one in places),
-        )  # fmt: skip
-    trial = winner.trial if setting is winner.trial.setting else arena.play(setting)
+        return advice, course
+    more, trial = 0, winner.trial
+    if winner.policy != ON_DEMAND:
+        fitted = _fitted_on_kept(found, trial, advice)
+        if fitted is None:
+            return advice, course
+        more, trial = fitted
     saving = _saving(found, trial)
-    if not arena.holds(trial, found.later) or (saving.low or 0.0) <= 0:
-        return course
-    if (saving.value or 0.0) - (course.saving.value or 0.0) < ALIKE * fleet * HOURS_PER_WEEK:
-        return course
+    gained = (saving.value or 0.0) - (course.saving.value or 0.0)
+    if (saving.low or 0.0) <= 0 or gained < ALIKE * fleet * HOURS_PER_WEEK:
+        return advice, course
+    if more:
+        target, days = wait_target(found.scenario), found.scenario.purchase_lead_days
+        advice = recommend(advice.model, target, advice.growth, lead_days=days, more_units=more)
+        course = _course(found, advice)
     gpus, mean = min(arena.most_gpus(trial), course.gpus), fleet - (saving.value or 0.0) / HOURS_PER_WEEK
     text = {
         ON_OFF: "Power idle nodes down", NODE_POOLS: "Let node pools scale with what jobs request",
@@ -257,16 +268,32 @@ def _idle_powered_down(found: Contest, course: Course) -> Course:
         "after release" if course.measures else None,
     )
     layouts = _layouts(asked, trial, gpus)
-    return Course((*course.measures, measure), winner.policy, trial, gpus, mean, layouts, saving)
+    return advice, Course((*course.measures, measure), winner.policy, trial, gpus, mean, layouts, saving)
 
 
-def _kept_nodes(advice: Recommendation) -> list[int]:
-    """Numbers of today's nodes that stay."""
-    return sorted(
-        number
-        for pool, count in zip(advice.pools, advice.units, strict=True)
-        for number in pool.nodes[:count]
+def _fitted_on_kept(found: Contest, trial: Trial, advice: Recommendation) -> tuple[int, Trial] | None:
+    """A policy on the nodes that the recommendation keeps, or on more where that saves clearly more: how many more.
+
+    On each number of nodes several settings are tried, so that no number is ruled out by one of them.
+    """
+    tuning = Tuning(found.arena, found.earlier, found.earlier_days, found.able)
+    most = sum(pool.today for pool in advice.pools) - sum(advice.units)
+    fitted: list[tuple[int, Trial, float]] = []
+    for more in sorted({0, most, *(2**power for power in range(most.bit_length()))}):
+        numbers = _kept_nodes(advice.pools, add_units(advice.pools, advice.units, more))
+        tried = tuning.try_settings(tuning.settings_on(trial.setting, numbers))
+        best = tuning.tuned(trial.setting.policy, tried)
+        if best is not None and found.arena.holds(best, found.later):
+            fitted.append((more, best, _saving(found, best).value or 0.0))
+    enough = (
+        max((saved for *_, saved in fitted), default=0.0) - ALIKE * found.asked.nodes.total * HOURS_PER_WEEK
     )
+    return next(((more, best) for more, best, saved in fitted if saved >= enough), None)
+
+
+def _kept_nodes(pools: Sequence[SizedPool], units: Sequence[int]) -> list[int]:
+    """Numbers of today's nodes that stay."""
+    return sorted(number for pool, count in zip(pools, units, strict=True) for number in pool.nodes[:count])
 
 
 def _partitioned(asked: Asked, advice: Recommendation) -> WaySetting:

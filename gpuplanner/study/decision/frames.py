@@ -25,6 +25,12 @@ def policy_table(found: Comparison) -> pl.DataFrame:
     return _frame(rows, list(_OF_POLICIES))
 
 
+def policies_met(found: Comparison) -> str:
+    """How many of the policies that the actuator can perform meet the limit, today's aside."""
+    rows = [row for row in found.policies if row.performable]
+    return f"{sum(row.meets_target for row in rows)} of {len(rows)} policies meet the limit"
+
+
 def service_table(found: Comparison) -> pl.DataFrame:
     """A row for each job size: its queue waits, observed, simulated today and as recommended."""
     return pl.DataFrame(found.decision.service, schema=[field.name for field in fields(SizeService)])

@@ -34,6 +34,8 @@ def assign_layouts(
 ) -> dict[int, tuple[str, ...]]:
     """Assign a layout to each GPU of as many nodes as are needed; nodes that have wanted layouts keep them.
 
+    Of the others those are mixed that no layout fills.
+
     Parameters
     ----------
     today : sequence of tuple of str
@@ -56,6 +58,13 @@ def assign_layouts(
             layouts[number] = today[number]
             left -= Counter(today[number])
 
+    for number in order:
+        size = len(today[number])
+        filled = next((layout for layout, count in left.most_common() if count >= size), None)
+        if number not in layouts and filled is not None:
+            layouts[number] = (filled,) * size
+            left[filled] -= size
+
     rest = list(left.elements())
     for number in order:
         if rest and number not in layouts:
@@ -72,8 +81,8 @@ def as_they_are(asked: Asked, policy: str, numbers: Sequence[int]) -> WaySetting
     return WaySetting(policy, AS_TODAY, fleet, layouts, tuple(numbers), knobs=knobs)
 
 
-def mixed_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> list[str]:
-    """Layouts of so many GPUs that offer profiles in proportion to what is wanted, as far as whole boards allow.
+def deal_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> list[str]:
+    """Layouts of so many GPUs, or nodes, that offer profiles in proportion to what is wanted, as far as they can.
 
     One GPU after the other gets, of all layouts with the profile that is shortest of its share, the one that fills
     most of what the others still lack.
@@ -81,7 +90,7 @@ def mixed_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> li
     Examples
     --------
     >>> from gpuplanner.hardware import load_gpu_model
-    >>> mixed_layouts(load_gpu_model("H100-80GB-SXM5"), {"1g.10gb": 7, "3g.40gb": 2}, 2)
+    >>> deal_layouts(load_gpu_model("H100-80GB-SXM5"), {"1g.10gb": 7, "3g.40gb": 2}, 2)
     ['3g.40gb:1,1g.10gb:4', '3g.40gb:1,1g.10gb:4']
     """
     names = [name for name, count in wanted.items() if count > 0]
@@ -104,7 +113,7 @@ def mixed_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> li
         got.update(best)
         lack |= {name: max(target[name] - got[name], 0.0) for name in best}
         found.append(text)
-    return sorted(found)
+    return found
 
 
 def wanted_instances(

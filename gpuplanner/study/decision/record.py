@@ -18,7 +18,7 @@ from gpuplanner.files import to_json
 from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.cache import shelved, stage
-from gpuplanner.study.decision.arena import Arena, Trial, gpu_hours
+from gpuplanner.study.decision.arena import Arena, Mask, Trial, gpu_hours
 from gpuplanner.study.decision.compare import BY_WAITS, Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide
 from gpuplanner.study.decision.policies import MEANINGS
@@ -58,10 +58,11 @@ class PolicyRow:
       largest difference to today over classes and the mean; the share of jobs that start later than under today's own
       fleet; the longest delay.
     - ``completion_mean_min``: From arrival to the end, on average.
-    - ``switches``: Nodes that came, a week.
+    - ``power_ups_per_week``: Nodes that were powered up, a week; None where the policy powers none.
     - ``never_started``: Jobs that never started.
     - ``meets_target``: Whether ``added_minutes`` are within the limit and all jobs start; of what the wait model
       recommends, whether each job size is within its limit in ``decision.service``, from which its waits are as well.
+    - ``performable``: Whether the actuator can perform it.
     - ``reason``: Why it is out.
     - ``knobs``: What was set.
     """
@@ -83,9 +84,10 @@ class PolicyRow:
     later_share: float | None = None
     longest_min: float | None = None
     completion_mean_min: float | None = None
-    switches: float | None = None
+    power_ups_per_week: float | None = None
     never_started: int = 0
     meets_target: bool = False
+    performable: bool = True
     reason: str | None = None
     knobs: Mapping[str, float | int | str] = field(default_factory=dict)
 
@@ -107,7 +109,7 @@ class Comparison:
     - ``quantile``, ``minutes``: The target: such a share of each class starts at most so many minutes later than
       today.
     - ``today``: Today's fleet; None where nothing could be played.
-    - ``policies``: The other ways that the path can perform, in a stated order.
+    - ``policies``: The other policies in a stated order, those that the actuator cannot perform with the reason.
     - ``frontier``: Settings that no other of the same way beats in both.
     - ``tuned_from``, ``judged_from``, ``judged_to``: Instants between which is tuned and judged.
     - ``projects``: Answers to the projects that the scenario names.
@@ -142,7 +144,7 @@ class Comparison:
 
     @property
     def rows(self) -> tuple[PolicyRow, ...]:
-        """Today's fleet and the ways that were played."""
+        """Today's fleet and the other policies."""
         return (() if self.today is None else (self.today,)) + self.policies
 
     def row(self, policy: str) -> PolicyRow | None:
@@ -271,7 +273,7 @@ def comparison(scenario: Scenario) -> Comparison:
 def _row(found: Contest, one: JudgedWay) -> PolicyRow:
     arena, trial = found.arena, one.trial
     if trial is None:
-        return PolicyRow(one.policy, MEANINGS[one.policy], reason=one.reason)
+        return PolicyRow(one.policy, MEANINGS[one.policy], reason=one.reason, performable=one.performable)
     which = found.later
     late = trial.late_s[0, which]
     mine, today = arena.late_minutes(trial, which), arena.todays_minutes(which)
@@ -279,9 +281,6 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
     done = trial.wait_s + view.run_s
     weeks = max(float(found.later_days.sum()) / 7, 1e-9)
     busy = _busy_hours(found, trial) / weeks
-    began = trial.outcome.on["from_s"].to_numpy()
-    days = np.floor(began / SECONDS_PER_DAY)
-    switches = float(np.isin(days, np.flatnonzero(found.later_days)).sum())
     finite = which & np.isfinite(done)
     row = PolicyRow(
         policy=one.policy,
@@ -295,13 +294,19 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
         later_share=arena.later_share(trial, which),
         longest_min=arena.longest_minutes(trial, which),
         completion_mean_min=float(done[finite].mean()) / SECONDS_PER_MINUTE if finite.any() else None,
-        switches=switches / weeks,
+        power_ups_per_week=None if trial.setting.switching is None else power_ups(trial, found.later_days) / weeks,
         never_started=int(np.isinf(late).sum()),
         meets_target=one.holds,
         reason=one.reason,
         knobs=dict(trial.setting.knobs),
     )  # fmt: skip
     return _as_recommended(row, one.service) if one.service else row
+
+
+def power_ups(trial: Trial, days: Mask) -> int:
+    """Nodes that were called on some days. What is on from the beginning was not called."""
+    day = np.floor(trial.outcome.on["from_s"].to_numpy() / SECONDS_PER_DAY)
+    return int(np.isin(day, np.flatnonzero(days)).sum())
 
 
 def _as_recommended(row: PolicyRow, service: Sequence[SizeService]) -> PolicyRow:

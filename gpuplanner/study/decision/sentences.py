@@ -39,6 +39,8 @@ MOST_NODES_NAMED = 6
 MOST_CHANGES_NAMED = 3
 WELL_EXPLAINED = 0.9
 """Job sizes of whose waiting the replay reproduces less are named."""
+IDLE_ACTIONS = ("power_down", "autoscale")
+"""Measures under which jobs may wait for a node to come."""
 NOTICED_MIN = 1.0
 """A p95 wait that changes by less is not said to change [min]."""
 PLATFORM, PLANNER = "platform team", "planner"
@@ -46,9 +48,14 @@ PLATFORM, PLANNER = "platform team", "planner"
 
 def in_words(decision: Decision, found: Contest, advice: Recommendation, trial: Trial) -> Decision:
     """The decision with its sentences."""
+    text = sentence(decision, advice.order_gpus, _changes(decision, found, trial))
+    if decision.latest is not None and any(one.action in IDLE_ACTIONS for one in decision.measures):
+        later = found.arena.late_minutes(trial, found.later) - found.arena.todays_minutes(found.later)
+        added = wait_text(math.ceil(max(later.max(), 0.0)))
+        text = f"{text.removesuffix('.')} while all are on, and by up to {added} as nodes power down."
     return replace(
         decision,
-        sentence=sentence(decision, advice.order_gpus, _changes(decision, found, trial)),
+        sentence=text,
         next_steps=tuple(_next_steps(decision, found, advice, trial)),
         missing=tuple(_missing(decision, found, advice)),
         how_sure=tuple(_how_sure(decision, found, advice)),
@@ -318,7 +325,7 @@ def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator
         yield "A raised limit is the most that a team held at once in a replay without limits."
     if one.action == "rightsize":
         yield f"How many later runs may need more than the recommended size: gpuplanner hints {found.scenario.data}."
-    if one.measures and one.measures[-1].action in ("power_down", "autoscale"):
+    if one.measures and one.measures[-1].action in IDLE_ACTIONS:
         yield (
             f"The policy was fitted on {counted(int(found.earlier_days.sum()), 'day')}, and met the limit on the "
             f"{counted(int(found.later_days.sum()), 'day')} after them."
@@ -343,7 +350,8 @@ def _assumptions(one: Decision, found: Contest) -> Iterator[str]:
     yield f"path {one.path}: {able.who}; --path to change"
     if able.switches_nodes:
         usual, slow = (round(seconds / 60) for seconds in (able.lead.value, able.lead.high))
-        yield f"a node takes {usual} minutes to come, {slow} where it is slow; --set node_lead_s=… to change"
+        more = f"{slow} where it is slow, and jobs then wait up to {slow - usual} more"
+        yield f"a node takes {usual} minutes to come, {more}; --set node_lead_s=… to change"
     target = found.scenario.target_wait_minutes
     stated = f"{30 if target is None else target:g} minutes"
     yield f"a job size is late if its p95 queue wait is over {stated}; --set target_wait_minutes=… to change"

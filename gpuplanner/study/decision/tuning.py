@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -16,20 +16,26 @@ from gpuplanner.study.decision.arena import Arena, Knobs, Mask, Trial, WaySettin
 from gpuplanner.study.decision.asked import REQUESTED, RIGHTSIZED
 from gpuplanner.study.decision.layouts import (
     as_they_are,
+    deal_layouts,
     kept_longest,
-    mixed_layouts,
     on_demand_fleet,
     wanted_instances,
 )
 from gpuplanner.study.decision.types import NODE_POOLS, ON_DEMAND, ON_OFF
 from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
-USUAL_IDLE_MINUTES = 10
+USUAL_IDLE_MINUTES = (10, 30)
+"""Idle minutes that sites set: a shorter time wears nodes out by boots, and has to be worth it."""
+LEAST_GAIN_BY_IDLE = 0.03
+LEAST_GAIN_BY_MIXING = 0.02
+"""Share of the GPU-hours that a shorter idle time gains, or several layouts on one node, to be chosen."""
+MIN_DAYS_WITHIN_LIMIT = 0.9
+"""Share of the days in the training window on which a setting meets the limit, if today's fleet replayed does."""
 NEAR = 2
 """How many more, or fewer, idle nodes are tried where another knob is turned."""
 HOPELESS = 0.05
 """Share of all jobs that wait at once where a setting is given up: one in twenty may be late at all."""
-IDLE_MINUTES = (1, 5, 10, 15, 30, 60)
+IDLE_MINUTES = (1, 5, 10, 15, 30)
 """For how long a node may be idle before it goes."""
 SEARCH_DRAWS = 1
 """Replays while settings are looked for; the chosen one is played in all."""
@@ -60,7 +66,7 @@ class Tuning:
         """Of settings that were tried the cheapest that holds: on earlier weeks, and at a slow lead."""
         good = sorted(
             (trial for trial in searched if id(trial) in self.good),
-            key=lambda trial: (self.cost(trial), trial.setting.gpus, self.strain(trial)),
+            key=lambda trial: (self.rank(trial), trial.setting.gpus, self.strain(trial)),
         )
         for trial in good[:MOST_CHECKED]:
             full = self.arena.play(trial.setting)
@@ -75,14 +81,26 @@ class Tuning:
         return "its settings hold on the weeks seen, but not where nodes take long to come"
 
     def is_good(self, trial: Trial) -> bool:
-        """Whether a setting holds on the earlier weeks; where nodes come and go, also if they are slow."""
+        """Whether a setting meets the limit in the training window.
+
+        Where nodes take longest to come no class may be later than that by more than nodes are: an idle node kept for
+        slow boots alone costs more than they do.
+        """
         held, how = self.arena.holds(trial, self.earlier), trial.setting.switching
+        held = held and self.arena.share_of_days(trial, self.earlier) >= self.least_days
         if held and how is not None:
             slow = replace(trial.setting, switching=replace(how, lead_s=self.able.lead.high))
-            held = self.arena.holds(_quickly(self.arena, slow), self.earlier)
+            slower_min = (self.able.lead.high - self.able.lead.value) / SECONDS_PER_MINUTE
+            held = self.arena.holds(_quickly(self.arena, slow), self.earlier, later_minutes=slower_min)
         if held:
             self.good.add(id(trial))
         return held
+
+    @cached_property
+    def least_days(self) -> float:
+        """Share of the training days on which a setting has to meet the limit: no more than today's fleet replayed."""
+        again = replace(self.arena.today, late_s=self.arena.today.late_s[1:])
+        return min(MIN_DAYS_WITHIN_LIMIT, self.arena.share_of_days(again, self.earlier))
 
     def strain(self, trial: Trial) -> float:
         """How late its jobs start on average [min]: of equals the one with room is taken."""
@@ -92,44 +110,62 @@ class Tuning:
         """GPU-hours on, on the days that count."""
         return float(trial.day_hours[self.days].sum())
 
-    def fewer(self, trial: Trial, rate: Callable[[Trial], float | None], least_rate: float) -> Trial:
-        """The same way on the fewest nodes at once with which it holds, on nine days of ten as well."""
-        best, setting = trial, trial.setting
-        low, high = 0, len(setting.numbers)
-        while high - low > 1:
-            middle = (low + high) // 2
-            fleet = setting.fleet.only(np.arange(middle))
-            knobs: Knobs = {**setting.knobs, "gpus": int(fleet.gpus.sum())}
-            some = replace(setting, fleet=fleet, numbers=setting.numbers[:middle], layouts=setting.layouts[:middle],
-                           knobs=knobs)  # fmt: skip
-            found = self.arena.play(some)
-            if self.is_good(found) and (rate(found) or 0.0) >= least_rate:
-                best, high = found, middle
-            else:
-                low = middle
-        return best
+    def rank(self, trial: Trial) -> float:
+        """GPU-hours by which settings are ranked: those of an unusual one count for more by what it has to gain."""
+        hours, setting = self.cost(trial), trial.setting
+        shortest, longest = USUAL_IDLE_MINUTES
+        if not shortest <= float(setting.knobs.get("idle_minutes", shortest)) <= longest:
+            hours /= 1 - LEAST_GAIN_BY_IDLE
+        if any(len(set(layouts)) > 1 for node in setting.layouts for layouts in node):
+            hours /= 1 - LEAST_GAIN_BY_MIXING
+        return hours
 
-    def _try(self, setting: WaySetting) -> Trial:
-        trial = _quickly(self.arena, setting)
-        if self.tell is not None:
-            self.tell(setting.policy, trial)
-        return trial
+    def try_settings(self, settings: Iterable[WaySetting]) -> list[Trial]:
+        """Simulate settings once each, and note which of them are good."""
+        tried = []
+        for setting in settings:
+            trial = _quickly(self.arena, setting)
+            if self.tell is not None:
+                self.tell(setting.policy, trial)
+            self.is_good(trial)
+            tried.append(trial)
+        return tried
 
-    @property
-    def _is_slow(self) -> bool:
-        """Whether a node may take longer to come than a job may be late."""
-        return self.able.lead.high > self.arena.minutes * SECONDS_PER_MINUTE
+    def try_counts(
+        self, settings_of: Callable[[int], Iterable[WaySetting]], fewest: int, most: int
+    ) -> list[Trial]:
+        """Simulate the settings of as few nodes, GPUs or idle nodes as are enough for one of them to be good."""
+        tried: list[Trial] = []
 
-    def _least_kept(self) -> int:
-        """Idle nodes that stay on at least: where a node may be too slow to come, those of the largest gang."""
-        requests = self.arena.asked.granted
-        gang = int(requests.nodes.max(initial=1))
-        return min(gang if self._is_slow else 0, len(self.arena.asked.nodes.gpus))
+        def good(count: int) -> bool:
+            found = self.try_settings(settings_of(count))
+            tried.extend(found)
+            return any(id(trial) in self.good for trial in found)
+
+        least(good, fewest, most)
+        return tried
+
+    def settings_on(self, setting: WaySetting, numbers: Sequence[int]) -> list[WaySetting]:
+        """Settings of the same policy on some of today's nodes: as many idle nodes kept, one more, and two more."""
+        places = [setting.numbers.index(number) for number in numbers]
+        fleet, how = setting.fleet.only(np.array(places)), setting.switching
+        assert how is not None
+        name = "whole_nodes_kept" if "whole_nodes_kept" in setting.knobs else "idle_nodes_kept"
+        more = range(how.kept[0], min(how.kept[0] + NEAR, len(numbers)) + 1)
+        return [
+            replace(
+                setting, fleet=fleet, layouts=tuple(setting.layouts[place] for place in places), numbers=tuple(numbers),
+                switching=replace(how, kept=(kept, *how.kept[1:])),
+                knobs={**setting.knobs, "gpus": int(fleet.gpus.sum()), name: kept},
+            )
+            for kept in more
+        ]  # fmt: skip
 
     def _idles(self) -> list[int]:
         return [idle for idle in IDLE_MINUTES if idle * SECONDS_PER_MINUTE >= self.able.shortest_idle_s]
 
-    def _switching(self, idle: int, kept: Sequence[int]) -> Switching:
+    def switching_of(self, idle: int, kept: Sequence[int]) -> Switching:
+        """How nodes come and go after so many idle minutes, with so many idle ones kept in each pool."""
         return Switching(
             idle * SECONDS_PER_MINUTE,
             self.able.lead.value + self.able.scan_s,
@@ -144,7 +180,7 @@ class Tuning:
 
         def setting(idle: int, placement: str, kept: int) -> WaySetting:
             knobs: Knobs = {"idle_minutes": idle, "idle_nodes_kept": kept, "placement": placement}
-            switching = self._switching(idle, [kept])
+            switching = self.switching_of(idle, [kept])
             return replace(fixed, switching=switching, placement=placement, knobs=knobs)
 
         return self._descend(setting, self.able.placements)
@@ -153,31 +189,32 @@ class Tuning:
         self, setting_of: Callable[[int, str, int], WaySetting], placements: Sequence[str]
     ) -> list[Trial]:
         """The fewest idle nodes kept at one idle time, then other idle times and placements from there on."""
-        idles, found = self._idles(), list[Trial]()
-        usual = min(idles, key=lambda idle: abs(idle - USUAL_IDLE_MINUTES))
-
-        def good(kept: int) -> bool:
-            found.append(self._try(setting_of(usual, placements[0], kept)))
-            return self.is_good(found[-1])
-
-        kept = least(good, self._least_kept(), len(self.arena.asked.nodes.gpus))
+        idles = self._idles()
+        usual = min(idles, key=lambda idle: abs(idle - USUAL_IDLE_MINUTES[0]))
+        most = len(self.arena.asked.nodes.gpus)
+        found = self.try_counts(lambda kept: [setting_of(usual, placements[0], kept)], 0, most)
+        good = [trial.setting.switching for trial in found if id(trial) in self.good]
+        kept = min((how.kept[0] for how in good if how is not None), default=None)
         if kept is None:
             return found
         for placement, idle in itertools.product(placements, idles):
             if (placement, idle) != (placements[0], usual):
                 found += self._near(partial(setting_of, idle, placement), kept)
+        # The plainest rule, an idle time alone: more idle nodes kept do not always shorten waits.
+        plain = (idle for idle in idles if idle >= USUAL_IDLE_MINUTES[0]) if kept else ()
+        found += self.try_settings(setting_of(idle, placements[0], 0) for idle in plain)
         return found
 
     def _near(self, setting_of: Callable[[int], WaySetting], kept: int) -> list[Trial]:
         """So many idle nodes kept, fewer as long as that is good, else a few more until it is."""
-        found = [self._try(setting_of(kept))]
-        down = self.is_good(found[0])
+        found = self.try_settings([setting_of(kept)])
+        down = id(found[0]) in self.good
         for _ in range(NEAR):
             kept += -1 if down else 1
-            if not self._least_kept() <= kept <= len(self.arena.asked.nodes.gpus):
+            if not 0 <= kept <= len(self.arena.asked.nodes.gpus):
                 break
-            found.append(self._try(setting_of(kept)))
-            if self.is_good(found[-1]) != down:
+            found += self.try_settings([setting_of(kept)])
+            if (id(found[-1]) in self.good) != down:
                 break
         return found
 
@@ -193,7 +230,7 @@ class Tuning:
                     yield view, wanted
 
     def pools(self) -> list[Trial]:
-        """Nodes that come whole, or cut in one mixed layout."""
+        """Nodes that come whole, or cut: each in one layout, or in as many as hold the demand closest."""
         asked, order = self.arena.asked, kept_longest(self.arena.asked)
         found = []
 
@@ -201,31 +238,33 @@ class Tuning:
             knobs: Knobs = {
                 "idle_minutes": idle, "whole_nodes_kept": kept, "cut_nodes_kept": cut, "requests": fixed.view,
             }  # fmt: skip
-            switching = self._switching(idle, [kept, cut])
+            switching = self.switching_of(idle, [kept, cut])
             return replace(fixed, switching=switching, placement=placement, knobs=knobs)
 
+        gpus = [asked.nodes.gpus[number] for number in order]
+        cuts: dict[tuple[str, tuple[tuple[str, ...], ...]], None] = {}
         for view, wanted in self._demands():
-            gpus = [asked.nodes.gpus[number] for number in order]
-            layouts = [
-                ((WHOLE_GPU,) * count, tuple(mixed_layouts(asked.board, wanted, count))) for count in gpus
-            ]
+            by_node = deal_layouts(asked.board, wanted, len(gpus))
+            cuts[view, tuple((one,) * count for one, count in zip(by_node, gpus, strict=True))] = None
+            cuts[view, tuple(tuple(sorted(deal_layouts(asked.board, wanted, count))) for count in gpus)] = (
+                None
+            )
+        for view, cut_nodes in cuts:
+            layouts = [((WHOLE_GPU,) * len(cut), cut) for cut in cut_nodes]
             fixed = WaySetting(NODE_POOLS, view, *cut_fleet(asked, order, layouts), tuple(order))
-            for cut in (1, 2) if self._is_slow else (0, 1):
+            for cut in (0, 1):
                 found += self._descend(partial(setting, fixed, cut), self.able.placements[-1:])
         return found
 
     def on_demand(self) -> list[Trial]:
-        """As few nodes as hold the target, with instances made for each job."""
-        most, found = len(self.arena.asked.nodes.gpus), list[Trial]()
+        """As few nodes as hold the target, with instances made for each job; all placements on each number of nodes."""
         views = dict.fromkeys(view for view, _ in self._demands())
-        for view, placement in itertools.product(views, self.able.placements):
+        how = list(itertools.product(views, self.able.placements))
 
-            def good(count: int, view: str = view, placement: str = placement) -> bool:
-                found.append(self._try(self._cut_by_jobs(view, placement, count)))
-                return self.is_good(found[-1])
+        def settings_of(count: int) -> list[WaySetting]:
+            return [self._cut_by_jobs(view, placement, count) for view, placement in how]
 
-            least(good, 1, most)
-        return found
+        return self.try_counts(settings_of, 1, len(self.arena.asked.nodes.gpus)) if how else []
 
     def _cut_by_jobs(self, view: str, placement: str, count: int) -> WaySetting:
         """So many nodes whose GPUs are cut as jobs come and go."""

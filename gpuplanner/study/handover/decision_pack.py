@@ -17,6 +17,7 @@ from gpuplanner.study.decision.asked import RIGHTSIZED
 from gpuplanner.study.decision.frames import curve_table, policy_table, service_table
 from gpuplanner.study.decision.policies import WAYS
 from gpuplanner.study.decision.record import Comparison, compared
+from gpuplanner.study.decision.sentences import IDLE_ACTIONS
 from gpuplanner.study.decision.types import ROUNDING_MINUTES, Decision
 from gpuplanner.study.future.drains import drain_of
 from gpuplanner.study.past.history import History, history
@@ -130,7 +131,9 @@ def _touched(decision: Decision) -> Iterator[str]:
             f"Jobs on {one.size}: p95 queue wait {wait_text(one.recommended_p95_minutes)}, today "
             f"{wait_text(one.today_p95_minutes)}."
         )
-    if not later and len(decision.measures) > 1:
+    if decision.measures and decision.measures[-1].action in IDLE_ACTIONS:
+        yield "Jobs that find no node powered on: they wait until one has come."
+    elif not later and len(decision.measures) > 1:
         yield "None if the measures are in force in this order: then the p95 queue wait rises for no job size."
     elif not later:
         yield "None: the p95 queue wait rises for no job size."

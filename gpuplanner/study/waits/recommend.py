@@ -46,6 +46,8 @@ MIN_JOBS = 50
 """Of a shorter record, or of fewer jobs, a 95th percentile is a matter of luck."""
 BUYABLE = (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED], "")
 """Causes that further GPUs of today's layout end; the last one stands for any that nothing else ends."""
+MIN_GAIN_BY_MIXING = 0.02
+"""Share of the GPUs that several layouts on one node save, to be recommended."""
 NAMED_LIMITS = 2
 """Raised limits that the sentence names; the next steps have all of them."""
 ROUNDING_S = 60.0
@@ -93,12 +95,19 @@ class Change:
         return f"{self.text}, so that {parts}" if self.pools[0].movable else self.text
 
     def smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
-        """Find the fewest units that meet the limits, and their GPUs as multiples of a node; infinite: none do."""
+        """Find the fewest units that meet the limits, and their GPUs as multiples of a node; infinite: none do.
+
+        Each profile has nodes of its own unless they are more GPUs by over :data:`MIN_GAIN_BY_MIXING`.
+        """
         units = smallest_units(self.model, self.pools, limit_s)
         if units is None:
             return None, math.inf
         gpus = int(fleet_of_pools(self.pools, units).gpus.sum())
-        return units, float(self.node_gpus * math.ceil(gpus / self.node_gpus))
+        gpus = self.node_gpus * math.ceil(gpus / self.node_gpus)
+        uniform = [self.node_gpus * math.ceil(count / self.node_gpus) for count in units]
+        if self.pools[0].movable and (1 - MIN_GAIN_BY_MIXING) * sum(uniform) <= gpus:
+            units, gpus = uniform, sum(uniform)
+        return units, float(gpus)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +153,7 @@ class Recommendation:
 
 
 def recommend(
-    model: WaitModel, target: WaitTarget, growth: FittedGrowth, *, lead_days: int = 90
+    model: WaitModel, target: WaitTarget, growth: FittedGrowth, *, lead_days: int = 90, more_units: int = 0
 ) -> Recommendation:
     """Recommend the measures that end the waits of late sizes; where none is late, what can be released.
 
@@ -158,6 +167,8 @@ def recommend(
         Growth of the submitted work.
     lead_days : int
         Days from the order of GPUs to their first job.
+    more_units : int
+        Nodes to keep beyond those that the limits need.
     """
     asked = model.asked
     if (reason := why_none(model)) is not None:
@@ -169,7 +180,7 @@ def recommend(
         found = end_waits(model, target, late, limit_s, today_s)
     else:
         limits = np.where(today_s <= target.target_s, limit_s, today_s)
-        found = release_gpus(model, limits, growth.load_after(ahead))
+        found = release_gpus(model, limits, growth.load_after(ahead), more_units)
     if found is None:
         hours = cause_hours(model, late)
         most = max(hours, key=lambda name: hours[name])
@@ -256,15 +267,34 @@ def count_measure(today: int, gpus: int, condition: str | None = None) -> Measur
     return Measure(action, f"{action.capitalize()} {counted(abs(gpus - today), 'GPU')}", gpus, condition)
 
 
-def release_gpus(model: WaitModel, limit_s: Floats, load: float) -> Recommendation:
+def add_units(pools: Sequence[SizedPool], units: Sequence[int], more: int) -> list[int]:
+    """Raise the units of pools by so many in sum, one pool after the other, to no more than there are today.
+
+    Examples
+    --------
+    >>> from gpuplanner.study.waits.readings import SizedPool
+    >>> pools = [SizedPool((number,), 4, NodeFleet.whole) for number in range(2)]
+    >>> add_units(pools, [1, 2], 4)
+    [4, 3]
+    """
+    raised = []
+    for pool, count in zip(pools, units, strict=True):
+        raised.append(count + max(min(more, pool.today - count), 0))
+        more -= raised[-1] - count
+    return raised
+
+
+def release_gpus(model: WaitModel, limit_s: Floats, load: float, more_units: int = 0) -> Recommendation:
     """Release what no size needs to stay within its limit, on smaller profiles if that frees more.
 
     ``load`` is how many times today's load the kept GPUs have to carry: what grows until others could be there.
+    ``more_units`` are kept beyond that.
     """
     today, pools = int(model.asked.fleet.gpus.sum()), model.pools
     units = smallest_units(model, pools, limit_s, load=load) or [pool.today for pool in pools]
+    units = add_units(pools, units, more_units)
     fewest = int(fleet_of_pools(pools, units).gpus.sum())
-    for change in changes_against(model, CAUSES[INSUFFICIENT]) if load <= 1.0 else ():
+    for change in changes_against(model, CAUSES[INSUFFICIENT]) if load <= 1.0 and not more_units else ():
         smaller, gpus = change.smallest_units(limit_s)
         if smaller is not None and gpus < min(fewest, today):
             return change_fleet(model, change, smaller, int(gpus))

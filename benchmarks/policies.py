@@ -1,0 +1,323 @@
+"""Evaluate policies on days that they were not fitted on: ``python benchmarks/policies.py --write`` writes the page.
+
+Planted clusters need nothing; public traces need ``GPUPLANNER_DATA``. ``--seeds`` adds seeds of the planted clusters,
+``--only`` takes records whose names begin so. Without ``--write`` the table is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path += [str(ROOT), str(ROOT / "benchmarks" / "planted_clusters")]
+
+import clusters  # noqa: E402
+
+from gpuplanner.inbox import add, write_dataset  # noqa: E402
+from gpuplanner.scenario import Scenario  # noqa: E402
+from gpuplanner.study.decision.arena import Trial  # noqa: E402
+from gpuplanner.study.decision.compare import Contest, JudgedWay, holdout_from, judge  # noqa: E402
+from gpuplanner.study.decision.decide import Answer, decide  # noqa: E402
+from gpuplanner.study.decision.layouts import as_they_are, kept_longest  # noqa: E402
+from gpuplanner.study.decision.policies import SHORT, WAYS  # noqa: E402
+from gpuplanner.study.decision.record import comparison_of, power_ups, priced  # noqa: E402
+from gpuplanner.study.decision.tuning import Tuning  # noqa: E402
+from gpuplanner.study.decision.types import ON_OFF, STATIC_MIG, STATIC_WHOLE, TODAY  # noqa: E402
+from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE  # noqa: E402
+from tests.clusters import planted, traces  # noqa: E402
+
+PAGE = ROOT / "docs" / "results" / "policies.md"
+PLAIN_IDLE_MINUTES = (10, 15, 30)
+MAX_OVER_HINDSIGHT = 1.10
+HEAD = """# Policies in days that they were not fitted on
+
+Made by `python benchmarks/policies.py --write`. Every policy is fitted on the first part of a record, the training
+window, and replayed on its last days, the evaluation window. Nodes are powered by Slurm: they take 5 minutes to come.
+
+- **policy**: each that has settings: fewer nodes, power down, pools. `*` marks the one that costs fewest GPU-hours in
+  the training window and meets the limit in both; `r` the one that is recommended.
+- **limit**: whether 95 % of the jobs of each size start at most 10 minutes later than on today's fleet in the
+  evaluation window; in brackets the share of its days on which they do, beside the share on which today's fleet does
+  if each job is ready up to 30 seconds later.
+- **GPU-hours, kWh, power-ups**: a week of the evaluation window, GPU-hours beside today's; kWh at the building's meter
+  where the power of the GPU model is known.
+- **hindsight**: GPU-hours over those of the same policy fitted on the evaluation window itself.
+- **plain rule**: GPU-hours over those of the plainest rule: all nodes of today, powered down after 10, 15 or 30 idle
+  minutes, the shortest with which the training window meets the limit, and no other setting. In brackets whether it
+  meets the limit in the evaluation window.
+
+The traces of Philly and ITP do not state when jobs started, so that nothing is recommended for them; their jobs arrive
+when they were submitted. OpenB states a small part of its jobs.
+"""
+COLUMNS = ("record", "policy", "limit", "GPU-hours", "kWh", "power-ups", "hindsight", "plain rule", "setting")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A policy in the evaluation window of a record."""
+
+    record: str
+    policy: str
+    chosen: bool
+    recommended: bool
+    meets: bool
+    days: float
+    days_today: float
+    training_hours: float
+    today_hours: float
+    hours: float
+    kwh: float | None
+    power_ups: float | None
+    hindsight: float | None
+    plain: float | None
+    plain_meets: bool
+    setting: str
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as the page has it."""
+        marks = f"{'*' if self.chosen else ''}{' r' if self.recommended else ''}"
+        plain = "none" if self.plain is None else f"{self.plain:.2f}"
+        meets = "not met before" if self.plain is None else yes(self.plain_meets)
+        return (
+            self.record, f"{SHORT[self.policy]} {marks}".strip(),
+            f"{yes(self.meets)} ({self.days:.0%}, today {self.days_today:.0%})",
+            f"{self.hours:,.0f} of {self.today_hours:,.0f}", "–" if self.kwh is None else f"{self.kwh:,.0f}",
+            "–" if self.power_ups is None else f"{self.power_ups:,.0f}",
+            "–" if self.hindsight is None else f"{self.hindsight:.2f}", f"{plain} ({meets})", self.setting,
+        )  # fmt: skip
+
+
+def yes(value: bool) -> str:
+    """Yes or no."""
+    return "yes" if value else "no"
+
+
+def planted_records(folder: Path, seeds: int, every: bool) -> Iterator[tuple[str, Callable[[], Scenario]]]:
+    """The planted clusters, read from the files that a site exports."""
+
+    def world(name: str, seed: int) -> Scenario:
+        files, data = folder / f"{name}{seed}", folder / f"{name}{seed}-data"
+        clusters.write_cluster(files, name, seed, 2)
+        add("slurm", [files / "sacct.txt"], data, nodes=files / "nodes.txt", tz="UTC")
+        for more in ("assoc.txt", "events.txt"):
+            if (files / more).exists():
+                add("auto", [files / more], data, tz="UTC")
+        return Scenario(data=str(data), path="slurm")
+
+    def small(name: str) -> Scenario:
+        write_dataset(traces.read_cluster(planted.planted(name).cluster), folder / name)
+        return Scenario(data=str(folder / name), path="slurm")
+
+    for seed in range(1, seeds + 1):
+        for name in "abcdefgh":
+            yield f"planted {name}, seed {seed}", lambda name=name, seed=seed: world(name, seed)
+    for name in planted.names() if every else ("too_large-1", "too_large-3", "tight-1"):
+        yield f"planted {name}", lambda name=name: small(name)
+
+
+def public_records(folder: Path, data: Path) -> Iterator[tuple[str, Callable[[], Scenario]]]:
+    """Public traces: ITP, OpenB, and Philly's virtual clusters in their busiest months."""
+
+    def whole(name: str) -> Scenario:
+        write_dataset(traces.PUBLIC[name](data), folder / name)
+        return Scenario(data=str(folder / name), path="slurm")
+
+    def virtual(number: int) -> Scenario:
+        found, month = list(traces.virtual_clusters(data))[number]
+        write_dataset(found, folder / f"philly{number}")
+        return Scenario(data=str(folder / f"philly{number}"), path="slurm", month=month, tz=traces.PACIFIC)
+
+    for name in ("ITP, cluster 3", "OpenB"):
+        yield name, lambda name=name: whole(name)
+    for number in range(traces.VIRTUAL_CLUSTERS):
+        yield f"Philly, virtual cluster {number + 1}", lambda number=number: virtual(number)
+
+
+def fitted(tuning: Tuning, policy: str) -> Trial | None:
+    """A policy by the rules of a tuning; fewer nodes, which the wait model finds, by those of the tuning as well."""
+    asked = tuning.arena.asked
+    if policy != STATIC_WHOLE:
+        return WAYS[policy].tuned(tuning, policy)
+    order = kept_longest(asked)
+    tried = tuning.try_counts(lambda count: [as_they_are(asked, policy, order[:count])], 1, len(order))
+    return tuning.tuned(policy, tried)
+
+
+def plain_rule(tuning: Tuning) -> Trial | None:
+    """The shortest of a few idle times with which the training window meets the limit, and no other setting."""
+    fixed = as_they_are(tuning.arena.asked, ON_OFF, kept_longest(tuning.arena.asked))
+    base = tuning.switching_of(PLAIN_IDLE_MINUTES[0], [0])
+    for idle in PLAIN_IDLE_MINUTES:
+        switching = replace(base, idle_s=idle * SECONDS_PER_MINUTE)
+        trial = tuning.arena.play(replace(fixed, switching=switching, placement=tuning.able.placements[0]))
+        if tuning.arena.holds(trial, tuning.earlier):
+            return trial
+    return None
+
+
+def contest_of(answer: Answer) -> Contest | None:
+    """The policies, also of a record without starts, whose jobs arrive when they were submitted; None: too short."""
+    contest = answer.contest
+    if contest is None or contest.holdout:
+        return contest
+    arena, days = contest.arena, int(contest.asked.seen_s // SECONDS_PER_DAY)
+    split = holdout_from(replace(contest.asked, starts_assumed=False), arena, days)
+    if split is None:
+        return None
+    number, before = np.arange(len(arena.today.day_hours)), arena.ready_s < split * SECONDS_PER_DAY
+    windows = (number < split, (number >= split) & (number < days))
+    contest = replace(
+        contest, earlier=arena.judged & before, later=arena.judged & ~before, earlier_days=windows[0],
+        later_days=windows[1],
+    )  # fmt: skip
+    judged, train = [], tuning_of(contest, training=True)
+    for policy, way in WAYS.items():
+        if policy not in (TODAY, STATIC_MIG) and way.why_not(contest.able, contest.known.fleet) is None:
+            trial = fitted(train, policy)
+            if trial is not None:
+                judged.append(judge(policy, trial, holds=arena.holds(trial, contest.later), days=windows))
+    return replace(contest, judged=tuple(judged))
+
+
+def tuning_of(contest: Contest, *, training: bool) -> Tuning:
+    """What policies are fitted on: the training window, or for hindsight the evaluation window."""
+    jobs = contest.earlier if training else contest.later
+    days = contest.earlier_days if training else contest.later_days
+    return Tuning(contest.arena, jobs, days, contest.able)
+
+
+def evaluate(record: str, scenario: Scenario) -> tuple[list[Row], str]:
+    """Rows of a record, and the recommendation in its sentence."""
+    answer = decide(scenario)
+    contest = contest_of(answer)
+    sentence = f"{record}: {answer.decision.sentence}"
+    if contest is None:
+        return [], f"{sentence} The record is too short to fit policies on a part of it."
+    plain = plain_rule(tuning_of(contest, training=True))
+    fitted_ones = [one for one in contest.judged if one.trial is not None and one.policy != STATIC_MIG]
+    met = [one for one in fitted_ones if one.holds]
+    chosen = min(met, key=lambda one: one.promised_per_week, default=None)
+    rows = [row_of(record, answer, contest, one, plain, chosen=one is chosen) for one in fitted_ones]
+    return rows, sentence
+
+
+def row_of(
+    record: str,
+    answer: Answer,
+    contest: Contest,
+    one: JudgedWay,
+    plain: Trial | None,
+    *,
+    chosen: bool,
+) -> Row:
+    """A policy beside hindsight and the plain rule."""
+    arena, days, trial, late = (
+        contest.arena,
+        contest.later_days,
+        one.trial,
+        tuning_of(contest, training=False),
+    )
+    assert trial is not None
+    row = priced(contest.scenario, comparison_of(contest.scenario, answer)).row(one.policy)
+    by_hindsight = fitted(late, one.policy)
+    today = replace(arena.today, late_s=arena.today.late_s[1:])
+    hours = late.cost(trial)
+    weeks = float(days.sum()) / 7
+    return Row(
+        record, one.policy, chosen, answer.decision.policy == one.policy,
+        arena.holds(trial, contest.later), arena.share_of_days(trial, contest.later),
+        arena.share_of_days(today, contest.later), one.promised_per_week, late.cost(arena.today) / weeks,
+        hours / weeks,
+        None if row is None else row.energy_kwh,
+        None if trial.setting.switching is None else power_ups(trial, days) / weeks,
+        None if by_hindsight is None else hours / late.cost(by_hindsight),
+        None if plain is None else hours / late.cost(plain),
+        plain is not None and arena.holds(plain, contest.later),
+        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in trial.setting.knobs.items()),
+    )  # fmt: skip
+
+
+def accepted(rows: list[Row]) -> Iterator[str]:
+    """What the chosen policies reach of what is asked of them."""
+    chosen, by_record = [row for row in rows if row.chosen], defaultdict(list)
+    for row in rows:
+        by_record[row.record].append(row)
+    first = [min(ones, key=lambda row: row.training_hours) for ones in by_record.values()]
+    missed = [row for row in first if not row.meets]
+    dear = [row for row in chosen if (row.hindsight or 1.0) > MAX_OVER_HINDSIGHT]
+    late = [row for row in chosen if not row.meets or row.days < row.days_today]
+    beside = [row for row in chosen if row.plain_meets]
+    more = [row for row in beside if (row.plain or 0.0) > 1.0 + 1e-9]
+    yield f"- {len(more)} of {len(beside)} cost more than the plain rule where that meets the limit{listed(more)}."
+    yield f"- {len(dear)} of {len(chosen)} cost over {MAX_OVER_HINDSIGHT:.2f} times hindsight{listed(dear)}."
+    yield f"- {len(late)} of {len(chosen)} meet the limit on fewer days than today's fleet{listed(late)}."
+    yield (
+        f"- {len(missed)} of {len(first)} that cost fewest GPU-hours in the training window miss the limit in the "
+        f"evaluation window, and are not taken{listed(missed)}."
+    )
+
+
+def listed(rows: list[Row]) -> str:
+    """Records by name."""
+    return f" ({'; '.join(row.record for row in rows)})" if rows else ""
+
+
+def main() -> None:
+    """Evaluate the records, and print or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--all", action="store_true", help="all eighteen small clusters as well")
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    rows, sentences = [], []
+    with tempfile.TemporaryDirectory() as name:
+        records = [("sample", lambda: Scenario(path="slurm"))]
+        records += planted_records(Path(name), options.seeds, options.all)
+        if data := os.environ.get("GPUPLANNER_DATA"):
+            records += public_records(Path(name), Path(data))
+        for record, scenario in records:
+            if record.startswith(options.only):
+                began = time.process_time()
+                found, sentence = evaluate(record, scenario())
+                rows += found
+                sentences.append(sentence)
+                print(
+                    f"{record}: {len(found)} policies, {time.process_time() - began:.0f} CPU s",
+                    file=sys.stderr,
+                )
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    lines += [f"| {' | '.join(row.cells())} |" for row in rows]
+    reached = "\n".join(accepted(rows))
+    told = [f"- {sentence}" for sentence in sentences]
+    below = [
+        "",
+        "Of the policies that are marked with `*`:",
+        "",
+        reached,
+        "",
+        "## Recommendations",
+        "",
+        *told,
+        "",
+    ]
+    text = "\n".join([HEAD, *lines, *below])
+    if options.write:
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(text)
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

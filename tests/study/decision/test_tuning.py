@@ -1,0 +1,128 @@
+"""How settings are tried and chosen, and what the table says of policies that nobody can perform."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from gpuplanner.report.ways import ways
+from gpuplanner.scenario import Scenario
+from gpuplanner.simulate.nodes import NodeFleet
+from gpuplanner.study.decision.arena import Trial, WaySetting
+from gpuplanner.study.decision.compare import opened
+from gpuplanner.study.decision.decide import decide
+from gpuplanner.study.decision.frames import policies_met, policy_table
+from gpuplanner.study.decision.layouts import assign_layouts
+from gpuplanner.study.decision.record import Comparison, comparison, power_ups
+from gpuplanner.study.decision.tuning import Tuning
+from gpuplanner.study.decision.types import NODE_POOLS, ON_DEMAND, ON_OFF
+from tests.clusters import planted
+
+HOLDS = SimpleNamespace(
+    play=lambda setting: Trial(setting, None, None, None, None),
+    holds=lambda *_: True,
+    mean_minutes=lambda *_: 0.0,
+)
+
+
+def chosen(*candidates: tuple[WaySetting, float]) -> WaySetting:
+    """The setting that is chosen of some that are all within the limit, by GPU-hours a day."""
+    tuning = Tuning(HOLDS, np.ones(1, bool), np.ones(1, bool), None)
+    tried = [Trial(setting, None, None, np.array([hours]), None) for setting, hours in candidates]
+    tuning.good.update(map(id, tried))
+    return tuning.tuned("p", tried).setting
+
+
+def setting(idle: int = 10, layouts: Sequence[str] = ("1g.10gb:7", "1g.10gb:7")) -> WaySetting:
+    return WaySetting("p", "", NodeFleet.whole([2]), ((tuple(layouts),),), (0,), knobs={"idle_minutes": idle})
+
+
+@pytest.mark.parametrize(("hours", "idle"), [(990.0, 10), (969.0, 1), (950.0, 1)])
+def test_a_short_idle_time_is_chosen_where_it_gains_over_three_percent(hours, idle):
+    found = chosen((setting(10), 1000.0), (setting(30), 1040.0), (setting(1), hours))
+    assert found.knobs["idle_minutes"] == idle
+
+
+@pytest.mark.parametrize(("hours", "is_mixed"), [(985.0, False), (975.0, True)])
+def test_a_node_is_mixed_where_that_saves_over_two_percent(hours, is_mixed):
+    mixed = setting(layouts=("1g.10gb:7", "3g.40gb:2"))
+    assert (chosen((setting(), 1000.0), (mixed, hours)) is mixed) == is_mixed
+
+
+def test_nodes_that_one_layout_fills_are_not_mixed():
+    found = assign_layouts([("gpu",) * 4] * 3, range(3), ["1g.5gb:7"] * 3 + ["3g.20gb:2"] * 5)
+    assert sorted(len(set(layouts)) for layouts in found.values()) == [1, 2]
+
+
+def sizes_tried(trials: Sequence[Trial], policy: str) -> dict[int, set[tuple]]:
+    """Settings that were tried, by GPUs."""
+    found = defaultdict(set)
+    for trial in trials:
+        if trial.setting.policy == policy:
+            found[trial.setting.gpus].add(tuple(sorted(trial.setting.knobs.items())))
+    return found
+
+
+def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(handed_over):
+    """And more nodes are kept than are needed without it, if that saves more."""
+    answer = decide(
+        Scenario(data=handed_over(planted.planted("too_large-1").cluster), path="slurm"), [ON_OFF]
+    )
+    sizes = sizes_tried(answer.contest.arena.trials, ON_OFF)
+    assert len(sizes) > 2
+    assert all(len(settings) >= 2 for settings in sizes.values()), sizes
+    assert answer.decision.policy == ON_OFF
+    assert answer.decision.gpus == answer.advice.gpus
+
+
+@pytest.mark.parametrize(("policy", "path"), [(ON_DEMAND, "dra"), (NODE_POOLS, "autoscaler")])
+def test_other_policies_are_tried_with_several_settings(policy, path):
+    _, asked, arena, able = opened(Scenario(path=path))
+    tuning = Tuning(arena, arena.judged, np.arange(len(arena.today.day_hours)) < 28, able)
+    found = sizes_tried({ON_DEMAND: tuning.on_demand, NODE_POOLS: tuning.pools}[policy](), policy)
+    assert all(len(settings) >= 2 for settings in found.values()), found
+    assert max(found) <= asked.nodes.total
+
+
+def test_power_ups_are_those_of_nodes_that_were_called_in_the_evaluation_window():
+    day = 86_400.0
+    on = pl.DataFrame({"from_s": [-7200.0, 0.5 * day, 1.0 * day, 1.5 * day, 3.2 * day]})
+    trial = Trial(setting(), None, None, None, SimpleNamespace(on=on))
+    assert power_ups(trial, np.array([False, True, True, False])) == 2
+
+
+@pytest.fixture(scope="module")
+def operated() -> Comparison:
+    """The sample, whose operator powers no node and makes no instance for a job."""
+    return comparison(Scenario(path="operator"))
+
+
+def test_policies_that_the_actuator_cannot_perform_stay_with_the_reason(operated):
+    rows = {row["policy"]: row for row in operated.to_dict()["policies"]}
+    out = {name for name, row in rows.items() if not row["performable"]}
+    assert out == {ON_OFF, NODE_POOLS, ON_DEMAND}
+    for name in out:
+        assert rows[name]["reason"].startswith("not with operator: ")
+        assert rows[name]["gpu_hours"] is None
+        assert not rows[name]["meets_target"]
+    assert policies_met(operated).startswith("1 of 2 ")
+
+
+def test_they_are_grey_on_the_page_and_in_the_workbook_s_table(operated):
+    page = str(ways(operated))
+    muted = [row for row in page.split("<tr") if row.startswith(' class="muted"')]
+    assert len(muted) == 3
+    assert all("not with operator" in row for row in muted)
+    assert {"power_ups_per_week", "performable"} <= set(policy_table(operated).columns)
+    assert "power-ups a week" in page
+
+
+def test_power_ups_stand_where_a_policy_powers_nodes():
+    found = comparison(Scenario(path="slurm"))
+    assert found.row(ON_OFF).power_ups_per_week > 0
+    assert {found.row(name).power_ups_per_week for name in ("today", "static_mig")} == {None}
