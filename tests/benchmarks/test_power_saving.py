@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import replay_recommendation
 from queue_simulator import NEVER_S, PowerRule, QueueJobs, QueueRule, make_fleet, simulate
 
 from tests.benchmarks.test_planted_clusters import random_jobs
@@ -120,3 +121,10 @@ def test_boots_without_time_start_whole_node_jobs_as_if_all_were_on():
 def test_power_saving_where_it_is_not_simulated_is_refused():
     with pytest.raises(ValueError, match="full GPUs"):
         simulate(random_jobs(0), make_fleet((8,), (7,), 8), QueueRule(), power=POWER)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", ["a --seeds 2 4", "b --gpus 128"])
+def test_recommendations_come_to_the_same_in_the_simulator(words, capsys):
+    assert replay_recommendation.main(words.split()) == 0
+    assert capsys.readouterr().out.count("Power idle nodes down") == 2
