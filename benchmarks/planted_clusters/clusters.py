@@ -15,7 +15,7 @@ from pathlib import Path
 from counterfactuals import MAX_ADDED_WAIT_MINUTES, MAX_WAIT_MINUTES, Truth
 from slurm_files import RECORD_START_S, write_associations, write_events, write_nodes, write_sacct
 from workloads import RECORD_S
-from worlds import WORLDS
+from worlds import WORLDS, World
 
 DEFINITIONS = {
     "wait": "from eligibility to start, or to the withdrawal of a job that was withdrawn while it waited",
@@ -30,6 +30,23 @@ DEFINITIONS = {
     "exhaustion_week": "the week of the record from which on every four weeks miss the wait limit on today's GPUs",
     "measure": "the measure that ends the waits with the fewest GPUs; the simplest of several",
 }
+
+
+def make_truth(world: World, name: str, seed: int, gap_s: int) -> Truth:
+    """Simulate a world; each name has jobs of its own."""
+    return Truth(world, 1000 * seed + sum(name.encode()), gap_s)
+
+
+def write_exports(folder: Path, truth: Truth) -> dict:
+    """Write the files that a site exports, and return the sums of the jobs in them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = write_sacct(folder / "sacct.txt", truth)
+    write_nodes(folder / "nodes.txt", truth)
+    if truth.world.tenant_limits or truth.world.fair_share_weight_s:
+        write_associations(folder / "assoc.txt", truth)
+    if truth.world.outages:
+        write_events(folder / "events.txt", truth)
+    return written
 
 
 def write_cluster(folder: Path, name: str, seed: int, gap_s: int) -> dict:
@@ -47,14 +64,8 @@ def write_cluster(folder: Path, name: str, seed: int, gap_s: int) -> dict:
         Seconds between the end of a job and the moment its GPUs are free again. [s]
     """
     world = WORLDS[name]
-    truth = Truth(world, 1000 * seed + sum(name.encode()), gap_s)  # each world has jobs of its own
-    folder.mkdir(parents=True, exist_ok=True)
-    written = write_sacct(folder / "sacct.txt", truth)
-    write_nodes(folder / "nodes.txt", truth)
-    if world.tenant_limits or world.fair_share_weight_s:
-        write_associations(folder / "assoc.txt", truth)
-    if world.outages:
-        write_events(folder / "events.txt", truth)
+    truth = make_truth(world, name, seed, gap_s)
+    written = write_exports(folder, truth)
     answer, counterfactuals = truth.answer()
     content = {
         "name": name,

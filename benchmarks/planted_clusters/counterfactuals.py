@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 from queue_simulator import (
+    ALWAYS_ON,
     CAUSES,
     REPARTITIONABLE,
     WRONG_LAYOUT,
     Fleet,
+    PowerRule,
     QueueRule,
     SimulationResult,
     make_fleet,
@@ -54,14 +56,16 @@ class Truth:
         self.today_waits = wait_table(jobs, self.today)
         self._waits: dict[tuple[str, tuple[int, ...]], dict[str, dict[str, float]]] = {}
 
-    def simulate(self, policy: Policy, gpus: tuple[int, ...]) -> tuple[Fleet, SimulationResult]:
-        """Simulate a policy on a fleet with so many GPUs of each layout."""
+    def simulate(
+        self, policy: Policy, gpus: tuple[int, ...], power: PowerRule = ALWAYS_ON
+    ) -> tuple[Fleet, SimulationResult]:
+        """Simulate a policy on a fleet with so many GPUs of each layout, always on or powered down while idle."""
         instances = [layout.instances_per_gpu for layout in self.world.layouts]
         fleet = make_fleet(gpus, instances, self.world.node_gpus)
         result = simulate(
             queue_jobs(policy.jobs), fleet, policy.rule, tenant_limits=policy.tenant_limits,
             tenant_shares=TENANT_WEIGHTS / TENANT_WEIGHTS.sum() if policy.rule.fair_share_weight_s else None,
-            outages=make_outages(self.outages, len(fleet.capacity)), window_s=(0, RECORD_S),
+            outages=make_outages(self.outages, len(fleet.capacity)), window_s=(0, RECORD_S), power=power,
         )  # fmt: skip
         return fleet, result
 
