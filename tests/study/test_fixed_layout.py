@@ -5,52 +5,39 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-import polars as pl
+import numpy as np
 import pytest
 
-from gpuplanner.hardware import load_gpu_model
 from gpuplanner.report.appendix import layouts
-from gpuplanner.study.future import fixed_layout
+from gpuplanner.simulate.nodes import NodeRequests
 from gpuplanner.study.future.fixed_layout import OverFixed, compare_with_fixed
 
-DAY_S = 86_400.0
+DAY_S, SUBMIT_S = 86_400.0, 3600.0
+PROFILES = ("gpu", "1g.5gb")
 
 
-def run(hours: float, *waits: tuple[str, float, float | None]) -> SimpleNamespace:
+def run(hours: float, *waits: tuple[str, int, float | None]) -> SimpleNamespace:
     """A day with jobs by profile, GPUs and wait in minutes; None: never started."""
-    rows = [
-        {
-            "profile": name,
-            "gpus": gpus,
-            "submit": 3600.0,
-            "first_start": None if wait is None else 3600.0 + 60 * wait,
-        }
-        for name, gpus, wait in waits
-    ]
+    profile = [PROFILES.index(name) for name, _, _ in waits]
+    ready_s, run_s = np.full(len(waits), SUBMIT_S), np.ones(len(waits))
+    total = [gpus for _, gpus, _ in waits]
+    asked = NodeRequests(ready_s, ready_s, run_s, run_s, profile, total, np.ones(len(waits)))
+    start_s = np.array([np.nan if wait is None else SUBMIT_S + 60 * wait for _, _, wait in waits])
     return SimpleNamespace(
-        hours=hours, outcomes=pl.DataFrame(rows, schema_overrides={"first_start": pl.Float64})
-    )
-
-
-@pytest.fixture(autouse=True)
-def stated_hours(monkeypatch, request):
-    if "study" not in request.fixturenames:
-        monkeypatch.setattr(
-            fixed_layout, "measure", lambda one, *_, **__: {"provisioned_gpu_hours": one.hours}
-        )
+        requests=asked, fleet=SimpleNamespace(profiles=PROFILES), outcome=SimpleNamespace(start_s=start_s),
+        gpu_hours_on=lambda _: hours,
+    )  # fmt: skip
 
 
 def test_hours_are_those_of_a_week_and_the_wait_is_the_largest_rise_by_size():
     schedule = [run(80.0, ("gpu", 1, 5.0), ("gpu", 8, 30.0), ("1g.5gb", 1, 0.0))]
     fixed = [run(100.0, ("gpu", 1, 5.0), ("gpu", 8, 10.0), ("1g.5gb", 1, 60.0))]
-    found = compare_with_fixed(schedule, fixed, load_gpu_model("A100-40GB"), DAY_S)
-    assert found == OverFixed(7 * 20.0, 20.0, 1)
+    assert compare_with_fixed(schedule, fixed, DAY_S) == OverFixed(7 * 20.0, 20.0, 1)
 
 
 def test_a_job_that_never_starts_waits_to_the_end_of_the_week():
     schedule, fixed = [run(1.0, ("gpu", 1, None))], [run(1.0, ("gpu", 1, 0.0))]
-    found = compare_with_fixed(schedule, fixed, load_gpu_model("A100-40GB"), DAY_S)
-    assert found.added_p95_minutes == pytest.approx(23 * 60)
+    assert compare_with_fixed(schedule, fixed, DAY_S).added_p95_minutes == pytest.approx(23 * 60)
 
 
 def test_page_and_json_have_the_line_of_the_study(study):

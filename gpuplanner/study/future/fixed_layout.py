@@ -8,14 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from gpuplanner.hardware import GpuModel
-from gpuplanner.metrics import Simulated, measure
 from gpuplanner.plain import rounded
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.types import DECIMALS
-from gpuplanner.study.future.drains import played_weeks
+from gpuplanner.study.future.drains import RehearsedWeek, played_weeks
 from gpuplanner.study.future.plans import Planned, planned_calendar, planned_for
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
@@ -53,20 +50,18 @@ class OverFixed:
 
 
 def compare_with_fixed(
-    schedule: Iterable[Simulated], fixed: Iterable[Simulated], board: GpuModel, until_s: float
+    schedule: Iterable[RehearsedWeek], fixed: Iterable[RehearsedWeek], until_s: float
 ) -> OverFixed:
     """Compare replays of a schedule with replays of a fixed layout on the same weeks.
 
     Parameters
     ----------
-    schedule, fixed : iterable of Simulated
-        A run for each week.
-    board : GpuModel
-        GPU model of the fleet.
+    schedule, fixed : iterable of RehearsedWeek
+        One for each week.
     until_s : float
         End of a week, at which a job that has not started waits no longer [s].
     """
-    weeks, fixed_weeks = ([_week(run, board, until_s) for run in runs] for runs in (schedule, fixed))
+    weeks, fixed_weeks = ([_week(one, until_s) for one in some] for some in (schedule, fixed))
     hours, fixed_hours = (np.mean([one for one, _ in some]) for some in (weeks, fixed_weeks))
     wait_s = [
         pl.concat([waits for _, waits in some]).group_by("size").agg(pl.col("wait_s").median())
@@ -79,15 +74,16 @@ def compare_with_fixed(
     return rounded(OverFixed(saved, added_s / SECONDS_PER_MINUTE, len(weeks)), DECIMALS)
 
 
-def _week(run: Simulated, board: GpuModel, until_s: float) -> tuple[float, pl.DataFrame]:
+def _week(week: RehearsedWeek, until_s: float) -> tuple[float, pl.DataFrame]:
     """GPU-hours provisioned, and the p95 queue wait of each job size [s]."""
-    hours = measure(run, board, window=(0.0, until_s))["provisioned_gpu_hours"]
-    gpus = pl.sum_horizontal(pl.col("gpus") > most for most in JOB_SIZES).cast(pl.String)
-    size = pl.when(pl.col("profile") == WHOLE_GPU).then(gpus).otherwise("profile")
-    wait_s = pl.col("first_start").fill_null(until_s).clip(0.0, until_s) - pl.col("submit")
-    judged = run.outcomes.filter(pl.col("submit").is_between(0.0, until_s))
-    p95 = judged.group_by(size=size).agg(wait_s=wait_s.quantile(WAIT_PERCENTILE, "higher"))
-    return float(hours or 0.0), p95
+    asked = week.requests
+    start_s = np.minimum(np.nan_to_num(week.outcome.start_s, nan=until_s), until_s)
+    names = np.array(week.fleet.profiles)[asked.profile]
+    size = np.where(asked.profile == 0, np.searchsorted(JOB_SIZES, asked.total).astype(str), names)
+    waits = pl.DataFrame({"size": size, "submit_s": asked.ready_s, "wait_s": start_s - asked.ready_s})
+    judged = waits.filter(pl.col("submit_s").is_between(0.0, until_s))
+    p95 = judged.group_by("size").agg(pl.col("wait_s").quantile(WAIT_PERCENTILE, "higher"))
+    return week.gpu_hours_on(until_s), p95
 
 
 def over_fixed(scenario: Scenario, planned: Planned) -> OverFixed | None:
@@ -98,7 +94,7 @@ def over_fixed(scenario: Scenario, planned: Planned) -> OverFixed | None:
     problem = planned.problem
     schedule, static = (played_weeks(scenario, one.layout_plan, problem) for one in (planned, fixed))
     until_s = problem.n_slots * problem.slot_hours * SECONDS_PER_HOUR
-    return compare_with_fixed(schedule, static, problem.board, until_s)
+    return compare_with_fixed(schedule, static, until_s)
 
 
 @stage
