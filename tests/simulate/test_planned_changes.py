@@ -7,8 +7,11 @@ from collections import Counter
 from functools import cache
 
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuplanner.simulate.nodes import LayoutChanges, play
+from tests.examples import examples
 from tests.simulate.nodes_slow import Game, play_slow_with_changes, random_case, random_changes
 from tests.simulate.test_nodes_oracle import CASES, as_engine_takes_it, batch, in_batches, intervals
 
@@ -64,6 +67,12 @@ def differences(seed):
 @in_batches
 def test_planned_changes_are_played_as_the_slow_program_does(number):
     assert [line for seed in batch(number) for line in differences(seed)] == []
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.integers(CASES, 1_000_000))
+def test_and_so_are_cases_of_any_other_seed(seed):
+    assert differences(seed) == []
 
 
 def test_the_cases_have_changes_of_all_kinds_and_starts_under_a_cordon():
