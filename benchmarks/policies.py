@@ -21,7 +21,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT), str(ROOT / "benchmarks" / "planted_clusters")]
 
-import clusters  # noqa: E402
+from planted_clusters.clusters import write_cluster  # noqa: E402
 
 from gpuplanner.inbox import add, write_dataset  # noqa: E402
 from gpuplanner.scenario import Scenario  # noqa: E402
@@ -107,7 +107,7 @@ def planted_records(folder: Path, seeds: int, every: bool) -> Iterator[tuple[str
 
     def world(name: str, seed: int) -> Scenario:
         files, data = folder / f"{name}{seed}", folder / f"{name}{seed}-data"
-        clusters.write_cluster(files, name, seed, 2)
+        write_cluster(files, name, seed, 2)
         add("slurm", [files / "sacct.txt"], data, nodes=files / "nodes.txt", tz="UTC")
         for more in ("assoc.txt", "events.txt"):
             if (files / more).exists():

@@ -12,7 +12,7 @@ import pytest
 
 from gpuplanner.report.ways import ways
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.nodes import NodeFleet
+from gpuplanner.simulate.nodes import NodeFleet, Switching
 from gpuplanner.study.decision.arena import Trial, WaySetting
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.decision.decide import decide
@@ -126,3 +126,17 @@ def test_power_ups_stand_where_a_policy_powers_nodes():
     found = comparison(Scenario(path="slurm"))
     assert found.row(ON_OFF).power_ups_per_week > 0
     assert {found.row(name).power_ups_per_week for name in ("today", "static_mig")} == {None}
+
+
+@pytest.mark.parametrize(("excess_min", "is_good"), [(9.0, True), (11.0, False)])
+def test_where_nodes_are_slow_jobs_may_be_later_by_as_much(excess_min, is_good):
+    """Nodes take 5 minutes to come, and 15 where they are slow."""
+    powered = WaySetting("p", "", NodeFleet.whole([2]), (), (0,), Switching(600.0, 300.0))
+    arena = SimpleNamespace(
+        play=lambda setting, *_, **__: Trial(setting, None, None, None, None),
+        holds=lambda trial, _, later_minutes=0.0: trial.setting.switching.lead_s < 900 or excess_min <= later_minutes,
+        share_of_days=lambda *_: 1.0, today=Trial(powered, np.zeros((2, 1)), None, None, None),
+    )  # fmt: skip
+    able = SimpleNamespace(lead=SimpleNamespace(value=300.0, high=900.0))
+    tuning = Tuning(arena, np.ones(1, bool), np.ones(1, bool), able)
+    assert tuning.is_good(Trial(powered, None, None, None, None)) == is_good
