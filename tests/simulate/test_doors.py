@@ -101,11 +101,6 @@ def test_machine_code_is_kept_and_read_back(tmp_path):
     ("file", "now", "then"),
     [
         ("nodes/planned_changes.py", "s.now + mine.takes", "s.now + 2 * mine.takes"),
-        (
-            "nodes/shadow.py",
-            "start, last = max(start, w.at[best]), best",
-            "start, last = w.at[best] + 100.0, best",
-        ),
         ("heap.py", "= at, who\n    return size + 1", "= at + 1.0, who\n    return size + 1"),
     ],
 )
