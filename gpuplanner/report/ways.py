@@ -94,7 +94,7 @@ def ways(found: Comparison, pool: str = "") -> Section:
             numbers=_named(frame),
         ),
         page.table(
-            table.select(list(_WAYS)),
+            table.select(name for name in _WAYS if table[name].count()),
             caption=f"The same in figures, {_judged(found)}",
             formats=dict.fromkeys(("of_today", "later_share"), ".0%"),
             headings=_WAYS,
