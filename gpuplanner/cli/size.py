@@ -145,7 +145,7 @@ def size(
             prompt, answer, rate, ttft_s,
         )  # fmt: skip
         if rate is not None:
-            _service(wish, as_json=as_json)
+            _show_replicas(wish, as_json=as_json)
             return
         speeds = None if speed_table is None else _own_speeds(speed_table)
         _plans(wish, _model(model_file), speeds, as_json=as_json)
@@ -257,7 +257,7 @@ def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json
         put(f"assumed: {line}")
 
 
-def _service(wish: Wish, *, as_json: bool) -> None:
+def _show_replicas(wish: Wish, *, as_json: bool) -> None:
     """Replicas for a rate of requests."""
     import polars as pl
 

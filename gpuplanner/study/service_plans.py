@@ -118,7 +118,7 @@ def size_service(wish: Wish) -> SizedService:
     short: dict[str, list[str]] = {}
     for board, count in boards:
         for place in serving_places(model, board, count):
-            found = _smallest(wish, model, place)
+            found = _find_fewest(wish, model, place)
             if isinstance(found, ReplicaPlan) and found.gpus > count:
                 found = f"{found.gpus:,} GPUs are needed, {count:,} are at hand"
             if isinstance(found, str):
@@ -128,7 +128,7 @@ def size_service(wish: Wish) -> SizedService:
     limits = [f"{', '.join(places)}: {reason}" for reason, places in short.items()]
     if not plans:
         what = f"serve {model.name} at {wish.rate:g} requests/s"
-        ttft_s, itl_s = _targets(wish)[3:]
+        ttft_s, itl_s = _targets_of(wish)[3:]
         targets = f"first tokens within {_ms(ttft_s)} and {_ms(itl_s)} a token"
         hint = "Relax the target that is named, or add GPUs."
         raise InfeasiblePlanError(message(what, targets, "; ".join(limits), hint))
@@ -162,9 +162,9 @@ def speed_evidence(model: str, places: Iterable[tuple[str, str]]) -> list[str]:
     return said
 
 
-def _smallest(wish: Wish, model: Architecture, place: ServingPlace) -> ReplicaPlan | str:
+def _find_fewest(wish: Wish, model: Architecture, place: ServingPlace) -> ReplicaPlan | str:
     """The fewest replicas of a place that meet the targets, or what keeps any number of them from it."""
-    prompt, answer, rate, ttft_s, itl_s = _targets(wish)
+    prompt, answer, rate, ttft_s, itl_s = _targets_of(wish)
     board, speed = place.board, shipped_serving_speed()
     layout = layout_of(model, wish.quantization or "none", place.gpus, cache_bytes=CACHES[wish.cache_dtype])
     most = sequence_capacity(model, board, layout, Load(prompt, answer, 1))
@@ -205,10 +205,10 @@ def _smallest(wish: Wish, model: Architecture, place: ServingPlace) -> ReplicaPl
         found = simulate_queue(tried, counts[-1], rate, prompt, answer)
         seen = f"{_ms(found.ttft_p99_s)} to the first token and {_ms(found.itl_p95_s)} a token"
         return f"{counts[-1]:,} replicas still take {seen}"
-    return _priced(wish, place, *min(ways, key=lambda way: way[0]), speed)
+    return _price_replicas(wish, place, *min(ways, key=lambda way: way[0]), speed)
 
 
-def _targets(wish: Wish) -> tuple[int, int, float, float, float]:
+def _targets_of(wish: Wish) -> tuple[int, int, float, float, float]:
     """Tokens of prompt and answer, requests a second, and both targets, all of which a settled wish has."""
     found = wish.prompt, wish.answer, wish.rate, wish.ttft_s, wish.itl_s
     assert None not in found, "only a service with a rate and targets is planned"
@@ -226,11 +226,11 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:,.{1 if seconds < 0.01 else 0}f} ms"
 
 
-def _priced(
+def _price_replicas(
     wish: Wish, place: ServingPlace, replicas: int, engine: ReplicaSpeed, speed: ServingSpeed
 ) -> ReplicaPlan:
     """A number of replicas with what requests see, how much more they carry, and what a million tokens cost."""
-    prompt, answer, rate, ttft_s, itl_s = _targets(wish)
+    prompt, answer, rate, ttft_s, itl_s = _targets_of(wish)
 
     def queue(times: float) -> QueueResult:
         return simulate_queue(engine, replicas, times * rate, prompt, answer)

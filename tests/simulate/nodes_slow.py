@@ -1022,3 +1022,12 @@ def _pin(rng, request, fleet):
         return None
     request["total"], request["nodes"] = total, k
     return chosen
+
+
+def spells_of(case, outcome):
+    """What was held, by node: (start, end, profile, amount, request)."""
+    found = [[] for _ in case["fleet"]["gpus"]]
+    for request, node, profile, amount in outcome.held.iter_rows():
+        start = float(outcome.start_s[request])
+        found[node].append((start, start + case["requests"][request]["run"], profile, amount, request))
+    return found

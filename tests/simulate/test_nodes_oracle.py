@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpuplanner.hardware import load_gpu_model
 from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switching, instance_sets, play
 from tests.examples import examples
-from tests.simulate.nodes_slow import play_slow, random_case
+from tests.simulate.nodes_slow import play_slow, random_case, spells_of
 
 CASES, BATCHES = 200, 20
 NOBODY = -1
@@ -126,22 +126,13 @@ def test_in_slurm_a_slice_that_waits_holds_a_whole_node_and_a_job_stays_with_the
         assert play(jobs, nodes, queue=queue, switching=switching).start_s.tolist() == [0.0, start], queue
 
 
-def spans(case, outcome):
-    """What was held, by node: (start, end, profile, amount, request)."""
-    found = [[] for _ in case["fleet"]["gpus"]]
-    for request, node, profile, amount in outcome.held.iter_rows():
-        start = float(outcome.start_s[request])
-        found[node].append((start, start + case["requests"][request]["run"], profile, amount, request))
-    return found
-
-
 @in_batches
 def test_nodes_hold_no_more_than_they_offer_and_only_while_they_are_on(number):
     for seed in batch(number):
         case, outcome = played(seed)
         capacity, lead_s = case["fleet"]["capacity"], (case["switching"] or {"lead_s": 0.0})["lead_s"]
         for node, (held, on) in enumerate(
-            zip(spans(case, outcome), intervals(outcome, len(capacity)), strict=True)
+            zip(spells_of(case, outcome), intervals(outcome, len(capacity)), strict=True)
         ):
             assert all(before[1] <= after[0] for before, after in pairwise(on)), (seed, node)
             for start, end, profile, mine, request in held:

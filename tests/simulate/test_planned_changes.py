@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.simulate.nodes import LayoutChanges, play
 from tests.examples import examples
-from tests.simulate.nodes_slow import Game, play_slow_with_changes, random_case, random_changes
+from tests.simulate.nodes_slow import Game, play_slow_with_changes, random_case, random_changes, spells_of
 from tests.simulate.test_nodes_oracle import CASES, as_engine_takes_it, batch, in_batches, intervals
 
 QUEUES = ("easy", "strict", "slurm", "pass")
@@ -103,7 +103,7 @@ def test_nodes_hold_no_more_than_they_offer_when_a_request_starts_and_none_start
         for node, mine in enumerate(pools):
             spans = [(since, until) for since, until, _ in mine]
             assert [until for _, until in spans[:-1]] == [since for since, _ in spans[1:]], (seed, node)
-        held = spells_by_node(case, outcome)
+        held = spells_of(case, outcome)
         for change, made in zip(changes, outcome.changes.iter_rows(named=True), strict=True):
             if change["drained"] and made["began_s"] is not None:
                 closed = change["planned"] if before_change else made["began_s"]
@@ -126,15 +126,6 @@ def test_nodes_hold_no_more_than_they_offer_when_a_request_starts_and_none_start
                     if since <= start < until
                 ]
                 assert at_once <= max(offered), (seed, node, request)
-
-
-def spells_by_node(case, outcome):
-    """What was held, by node: (start, end, profile, amount, request)."""
-    found = [[] for _ in case["fleet"]["gpus"]]
-    for request, node, profile, amount in outcome.held.iter_rows():
-        start = float(outcome.start_s[request])
-        found[node].append((start, start + case["requests"][request]["run"], profile, amount, request))
-    return found
 
 
 @in_batches
