@@ -9,42 +9,19 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill
+from gpuplanner.inbox.bills.charges import BILL, assemble_bill
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.bills.focus import DETAIL
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
+from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import columns_of, looks
 
 PERIOD = ("BillingPeriodStartDate", "BillingPeriodEndDate")
 DATES = (*PERIOD, "Date")
-COLUMN_MAP = {
-    **{name: Field(name, nullable=name in PERIOD) for name in DATES},
-    "BillingAccountId": Field("BillingAccountId"),
-    "SubscriptionId": Field("SubAccountId", nullable=True),
-    "SubscriptionName": Field("SubAccountName", nullable=True, optional=True),
-    "BillingCurrency": Field("currency", nullable=True, optional=True),
-    "BillingCurrencyCode": Field("currency_code", nullable=True, optional=True),
-    "ChargeType": Field("charge_type"),
-    "CostInBillingCurrency": amount("BilledCost"),
-    "PaygCostInBillingCurrency": amount("payg_cost", nullable=True, optional=True),
-    "PayGPrice": amount("payg_price", nullable=True, optional=True),
-    "Quantity": amount("PricingQuantity", nullable=True),
-    "UnitOfMeasure": Field("PricingUnit", nullable=True),
-    "MeterCategory": Field("ServiceName", nullable=True),
-    "MeterName": Field("meter", nullable=True),
-    "PricingModel": Field("model", nullable=True, optional=True),
-    **{
-        name: Field(ours, nullable=True, optional=True)
-        for name, ours in (
-            *(("MeterId", "SkuId"), ("ProductName", "ChargeDescription"), ("ResourceLocation", "RegionId")),
-            *(("ResourceId", "ResourceId"), ("AdditionalInfo", "info"), ("Tags", "Tags")),
-            *(("ReservationId", "reservation"), ("BenefitId", "benefit")),
-        )
-    },
-}
+COLUMN_MAP = source_columns("azure")
 """Names of the Enterprise Agreement schema (2024-08-01); the Customer Agreement schema (2023-12-01-preview) has them in
 camel case, and ``billingCurrency`` and ``paygCostInBillingCurrency`` of its own [1]_."""
 

@@ -15,16 +15,13 @@ from gpuplanner.inbox.bills.delivery import Delivery
 from gpuplanner.inbox.bills.summary import GPU_HOUR_UNITS, gpu_lines, looks_like_gpus
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check, Finding
-from gpuplanner.inbox.core.lines.fields import Dialect, Field, header_names
+from gpuplanner.inbox.core.lines.fields import Dialect, header_names
 from gpuplanner.inbox.core.lines.rows import PLACE, Rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.table_rows import assemble_reading
 
 CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
 """Values of ``ChargeCategory`` in FOCUS 1.0 to 1.2."""
-
-MAX_AMOUNT = 1e12
-"""A larger amount on one line is a fault of the file; sums of less stay exact."""
 
 BILL = Dialect(
     missing=frozenset({"NULL", "null"}),
@@ -37,11 +34,6 @@ COSTS = ("BilledCost", "EffectiveCost", "ListCost")
 
 NOBODY = re.compile(r"(?!)")
 """Matches no name: every tag is called as its users called it."""
-
-
-def amount(name: str, *, nullable: bool = False, optional: bool = False) -> Field:
-    """A field of money or a priced quantity, of either sign, exact to 18 decimals."""
-    return Field(name, "decimal", nullable, optional, low=-MAX_AMOUNT, high=MAX_AMOUNT)
 
 
 UNKNOWN_GPUS = "lines that speak of GPUs, of an instance type that is not known"

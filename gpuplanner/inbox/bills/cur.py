@@ -9,46 +9,16 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill, headers
+from gpuplanner.inbox.bills.charges import BILL, assemble_bill, headers
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
+from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import header_has, looks
 
-COLUMN_MAP = {
-    "bill/BillingPeriodStartDate": Field("BillingPeriodStart", "instant"),
-    "bill/BillingPeriodEndDate": Field("BillingPeriodEnd", "instant"),
-    "bill/PayerAccountId": Field("BillingAccountId"),
-    "lineItem/UsageAccountId": Field("SubAccountId", nullable=True),
-    "lineItem/UsageAccountName": Field("SubAccountName", nullable=True, optional=True),
-    "lineItem/LineItemType": Field("line_type"),
-    "lineItem/UsageStartDate": Field("ChargePeriodStart", "instant"),
-    "lineItem/UsageEndDate": Field("ChargePeriodEnd", "instant", nullable=True),
-    "lineItem/ProductCode": Field("ServiceName", nullable=True),
-    "lineItem/UsageType": Field("usage_type", nullable=True),
-    "lineItem/ResourceId": Field("ResourceId", nullable=True, optional=True),
-    "lineItem/UsageAmount": amount("quantity", nullable=True),
-    "lineItem/CurrencyCode": Field("BillingCurrency"),
-    "lineItem/UnblendedCost": amount("BilledCost"),
-    "lineItem/LineItemDescription": Field("ChargeDescription", nullable=True, optional=True),
-    "product/instanceType": Field("x_InstanceType", nullable=True, optional=True),
-    "product/regionCode": Field("RegionId", nullable=True, optional=True),
-    "product/sku": Field("SkuId", nullable=True, optional=True),
-    "pricing/unit": Field("PricingUnit", nullable=True, optional=True),
-    "pricing/publicOnDemandCost": amount("ListCost", nullable=True, optional=True),
-    "reservation/ReservationARN": Field("reservation", nullable=True, optional=True),
-    "reservation/EffectiveCost": amount("reserved", nullable=True, optional=True),
-    "reservation/UnusedAmortizedUpfrontFeeForBillingPeriod": amount(
-        "unused_upfront", nullable=True, optional=True
-    ),
-    "reservation/UnusedRecurringFee": amount("unused_recurring", nullable=True, optional=True),
-    "savingsPlan/SavingsPlanARN": Field("savings_plan", nullable=True, optional=True),
-    "savingsPlan/SavingsPlanEffectiveCost": amount("planned", nullable=True, optional=True),
-    "savingsPlan/TotalCommitmentToDate": amount("committed", nullable=True, optional=True),
-    "savingsPlan/UsedCommitment": amount("used", nullable=True, optional=True),
-}
+COLUMN_MAP = source_columns("cur")
 """Legacy names; :func:`cur2_name` gives those of CUR 2.0."""
 
 TAG = re.compile(r"^(?:resourceTags/|resource_tags_)")

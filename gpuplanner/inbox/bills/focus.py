@@ -8,46 +8,15 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill, headers
+from gpuplanner.inbox.bills.charges import BILL, assemble_bill, headers
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
-from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import columns_of, looks
 
-COLUMN_MAP = {
-    "BillingPeriodStart": Field("BillingPeriodStart", "instant", naive_is_utc=True),
-    "BillingPeriodEnd": Field("BillingPeriodEnd", "instant", naive_is_utc=True),
-    "ChargePeriodStart": Field("ChargePeriodStart", "instant", naive_is_utc=True),
-    "ChargePeriodEnd": Field("ChargePeriodEnd", "instant", naive_is_utc=True),
-    "BillingAccountId": Field("BillingAccountId"),
-    "BillingCurrency": Field("BillingCurrency"),
-    "ChargeCategory": Field("ChargeCategory"),
-    "BilledCost": amount("BilledCost"),
-    "EffectiveCost": amount("EffectiveCost"),
-    "ListCost": amount("ListCost", nullable=True),
-    "ServiceCategory": Field("ServiceCategory", nullable=True),
-    "ServiceName": Field("ServiceName", nullable=True),
-    "PricingQuantity": amount("PricingQuantity", nullable=True),
-    "PricingUnit": Field("PricingUnit", nullable=True),
-    **{
-        name: Field(name, nullable=True, optional=True)
-        for name in (
-            *("ChargeClass", "ChargeDescription", "ProviderName", "SubAccountId", "SubAccountName"),
-            *("SkuId", "RegionId", "ResourceId", "ResourceType", "PricingCategory"),
-            *("CommitmentDiscountId", "CommitmentDiscountStatus", "Tags"),
-            *(
-                "SkuPriceDetails",
-                "SkuMeter",
-                "x_SkuDetails",
-                "x_SkuMeterName",
-                "x_UsageType",
-                "x_InstanceType",
-            ),
-        )
-    },
-}
+COLUMN_MAP = source_columns("focus")
 """What is read of the 43 columns of version 1.0 (57 of 1.2); ``x_`` columns are those of AWS and Microsoft, and our
 own ``x_InstanceType``."""
 

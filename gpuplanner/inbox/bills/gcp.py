@@ -10,33 +10,17 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.inbox.bills.charges import BILL, amount, assemble_bill
+from gpuplanner.inbox.bills.charges import BILL, assemble_bill
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.json_items import read_items
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Records, Rows
 from gpuplanner.inbox.core.source import header_has, looks
 from gpuplanner.schemas.kinds import DECIMAL
 
-COLUMN_MAP = {
-    "billing_account_id": Field("BillingAccountId"),
-    "invoice": Field("invoice"),
-    "usage_start_time": Field("ChargePeriodStart", "instant"),
-    "usage_end_time": Field("ChargePeriodEnd", "instant"),
-    "service": Field("service"),
-    "sku": Field("sku"),
-    "cost": amount("cost"),
-    "currency": Field("BillingCurrency"),
-    "cost_type": Field("cost_type"),
-    "usage": Field("usage", nullable=True),
-    "cost_at_list": amount("ListCost", nullable=True, optional=True),
-    **{
-        name: Field(name, nullable=True, optional=True)
-        for name in ("project", "location", "labels", "system_labels", "credits", "resource")
-    },
-}
+COLUMN_MAP = source_columns("gcp")
 """Columns of the standard and the detailed table; records and lists stand as JSON [1]_."""
 
 CATEGORIES = {"regular": "Usage", "tax": "Tax", "adjustment": "Adjustment", "rounding_error": "Adjustment"}

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 import polars as pl
 
 from gpuplanner.inbox.core.findings import Check
-from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.times import MAX_SECONDS, seconds
+from gpuplanner.inbox.core.lines.column_tables import source_columns
+from gpuplanner.inbox.core.times import seconds
 from gpuplanner.inbox.public.trace import JobTrace, plain
-from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
 RUN_S = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
 QUEUE_S = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6
@@ -35,24 +34,9 @@ OTHER_QUEUE = Check(
 )
 
 
-def a_span(name: str, *, nullable: bool = True) -> Field:
-    """A field of seconds."""
-    return Field(name, "number", nullable, high=MAX_SECONDS)
-
-
-def a_count(name: str = "gpus") -> Field:
-    """A field of GPUs, or of nodes."""
-    return Field(name, "number", nullable=True, high=MAX_GPUS_PER_JOB)
-
-
 ITP = JobTrace(
     "itp",
-    {
-        "job_id": Field("job_id"),
-        "submission_time": a_span("submit_s", nullable=False),
-        "duration": a_span("run_s"),
-        "num_gpu": a_count(),
-    },
+    source_columns("itp"),
     origin=datetime(2021, 3, 4, tzinfo=UTC),
     notes=["the source kept jobs of about 600 s and longer only: arrival rates are not those of the queue"],
 )
@@ -61,28 +45,14 @@ collection; the source gives neither hour nor zone."""
 
 SIMULATOR = JobTrace(
     "simulator",
-    {
-        "job_id": Field("job_id"),
-        "submit_time": a_span("submit_s", nullable=False),
-        "duration": a_span("run_s"),
-        "num_gpus": a_count(),
-    },
+    source_columns("simulator"),
 )
 """What simulators of clusters read."""
 
 TIERS = {"HP": "guaranteed", "Spot": "best_effort"}
 SPOT = JobTrace(
     "spot",
-    {
-        "job_name": Field("job_id"),
-        "organization": Field("tenant"),
-        "gpu_model": Field("gpu_model", nullable=True),
-        "gpu_request": a_count("gpus_per_worker"),
-        "worker_num": a_count("workers"),
-        "submit_time": a_span("submit_s", nullable=False),
-        "duration": a_span("run_s"),
-        "job_type": Field("job_type", nullable=True),
-    },
+    source_columns("spot"),
     steps=[
         {
             "gpus": pl.col("gpus_per_worker") * pl.col("workers"),
@@ -98,15 +68,7 @@ BEFORE = pl.col("submit_s").is_null()
 OPEN_END = pl.when(pl.col("start_s").is_null()).then(pl.lit("PENDING")).otherwise(pl.lit("RUNNING"))
 DLRM = JobTrace(
     "dlrm",
-    {
-        "instance_sn": Field("job_id"),
-        "role": Field("role"),
-        "app_name": Field("tenant"),
-        "gpu_request": a_count(),
-        "creation_time": a_span("submit_s"),
-        "scheduled_time": a_span("start_s"),
-        "deletion_time": a_span("end_s"),
-    },
+    source_columns("dlrm"),
     faults={f"role: not one of {', '.join(ROLES)}": ~pl.col("role").is_in(list(ROLES))},
     steps=[
         {
@@ -154,17 +116,7 @@ AT_END = pl.col("end_s") == pl.max_horizontal(pl.col("submit_s", "start_s", "end
 STILL_RUNS = (PHASE == "Running") & (AT_END | pl.col("end_s").is_null())
 OPENB = JobTrace(
     "openb",
-    {
-        "name": Field("job_id"),
-        "num_gpu": a_count("whole_gpus"),
-        "gpu_milli": Field("gpu_milli", "number", nullable=True, high=1000.0),
-        "gpu_spec": Field("gpu_model", nullable=True),
-        "qos": Field("qos", nullable=True),
-        "pod_phase": Field("phase", nullable=True),
-        "creation_time": a_span("submit_s", nullable=False),
-        "deletion_time": a_span("end_s"),
-        "scheduled_time": a_span("start_s"),
-    },
+    source_columns("openb"),
     faults={f"pod_phase: not one of {', '.join(PHASES)}": ~PHASE.is_in(list(PHASES))},
     steps=[
         {
@@ -229,19 +181,7 @@ HELIOS_STATES = {
 """States of the source (its README names one suspended job) → ours."""
 HELIOS = JobTrace(
     "helios",
-    {
-        "job_id": Field("job_id"),
-        "user": Field("user", nullable=True),
-        "vc": Field("tenant"),
-        "gpu_num": a_count(),
-        "node_num": a_count("nodes"),
-        "state": Field("state"),
-        "submit_time": Field("submit_time", "time"),
-        "start_time": Field("start_time", "time", nullable=True),
-        "end_time": Field("end_time", "time", nullable=True),
-        "duration": a_span("run_s"),
-        "queue": a_span("queue_s"),
-    },
+    source_columns("helios"),
     zone=HELIOS_ZONE,
     states=HELIOS_STATES,
     checks=[
@@ -270,13 +210,7 @@ OF_CLUSTER = {
     "tenant": pl.when(IS_SEREN).then(pl.lit("seren")).otherwise(pl.lit("kalos")),
 }
 """Seren numbers its jobs; Kalos names them."""
-REDUCED_COLUMNS = {
-    "job_id": Field("job_id"),
-    "gpu_num": a_count(),
-    "submit_time": Field("submit_time", "instant"),
-    "duration": a_span("duration_s"),
-    "queue": a_span("queue_s"),
-}
+REDUCED_COLUMNS = source_columns("acme_reduced")
 HELD_S = pl.col("duration_s") - pl.when(IS_SEREN).then(0.0).otherwise(pl.col("queue_s"))
 ACME_CHECKS = [
     OTHER_QUEUE,
@@ -313,16 +247,7 @@ REDUCED_ACME = JobTrace(
 )
 ACME = JobTrace(
     "acme",
-    REDUCED_COLUMNS
-    | {
-        "user": Field("user", nullable=True),
-        "node_num": a_count("nodes"),
-        "type": Field("job_class", nullable=True),
-        "state": Field("state"),
-        "start_time": Field("start_time", "instant", nullable=True),
-        "end_time": Field("end_time", "instant", nullable=True),
-        "gpu_time": Field("gpu_s", "number", nullable=True, optional=True),
-    },
+    source_columns("acme"),
     states=ACME_STATES,
     steps=[
         {
@@ -351,13 +276,7 @@ GPUs × duration [GPU s]."""
 SUBMITTED = pl.col("submit_time").dt.epoch("s").cast(pl.String)
 PHILLY = JobTrace(
     "philly",
-    {
-        "timestamp": Field("submit_time", "time"),
-        "duration": a_span("run_s"),
-        "num_gpus": a_count(),
-        "gpu_time": Field("gpu_s", "number", nullable=True, optional=True),
-        "cluster": Field("tenant"),
-    },
+    source_columns("philly"),
     zone=PHILLY_ZONE,
     steps=[
         {

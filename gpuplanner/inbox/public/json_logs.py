@@ -12,12 +12,12 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
-from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.json_items import is_json, read_items
 from gpuplanner.inbox.core.lines.rows import Records
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.source import looks, matches
-from gpuplanner.inbox.public.job_tables import PHILLY_ZONE, a_count, a_span
+from gpuplanner.inbox.public.job_tables import PHILLY_ZONE
 from gpuplanner.inbox.public.trace import JobTrace
 
 ODD = "not a job as the source documents it"
@@ -25,20 +25,7 @@ EARLIER, RAN = pl.col("again").is_not_null(), pl.col("start_time").is_not_null()
 
 PHILLY_LOG = JobTrace(
     "philly",
-    {
-        "jobid": Field("job_id"),
-        "attempt": Field("attempt", "number"),
-        "vc": Field("tenant"),
-        "user": Field("user", nullable=True),
-        "status": Field("state"),
-        "submitted_time": Field("submit_time", "time"),
-        "start_time": Field("start_time", "time", nullable=True),
-        "end_time": Field("end_time", "time", nullable=True),
-        "gpus": a_count(),
-        "nodes": a_count("nodes"),
-        "ip": Field("node_list", nullable=True),
-        "again": Field("again", nullable=True),
-    },
+    source_columns("philly_log"),
     zone=PHILLY_ZONE,
     states={"Pass": "COMPLETED", "Killed": "CANCELLED", "Failed": "FAILED"},
     steps=[
@@ -72,7 +59,7 @@ ARRIVALS, RUNS = "trace", "exp"
 
 MISO = JobTrace(
     "miso",
-    {"job": Field("job_id"), "arrival": a_span("submit_s", nullable=False), "run": a_span("run_s")},
+    source_columns("miso"),
     steps=[{"tenant": pl.lit("miso"), "gpus": pl.lit(None, pl.Float64)}],
     notes=["the row of a reject is the number of its job in the files"],
 )

@@ -12,15 +12,15 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
+from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.source import looks
 from gpuplanner.inbox.core.times import FIRST_INSTANT
-from gpuplanner.inbox.public.job_tables import IN_PARTS, a_count, a_span
+from gpuplanner.inbox.public.job_tables import IN_PARTS
 from gpuplanner.inbox.public.trace import JobTrace, with_states
-from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
 TABLES = {
     "job": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
@@ -35,26 +35,9 @@ TABLES = {
 }
 """Columns of the three tables, whose files have no header line; each has another number of them."""
 
-JOB_COLUMNS = {
-    "job_name": Field("job_name"),
-    "user": Field("user", nullable=True),
-    "start_time": a_span("submit_s"),
-}
-TASK_COLUMNS = {
-    "job_name": Field("job_name"),
-    "task_name": Field("task_name"),
-    "inst_num": a_count("workers"),
-    "status": Field("state"),
-    "start_time": a_span("start_s"),
-    "end_time": a_span("end_s"),
-    "plan_gpu": Field("percent", "number", nullable=True, high=100.0 * MAX_GPUS_PER_JOB),
-    "gpu_type": Field("gpu_model", nullable=True),
-}
-INSTANCE_COLUMNS = {
-    "job_name": Field("job_name"),
-    "task_name": Field("task_name"),
-    "machine": Field("machine", nullable=True),
-}
+JOB_COLUMNS = source_columns("pai_job")
+TASK_COLUMNS = source_columns("pai_task")
+INSTANCE_COLUMNS = source_columns("pai_instance")
 """Times in seconds; `plan_gpu`: % of one GPU that each instance asks for; `start_time` of a job: submission."""
 
 STATES = {"Terminated": "COMPLETED", "Failed": "FAILED", "Running": "RUNNING", "Waiting": "PENDING"}

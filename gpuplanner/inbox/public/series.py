@@ -11,6 +11,7 @@ import polars as pl
 from gpuplanner.errors import file_name
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check, Finding
+from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
@@ -25,21 +26,10 @@ from gpuplanner.units import SECONDS_PER_HOUR
 
 COUNT = Field("", "number", high=MAX_GPUS_PER_JOB)
 
-HELIOS_COLUMNS = {
-    "time": Field("time", "time"),
-    "total_gpu_num": replace(COUNT, name="total"),
-    "running_gpu_num": replace(COUNT, name="allocated"),
-    "pending_gpu_num": replace(COUNT, name="pending", nullable=True),
-    "idle_gpu_num": replace(COUNT, name="idle", nullable=True),
-    "gpu_utilization": Field("share", "number", nullable=True, high=1.0),
-}
+HELIOS_COLUMNS = source_columns("helios_sequence")
 """Columns of ``cluster_sequence_vc.csv``; `gpu_utilization`: running / total, so allocation and not activity."""
 
-PHILLY_COLUMNS = {
-    "time": Field("time", "time"),
-    "active": replace(COUNT, name="allocated"),
-    "total": replace(COUNT, name="total"),
-}
+PHILLY_COLUMNS = source_columns("philly_nodes")
 
 HALF_DIGIT = 0.0005 + 1e-9
 """The source rounds shares to three decimals."""
@@ -94,12 +84,7 @@ PERCENT = "__cdf_pct"
 NO_SERIES = "a distribution, not a time series: no demand, phase or ledger can be made of it"
 
 MAX_NUMBER = 2.0**31 - 1
-STEP_COLUMNS = {
-    "worker": Field("worker", "number", high=MAX_NUMBER),
-    "gpu": Field("percent", "number", high=100.0),
-    "time": Field("step", "number", high=MAX_NUMBER),
-    "batch_time_norm": Field("step_time", "number", high=1000.0),
-}
+STEP_COLUMNS = source_columns("step_times")
 """`gpu`: share of a GPU [%]; `time`: position in the series; `batch_time_norm`: 0..1000, without unit."""
 
 STEP_AGAIN = Check(

@@ -11,11 +11,12 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check, Finding
+from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import columns_of, looks
 from gpuplanner.inbox.core.table_rows import assemble_reading
-from gpuplanner.inbox.core.times import FIRST_INSTANT, MAX_SECONDS, known_zone
+from gpuplanner.inbox.core.times import FIRST_INSTANT, known_zone
 from gpuplanner.inbox.public.trace import at, localized, stem_of
 
 MAX_TOKENS = 100_000_000
@@ -44,12 +45,7 @@ REQUEST_CHECKS = (
     ),
 )
 
-GAUGE_COLUMNS = {
-    "value": Field("value", "number"),
-    "timestamp_anon": Field("time_s", "number", high=MAX_SECONDS),
-    "container_ip": Field("subject", nullable=True),
-    "request_type": Field("kind", nullable=True, optional=True),
-}
+GAUGE_COLUMNS = source_columns("genai_gauges")
 """Long format; `timestamp_anon`: shifted seconds; `container_ip`: hash, empty for requests to the API."""
 
 NULLS = Dialect(missing=frozenset({"NULL", "None"}))

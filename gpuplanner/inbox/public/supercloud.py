@@ -12,7 +12,7 @@ from gpuplanner.catalog import facts
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
-from gpuplanner.inbox.core.lines.fields import Field
+from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.source import columns_of, looks
@@ -23,21 +23,7 @@ from gpuplanner.inbox.slurm.fields import UNSET
 
 LAST_SECOND = LAST_INSTANT.timestamp()
 
-COLUMN_MAP = {
-    "id_job": Field("id_job", "number"),
-    "id_array_task": Field("array_task", "number", nullable=True, optional=True),
-    "id_user": Field("id_user", "number", nullable=True, optional=True),
-    "nodelist": Field("node_list", nullable=True, optional=True),
-    "partition": Field("tier", nullable=True, optional=True),
-    "state": Field("state_number", "number"),
-    "timelimit": Field("limit_min", "number", nullable=True, optional=True),
-    "time_submit": Field("submit_s", "number", high=LAST_SECOND),
-    "time_start": Field("start_s", "number", nullable=True, high=LAST_SECOND),
-    "time_end": Field("end_s", "number", nullable=True, high=LAST_SECOND),
-    "time_suspended": Field("suspended_s", "number", nullable=True, optional=True),
-    "tres_alloc": Field("alloc_tres", nullable=True),
-    "tres_req": Field("req_tres", nullable=True, optional=True),
-}
+COLUMN_MAP = source_columns("supercloud")
 """Times in epoch seconds, 0 for none; `timelimit` in minutes. `mem_req` is not read: with bit 63 set it is
 MB per CPU and no longer exact. `gres_used` is always empty. The table has no account: the user is the tenant."""
 

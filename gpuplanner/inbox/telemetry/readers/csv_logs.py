@@ -11,6 +11,7 @@ import polars as pl
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.exposition import parse_labels
 from gpuplanner.inbox.core.findings import Finding
+from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_row_blocks
 from gpuplanner.inbox.core.lines.rows import Rows, names_of
@@ -40,14 +41,7 @@ NODE_COLUMNS = {
         for column in NODE_CSV
     },
 }
-READING_COLUMNS = {
-    "timestamp": Field("timestamp"),
-    "metric_name": Field("metric"),
-    "gpu_id": Field("gpu_id"),
-    "Hostname": Field("hostname", nullable=True),
-    "value": Field("value", nullable=True),
-    "labels_raw": Field("labels", nullable=True),
-}
+READING_COLUMNS = source_columns("dcgm_csv")
 
 
 @reads(header_begins("timestamp", "gpu", *list(NODE_CSV)[:2]))
