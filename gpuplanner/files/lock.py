@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,15 +82,18 @@ def sole_writer(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(path: str | Path, place: Path) -> Iterator[bool]:
-    lock = lock_of(place)
+    from filelock import FileLock, Timeout  # takes 30 ms, and most of the package never writes
+
+    lock = FileLock(lock_of(place), mode=0o600, blocking=False, fallback_to_soft=False)
     try:
-        handle = _open_locked(lock)
-    except BlockingIOError as error:
+        lock.acquire()
+    except Timeout as error:
         expected, todo = "to be the only run that writes it", "Wait for the other run, then start again."
         raise cannot_write(path, "another run at it", expected=expected, todo=todo) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise cannot_write(path, error.strerror or str(error)) from error
+        lock_of(place).unlink(missing_ok=True)
         text = f"{path}: this file system knows no locks; see to it that no other run writes it meanwhile"
         warnings.warn(text, GpuPlannerWarning, stacklevel=4)
         yield False
@@ -100,24 +101,8 @@ def _locked(path: str | Path, place: Path) -> Iterator[bool]:
     try:
         yield True
     finally:
-        lock.unlink(missing_ok=True)
-        os.close(handle)
-
-
-def _open_locked(lock: Path) -> int:
-    """Open and lock the file; one that its last holder removed in between is opened anew."""
-    while True:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(handle).st_nlink:
-                return handle
-        except OSError as error:
-            os.close(handle)
-            if error.errno in _NO_LOCKS:
-                lock.unlink(missing_ok=True)
-            raise
-        os.close(handle)
+        lock_of(place).unlink(missing_ok=True)
+        lock.release()
 
 
 def _made_above(place: Path) -> list[Path]:
