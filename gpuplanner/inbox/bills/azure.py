@@ -13,11 +13,11 @@ from gpuplanner.inbox.bills.charges import BILL, assemble_bill
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.bills.focus import DETAIL
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import columns_of, looks
+from gpuplanner.inbox.core.source_checks import source_check
 
 PERIOD = ("BillingPeriodStartDate", "BillingPeriodEndDate")
 DATES = (*PERIOD, "Date")
@@ -111,9 +111,7 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
         got = "commitments bought, and their cost spread over use"
         todo = "Read one of them: both hold the same charges."
         raise TraceFormatError(message("azure", "an export of actual or of amortised cost", got, todo))
-    check = Check(
-        "no billing period", "info", "the month of the day was taken as billing period", pl.col("no_period")
-    )
+    check = source_check("azure: no period", pl.col("no_period"))
     notes = ["amortised cost" if spread else "actual cost"]
     return assemble_bill(rows, delivery, source="azure", checks=[check], notes=notes)
 

@@ -18,6 +18,7 @@ from gpuplanner.inbox.core.findings import Check, Finding
 from gpuplanner.inbox.core.lines.fields import Dialect, header_names
 from gpuplanner.inbox.core.lines.rows import PLACE, Rows
 from gpuplanner.inbox.core.lines.text_file import head
+from gpuplanner.inbox.core.source_checks import source_check
 from gpuplanner.inbox.core.table_rows import assemble_reading
 
 CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
@@ -40,32 +41,15 @@ UNKNOWN_GPUS = "lines that speak of GPUs, of an instance type that is not known"
 UNKNOWN_EFFECT = "their GPU-hours are not counted: gpuplanner describe lists their types"
 OPTIONAL = ("x_InstanceType", "PricingUnit", "ChargeDescription", "CommitmentDiscountStatus")
 CHECKS = (
-    Check(
-        "equal to an earlier row in every field",
-        "warning",
-        "kept: a part of the bill delivered twice would be charged twice",
-        ~pl.col("raw").is_first_distinct(),
-    ),
-    Check(
-        "charged for another time than the billing period",
-        "info",
-        "months by billing period and months by charge period differ by such lines",
+    source_check("bill: equal rows", ~pl.col("raw").is_first_distinct()),
+    source_check(
+        "bill: other period",
         ~pl.col("ChargePeriodStart").is_between(
             pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd"), closed="left"
         ),
     ),
-    Check(
-        "correction of an earlier bill",
-        "info",
-        "it is part of this bill's total, and of the hours of the period that it corrects",
-        pl.col("ChargeClass") == "Correction",
-    ),
-    Check(
-        "list cost not in the bill",
-        "info",
-        "savings against list prices leave such lines out",
-        pl.col("ListCost").is_null(),
-    ),
+    source_check("bill: correction", pl.col("ChargeClass") == "Correction"),
+    source_check("bill: no list cost", pl.col("ListCost").is_null()),
 )
 
 
@@ -112,12 +96,7 @@ def assemble_bill(
     )
     rows = rows.with_columns(lines.select(unknown_gpus=unknown & uncounted).to_series())
     currencies = rows.good["BillingCurrency"].unique().sort().to_list()
-    several = Check(
-        "lines in several currencies",
-        "warning",
-        "every figure stands once for each currency: amounts are never converted or added across them",
-        pl.lit(len(currencies) > 1),
-    )
+    several = source_check("bill: several currencies", pl.lit(len(currencies) > 1))
     return assemble_reading(
         rows,
         "charges",

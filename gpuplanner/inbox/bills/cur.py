@@ -12,11 +12,11 @@ import polars as pl
 from gpuplanner.inbox.bills.charges import BILL, assemble_bill, headers
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import header_has, looks
+from gpuplanner.inbox.core.source_checks import source_check
 
 COLUMN_MAP = source_columns("cur")
 """Legacy names; :func:`cur2_name` gives those of CUR 2.0."""
@@ -77,11 +77,8 @@ References
 """
 
 CHECKS = (
-    Check(
-        "covered usage without its effective cost",
-        "warning",
-        "the unblended cost was taken: add the reservation and savings plan columns to the report",
-        _LINE.is_in(list(COVERED)) & pl.coalesce("planned", "reserved").is_null(),
+    source_check(
+        "aws: no effective cost", _LINE.is_in(list(COVERED)) & pl.coalesce("planned", "reserved").is_null()
     ),
 )
 

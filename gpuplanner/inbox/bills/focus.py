@@ -11,10 +11,10 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.bills.charges import BILL, assemble_bill, headers
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import columns_of, looks
+from gpuplanner.inbox.core.source_checks import source_check
 
 COLUMN_MAP = source_columns("focus")
 """What is read of the 43 columns of version 1.0 (57 of 1.2); ``x_`` columns are those of AWS and Microsoft, and our
@@ -80,12 +80,7 @@ def read_focus(paths: Sequence[str | Path]) -> Dataset:
     rows = read_rows(delivery.files, COLUMN_MAP, source="focus", dialect=BILL)
     rows = rows.with_columns(x_InstanceType=INSTANCE_TYPE)
     notes = [f"FOCUS {version}" for version in versions]
-    zoneless = Check(
-        "times without a zone",
-        "info",
-        "taken as UTC, as the standard has them",
-        pl.col("raw").str.contains(ZONELESS),
-    )
+    zoneless = source_check("focus: no zone", pl.col("raw").str.contains(ZONELESS))
     return assemble_bill(rows, delivery, source="focus", checks=[zoneless], notes=notes)
 
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.column_tables import source_columns
+from gpuplanner.inbox.core.source_checks import source_check
 from gpuplanner.inbox.core.times import seconds
 from gpuplanner.inbox.public.trace import JobTrace, plain
 
@@ -20,18 +20,8 @@ PHILLY_ZONE = "America/Los_Angeles"
 """Zone of naive times: the utilisation files of the trace carry PDT and PST."""
 UNZONED = "the source names no zone: times were read as {}"
 
-IN_PARTS = Check(
-    "a share of a GPU",
-    "info",
-    "GPU-hours count the share asked for, not the whole GPU",
-    pl.col("gpus") != pl.col("gpus").floor(),
-)
-OTHER_QUEUE = Check(
-    "queue is not start - submission",
-    "warning",
-    "queueing delays follow the times; queue is not used",
-    (QUEUE_S - pl.col("queue_s")).abs() > 1.0,
-)
+IN_PARTS = source_check("public: part of a GPU", pl.col("gpus") != pl.col("gpus").floor())
+OTHER_QUEUE = source_check("public: other queue", (QUEUE_S - pl.col("queue_s")).abs() > 1.0)
 
 
 ITP = JobTrace(
@@ -80,24 +70,9 @@ DLRM = JobTrace(
         {"state": pl.when(pl.col("end_s").is_null()).then(OPEN_END).otherwise(pl.lit("UNKNOWN"))},
     ],
     checks=[
-        Check(
-            "existed before the trace began",
-            "info",
-            "their submission and start were set to second 0: run times are lower bounds, queueing is unknown",
-            pl.col("censored"),
-        ),
-        Check(
-            "ran on CPU nodes (role CN)",
-            "info",
-            "they count as jobs but ask for no GPU",
-            pl.col("role") == "CN",
-        ),
-        Check(
-            "a GPU on a CPU node",
-            "warning",
-            "the role contradicts gpu_request, which is used",
-            (pl.col("role") == "CN") & (pl.col("gpus") > 0),
-        ),
+        source_check("dlrm: before the trace", pl.col("censored")),
+        source_check("dlrm: CPU node", pl.col("role") == "CN"),
+        source_check("dlrm: GPU on a CPU node", (pl.col("role") == "CN") & (pl.col("gpus") > 0)),
     ],
 )
 """Alibaba DLRM serving: instances of recommendation models, 2025 (Yang et al., USENIX NSDI 2025). One without creation
@@ -134,12 +109,7 @@ OPENB = JobTrace(
         },
     ],
     checks=[
-        Check(
-            "deleted while running, before the trace ended",
-            "info",
-            "state UNKNOWN: how they ended is not told",
-            pl.col("deleted"),
-        ),
+        source_check("openb: deleted", pl.col("deleted")),
         IN_PARTS,
     ],
     notes=["the trace names no tenants: all jobs are of 'openb'"],
@@ -160,12 +130,7 @@ UNTIMED = replace(
     steps=[{"phase": pl.lit("Pending"), "submit_s": pl.lit(0.0)}, *OPENB.steps],
     checks=[
         *OPENB.checks,
-        Check(
-            "no times in the source",
-            "warning",
-            "all pods are taken to wait from second 0: neither demand over time nor GPU-hours can be made of them",
-            pl.lit(value=True),
-        ),
+        source_check("openb: no times", pl.lit(value=True)),
     ],
 )
 """The lists ``multigpu20`` to ``multigpu50`` have five columns only and no times: a queue of pods."""
@@ -186,12 +151,7 @@ HELIOS = JobTrace(
     states=HELIOS_STATES,
     checks=[
         OTHER_QUEUE,
-        Check(
-            "duration is not end - start",
-            "warning",
-            "run times follow the times; duration is not used",
-            (RUN_S - pl.col("run_s")).abs() > 1.0,
-        ),
+        source_check("helios: other duration", (RUN_S - pl.col("run_s")).abs() > 1.0),
     ],
     zone_note=UNZONED,
 )
@@ -214,16 +174,9 @@ REDUCED_COLUMNS = source_columns("acme_reduced")
 HELD_S = pl.col("duration_s") - pl.when(IS_SEREN).then(0.0).otherwise(pl.col("queue_s"))
 ACME_CHECKS = [
     OTHER_QUEUE,
-    Check(
-        "duration contains the queue (Kalos)",
-        "info",
-        "the run time is end - start, else duration - queue",
-        ~pl.col("seren"),
-    ),
-    Check(
-        "duration is not what it is elsewhere in its cluster",
-        "warning",
-        "run times follow the times; duration is not used",
+    source_check("acme: duration with queue", ~pl.col("seren")),
+    source_check(
+        "acme: other duration",
         (RUN_S + pl.when("seren").then(0.0).otherwise(QUEUE_S) - pl.col("duration_s")).abs() > 1.0,
     ),
 ]
@@ -237,12 +190,7 @@ REDUCED_ACME = JobTrace(
     ],
     checks=[
         *ACME_CHECKS,
-        Check(
-            "start and end not in the source",
-            "info",
-            "the start is submission + queue, the end follows from duration",
-            pl.col("start_time").is_not_null(),
-        ),
+        source_check("acme: no start", pl.col("start_time").is_not_null()),
     ],
 )
 ACME = JobTrace(
@@ -259,11 +207,8 @@ ACME = JobTrace(
     ],
     checks=[
         *ACME_CHECKS,
-        Check(
-            "gpu_time counts the queue as GPU time (Kalos)",
-            "warning",
-            "GPU-hours follow the run time; gpu_time is not used",
-            ~pl.col("seren") & (pl.col("gpu_s") > pl.col("gpus") * RUN_S + 1.0),
+        source_check(
+            "acme: other GPU time", ~pl.col("seren") & (pl.col("gpu_s") > pl.col("gpus") * RUN_S + 1.0)
         ),
     ],
     reduced=(("start_time",), REDUCED_ACME),
@@ -287,18 +232,10 @@ PHILLY = JobTrace(
     ],
     ids_shared=True,
     checks=[
-        Check(
-            "gpu_time is not duration × num_gpus",
-            "warning",
-            "GPU-hours follow duration and num_gpus; gpu_time is not used",
-            (pl.col("gpu_s") - pl.col("run_s") * pl.col("gpus")).abs() > 1.0,
+        source_check(
+            "philly: other GPU time", (pl.col("gpu_s") - pl.col("run_s") * pl.col("gpus")).abs() > 1.0
         ),
-        Check(
-            "equal to an earlier row in every field",
-            "info",
-            "kept, since the source has no job ids: some may be the same job twice",
-            ~pl.col("raw").is_first_distinct(),
-        ),
+        source_check("philly: equal rows", ~pl.col("raw").is_first_distinct()),
     ],
 )
 """Philly: deep learning training jobs of a Microsoft cluster, 2017 (Jeon et al., USENIX ATC 2019). `timestamp`: local

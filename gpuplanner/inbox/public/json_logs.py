@@ -11,12 +11,12 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.json_items import is_json, read_items
 from gpuplanner.inbox.core.lines.rows import Records
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.source import looks, matches
+from gpuplanner.inbox.core.source_checks import source_check
 from gpuplanner.inbox.public.job_tables import PHILLY_ZONE
 from gpuplanner.inbox.public.trace import JobTrace
 
@@ -38,18 +38,8 @@ PHILLY_LOG = JobTrace(
         }
     ],
     checks=[
-        Check(
-            "attempt followed by another",
-            "info",
-            "its state is FAILED; the next one is taken to be submitted when this one ended",
-            EARLIER,
-        ),
-        Check(
-            "never scheduled",
-            "info",
-            "the number of GPUs asked for is not in the source",
-            pl.col("gpus").is_null(),
-        ),
+        source_check("philly: another attempt", EARLIER),
+        source_check("philly: never scheduled", pl.col("gpus").is_null()),
     ],
 )
 """`vc`: virtual cluster; `ip`: servers; `again`: not empty for an attempt that was followed by another."""

@@ -11,13 +11,13 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.source import looks
+from gpuplanner.inbox.core.source_checks import source_check
 from gpuplanner.inbox.core.times import FIRST_INSTANT
 from gpuplanner.inbox.public.job_tables import IN_PARTS
 from gpuplanner.inbox.public.trace import JobTrace, with_states
@@ -56,21 +56,11 @@ TASKS = JobTrace(
         }
     ],
     checks=[
-        Check(
-            "submission not in the files",
-            "info",
-            "the start was taken for the submission: give pai_job_table too to know queueing delays",
-            pl.col("no_submission"),
-        ),
+        source_check("pai: no submission", pl.col("no_submission")),
         IN_PARTS,
     ],
 )
-SHIFTED = Check(
-    "dates shifted by the source",
-    "info",
-    "time of day and day of the week hold in UTC+8; months and years mean nothing",
-    pl.lit(value=True),
-)
+SHIFTED = source_check("pai: shifted dates", pl.lit(value=True))
 
 
 def table_of(lines: Sequence[str]) -> str | None:

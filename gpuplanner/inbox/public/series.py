@@ -17,6 +17,7 @@ from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.source import columns_of, looks
+from gpuplanner.inbox.core.source_checks import source_check
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import known_zone
 from gpuplanner.inbox.public.job_tables import HELIOS_ZONE, PHILLY_ZONE, UNZONED
@@ -36,26 +37,13 @@ HALF_DIGIT = 0.0005 + 1e-9
 
 OCCUPANCY_CHECKS = (
     AMBIGUOUS_TIME,
-    Check(
-        "more held than there is",
-        "warning",
-        "occupancy above 100 %: the pool borrowed, or its size is out of date",
-        pl.col("allocated") > pl.col("total"),
-    ),
+    source_check("pools: more held than there is", pl.col("allocated") > pl.col("total")),
 )
 HELIOS_CHECKS = (
     *OCCUPANCY_CHECKS,
-    Check(
-        "running and idle GPUs are not the total",
-        "warning",
-        "what is free follows from total - running; idle is not used",
-        pl.col("allocated") + pl.col("idle") != pl.col("total"),
-    ),
-    Check(
-        "gpu_utilization is not running / total",
-        "warning",
-        "shares follow from the counts; gpu_utilization is not used",
-        (pl.col("share") - pl.col("allocated") / pl.col("total")).abs() > HALF_DIGIT,
+    source_check("helios: other idle", pl.col("allocated") + pl.col("idle") != pl.col("total")),
+    source_check(
+        "helios: other share", (pl.col("share") - pl.col("allocated") / pl.col("total")).abs() > HALF_DIGIT
     ),
 )
 
@@ -64,18 +52,8 @@ POOL = "pool:"
 """Stands in front of the names of pools, so that none is taken for another column."""
 
 QUOTA_CHECKS = (
-    Check(
-        "total is not the sum of the pools",
-        "warning",
-        "quotas follow the pools; total is not used",
-        pl.col("stated") != pl.col("sum"),
-    ),
-    Check(
-        "pool of 0 GPUs",
-        "info",
-        "none: it did not exist that day and has no row in the table",
-        pl.col("absent") > 0,
-    ),
+    source_check("helios: other total", pl.col("stated") != pl.col("sum")),
+    source_check("helios: empty pool", pl.col("absent") > 0),
 )
 
 PERCENT = "__cdf_pct"
@@ -83,16 +61,10 @@ PERCENT = "__cdf_pct"
 
 NO_SERIES = "a distribution, not a time series: no demand, phase or ledger can be made of it"
 
-MAX_NUMBER = 2.0**31 - 1
 STEP_COLUMNS = source_columns("step_times")
 """`gpu`: share of a GPU [%]; `time`: position in the series; `batch_time_norm`: 0..1000, without unit."""
 
-STEP_AGAIN = Check(
-    "the same worker and step as an earlier row",
-    "info",
-    "kept: means of the worker count it twice",
-    ~pl.struct("file", "worker", "step").is_first_distinct(),
-)
+STEP_AGAIN = source_check("pai: step again", ~pl.struct("file", "worker", "step").is_first_distinct())
 
 
 @looks(columns_of(HELIOS_COLUMNS))

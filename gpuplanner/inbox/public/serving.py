@@ -10,11 +10,12 @@ import polars as pl
 
 from gpuplanner.errors import TraceFormatError, file_name, message
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check, Finding
+from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Finding
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import columns_of, looks
+from gpuplanner.inbox.core.source_checks import source_check
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.core.times import FIRST_INSTANT, known_zone
 from gpuplanner.inbox.public.trace import at, localized, stem_of
@@ -31,18 +32,8 @@ REQUEST_COLUMNS = {
 
 REQUEST_CHECKS = (
     AMBIGUOUS_TIME,
-    Check(
-        "out of order in the file",
-        "info",
-        "none: the rows were sorted",
-        pl.col("time") < pl.col("time").cum_max(),
-    ),
-    Check(
-        "equal to an earlier row in every field",
-        "info",
-        "kept, since requests have no ids: some may be the same request twice",
-        ~pl.col("raw").is_first_distinct(),
-    ),
+    source_check("azure-llm: out of order", pl.col("time") < pl.col("time").cum_max()),
+    source_check("azure-llm: equal rows", ~pl.col("raw").is_first_distinct()),
 )
 
 GAUGE_COLUMNS = source_columns("genai_gauges")
@@ -73,12 +64,7 @@ METRICS = {
 CLOCK = (
     "the source shifted and scaled its clock: dates and durations are not real (steps of 57 s stand for more)"
 )
-OF_SERVICE = Check(
-    "reading of the whole service",
-    "info",
-    "the container is not named: such rows are not added to those of containers",
-    pl.col("subject").is_null(),
-)
+OF_SERVICE = source_check("genai: whole service", pl.col("subject").is_null())
 
 
 @looks(columns_of(REQUEST_COLUMNS))

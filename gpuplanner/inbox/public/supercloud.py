@@ -10,18 +10,16 @@ import polars as pl
 
 from gpuplanner.catalog import facts
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.source import columns_of, looks
-from gpuplanner.inbox.core.times import INSTANT, LAST_INSTANT
+from gpuplanner.inbox.core.source_checks import source_check
+from gpuplanner.inbox.core.times import INSTANT
 from gpuplanner.inbox.public.trace import plain, told_apart
 from gpuplanner.inbox.slurm.accounting_rows import with_resources
 from gpuplanner.inbox.slurm.fields import UNSET
-
-LAST_SECOND = LAST_INSTANT.timestamp()
 
 COLUMN_MAP = source_columns("supercloud")
 """Times in epoch seconds, 0 for none; `timelimit` in minutes. `mem_req` is not read: with bit 63 set it is
@@ -42,24 +40,9 @@ TRES_CODES = {
 """Code of a resource → its name. Below 1000 Slurm's own, from there those of this cluster."""
 
 CHECKS = (
-    Check(
-        "the same job id, user and second of submission on several rows",
-        "warning",
-        "told apart by their number alone: a later export cannot say which of them it means",
-        pl.col("twin") > 0,
-    ),
-    Check(
-        "the user id was rounded",
-        "info",
-        "tenants may be several users each: figures by tenant are too coarse",
-        pl.col("id_user").is_not_null(),
-    ),
-    Check(
-        "suspended for some time",
-        "warning",
-        "GPU-hours are counted from start to end: too high",
-        pl.col("suspended_s") > 0,
-    ),
+    source_check("supercloud: shared id", pl.col("twin") > 0),
+    source_check("supercloud: rounded user", pl.col("id_user").is_not_null()),
+    source_check("supercloud: suspended", pl.col("suspended_s") > 0),
 )
 
 

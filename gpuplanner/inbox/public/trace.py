@@ -18,6 +18,7 @@ from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import TextFile, head
 from gpuplanner.inbox.core.source import columns_of
+from gpuplanner.inbox.core.source_checks import source_check
 from gpuplanner.inbox.core.times import (
     FIRST_INSTANT,
     INSTANT,
@@ -31,12 +32,7 @@ from gpuplanner.inbox.slurm.inventory import read_inventory
 
 INSTANTS = ("submit", "start", "end")
 
-RELATIVE = Check(
-    "dates relative to an origin that was not given",
-    "info",
-    "days of the week and calendar dates mean nothing",
-    pl.lit(value=True),
-)
+RELATIVE = source_check("public: relative dates", pl.lit(value=True))
 
 
 @dataclass(frozen=True)
