@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -137,14 +138,8 @@ def rows_that_name(
 
 def _stands(word: str, text: str) -> bool:
     """True if a word stands in a text with neither a letter nor a digit beside it; case does not matter."""
-    word, text = word.lower(), text.lower()
-    start = text.find(word)
-    while start >= 0:
-        end = start + len(word)
-        if not (text[:start][-1:].isalnum() or text[end : end + 1].isalnum()):
-            return True
-        start = text.find(word, start + 1)
-    return False
+    alone = rf"(?<![^\W_]){re.escape(word.lower())}(?![^\W_])"
+    return re.search(alone, text.lower()) is not None
 
 
 def merge_small_groups(

@@ -14,7 +14,7 @@ from gpuplanner.schemas.domain import (
     Samples,
 )
 from gpuplanner.schemas.readings import Coverage, JobNames, Processes, QueueQuotas
-from gpuplanner.schemas.vocabulary import BUCKETS, JOB_STATES, SERVICE, UNSTARTED_STATES, USED_FROM, WHOLE_GPU
+from gpuplanner.schemas.vocabulary import BUCKETS, JOB_STATES, SERVICE, USED_FROM, WHOLE_GPU
 
 __all__ = [
     "BUCKETS",
@@ -22,7 +22,6 @@ __all__ = [
     "LATER_COUNTERS",
     "SERVICE",
     "TABLES",
-    "UNSTARTED_STATES",
     "USED_FROM",
     "WHOLE_GPU",
     "Costs",

@@ -22,9 +22,6 @@ JOB_STATES = (
 )
 """States of a job attempt. ``UNKNOWN``: the source has no state column."""
 
-UNSTARTED_STATES = ("PENDING",)
-"""States in which a job holds no GPU yet."""
-
 USED_FROM = 0.05
 """SM activity from which a GPU counts as used; below it, as idle."""
 

@@ -25,18 +25,9 @@ COLUMN_MAP = source_columns("supercloud")
 """Times in epoch seconds, 0 for none; `timelimit` in minutes. `mem_req` is not read: with bit 63 set it is
 MB per CPU and no longer exact. `gres_used` is always empty. The table has no account: the user is the tenant."""
 
-TRES_CODES = {
-    "1": "cpu",
-    "2": "mem",
-    "3": "energy",
-    "4": "node",
-    "5": "billing",
-    "6": "fs/disk",
-    "7": "vmem",
-    "8": "pages",
-    "1001": "gres/gpu:tesla",
-    "1002": "gres/gpu:volta",
-}
+SLURM_RESOURCES = ("cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages")
+TRES_CODES = {str(code): name for code, name in enumerate(SLURM_RESOURCES, 1)}
+TRES_CODES |= {"1001": "gres/gpu:tesla", "1002": "gres/gpu:volta"}
 """Code of a resource → its name. Below 1000 Slurm's own, from there those of this cluster."""
 
 CHECKS = (

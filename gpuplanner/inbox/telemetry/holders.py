@@ -45,13 +45,7 @@ DEVICES = pl.Schema(
 """Devices that telemetry shows; ``kind`` is the profile of an instance, "" for a whole GPU, null for a GPU beside
 its instances, which several may hold."""
 SPANS = pl.Schema(
-    {
-        "node": pl.String(),
-        "kind": pl.String(),
-        "at": INSTANT,
-        "holder": pl.String(),
-        "evidence": pl.String(),
-    }
+    {"node": pl.String(), "kind": pl.String(), "at": INSTANT, "holder": pl.String(), "evidence": pl.String()}
 )
 """From ``at`` until the next row of the same node and kind, its devices are held by ``holder``, or as told."""
 MEMBERS = pl.Schema(

@@ -28,22 +28,10 @@ HELD = ("time", *DEVICE, "job_id")
 READ = (*HELD, *MEANS, "memory_used_gib", "power_w", "energy_counter_j")
 
 HOURS = pl.Schema(
-    {
-        "hour": pl.Datetime("us", "UTC"),
-        "node": pl.String(),
-        "gpu": pl.Int32(),
-        "instance": pl.Int32(),
-        "job_id": pl.String(),
-        "samples": pl.Int64(),
-        "sm_activity": pl.Float64(),
-        "tensor_activity": pl.Float64(),
-        "dram_activity": pl.Float64(),
-        "memory_peak_gib": pl.Float64(),
-        "energy_kwh": pl.Float64(),
-        "energy_source": pl.String(),
-        "gap_kwh": pl.Float64(),
-        "covered": pl.Float64(),
-    }
+    {"hour": pl.Datetime("us", "UTC"), "node": pl.String(), "gpu": pl.Int32(), "instance": pl.Int32()}
+    | {"job_id": pl.String(), "samples": pl.Int64()}
+    | dict.fromkeys((*MEANS, "memory_peak_gib", "energy_kwh"), pl.Float64())
+    | {"energy_source": pl.String(), "gap_kwh": pl.Float64(), "covered": pl.Float64()}
 )
 """Columns of :func:`hourly`."""
 

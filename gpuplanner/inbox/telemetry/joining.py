@@ -15,6 +15,7 @@ import polars as pl
 
 from gpuplanner.inbox.telemetry.gathering import HOLDER, MINUTE_US, Gathering
 from gpuplanner.inbox.telemetry.holders import BETWEEN_JOBS
+from gpuplanner.inbox.telemetry.readers.labels import DEVICE
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
 from gpuplanner.inbox.telemetry.spill import Codes, Columns, device_order
 
@@ -138,14 +139,14 @@ class Joiner:
         """Rows of a source with a row per metric; rounds that may go on are held for the next span."""
         rows = _below(parts)
         rows["rank"] = self.ranks(rows["who"])
-        rows = _by_device(rows)
+        rows = _sorted(rows, "rank", "time")
         later, first = _come_twice(rows)
         if later.any():
             jobs = self._jobs(rows["who"])
             shared = (jobs != jobs[first]) & (jobs > 0) & (jobs[first] > 0)
             rows = self._without(rows, later & ~shared, first, ["value"])
         if self._held is not None:
-            rows = _by_device(_below([self._held, rows]))
+            rows = _sorted(_below([self._held, rows]), "rank", "time")
             self._held = None
         at = rows["time"]
         if self.within_s:
@@ -183,13 +184,10 @@ class Joiner:
         self._broken = {int(rank[end]): int(time[end]) for end in ends[goes_on & ~once].tolist()}
         at = np.where(once[run], time[begins][run], time)
         held = (goes_on & once)[run]
-        if held.any() and high <= self._last_minute():
+        if held.any() and high <= max(self.gathered.minutes) * MINUTE_US:
             self._held = {name: values[held] for name, values in rows.items()}
             return {name: values[~held] for name, values in rows.items()}, at[~held]
         return rows, at
-
-    def _last_minute(self) -> int:
-        return max(self.gathered.minutes) * MINUTE_US
 
     def _wide(self, rows: Columns, at: np.ndarray) -> Columns:
         """One row per device and sample time, with the first value of each quantity."""
@@ -227,7 +225,7 @@ class Joiner:
             return first
         held = self.gathered.holders
         rows = np.flatnonzero(np.isin(group, mixed))
-        facts = pl.DataFrame(held.rows, schema=_HOLDERS, orient="row")[who[rows]]
+        facts = holders_table(held)[who[rows]]
         table = (
             facts.with_columns(group=group[rows])
             .group_by("group", maintain_order=True)
@@ -243,22 +241,10 @@ class Joiner:
         return first
 
 
-_HOLDERS = pl.Schema(
-    {
-        "node": pl.String,
-        "gpu": pl.Int32,
-        "instance": pl.Int32,
-        "profile": pl.String,
-        "board": pl.String,
-        "job_id": pl.String,
-        "mig_enabled": pl.Boolean,
-    }
-)
-
-
 def holders_table(codes: Codes) -> pl.DataFrame:
     """Holders by number."""
-    return pl.DataFrame(codes.rows, schema=_HOLDERS, orient="row")
+    types = DEVICE | {"mig_enabled": pl.Boolean()}
+    return pl.DataFrame(codes.rows, schema={name: types[name] for name in HOLDER}, orient="row")
 
 
 def _month(minute: int) -> int:
@@ -278,32 +264,19 @@ def _below(parts: Sequence[Columns]) -> Columns:
     return rows
 
 
-def _sorted(rows: Columns) -> Columns:
-    """By time and device; rows of one device and time stay as they are."""
-    time, rank = rows["time"], rows["rank"]
-    if len(time) < 2:
+def _sorted(rows: Columns, first: str = "time", then: str = "rank") -> Columns:
+    """Rows by two of their columns; rows of one device and time stay as they follow each other."""
+    if len(rows[first]) < 2:
         return rows
-    span, many = int(time.max() - time.min()) + 1, int(rank.max()) + 1
-    if span < 2**62 // many:
-        key = (time - time.min()) * many + rank
+    major, minor = rows[first] - rows[first].min(), rows[then] - rows[then].min()
+    width = int(minor.max()) + 1
+    if int(major.max()) + 1 < 2**62 // width:
+        key = major * width + minor
         if (key[1:] >= key[:-1]).all():
             return rows
         order = np.argsort(key, kind="stable")
     else:
-        order = np.lexsort((rank, time))
-    return {name: values[order] for name, values in rows.items()}
-
-
-def _by_device(rows: Columns) -> Columns:
-    """By device and time; rows of one device and time as they follow each other in the files."""
-    time, rank = rows["time"], rows["rank"]
-    if len(time) < 2:
-        return rows
-    low, span, many = int(time.min()), int(time.max() - time.min()) + 1, int(rank.max()) + 1
-    if span < 2**62 // many:
-        order = np.argsort(rank * span + (time - low), kind="stable")
-    else:
-        order = np.lexsort((time, rank))
+        order = np.lexsort((minor, major))
     return {name: values[order] for name, values in rows.items()}
 
 

@@ -138,3 +138,14 @@ def node_finding(files: Sequence[TextFile], rows: int, hints: Hints) -> list[Fin
     effect = "samples meet jobs and inventory only if files are named after their nodes"
     example = f"{names_of(files)[0]}: {hints.node_of(files[0].path)}"
     return [Finding("node named after the file", "info", rows, effect, example)]
+
+
+def found_on_trust(
+    named: bool, counted: int, files: Sequence[TextFile], rows: int, hints: Hints
+) -> list[Finding]:
+    """What is not in the files: nodes, unless every row was `named`, and the times of `counted` rows."""
+    more = [] if named else node_finding(files, rows, hints)
+    if counted:
+        effect = "rows were counted from the origin: a row that is missing shifts all later ones"
+        more.append(Finding("times made from a count", "warning", counted, effect, ""))
+    return more

@@ -31,15 +31,8 @@ EXPORTER = re.compile(r"(dcgm|metrics|gpu|smi|rocm)[a-z0-9-]*exporter", re.IGNOR
 OTHER_PARTITION = "a partition of an AMD GPU other than the first"
 
 DEVICE = pl.Schema(
-    {
-        "node": pl.String(),
-        "gpu": pl.Int32(),
-        "instance": pl.Int32(),
-        "profile": pl.String(),
-        "board": pl.String(),
-        "job_id": pl.String(),
-        "fault": pl.String(),
-    }
+    {"node": pl.String(), "gpu": pl.Int32(), "instance": pl.Int32()}
+    | dict.fromkeys(("profile", "board", "job_id", "fault"), pl.String())
 )
 """A device as its labels give it; `fault` says why they cannot be read."""
 

@@ -10,23 +10,13 @@ import polars as pl
 from gpuplanner.catalog import facts
 
 QUANTITIES: dict[str, str] = {
-    "sm_active": "share",
-    "tensor_active": "share",
-    "dram_active": "share",
-    "engine_active": "share",
-    "sm_occupancy": "share",
-    "gpu_util": "share",
-    "memory_used": "memory",
-    "memory_total": "memory",
-    "memory_free": "memory",
-    "memory_reserved": "memory",
+    **dict.fromkeys(("sm_active", "tensor_active", "dram_active", "engine_active"), "share"),
+    **dict.fromkeys(("sm_occupancy", "gpu_util"), "share"),
+    **dict.fromkeys(("memory_used", "memory_total", "memory_free", "memory_reserved"), "memory"),
     "power": "power",
     "energy_counter": "energy",
     "xid": "number",
-    "pcie_tx": "rate",
-    "pcie_rx": "rate",
-    "nvlink_tx": "rate",
-    "nvlink_rx": "rate",
+    **dict.fromkeys(("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx"), "rate"),
 }
 """What can be read, and its dimension; inside: shares 0-1, memory GiB, power W, energy J, rates GB/s, numbers as
 they are."""

@@ -14,7 +14,7 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.source import matches
-from gpuplanner.inbox.telemetry.readers.csv_logs import node_by_file, node_finding
+from gpuplanner.inbox.telemetry.readers.csv_logs import found_on_trust, node_by_file
 from gpuplanner.inbox.telemetry.readers.instants import with_instants
 from gpuplanner.inbox.telemetry.readers.metrics import DCGMI, SMI_DMON, SMI_UNITS, Metric, is_blank
 from gpuplanner.inbox.telemetry.readers.numbers import known_unit, read_wide
@@ -219,11 +219,8 @@ def _with_gpu(rows: Rows, hints: Hints) -> Rows:
 
 
 def _assumed(rows: Rows, hints: Hints) -> list[Finding]:
-    found = node_finding(rows.files, rows.count, hints)
-    if hints.origin is not None:
-        effect = "rows were counted from the origin: a row that is missing shifts all later ones"
-        found.append(Finding("times made from a count", "warning", rows.count, effect, ""))
-    return found
+    counted = 0 if hints.origin is None else rows.count
+    return found_on_trust(False, counted, rows.files, rows.count, hints)
 
 
 def _no_header(path: Path, header: str, source: str) -> str:

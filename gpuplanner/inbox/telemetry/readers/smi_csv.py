@@ -14,10 +14,9 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import HEADER_AGAIN, Rows
 from gpuplanner.inbox.core.lines.text_blocks import FileBlocks
-from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.source import matches
 from gpuplanner.inbox.telemetry.gathering import Gathering
-from gpuplanner.inbox.telemetry.readers.csv_logs import node_by_file, node_finding
+from gpuplanner.inbox.telemetry.readers.csv_logs import found_on_trust, node_by_file, node_finding
 from gpuplanner.inbox.telemetry.readers.instants import with_instants
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES, SMI_QUERY, Metric, is_blank
 from gpuplanner.inbox.telemetry.readers.numbers import known_unit, read_wide
@@ -81,7 +80,7 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints, way: Way | None = 
             gathered.add(rows)
         else:
             gathered.blank += rows.blank
-    more = _on_trust(named, counted, blocks.files, gathered.count, hints)
+    more = found_on_trust(named, counted, blocks.files, gathered.count, hints)
     story = Story(SOURCE, hints.tz, more=more)
     return finish(gathered, blocks.files, story, way=way, again=blocks)
 
@@ -89,17 +88,8 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints, way: Way | None = 
 def query_telemetry(rows: Rows, source: str, hints: Hints, assumed: Sequence[Finding] = ()) -> Dataset:
     """Telemetry of rows of :func:`parse_query`, with what had to be taken on trust."""
     named, counted = bool(rows.good["named"].all()), int(rows.good["counted"].sum())
-    more = [*assumed, *_on_trust(named, counted, rows.files, rows.count, hints)]
+    more = [*assumed, *found_on_trust(named, counted, rows.files, rows.count, hints)]
     return telemetry_of(rows, Story(source, hints.tz, more=more))
-
-
-def _on_trust(named: bool, counted: int, files: Sequence[TextFile], rows: int, hints: Hints) -> list[Finding]:
-    """What is not in the files: nodes, unless every row was `named`, and the times of `counted` rows."""
-    more = [] if named else node_finding(files, rows, hints)
-    if counted:
-        effect = "rows were counted from the origin: a row that is missing shifts all later ones"
-        more.append(Finding("times made from a count", "warning", counted, effect, ""))
-    return more
 
 
 Turns = dict[tuple[str | None, int | None], int]
