@@ -143,12 +143,7 @@ def _stands(word: str, text: str) -> bool:
 
 
 def merge_small_groups(
-    table: pl.DataFrame,
-    by: str,
-    people: str,
-    *,
-    smallest: int = SMALLEST_GROUP,
-    other: str = "(small groups)",
+    table: pl.DataFrame, by: str, people: str, *, smallest: int = SMALLEST_GROUP
 ) -> pl.DataFrame:
     """Put the groups of too few people under one name, so that no figure speaks of one person.
 
@@ -162,12 +157,10 @@ def merge_small_groups(
     >>> merge_small_groups(jobs, "tenant", "user", smallest=2)["tenant"].to_list()
     ['a', 'a', 'a', '(small groups)', '(small groups)']
     """
-    return table.with_columns(merged_groups(table.lazy(), by, people, smallest, other))
+    return table.with_columns(merged_groups(table.lazy(), by, people, smallest))
 
 
-def merged_groups(
-    table: pl.LazyFrame, by: str, people: str, smallest: int, other: str = "(small groups)"
-) -> pl.Expr:
+def merged_groups(table: pl.LazyFrame, by: str, people: str, smallest: int) -> pl.Expr:
     """The column that :func:`merge_small_groups` puts in the place of `by`."""
     known = pl.col(people).drop_nulls().n_unique()
     sizes = table.group_by(by).agg(people=known).collect(engine="streaming").sort("people", by)
@@ -178,4 +171,4 @@ def merged_groups(
 
     while 0 < few < sizes.height and table.filter(merged()).select(known).collect().item() < smallest:
         few += 1
-    return pl.when(merged()).then(pl.lit(other)).otherwise(by).alias(by)
+    return pl.when(merged()).then(pl.lit("(small groups)")).otherwise(by).alias(by)

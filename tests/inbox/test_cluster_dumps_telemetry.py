@@ -16,8 +16,8 @@ from gpuplanner.catalog import facts
 from gpuplanner.errors import SchemaError, TraceFormatError
 from gpuplanner.inbox import Dataset, add, open_dataset, read
 from gpuplanner.inbox.bills.summary import summarise, unknown_types
+from gpuplanner.inbox.core.source_checks import check_words
 from gpuplanner.inbox.registry import foreign_form
-from gpuplanner.inbox.telemetry.readers.exported import PARTITIONS, UNIT_NOT_KNOWN
 from gpuplanner.inbox.together import add_together, parts_of
 from gpuplanner.phases import phases_of_jobs
 from gpuplanner.study import describe
@@ -305,7 +305,7 @@ def test_partitions_of_amd_gpus_are_not_idle(tmp_path: Path):
         ("am1", 0, 0.8, None),
         ("vm1", 0, 0.83, None),
     ]
-    assert found.quality.filter(check=PARTITIONS)["rows"].item() == 7
+    assert found.quality.filter(check=check_words("metrics: other partitions"))["rows"].item() == 7
     assert found.rejects.is_empty()
 
 
@@ -337,7 +337,7 @@ def test_the_unit_of_the_utilisation_ratio_is_that_of_its_values(
     points = [(T0 + 60 * n, value) for n, value in enumerate(values)]
     found = read("prometheus", answer(tmp_path / "p.json", (labels, points)))
     assert found.samples["sm_activity"].to_list() == pytest.approx(expected)
-    assert (UNIT_NOT_KNOWN in found.quality["check"]) == warned
+    assert (check_words("metrics: unit not known") in found.quality["check"]) == warned
 
 
 def test_a_node_whose_unit_does_not_show_is_read_as_the_others(tmp_path: Path):
@@ -346,7 +346,7 @@ def test_a_node_whose_unit_does_not_show_is_read_as_the_others(tmp_path: Path):
     series = [(labels | {"Hostname": name}, [(T0, value)]) for name, value in (("n1", 80), ("n2", 1))]
     found = read("prometheus", answer(tmp_path / "p.json", *series))
     assert found.samples["sm_activity"].to_list() == pytest.approx([0.8, 0.01])
-    assert UNIT_NOT_KNOWN not in found.quality["check"]
+    assert check_words("metrics: unit not known") not in found.quality["check"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from gpuplanner.inbox.core.findings import Check, Finding
 from gpuplanner.inbox.core.lines.fields import Dialect, header_names
 from gpuplanner.inbox.core.lines.rows import PLACE, Rows
 from gpuplanner.inbox.core.lines.text_file import head
-from gpuplanner.inbox.core.source_checks import source_check
+from gpuplanner.inbox.core.source_checks import source_check, source_finding
 from gpuplanner.inbox.core.table_rows import assemble_reading
 
 CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
@@ -150,8 +150,7 @@ def _file_findings(rows: Rows, delivery: Delivery) -> list[Finding]:
     """What the files of a bill make one know."""
     findings = []
     if older := delivery.left_out:
-        effect = "not read: a newer refresh of the bill repeats what counts of it"
-        findings.append(Finding("file of an older refresh", "info", len(older), effect, str(older[0])))
+        findings.append(source_finding("bill: older refresh", len(older), str(older[0])))
     zoneless = {
         name: None
         for file in rows.files
@@ -160,10 +159,7 @@ def _file_findings(rows: Rows, delivery: Delivery) -> list[Finding]:
         if isinstance(dtype, pl.Datetime) and dtype.time_zone is None
     }
     if zoneless:
-        effect = "taken as UTC, in which bills of this kind are written"
-        findings.append(
-            Finding("times without a zone in Parquet", "info", rows.count, effect, ", ".join(zoneless))
-        )
+        findings.append(source_finding("bill: no zone in Parquet", rows.count, ", ".join(zoneless)))
     return findings
 
 

@@ -8,7 +8,7 @@ from importlib import resources
 
 import polars as pl
 
-from gpuplanner.inbox.core.findings import Check
+from gpuplanner.inbox.core.findings import Check, Finding
 
 
 def source_check(name: str, condition: pl.Expr) -> Check:
@@ -28,6 +28,23 @@ def source_check(name: str, condition: pl.Expr) -> Check:
     """
     row = _checks()[name]
     return Check(row["check"], row["severity"], row["effect"], condition)
+
+
+def source_finding(name: str, rows: int, example: str = "", gpu_hours: float | None = None) -> Finding:
+    """Finding in so many rows, by its name in ``source_checks.csv``.
+
+    Examples
+    --------
+    >>> source_finding("samples: clock went back", 2).severity
+    'warning'
+    """
+    row = _checks()[name]
+    return Finding(row["check"], row["severity"], rows, row["effect"], example, gpu_hours)
+
+
+def check_words(name: str) -> str:
+    """What a check says of its rows."""
+    return _checks()[name]["check"]
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import polars as pl
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.node_names import on_nodes
+from gpuplanner.inbox.core.source_checks import source_finding
 from gpuplanner.inbox.telemetry.holders import (
     BETWEEN_JOBS,
     NONE,
@@ -38,27 +39,8 @@ OUTCOMES = {
     LATER: "the list of jobs ends before",
 }
 """Outcome → what it means."""
-DOUBTS = {
-    TOGETHER: (
-        "info",
-        "several jobs on the node: job of a device not known",
-        "activity is given to the node's jobs together; in right-sizing and phases they have no part",
-    ),
-    NONE: ("info", "no job on the node then", "these samples are in no job's figures"),
-    UNLISTED: (
-        "warning",
-        "job not in the list of jobs",
-        "these samples are in no tenant's figures: the list of jobs is not whole, or the label that names the job "
-        "(exported_pod, pod, hpc_job) is not the workload's",
-    ),
-    NO_NODE: (
-        "warning",
-        "node that no job names",
-        "these samples are in no job's figures: the label of the node (node, Hostname, instance) has another name than "
-        "the list of jobs, or jobs of that node are missing",
-    ),
-    LATER: ("warning", "samples after the end of the list of jobs", "these samples are in no job's figures"),
-}
+DOUBTS = (TOGETHER, NONE, UNLISTED, NO_NODE, LATER)
+"""Outcomes that are worth a finding."""
 
 
 def join_report(
@@ -97,18 +79,13 @@ def join_report(
         "by_reason": {OUTCOMES[name]: value for name, value in by_reason.items() if value},
     }
     rows = {row["outcome"]: row for row in hours.to_dicts()}
-    findings = [
-        Finding(
-            check,
-            severity,
-            rows[outcome]["rows"],
-            effect,
-            rows[outcome]["node" if outcome == NO_NODE else "example"] if severity == "warning" else "",
-            by_reason[outcome],
-        )
-        for outcome, (severity, check, effect) in DOUBTS.items()
-        if outcome in rows
-    ]
+    findings = []
+    for outcome in DOUBTS:
+        if outcome in rows:
+            named = {NO_NODE: "node", UNLISTED: "example", LATER: "example"}.get(outcome)
+            example = rows[outcome][named] if named else ""
+            name, count = f"match: {outcome}", rows[outcome]["rows"]
+            findings.append(source_finding(name, count, example, by_reason[outcome]))
     return facts, [*findings, *_at_work(samples), *_out_of_time(samples, jobs)]
 
 
@@ -182,9 +159,8 @@ def _at_work(samples: pl.LazyFrame) -> list[Finding]:
     if not rows:
         return []
     node, gpu, time = first
-    effect = "another user worked there, or the clocks of node and scheduler differ"
     example = f"{node} GPU {gpu} at {time:%Y-%m-%d %H:%M:%S} UTC"
-    return [Finding("activity without a job", "warning", rows, effect, example)]
+    return [source_finding("match: activity without a job", rows, example)]
 
 
 def _out_of_time(samples: pl.LazyFrame, jobs: pl.DataFrame) -> list[Finding]:
@@ -213,12 +189,5 @@ def _out_of_time(samples: pl.LazyFrame, jobs: pl.DataFrame) -> list[Finding]:
     if off.is_empty():
         return []
     worst = off.row(0, named=True)
-    return [
-        Finding(
-            "clock skew: jobs seen outside their time",
-            "warning",
-            off.height,
-            "the clocks of nodes and scheduler differ: activity is given to the wrong minutes or job",
-            f"job {worst['job_id']} on {worst['node']}: by {worst['off'].total_seconds():.0f} s",
-        )
-    ]
+    example = f"job {worst['job_id']} on {worst['node']}: by {worst['off'].total_seconds():.0f} s"
+    return [source_finding("match: outside their time", off.height, example)]

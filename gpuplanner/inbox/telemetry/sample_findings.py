@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from gpuplanner.inbox.core.findings import Finding, reasons_of, reject_findings
+from gpuplanner.inbox.core.source_checks import check_words, source_finding
 from gpuplanner.inbox.telemetry.coverage import Device, Gaps, Seen, seen_of
 from gpuplanner.inbox.telemetry.energy import BOARD
 from gpuplanner.inbox.telemetry.joining import AGAIN
@@ -14,21 +15,10 @@ from gpuplanner.inbox.telemetry.metric_ladder import ENGINE, LEGACY, NONE
 from gpuplanner.inbox.telemetry.spill import device_order
 
 LOW_COVERAGE = 0.9
-"""Share of a node's day below which its means are worth a warning."""
+"""Share of a node's day below which its means are worth a warning; ``source_checks.csv`` says so in words."""
 
-RUNG_WORDS = {
-    LEGACY: (
-        "warning",
-        "activity from the legacy counter",
-        "it says that some kernel ran, not that the GPU was busy: activity is too high",
-    ),
-    ENGINE: (
-        "info",
-        "activity from the engine counter",
-        "it is high as soon as one kernel runs: activity is an upper bound of SM activity",
-    ),
-    NONE: ("warning", "no activity", "these samples are unknown, not idle: activity leaves them out"),
-}
+RUNGS_BELOW = (LEGACY, ENGINE, NONE)
+"""Rungs of the ladder that are worth a finding."""
 
 POWER_ERROR = 0.05
 """Error that the driver allows itself for the power [1]_: energies further apart are worth a warning.
@@ -39,14 +29,13 @@ References
 """
 
 GAPS = "gaps between samples"
-SPARSE = f"node-days observed for less than {LOW_COVERAGE:.0%}"
-TWICE = "whole GPU beside its MIG instances"
 TWO_ENERGIES = "energy by the counter and by the power"
-RESTARTS = "energy counter that started anew or jumped"
-XIDS = "boards on which the driver saw an error (XID)"
-OF_SAMPLES = frozenset(
-    {GAPS, SPARSE, TWICE, TWO_ENERGIES, RESTARTS, XIDS, *(check for _, check, _ in RUNG_WORDS.values())}
-)
+SAMPLE_CHECKS = ("sparse days", "counted twice", "counter restarts", "XID")
+OF_SAMPLES = {
+    *(GAPS, TWO_ENERGIES),
+    *(check_words(f"samples: {name}") for name in SAMPLE_CHECKS),
+    *(check_words(f"activity: {rung}") for rung in RUNGS_BELOW),
+}
 JUDGED_BY = ("time", "node", "gpu", "instance", "power_w", "energy_counter_j", "xid", "activity_source")
 """Columns of samples that findings are made from."""
 
@@ -92,8 +81,8 @@ def rejected(rejects: pl.DataFrame, rows_in: int) -> list[Finding]:
 
 def _rungs(seen: Seen) -> list[Finding]:
     return [
-        Finding(check, severity, seen.rungs[rung][0], effect, str(seen.rungs[rung][1]))
-        for rung, (severity, check, effect) in RUNG_WORDS.items()
+        source_finding(f"activity: {rung}", seen.rungs[rung][0], str(seen.rungs[rung][1]))
+        for rung in RUNGS_BELOW
         if rung in seen.rungs
     ]
 
@@ -119,15 +108,8 @@ def _low_coverage(days: pl.DataFrame) -> list[Finding]:
     if low.is_empty():
         return []
     worst = low.row(0, named=True)
-    return [
-        Finding(
-            SPARSE,
-            "warning",
-            low.height,
-            "means and sums of these days stand for a part of them only",
-            f"{worst['node']} on {worst['day']}: {worst['covered']:.0%}",
-        )
-    ]
+    example = f"{worst['node']} on {worst['day']}: {worst['covered']:.0%}"
+    return [source_finding("samples: sparse days", low.height, example)]
 
 
 def overlaps(
@@ -150,29 +132,19 @@ def overlaps(
     if not over:
         return []
     file, node, gpu = over[0]
-    return [
-        Finding(
-            "files that overlap in time",
-            "warning",
-            len(over),
-            "readings that agree were counted once; others stand side by side in the samples",
-            f"{names[file]} on {node} GPU {gpu}",
-        )
-    ]
+    return [source_finding("samples: files overlap", len(over), f"{names[file]} on {node} GPU {gpu}")]
 
 
 def clock_went_back(falls: int, where: str) -> list[Finding]:
     """Times that fall from one row of a device to the next in the file: how many, and where the first is."""
-    effect = "rows were sorted by time; those between the two clocks may be out of place"
-    return [Finding("clock skew: the clock went back", "warning", falls, effect, where)] if falls else []
+    return [source_finding("samples: clock went back", falls, where)] if falls else []
 
 
 def _counted_twice(seen: Seen) -> list[Finding]:
     both = seen.counted_twice()
     if both is None:
         return []
-    effect = "observed GPU-hours count each GPU once; sum either the GPUs or their instances, not both"
-    return [Finding(TWICE, "info", both[0], effect, str(both[1]))]
+    return [source_finding("samples: counted twice", both[0], str(both[1]))]
 
 
 def _energies(boards: pl.DataFrame | None) -> list[Finding]:
@@ -193,9 +165,8 @@ def _energies(boards: pl.DataFrame | None) -> list[Finding]:
         found.append(Finding(TWO_ENERGIES, severity, both.height, effect, f"{node} GPU {gpu}: {off:+.2%}"))
     anew = boards.filter(pl.col("restarts") > 0)
     if anew.height:
-        effect = "energy of these steps is from the power, or what the counter tells since: a lower bound"
         example = f"{anew['node'][0]} GPU {anew['gpu'][0]}"
-        found.append(Finding(RESTARTS, "info", int(anew["restarts"].sum()), effect, example))
+        found.append(source_finding("samples: counter restarts", int(anew["restarts"].sum()), example))
     return found
 
 
@@ -204,5 +175,4 @@ def _driver_errors(seen: Seen) -> list[Finding]:
     if seen.first_error is None:
         return []
     xid, place = seen.first_error
-    effect = "none of itself: readings are kept as they are, but jobs on these boards may have failed or hung"
-    return [Finding(XIDS, "warning", len(seen.errors), effect, f"XID {xid}: {place}")]
+    return [source_finding("samples: XID", len(seen.errors), f"XID {xid}: {place}")]

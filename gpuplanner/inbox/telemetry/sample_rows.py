@@ -46,13 +46,11 @@ class Story:
     empty_is_fine: bool = False
 
 
-def telemetry_of(
-    rows: Rows, story: Story, metrics: dict[str, Metric] | None = None, *, within_s: float = 0.0
-) -> Dataset:
+def telemetry_of(rows: Rows, story: Story, metrics: dict[str, Metric] | None = None) -> Dataset:
     """Telemetry of a source with one row per device and time or, of `metrics`, per device, time and metric."""
     gathered = Gathering(metrics)
     gathered.add(rows)
-    return finish(gathered, rows.files, story, within_s=within_s)
+    return finish(gathered, rows.files, story)
 
 
 def finish(

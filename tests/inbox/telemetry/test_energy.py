@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.inbox import open_dataset, read, scan_samples, write_dataset
+from gpuplanner.inbox.core.source_checks import check_words
 from gpuplanner.inbox.telemetry import hourly
 from gpuplanner.inbox.telemetry.energy import BOTH, COUNTER, J_PER_KWH, POWER, board_energy
-from gpuplanner.inbox.telemetry.sample_findings import RESTARTS, TWO_ENERGIES, XIDS
+from gpuplanner.inbox.telemetry.sample_findings import TWO_ENERGIES
 from gpuplanner.schemas import LATER_COUNTERS, Samples, conform
 from tests.examples import examples
 
@@ -188,7 +189,7 @@ def test_the_counters_of_dcgm_are_read_and_compared(file: File):
     found = {row["check"]: row for row in telemetry.quality.to_dicts()}
     assert found[TWO_ENERGIES]["severity"] == "warning"  # 500 W on average, where 400 W were read
     assert "+25.00%" in found[TWO_ENERGIES]["effect"]
-    assert found[RESTARTS]["rows"] == 1
+    assert found[check_words("samples: counter restarts")]["rows"] == 1
     assert not [note for note in telemetry.provenance["notes"] if "ENERGY" in note or "OCCUPANCY" in note]
 
 
@@ -202,7 +203,7 @@ def test_errors_of_the_driver_are_told_by_board(file: File):
     telemetry = read("dcgm-exporter", file("\n".join([*lines, ""])))
     assert telemetry.samples["gpu", "xid"].rows() == [(0, 79), (1, 0), (0, 79), (1, None)]
     assert telemetry.rejects["reason"].to_list() == ["xid: not the number of an error"]
-    found = telemetry.quality.filter(check=XIDS).row(0, named=True)
+    found = telemetry.quality.filter(check=check_words("samples: XID")).row(0, named=True)
     assert (found["severity"], found["rows"]) == ("warning", 1)
     assert found["example"] == "XID 79: n1 GPU 0 at 2026-01-31 12:00:00 UTC"
 

@@ -17,6 +17,7 @@ from gpuplanner.inbox.core.lines.reading import read_row_blocks
 from gpuplanner.inbox.core.lines.rows import Rows, names_of
 from gpuplanner.inbox.core.lines.text_blocks import FileBlocks
 from gpuplanner.inbox.core.lines.text_file import TextFile
+from gpuplanner.inbox.core.source_checks import source_finding
 from gpuplanner.inbox.telemetry.gathering import Gathering
 from gpuplanner.inbox.telemetry.readers.instants import with_instants
 from gpuplanner.inbox.telemetry.readers.labels import DEVICE, device
@@ -135,9 +136,8 @@ def node_finding(files: Sequence[TextFile], rows: int, hints: Hints) -> list[Fin
     """Say where the node names of so many rows come from, if the source has none."""
     if hints.node is not None:
         return []
-    effect = "samples meet jobs and inventory only if files are named after their nodes"
     example = f"{names_of(files)[0]}: {hints.node_of(files[0].path)}"
-    return [Finding("node named after the file", "info", rows, effect, example)]
+    return [source_finding("rows: node of the file", rows, example)]
 
 
 def found_on_trust(
@@ -146,6 +146,5 @@ def found_on_trust(
     """What is not in the files: nodes, unless every row was `named`, and the times of `counted` rows."""
     more = [] if named else node_finding(files, rows, hints)
     if counted:
-        effect = "rows were counted from the origin: a row that is missing shifts all later ones"
-        more.append(Finding("times made from a count", "warning", counted, effect, ""))
+        more.append(source_finding("rows: counted times", counted))
     return more

@@ -9,6 +9,7 @@ import polars as pl
 
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import Rows
+from gpuplanner.inbox.core.source_checks import source_finding
 from gpuplanner.inbox.telemetry.readers.labels import OTHER_PARTITION
 from gpuplanner.inbox.telemetry.readers.metrics import AMD, EXPORTED, PERCENT_OR_RATIO, QUANTITIES
 
@@ -34,8 +35,6 @@ UNDECIDED = [name for name, metric in EXPORTED.items() if metric.unit == PERCENT
 AMD_POWER = [name for name, metric in AMD.items() if metric.quantity == "power"]
 BY_DCGM = "slurm_job_utilization_gpu", ("slurm_job_sm_occupancy_gpu", "slurm_job_tensor_gpu")
 """Metric of slurm-job-exporter that is SM activity where the other ones are there, which DCGM alone gives."""
-UNIT_NOT_KNOWN = "percent or ratio: the unit is not known"
-PARTITIONS = "partitions of AMD GPUs other than the first"
 
 
 def exported_readings(rows: Rows) -> tuple[Rows, list[Finding]]:
@@ -62,8 +61,7 @@ def exported_readings(rows: Rows) -> tuple[Rows, list[Finding]]:
     good = _rates(good.with_columns(_without_zero_power()))
     count = rows.count - (rows.good.height - good.height)
     if partitions:
-        effect = "activity and power of these are not reported: unknown, not idle"
-        findings.append(Finding(PARTITIONS, "info", partitions, effect, ""))
+        findings.append(source_finding("metrics: other partitions", partitions))
     rows = replace(rows, good=good.drop("series"), count=count, unused=(*rows.unused, *sorted(other)))
     return rows.reject({"not a GPU metric": ~_is_of_gpus()}), findings
 
@@ -163,9 +161,8 @@ def _in_one_unit(good: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     unknown = percent.filter(pl.col("percent").is_null())
     if unknown.is_empty():
         return good, []
-    effect = "all values are 0 or 1 and were read as ratios: in percent, activity would be a hundredth of it"
     example = f"{UNDECIDED[0]} on {unknown['node'][0]}"
-    return good, [Finding(UNIT_NOT_KNOWN, "warning", int(unknown["rows"].sum()), effect, example)]
+    return good, [source_finding("metrics: unit not known", int(unknown["rows"].sum()), example)]
 
 
 def _rates(good: pl.DataFrame) -> pl.DataFrame:

@@ -11,9 +11,9 @@ import polars as pl
 
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.exposition import SAMPLE, parse_labels
-from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.source import matches
+from gpuplanner.inbox.core.source_checks import source_finding
 from gpuplanner.inbox.core.times import INSTANT
 from gpuplanner.inbox.telemetry.readers.exported import exported_readings
 from gpuplanner.inbox.telemetry.readers.labels import devices
@@ -23,10 +23,6 @@ from gpuplanner.inbox.telemetry.sample_rows import Story, telemetry_of
 
 NO_ORIGIN = "1970-01-01T00:00:00Z"
 END_OF_DAY = pl.lit("1970-01-02T00:00:00Z").str.to_datetime(time_unit="us", time_zone="UTC")
-UNDATED = "readings without times, and no origin was given"
-UNDATED_EFFECT = (
-    "they are counted from 1970 and meet no job: say when the page was fetched, --origin 2026-01-31T12:00:00Z"
-)
 END = "# EOF"
 """Last line of an OpenMetrics file; a Prometheus page has none, which tells their times apart."""
 
@@ -60,7 +56,7 @@ def read_exporter(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     rows, found = exported_readings(rows)
     timeless = rows.good.filter(pl.col("time") < END_OF_DAY).height if hints.origin is None else 0
     if timeless:
-        found.append(Finding(UNDATED, "warning", timeless, UNDATED_EFFECT, ""))
+        found.append(source_finding("metrics: no times", timeless))
     return telemetry_of(rows, Story("dcgm-exporter", more=found), EXPORTED)
 
 

@@ -12,9 +12,9 @@ import polars as pl
 
 from gpuplanner.errors import OTHER_SOURCE, TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import Rows, together
 from gpuplanner.inbox.core.source import matches
+from gpuplanner.inbox.core.source_checks import source_finding
 from gpuplanner.inbox.core.times import known_zone, to_utc
 from gpuplanner.inbox.telemetry.readers.pages import Hints, path_of, read_pages, reads
 from gpuplanner.inbox.telemetry.readers.smi_csv import parse_query, query_telemetry
@@ -117,8 +117,7 @@ def read_smi_transcript(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     if not zones:
         return query_telemetry(rows, SOURCE, hints)
     example = f"{rows.file_names()[taken['file'][0]]}: {taken['zone'][0]}"
-    effect = "local times were read in the offset that the instant in the heading of their file shows"
-    assumed = Finding("zone taken from the heading", "info", taken.height, effect, example)
+    assumed = source_finding("rows: zone of the heading", taken.height, example)
     return query_telemetry(rows, SOURCE, replace(hints, tz=", ".join(zones)), [assumed])
 
 
