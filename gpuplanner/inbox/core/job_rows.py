@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,6 @@ def file_findings(rows: Rows | LongRows, harmless: Sequence[str] = ()) -> list[F
     """What the rejects, and the files themselves, make one doubt."""
     faults = reject_findings(rows.reasons, rows.count, [HEADER_AGAIN, *harmless])
     return [*faults, *of_files(rows.file_names(), [file.ends_open for file in rows.files], rows.blank)]
-
-
-def sorted_rejects(rows: Rows) -> pl.DataFrame:
-    """The reject table in the order of the files."""
-    return rows.rejects.sort("file", "row", maintain_order=True)
 
 
 def provenance(
@@ -157,39 +152,39 @@ def assemble(
     require_some(long, source)
     marks = quarantine_of(long.good, counting.inventory)
     require_believed(marks["quarantined"], long.height, source)
-    looked = _looked_at(long, marks, seen, [*JOB_CHECKS, *checks])
-    found = [*counting.findings, *looked.findings, *findings, *file_findings(long, [SUPERSEDED, *harmless])]
-    found += quarantine_findings(looked.marked, looked.until)
+    checked, marked, until, hours = _check_jobs(long, marks, seen, [*JOB_CHECKS, *checks])
+    found = [*counting.findings, *checked, *findings, *file_findings(long, [SUPERSEDED, *harmless])]
+    found += quarantine_findings(marked, until)
     inventory = counting.inventory
     if inventory is not None:
         held_on_nodes = pl.concat(long.good.tables(HELD_ON_NODES)).join(marks, on="place", how="left")
         found += outgrown_nodes(held_on_nodes, inventory)
         inventory = with_past_nodes(believed(held_on_nodes), inventory)
-    told = looked.hours.drop_nulls()
+    told = hours.drop_nulls()
     found += gap_findings(pl.concat([told["first"], told["last"]]).sort())
     held: list[float] = []
     unresolved: list[float] = []
 
     def ordered() -> Iterator[pl.DataFrame]:
-        for part in long.good.in_order("submit_time", _bounds(looked.hours), ["place"]):
+        for part in long.good.in_order("submit_time", _bounds(hours), ["place"]):
             marked_part = _marked(part, marks)
             jobs = marked_part.select(*Jobs.columns())
-            unresolved.append(unresolved_gpu_hours(believed(marked_part), looked.until))
-            held.append(gpu_hours(believed(jobs), looked.until))
+            unresolved.append(unresolved_gpu_hours(believed(marked_part), until))
+            held.append(gpu_hours(believed(jobs), until))
             yield jobs
 
     tables, rejects = _written(ordered, long, into)
     known = provenance(
         long,
         source=source,
-        span=(told["first"].min(), looked.until),  # type: ignore[arg-type]
+        span=(told["first"].min(), until),  # type: ignore[arg-type]
         time_zone=time_zone,
         origin=origin,
         notes=notes,
         more_files=more_files,
     )
-    marked = looked.marked.sort("submit_time", maintain_order=True)
-    known |= {"gpu_hours": sum(held), **quarantine_facts(marked, looked.until)}
+    in_order = marked.sort("submit_time", maintain_order=True)
+    known |= {"gpu_hours": sum(held), **quarantine_facts(in_order, until)}
     known["unresolved_gpu_hours"] = sum(unresolved)
     return Dataset(tables, rejects, report(found), known).with_tables(inventory=inventory)
 
@@ -201,20 +196,13 @@ def unresolved_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
     return gpu_hours(unknown.with_columns(gpus=estimate), until) if unknown.height else 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class _Looked:
-    """What a look at all jobs told: findings, the jobs in quarantine, the end of the observation, the hours.
+def _check_jobs(
+    long: LongRows, marks: pl.DataFrame, seen: pl.Expr, checks: Sequence[Check]
+) -> tuple[list[Finding], pl.DataFrame, datetime, pl.DataFrame]:
+    """Findings, the jobs in quarantine, the end of the observation, and the hours of all jobs.
 
-    ``hours``: ``hour``, ``rows`` submitted in it, the ``first`` and ``last`` of those believed.
+    Hours: ``hour``, ``rows`` submitted in it, the ``first`` and ``last`` of those believed.
     """
-
-    findings: list[Finding]
-    marked: pl.DataFrame
-    until: datetime
-    hours: pl.DataFrame
-
-
-def _looked_at(long: LongRows, marks: pl.DataFrame, seen: pl.Expr, checks: Sequence[Check]) -> _Looked:
     findings: list[Finding] = []
     marked, hours, until = [], [], []
     latest = pl.lit(None, pl.Datetime("us", "UTC"))
@@ -240,7 +228,7 @@ def _looked_at(long: LongRows, marks: pl.DataFrame, seen: pl.Expr, checks: Seque
         .agg(pl.col("rows").sum(), pl.col("first").min(), pl.col("last").max())
         .sort("hour")
     )
-    return _Looked(combined(findings), pl.concat(marked), max(until), by_hour)
+    return combined(findings), pl.concat(marked), max(until), by_hour
 
 
 def _marked(part: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:

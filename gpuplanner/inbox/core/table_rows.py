@@ -13,13 +13,7 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check, Finding, combined, report, run_checks
-from gpuplanner.inbox.core.job_rows import (
-    file_findings,
-    provenance,
-    require_some,
-    satisfying_schema,
-    sorted_rejects,
-)
+from gpuplanner.inbox.core.job_rows import file_findings, provenance, require_some, satisfying_schema
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.schemas import TABLES, check
 
@@ -119,7 +113,8 @@ def assemble_reading(
     known["table_rows"] = table.height
     known["totals"] = table.select(**totals).row(0, named=True) if totals else {}
     ordered = table.sort(*order, maintain_order=True)
-    return Dataset({kind: ordered}, sorted_rejects(rows), report(found), known)
+    rejects = rows.rejects.sort("file", "row", maintain_order=True)
+    return Dataset({kind: ordered}, rejects, report(found), known)
 
 
 def assemble_nodes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import polars as pl
 
@@ -31,12 +31,7 @@ TRES_SCHEMA = {
 
 
 def with_times(
-    rows: Rows,
-    zone: str | None,
-    *,
-    source: str = "slurm",
-    labels: Mapping[str, str] = TIMES,
-    todo: str = "",
+    rows: Rows, zone: str | None, *, source: str = "slurm", labels: Mapping[str, str] = TIMES, todo: str = ""
 ) -> Rows:
     """Read the instants: naive in the zone, with an offset, or as epoch seconds (``SLURM_TIME_FORMAT=%s``).
 
@@ -61,10 +56,8 @@ def with_times(
     zoneless = naive.filter(pl.any_horizontal(pl.col(names).is_not_null()))
     if zone is None and zoneless.height:
         shown = zoneless.select(pl.coalesce(*labels)).item(0, 0)
-        where, got = (
-            f"{source}: times of {zoneless.height} rows",
-            f"times without an offset, such as {shown!r}",
-        )
+        where = f"{source}: times of {zoneless.height} rows"
+        got = f"times without an offset, such as {shown!r}"
         stated = "Say in which zone they are: --tz Europe/Oslo or --tz UTC."
         raise TraceFormatError(message(where, "a stated time zone", got, stated))
     read = to_utc(naive, names, zone or "UTC").with_columns(
@@ -104,30 +97,8 @@ def with_our_states(rows: Rows) -> Rows:
     return rows.with_columns(state=state).reject({"State: not a state of Slurm": pl.col("state").is_null()})
 
 
-def with_states(rows: Rows) -> Rows:
-    """Our states; a job that waits, or never had a node, has no start."""
-    placed = (pl.col("state") != "PENDING") & (pl.col("node_list") != "None assigned").fill_null(True)
-    nodes = pl.when(~pl.col("node_list").is_in(NO_VALUE)).then("node_list")
-    start = pl.when(placed).then("start_time")
-    return with_our_states(rows).with_columns(start_time=start, node_list=nodes)
-
-
-@dataclass(frozen=True)
-class Derived:
+def derived_times(absent: Collection[str]) -> tuple[list[pl.Expr], list[Check]]:
     """Times that a field list leaves out, from those that it has: columns one after the other, and what to say."""
-
-    columns: tuple[pl.Expr, ...]
-    checks: tuple[Check, ...]
-
-    def fill(self, rows: Rows) -> Rows:
-        """Rows with these times; those without a submission are rejected."""
-        for column in self.columns:
-            rows = rows.with_columns(column)
-        return rows.reject({"Submit: missing": pl.col("submit_time").is_null()})
-
-
-def derived_times(absent: Collection[str]) -> Derived:
-    """Derive the times that a field list leaves out from those that it has."""
     submit, start, end = (pl.col(f"{name}_time") for name in ("submit", "start", "end"))
     elapsed, columns, checks = seconds(pl.col("elapsed_s")), [], []
     if "End" in absent:
@@ -143,7 +114,7 @@ def derived_times(absent: Collection[str]) -> Derived:
         columns.append(pl.coalesce("eligible_time", start, end).alias("submit_time"))
         effect = "the first time known was taken instead: queueing delays are too short"
         checks.append(Check("submission not in the source", "warning", effect, submit.is_not_null()))
-    return Derived(tuple(columns), tuple(checks))
+    return columns, checks
 
 
 def with_resources(rows: Rows) -> Rows:

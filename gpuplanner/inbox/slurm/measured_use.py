@@ -97,15 +97,11 @@ def _jobstats(rows: pl.DataFrame) -> pl.DataFrame:
     ----------
     PrincetonUniversity/jobstats: jobstats.py, ``force_recalc`` and ``JOBSTATS`` in AdminComment.
     """
-    found = {text: _summary(text) for text in rows["admin_comment"].drop_nulls().unique() if JOBSTATS in text}
-    return rows.select(
-        pl.col("admin_comment")
-        .replace_strict(
-            {text: use[place] for text, use in found.items()}, default=None, return_dtype=pl.Float64
-        )
-        .alias(name)
-        for place, name in enumerate(("sm_activity", "memory_peak_gib"))
-    )
+    comments = rows.select("admin_comment")
+    texts = [text for text in comments["admin_comment"].drop_nulls().unique() if JOBSTATS in text]
+    schema = {"admin_comment": pl.String, "sm_activity": pl.Float64, "memory_peak_gib": pl.Float64}
+    use = pl.DataFrame([(text, *_summary(text)) for text in texts], schema=schema, orient="row")
+    return comments.join(use, on="admin_comment", how="left", maintain_order="left")
 
 
 def _summary(text: str) -> tuple[float | None, float | None]:

@@ -29,10 +29,9 @@ from gpuplanner.inbox.slurm.accounting_rows import (
     with_attempts,
     with_our_states,
     with_resources,
-    with_states,
     with_times,
 )
-from gpuplanner.inbox.slurm.fields import duration_s, known_fields, looks_like_slurm
+from gpuplanner.inbox.slurm.fields import NO_VALUE, duration_s, known_fields, looks_like_slurm
 from gpuplanner.inbox.slurm.inventory import read_inventory
 from gpuplanner.inbox.slurm.measured_use import of_cluster, several_clusters, step_use, with_use
 from gpuplanner.inbox.slurm.sacct_json import LIVE, REPAIRED, read_slurm_json
@@ -132,12 +131,7 @@ CHECKS = (
         "none: it counts as measured where there is no telemetry",
         pl.col("sm_activity").is_not_null(),
     ),
-    Check(
-        "no account",
-        "warning",
-        "put on tenant 'unknown'",
-        pl.col("account").is_null(),
-    ),
+    Check("no account", "warning", "put on tenant 'unknown'", pl.col("account").is_null()),
     Check(
         "elapsed time is not end - start",
         "warning",
@@ -194,23 +188,32 @@ def read_slurm(
         rows = rows.reject({STEP: pl.col("job_id").str.contains(".", literal=True)})
         rows = rows.reject({"JobID: missing": pl.col("job_id").is_null()})
         elapsed = pl.coalesce("elapsed_s", duration_s(pl.col("elapsed")))
-        rows = with_states(with_times(rows.with_columns(elapsed_s=elapsed), zone))
+        rows = with_our_states(with_times(rows.with_columns(elapsed_s=elapsed), zone))
+        # A job that waits, or never had a node, has no start.
+        placed = (pl.col("state") != "PENDING") & (pl.col("node_list") != "None assigned").fill_null(True)
+        rows = rows.with_columns(
+            start_time=pl.when(placed).then("start_time"),
+            node_list=pl.when(~pl.col("node_list").is_in(NO_VALUE)).then("node_list"),
+        )
         return replace(rows, good=rows.good.drop(*TEXTS))
+
+    def with_requests(rows: Rows) -> Rows:
+        names = [of_cluster("job_id").alias("job_id")] if len(clusters) > 1 else []
+        for column in (*names, *derived):
+            rows = rows.with_columns(column)
+        return with_resources(rows.reject({"Submit: missing": pl.col("submit_time").is_null()}))
 
     named: list[pl.DataFrame] = []
 
-    def with_names(rows: Rows) -> Rows:
+    def with_measured_use(rows: Rows) -> Rows:
         # Tasks of arrays are known by their own number where a prolog names the job to telemetry.
         names = rows.good.select(name="job_id_raw", job_id="job_id")
         named.append(names.filter(pl.col("name") != pl.col("job_id")))
-        return rows
+        return with_use(rows, used, several=len(clusters) > 1)
 
     rows = _read(paths, columns, read, into)
-    derived = derived_times(times.keys() - given)
-    if len(clusters) > 1:
-        rows = rows.then(lambda part: part.with_columns(job_id=of_cluster("job_id")))
-    rows = with_attempts(rows.then(derived.fill, with_resources)).then(with_names)
-    rows = rows.then(lambda part: with_use(part, used, several=len(clusters) > 1))
+    derived, time_checks = derived_times(times.keys() - given)
+    rows = with_attempts(rows.then(with_requests)).then(with_measured_use)
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
     trace = assemble(
         rows,
@@ -219,7 +222,7 @@ def read_slurm(
         last_seen=pl.when(pl.col("end_time").is_null()).then(
             pl.col("start_time") + seconds(pl.col("elapsed_s"))
         ),
-        checks=[*CHECKS, *derived.checks],
+        checks=[*CHECKS, *time_checks],
         findings=[several_clusters(clusters)] if len(clusters) > 1 else [],
         harmless=[STEP, SEEN_AGAIN],
         inventory=inventory,

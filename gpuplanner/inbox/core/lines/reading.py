@@ -37,33 +37,25 @@ def read_rows(
     ([8.0], [(3, 'num_gpu: not a number')])
     """
     blocks = FileBlocks(paths, limit=MAX_BYTES, tables=dialect.tables)
-    return typed(all_of(_raw_blocks(blocks, columns, source, dialect), blocks), columns)
+    return all_of(read_row_blocks(blocks, columns, source=source, dialect=dialect), blocks)
 
 
 def read_row_blocks(
     blocks: FileBlocks, columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV
 ) -> Iterator[Rows]:
     """Do what :func:`read_rows` does, of a block of lines at a time."""
-    for rows in _raw_blocks(blocks, columns, source, dialect):
-        yield typed(rows, columns) if rows.good.width else rows
-
-
-def _raw_blocks(
-    blocks: FileBlocks, columns: Mapping[str, Field], source: str, dialect: Dialect
-) -> Iterator[Rows]:
-    """Rows with the raw fields of our columns; ragged and unreadable ones are rejected."""
     files = tuple(blocks.files)
     headings: dict[int, Heading] = {}
 
     def cut(number: int, block: TextFile, page: Rows) -> Rows:
         if block.table is not None:
-            return _picked(files, number, block.table, columns, source, dialect)
+            return typed(_picked(files, number, block.table, columns, source, dialect), columns)
         lines = page.good
         if number not in headings:
             headings[number] = heading_of(lines, columns, block.path, source, dialect)
             lines = lines if headings[number].header is None else lines.slice(1)
         body = Body(files, number, block, lines, headings[number], columns, dialect)
-        return replace(body.cut(), blank=page.blank)
+        return replace(typed(body.cut(), columns), blank=page.blank)
 
     return in_blocks(blocks, cut, pl.col("raw") == "", source=source)
 
@@ -97,12 +89,7 @@ def in_blocks(
             yield replace(page, good=pl.DataFrame())
     for number, file in enumerate(files):
         if number not in begun:
-            what = message(
-                str(file.path),
-                f"rows of {source}",
-                "an empty file",
-                OTHER_FILE,
-            )
+            what = message(str(file.path), f"rows of {source}", "an empty file", OTHER_FILE)
             raise TraceFormatError(what)
     if not twins:
         refuse_twins(blocks.files, source)

@@ -46,8 +46,6 @@ RATIO_FREE_BYTES = 256 << 20
 POST_LINES = 1024
 """Lines from one sign-post to the next."""
 
-NO_LINES = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
-
 
 @dataclass
 class FileBlocks:
@@ -70,7 +68,7 @@ class FileBlocks:
     posts: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.files = [_unread(Path(path)) for path in self.paths]
+        self.files = [TextFile(Path(path)) for path in self.paths]
 
     def __iter__(self) -> Iterator[tuple[int, TextFile]]:
         r"""Number of the file, and its next block as if that were the file; lines keep their numbers.
@@ -167,7 +165,8 @@ class FileBlocks:
 
         for piece in members(packed()):
             unpacked += len(piece)
-            if unpacked > limit or is_bomb(unpacked, size):
+            is_bomb = unpacked > RATIO_FREE_BYTES and unpacked > MAX_RATIO * size
+            if unpacked > limit or is_bomb:
                 raise TraceFormatError(too_large(path, limit, f"more than {unpacked} bytes out of {size}"))
             waiting.append(piece)
             held += len(piece)
@@ -203,11 +202,6 @@ def _line_end(raw: BinaryIO, begin: int, target: int, end: int) -> int:
     return end
 
 
-def is_bomb(unpacked: int, packed: int) -> bool:
-    """True for far more text than a file of this size can honestly hold."""
-    return unpacked > RATIO_FREE_BYTES and unpacked > MAX_RATIO * packed
-
-
 def members(packed: Iterable[bytes]) -> Iterator[bytes]:
     """The unpacked bytes of all members of a gzip file; zeros may pad it, as in the gzip program."""
     member = zlib.decompressobj(wbits=31)
@@ -220,10 +214,6 @@ def members(packed: Iterable[bytes]) -> Iterator[bytes]:
     if not member.eof:
         cut_short = "it ends before the end of its data"
         raise EOFError(cut_short)
-
-
-def _unread(path: Path) -> TextFile:
-    return TextFile(path, "", 0, NO_LINES, False, False, False)
 
 
 def _size(path: Path) -> int:
@@ -268,7 +258,7 @@ def read_document(path: str | Path) -> tuple[TextFile, str]:
         data = b"".join(blocks.blocks_of(path, raw, digest.update))
         size = raw.tell()
     require_utf8(data, path)
-    file = replace(_unread(path), sha256=digest.hexdigest(), bytes=size, has_quotes=True)
+    file = TextFile(path, sha256=digest.hexdigest(), bytes=size, has_quotes=True)
     return file, data.decode("utf-8")
 
 

@@ -7,7 +7,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +95,8 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CONTROL_PATTERN = r"[\x00-\x08\x0b-\x1f\x7f]"
 
 
+NO_LINES = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
+
 Text = bytes
 """Bytes of text; the name of the type is that of a field below."""
 
@@ -115,12 +117,12 @@ class TextFile:
     """
 
     path: Path
-    sha256: str
-    bytes: int
-    lines: pl.DataFrame
-    has_quotes: bool
-    has_controls: bool
-    ends_open: bool
+    sha256: str = ""
+    bytes: int = 0
+    lines: pl.DataFrame = field(default_factory=NO_LINES.clone)
+    has_quotes: bool = False
+    has_controls: bool = False
+    ends_open: bool = False
     table: pl.DataFrame | None = None
     text: Text = b""
 
@@ -132,8 +134,6 @@ def of_text(data: bytes, path: Path, lines_before: int = 0) -> TextFile:
     ends_open = bool(data) and not data.endswith(b"\n")
     return TextFile(
         path=path,
-        sha256="",
-        bytes=0,
         lines=lines,
         has_quotes=b'"' in data,
         has_controls=_has_controls(data, line_ends=lines.height - ends_open),
