@@ -69,10 +69,7 @@ EFFECTS = {
         "warning",
         "the rest counts as installed and, from the dump on, as out of service: check them",
     ),
-    TOO_MANY: (
-        "warning",
-        f"units may be shares of GPUs, and GPU-hours leave their pods out: {LABEL_SHARES}",
-    ),
+    TOO_MANY: ("warning", f"units may be shares of GPUs, and GPU-hours leave their pods out: {LABEL_SHARES}"),
     PARTS_OF_BOARDS: (
         "warning",
         "each counts as one GPU of its model: GPU-hours are of vGPUs, not of boards",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypedDict
 
 import polars as pl
 
@@ -75,11 +74,13 @@ def read_node(node: Object) -> Node:
     gpus = gpus_of_node(
         labels, part(about, "annotations"), part(status, "capacity"), part(status, "allocatable")
     )
+    closed, since = _closed(node)
     return Node(
         **vars(gpus),
         name=name_of(node),
         config_state=state if text(labels.get(CONFIG)) and state != "success" else None,
-        **_closed(node),
+        closed=closed,
+        since=since,
         domain=text(labels.get(CLIQUE)),
         ownership=next((kind for (key, value), kind in OWNERSHIP.items() if labels.get(key) == value), None),
         installed=instant(about, "creationTimestamp"),
@@ -88,7 +89,7 @@ def read_node(node: Object) -> Node:
     )
 
 
-def _closed(node: Object) -> Closed:
+def _closed(node: Object) -> tuple[str | None, datetime | None]:
     """Why a node takes no new jobs, and since when; it still has its GPUs."""
     spec = part(node, "spec")
     words = ["cordoned"] if spec.get("unschedulable") is True else []
@@ -98,14 +99,7 @@ def _closed(node: Object) -> Closed:
         words.append("not ready")
         since.append(instant(told[-1], "lastTransitionTime"))
     known = min((each for each in since if each), default=None)
-    return {"closed": ", ".join(words) or None, "since": known if words else None}
-
-
-class Closed(TypedDict):
-    """``closed`` and ``since`` of :class:`Node`."""
-
-    closed: str | None
-    since: datetime | None
+    return ", ".join(words) or None, known if words else None
 
 
 def inventory_of(

@@ -47,17 +47,9 @@ DISRUPTIONS = {
 """Reason of the condition DisruptionTarget → state."""
 
 WORST = (
-    "NODE_FAIL",
-    "PREEMPTED",
-    "OUT_OF_MEMORY",
-    "TIMEOUT",
-    "FAILED",
-    "CANCELLED",
-    "UNKNOWN",
-    "RUNNING",
-    "PENDING",
-    "COMPLETED",
-)
+    "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "TIMEOUT", "FAILED", "CANCELLED",
+    "UNKNOWN", "RUNNING", "PENDING", "COMPLETED",
+)  # fmt: skip
 """States of the pods of a gang: the first that one of them is in is the state of the gang."""
 
 
@@ -75,10 +67,17 @@ class PodPlace:
 
 
 @dataclass(frozen=True)
-class Identity:
-    """Who an object is, where it stands, who controls it, when it was made; whose it is: its queue, or namespace.
+class Thing:
+    """What pods, Jobs and Workloads tell alike.
 
-    ``local_queue`` is the LocalQueue of Kueue that its label names.
+    - ``place``, ``owner``, ``submit``: Where it stands, who controls it, when it was made.
+    - ``tenant``: Whose it is: its queue, or namespace.
+    - ``local_queue``: The LocalQueue of Kueue that its label names.
+    - ``start``, ``end``: When it was bound to its node or admitted, from when it holds its GPUs; when its last
+      container ended.
+    - ``asks``: GPU resource → number, for one pod or all of a Workload, and its shares of boards.
+    - ``tier``: Its priority class.
+    - ``limit_s``: Its deadline [s].
     """
 
     place: PodPlace
@@ -90,19 +89,6 @@ class Identity:
     submit: datetime
     tenant: str
     local_queue: str | None
-
-
-@dataclass(frozen=True)
-class Thing(Identity):
-    """What pods, Jobs and Workloads tell alike.
-
-    - ``start``, ``end``: When it was bound to its node or admitted, from when it holds its GPUs; when its last
-      container ended.
-    - ``asks``: GPU resource → number, for one pod or all of a Workload, and its shares of boards.
-    - ``tier``: Its priority class.
-    - ``limit_s``: Its deadline [s].
-    """
-
     start: datetime | None
     end: datetime | None
     asks: Mapping[str, Fraction]
@@ -135,13 +121,13 @@ class Holding(Thing):
 
 
 def identity(thing: Object, place: PodPlace) -> dict[str, Any]:
-    """Fields of an :class:`Identity`, from the metadata of an object.
+    """Who an object is: fields of a :class:`Thing`, from the metadata of an object.
 
     Examples
     --------
     >>> about = {"name": "a", "creationTimestamp": "2025-09-01T08:00:00Z"}
-    >>> who = Identity(**identity({"kind": "Job", "metadata": about}, PodPlace(0, 1, "")))
-    >>> who.kind, who.namespace, who.name
+    >>> who = identity({"kind": "Job", "metadata": about}, PodPlace(0, 1, ""))
+    >>> who["kind"], who["namespace"], who["name"]
     ('Job', 'default', 'a')
     """
     about, kind = part(thing, "metadata"), text(thing.get("kind")) or "Pod"

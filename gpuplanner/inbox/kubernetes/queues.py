@@ -54,36 +54,26 @@ def queue_rows(queue: Object) -> list[dict[str, Any]]:
     """
     spec = part(queue, "spec")
     gpu = part(part(spec, "resources"), "gpu")
-    known = {"tenant": name_of(queue), "cohort": parent_of(queue)}
+    known: dict[str, Any] = {"tenant": name_of(queue), "cohort": parent_of(queue), "flavor": None}
     if gpu:
-        nominal, most = _limit(gpu, "quota"), _limit(gpu, "limit")
-        weight = _limit(gpu, "overQuotaWeight")
-        return [known | _row("gpu", None, nominal, most, None, weight)]
+        known |= {"resource": "gpu", "profile": None, "weight": _limit(gpu, "overQuotaWeight")}
+        return [known | _amounts(_limit(gpu, "quota"), _limit(gpu, "limit"))]
     deserved, most_of, least = (part(spec, name) for name in ("deserved", "capability", "guarantee"))
-    kept, weight = part(least, "resource"), _limit(spec, "weight")
+    kept, known = part(least, "resource"), known | {"weight": _limit(spec, "weight")}
     rows = []
     for name in dict.fromkeys([*deserved, *kept, *most_of]):
         kind = gpu_resource(name)
         if kind is not None:
             own = _limit(deserved, name) or _limit(kept, name)
             lend = None if own is None or name not in kept else own - (_limit(kept, name) or 0.0)
-            rows.append(known | _row(name, kind.profile, own, _limit(most_of, name), lend, weight))
+            amounts = _amounts(own, _limit(most_of, name), lend)
+            rows.append(known | {"resource": name, "profile": kind.profile} | amounts)
     return rows
 
 
-def _row(
-    resource: str,
-    profile: str | None,
-    nominal: float | None,
-    most: float | None,
-    lend: float | None,
-    weight: float | None,
-) -> dict[str, Any]:
+def _amounts(nominal: float | None, most: float | None, lend: float | None = None) -> dict[str, float | None]:
     borrow = None if most is None else max(0.0, most - (nominal or 0.0))
-    return {
-        "flavor": None, "resource": resource, "profile": profile, "nominal": nominal, "borrow": borrow, "lend": lend,
-        "weight": weight,
-    }  # fmt: skip
+    return {"nominal": nominal, "borrow": borrow, "lend": lend}
 
 
 def _limit(owner: Object, name: str) -> float | None:

@@ -57,6 +57,10 @@ LABELS = (
 )  # fmt: skip
 """Labels that readers know, of which kube-state-metrics writes the marks as ``_`` too."""
 SANITISED = {"label_" + re.sub(r"[^a-zA-Z0-9_]", "_", name): name for name in LABELS}
+OWN_LABELS = (
+    "uid", "node", "owner_kind", "owner_name", "created_by_kind", "created_by_name", "priority_class",
+)  # fmt: skip
+"""Labels of a series that tell of its object."""
 TIMES = {
     "kube_pod_created": "created",
     "kube_pod_start_time": "started",
@@ -166,11 +170,10 @@ def read_state_metrics(
     for key, metric, labels, value in undated:
         _take(objects[key], metric, labels, [(at, value)], timed=objects[key].last > -inf)
     if not objects:
-        got, todo = (
-            "none",
-            "Ask for kube_pod_container_resource_requests, kube_pod_status_phase, kube_node_status_capacity.",
+        todo = (
+            "Ask for kube_pod_container_resource_requests, kube_pod_status_phase, kube_node_status_capacity."
         )
-        raise TraceFormatError(message(SOURCE, "metrics of pods and nodes", got, todo))
+        raise TraceFormatError(message(SOURCE, "metrics of pods and nodes", "none", todo))
     step = median(steps) if steps else 0.0
     end = max(gathered.last for gathered in objects.values()) + step
     for key, gathered in objects.items():
@@ -252,15 +255,7 @@ def _take(
     if not timed:
         gathered.first, gathered.last = min(gathered.first, values[0][0]), max(gathered.last, values[-1][0])
     latest = values[-1][1]
-    for name in (
-        "uid",
-        "node",
-        "owner_kind",
-        "owner_name",
-        "created_by_kind",
-        "created_by_name",
-        "priority_class",
-    ):
+    for name in OWN_LABELS:
         if text := _own(labels, name):
             gathered.labels[name] = text
     gathered.labels |= {name: value for name, value in labels.items() if name in SANITISED}
@@ -355,26 +350,22 @@ def _with_findings(
         for gathered in pods
     )
     plain = [name for name, gathered in nodes.items() if _has_devices(gathered) and not _labels(gathered)]
-    rows = (
-        (NO_TIMES, len(pods), "they show one instant: say when the page was fetched, --origin 2026-01-31T12:00:00Z, or "
-         "ask Prometheus for a month of it: of GPU-hours nothing is known", timeless),
-        (NO_PHASE, blind, "GPU-hours are too high where finished pods were kept: ask for kube_pod_status_phase too",
-         bool(blind)),
-        (VANISHED, gone, "they are taken to have completed then: whether they failed is not known", bool(gone)),
-        (NO_MODEL, len(plain), "the GPU model is not known: start kube-state-metrics with --metric-labels-allowlist="
-         "nodes=[*], or give --board", bool(plain)),
-    )  # fmt: skip
-    findings += [
-        Finding(
-            check,
-            "info" if check == VANISHED else "warning",
-            count,
-            effect,
-            plain[0] if check == NO_MODEL else "",
+    if timeless:
+        effect = (
+            "they show one instant: say when the page was fetched, --origin 2026-01-31T12:00:00Z, or "
+            "ask Prometheus for a month of it: of GPU-hours nothing is known"
         )
-        for check, count, effect, holds in rows
-        if holds
-    ]
+        findings.append(Finding(NO_TIMES, "warning", len(pods), effect, ""))
+    if blind:
+        effect = "GPU-hours are too high where finished pods were kept: ask for kube_pod_status_phase too"
+        findings.append(Finding(NO_PHASE, "warning", blind, effect, ""))
+    if gone:
+        effect = "they are taken to have completed then: whether they failed is not known"
+        findings.append(Finding(VANISHED, "info", gone, effect, ""))
+    if plain:
+        allow = "--metric-labels-allowlist=nodes=[*]"
+        effect = f"the GPU model is not known: start kube-state-metrics with {allow}, or give --board"
+        findings.append(Finding(NO_MODEL, "warning", len(plain), effect, plain[0]))
     inventory = found.inventory
     if inventory is not None:
         left = {name: _instant(gathered.last) for name, gathered in nodes.items() if gathered.last < since}
