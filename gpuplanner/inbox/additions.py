@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +25,7 @@ from gpuplanner.inbox.draft import TERMS, Draft, replace_dataset
 from gpuplanner.inbox.growth import as_it_is, laid_over, with_files, without
 from gpuplanner.inbox.registry import AUTO, name_of, naming_foreign_forms, read
 from gpuplanner.inbox.sources import SOURCES
-from gpuplanner.inbox.store import (
-    MARK,
-    OF_EACH,
-    open_dataset,
-    read_sources,
-    told_by,
-)
+from gpuplanner.inbox.store import MARK, OF_EACH, open_dataset, read_sources, told_by
 from gpuplanner.workers import Workers, in_turn
 
 if TYPE_CHECKING:
@@ -196,8 +190,8 @@ def add(
                 replace_dataset(directory, grown)
         else:
             seen = [Path(path).absolute() if isinstance(workers, str) else path for path in fresh]
-            tasks = [(name, [path], given) for path in seen] if whole else [(name, fresh, given)]
-            found = dict(in_turn(_read_files, tasks, workers=workers))
+            tasks = [(name, [path]) for path in seen] if whole else [(name, fresh)]
+            found = dict(in_turn(partial(read, **given), tasks, workers=workers))
             new = [changed(found.pop(number)) for number in range(len(tasks))]
             _refuse_rivals(new[0].tables, facts, layer)
             grown = laid_over(draft, layer, new, known, by_metric=SOURCES[name].by_metric)
@@ -206,11 +200,6 @@ def add(
     again = tuple(each for each in names if whole and each in before)
     added = tuple(each for each in names if each not in again)
     return Added(directory, name, added, again, unchanged, _months(grown, directory))
-
-
-def _read_files(name: str, paths: Sequence[str | Path], options: Mapping[str, Any]) -> Dataset:
-    """Read files, wherever that is done."""
-    return read(name, paths, **options)
 
 
 def add_read(read: Dataset, directory: str | Path) -> Added:
@@ -294,10 +283,8 @@ def _refuse_twins(fresh: Sequence[str | Path], before: Mapping[str, str]) -> Non
     """Files that are known by their names need different ones, and the same bytes under two names would be one part."""
     files = {file_name(path): Path(path) for path in fresh}
     if len(files) != len(fresh):
-        got, todo = (
-            examples([str(path) for path in fresh]),
-            "Rename one of them: a file is known by its name.",
-        )
+        got = examples([str(path) for path in fresh])
+        todo = "Rename one of them: a file is known by its name."
         raise TraceFormatError(message("files to add", "files of different names", got, todo))
     names: dict[str, str] = {}
     kept = [(name, key) for name, key in before.items() if name not in files]

@@ -31,16 +31,7 @@ from gpuplanner.inbox.core.quarantine import (
     with_quarantine,
 )
 from gpuplanner.inbox.core.shares import UNDECIDED, resolve_jobs
-from gpuplanner.inbox.store import (
-    FORMAT,
-    MARK,
-    OF_EACH,
-    SOURCES,
-    Layer,
-    Stored,
-    layer_of,
-    part_of,
-)
+from gpuplanner.inbox.store import FORMAT, MARK, OF_EACH, SOURCES, Layer, Stored, layer_of, part_of
 from gpuplanner.inbox.telemetry.coverage import coverage
 from gpuplanner.inbox.telemetry.holders import devices_of, find_holders, shared_names
 from gpuplanner.inbox.telemetry.join_report import join_report

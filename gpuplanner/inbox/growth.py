@@ -16,15 +16,7 @@ from gpuplanner.inbox.core.merge_jobs import merge
 from gpuplanner.inbox.core.months import MONTH, SAMPLES, months
 from gpuplanner.inbox.core.table_rows import merge_tables
 from gpuplanner.inbox.draft import Draft, as_layer, write_part
-from gpuplanner.inbox.store import (
-    MARK,
-    OF_EACH,
-    SOURCES,
-    Stored,
-    open_dataset,
-    open_part,
-    read_provenance,
-)
+from gpuplanner.inbox.store import MARK, OF_EACH, SOURCES, Stored, open_dataset, open_part, read_provenance
 from gpuplanner.inbox.telemetry.overlay import grow
 
 HASH_LETTERS = 16
@@ -36,10 +28,8 @@ def as_it_is(directory: Path) -> tuple[Mapping[str, Mapping[str, Any]], Draft]:
     if not (directory / MARK.file).is_file():
         return {}, Draft({}, {}, {}, {})
     # All is checked; the jobs, which may be many, stay where they are.
-    whole, stored = (
-        open_dataset(directory, columns=["attempt"]),
-        Stored(directory, read_provenance(directory)),
-    )
+    whole = open_dataset(directory, columns=["attempt"])
+    stored = Stored(directory, read_provenance(directory))
     tables: dict[str, pl.DataFrame | Path] = {
         name: directory / "jobs.parquet" if name == "jobs" else table
         for name, table in whole.tables.items()

@@ -13,13 +13,11 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.source import Form, Source, load, published
 
-TZ, ORIGIN, BOARDS, NODE, QUERY = (
-    frozenset({"tz"}),
-    frozenset({"origin"}),
-    frozenset({"boards"}),
-    frozenset({"node"}),
-    frozenset({"query"}),
-)
+TZ = frozenset({"tz"})
+ORIGIN = frozenset({"origin"})
+BOARDS = frozenset({"boards"})
+NODE = frozenset({"node"})
+QUERY = frozenset({"query"})
 COUNTED = frozenset({"node", "origin", "interval_s"})
 
 NODES, OBJECTS = "nodes", "kubernetes"

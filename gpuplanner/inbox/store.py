@@ -7,7 +7,7 @@ for each source. Telemetry is joined to jobs when it is read, see :mod:`gpuplann
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -40,11 +40,7 @@ from gpuplanner.schemas import TABLES
 FORMAT = DATASET_FORMAT
 """Text in provenance.json by which a dataset is known."""
 NAMES = pl.Schema({"name": pl.String(), "job_id": pl.String()})
-JOINED: dict[str, type[dy.Schema] | pl.Schema] = {
-    "devices": DEVICES,
-    "holders": SPANS,
-    "shared_names": NAMES,
-}
+JOINED: dict[str, type[dy.Schema] | pl.Schema] = {"devices": DEVICES, "holders": SPANS, "shared_names": NAMES}
 """What joins telemetry to jobs: kept, since working it out takes a look at every sample."""
 _FILES = ("provenance.json", "quality.json", "rejects.parquet", *(f"{name}.parquet" for name in TABLES))
 MARK = Mark(
@@ -90,11 +86,7 @@ class Stored:
             self.facts[source],
             read_findings(folder / "quality.json"),
             folder / "rejects.parquet",
-            {
-                name: read_table(folder / f"{name}.parquet", TABLES[name])
-                for name in OF_EACH
-                if (folder / f"{name}.parquet").exists()
-            },
+            _tables_in(folder, OF_EACH),
         )
 
     def table(self, name: str) -> pl.DataFrame | None:
@@ -184,7 +176,11 @@ def open_dataset(
     there = [path.stem for path in sorted(folder.glob("*.parquet"))]
     stated = {name for facts in stored.facts.values() for name in facts["tables"]} - {SAMPLES}
     names = [name for name in TABLES if name in stated or (name in there and name != SAMPLES)]
-    kept = _kept_jobs(folder / "jobs.parquet") if long and "jobs" in names else None
+    kept = None
+    if long and "jobs" in names:
+        path = folder / "jobs.parquet"
+        with explained(path, "a table"):
+            kept = LongJobs.kept(path, sum(piece.height for piece in checked_jobs(path)))
     tables = {
         name: _table_on_top(folder, name, columns, seen=bool(stored.telemetry))
         for name in names
@@ -272,17 +268,18 @@ def part_of(folder: Path, source: str, key: str) -> Path:
 
 def open_part(folder: Path) -> Dataset:
     """Open a part of a list of jobs."""
-    tables = {
-        name: read_table(folder / f"{name}.parquet", schema)
-        for name, schema in TABLES.items()
-        if (folder / f"{name}.parquet").exists()
-    }
     return Dataset(
-        tables,
+        _tables_in(folder, TABLES),
         read_table(folder / "rejects.parquet", REJECTS),
         read_findings(folder / "quality.json"),
         read_json(folder / "provenance.json"),
     )
+
+
+def _tables_in(folder: Path, names: Iterable[str]) -> dict[str, pl.DataFrame]:
+    """Those of some tables that a folder has."""
+    paths = {name: folder / f"{name}.parquet" for name in names}
+    return {name: read_table(path, TABLES[name]) for name, path in paths.items() if path.exists()}
 
 
 def _table_on_top(folder: Path, name: str, columns: Sequence[str] | None, *, seen: bool) -> pl.DataFrame:
@@ -291,11 +288,6 @@ def _table_on_top(folder: Path, name: str, columns: Sequence[str] | None, *, see
         return read_table(path, TABLES[name])
     with explained(path, "a table"):
         return read_jobs(path, [*dict.fromkeys(["job_id", *columns])] if seen else columns)
-
-
-def _kept_jobs(path: Path) -> LongJobs:
-    with explained(path, "a table"):
-        return LongJobs.kept(path, sum(piece.height for piece in checked_jobs(path)))
 
 
 def ordered_facts(facts: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:

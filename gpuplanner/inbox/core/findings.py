@@ -151,7 +151,7 @@ def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, of: str = "job_i
     found = []
     for check, mark in zip(checks, marks.iter_columns(), strict=True):
         if mark.any():
-            example = f"{word} {_first(frame, of, mark)}"
+            example = f"{word} {frame[of].filter(mark)[0]}"
             hours = None if check.severity == "info" else _gpu_hours(frame, mark)
             found.append(Finding(check.check, check.severity, int(mark.sum()), check.effect, example, hours))
     return found
@@ -312,7 +312,3 @@ def combined(findings: Iterable[Finding]) -> list[Finding]:
             each = replace(before, severity=graver, rows=before.rows + each.rows, gpu_hours=total)
         found[each.check] = each
     return list(found.values())
-
-
-def _first(frame: pl.DataFrame, of: str, mark: pl.Series) -> str:
-    return str(frame[of][int(mark.arg_max() or 0)])

@@ -35,7 +35,9 @@ def merge(traces: Sequence[Dataset]) -> Dataset:
     rejected with the reason :data:`SUPERSEDED`, so that still every row is kept or accounted for. Inventory,
     quotas and closed nodes are those of the latest export that has any.
     """
-    parts = sorted(traces, key=lambda part: (_instant(part.provenance["span_end"]), _names(part)))
+    parts = sorted(
+        traces, key=lambda part: (datetime.fromisoformat(part.provenance["span_end"]), _names(part))
+    )
     _require_alike(parts)
     # In one piece: pl.format of polars 2.1 ends in a panic where a filter empties the first of several pieces.
     rows = pl.concat([part.jobs.with_columns(part=pl.lit(n)) for n, part in enumerate(parts)], rechunk=True)
@@ -66,11 +68,6 @@ def _names(part: Dataset) -> str:
     return ", ".join(file["name"] for file in part.provenance["files"])
 
 
-def _instant(text: str) -> datetime:
-    """An instant of a provenance; as texts, those with fractions of a second would sort before the whole one."""
-    return datetime.fromisoformat(text)
-
-
 def _require_alike(parts: Sequence[Dataset]) -> None:
     kinds = {(part.provenance["source"], part.provenance["time_zone"]) for part in parts}
     if len(kinds) != 1:
@@ -91,7 +88,7 @@ def _all_of(tables: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
 
 def _quality(parts: Sequence[Dataset], jobs: pl.DataFrame, superseded: pl.DataFrame) -> pl.DataFrame:
     """Findings on the merged jobs, and those that only the files could tell."""
-    told, until = believed(jobs), max(_instant(part.provenance["span_end"]) for part in parts)
+    told, until = believed(jobs), max(datetime.fromisoformat(part.provenance["span_end"]) for part in parts)
     found = run_checks(told, JOB_CHECKS) + gap_findings(told["submit_time"])
     found += quarantine_findings(jobs, until)
     if superseded.height:
@@ -114,10 +111,10 @@ def _provenance(parts: Sequence[Dataset], jobs: pl.DataFrame, rejected: int) -> 
         "rows_in": sum(each["rows_in"] for each in facts),
         "rows_kept": jobs.height,
         "rows_rejected": rejected,
-        "span_start": min((each["span_start"] for each in facts), key=_instant),
+        "span_start": min((each["span_start"] for each in facts), key=datetime.fromisoformat),
         "notes": list(dict.fromkeys(note for each in facts for note in each["notes"])),
-        "gpu_hours": gpu_hours(believed(jobs), _instant(facts[-1]["span_end"])),
+        "gpu_hours": gpu_hours(believed(jobs), datetime.fromisoformat(facts[-1]["span_end"])),
         "unresolved_gpu_hours": sum(each.get("unresolved_gpu_hours", 0.0) for each in facts),
         "gpuplanner": __version__,
-        **quarantine_facts(jobs, _instant(facts[-1]["span_end"])),
+        **quarantine_facts(jobs, datetime.fromisoformat(facts[-1]["span_end"])),
     }

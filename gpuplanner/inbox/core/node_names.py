@@ -47,6 +47,13 @@ def known_nodes(text: str) -> list[str] | None:
         return None
 
 
+def nodes_of_lists(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Each different node list of some jobs with the names in it: ``node_list, node``."""
+    lists = jobs["node_list"].drop_nulls().unique()
+    schema = {"node_list": lists.dtype, "node": pl.List(pl.String)}
+    return pl.DataFrame({"node_list": lists, "node": [known_nodes(text) for text in lists]}, schema=schema)
+
+
 def on_nodes(jobs: pl.DataFrame) -> pl.DataFrame:
     """One row for each job and node, the GPUs of a job spread evenly over its nodes.
 
@@ -56,12 +63,7 @@ def on_nodes(jobs: pl.DataFrame) -> pl.DataFrame:
     >>> on_nodes(jobs).select("job_id", "node", "gpus").rows()
     [('1', 'n1', 4.0), ('1', 'n2', 4.0), ('2', None, 1.0)]
     """
-    lists = jobs["node_list"].drop_nulls().unique()
-    names = pl.DataFrame(
-        {"node_list": lists, "node": [known_nodes(text) for text in lists]},
-        schema={"node_list": lists.dtype, "node": pl.List(pl.String)},
-    )
-    spread = jobs.join(names, on="node_list", how="left", maintain_order="left")
+    spread = jobs.join(nodes_of_lists(jobs), on="node_list", how="left", maintain_order="left")
     many = pl.col("node").list.len().fill_null(1)
     counted = [name for name in ("gpus", "instances") if name in jobs.columns]
     return spread.with_columns(pl.col(counted) / many).explode("node")

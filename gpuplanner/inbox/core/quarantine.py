@@ -19,7 +19,7 @@ from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.boards import possible_boards
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.long_rows import LongTable
-from gpuplanner.inbox.core.node_names import known_nodes
+from gpuplanner.inbox.core.node_names import nodes_of_lists
 from gpuplanner.intervals import untimed
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.units import SECONDS_PER_HOUR, counted
@@ -153,14 +153,8 @@ def _on_each_node(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
     room for; 0 where no server has as many.
     """
     nodes = inventory.group_by("node").agg(room=pl.col("gpus").sum().cast(pl.Float64))
-    lists = jobs["node_list"].drop_nulls().unique()
-    names = pl.DataFrame(
-        {"node_list": lists, "node": [known_nodes(text) for text in lists]},
-        schema={"node_list": pl.String, "node": pl.List(pl.String)},
-    )
-    each = names.explode("node", empty_as_null=False).drop_nulls(
-        "node"
-    )  # lists that cannot be read say no place
+    # Lists that cannot be read say no place.
+    each = nodes_of_lists(jobs).explode("node", empty_as_null=False).drop_nulls("node")
     rooms = each.join(nodes, on="node", how="left", maintain_order="left").with_columns(
         all=pl.col("room").sum().over("node_list"),
         absent=pl.col("room").is_null().sum().over("node_list").cast(pl.Int64),
@@ -349,12 +343,13 @@ def stated_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
 
 def _broken(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tuple[str, pl.Series]]:
     """Rules with the rows that break them; a row that broke one is not looked at by the next."""
-    for name, rows in _unbelievable(jobs):
-        yield name, rows
-        jobs = _without(jobs, rows)
-    if inventory is None:
-        return
-    if not int(inventory["gpus"].sum()):
+    far = _far_away(jobs)
+    yield FAR_AWAY, far
+    jobs = _without(jobs, far)
+    huge = _huge(jobs)
+    yield UNBELIEVABLE, huge
+    jobs = _without(jobs, huge)
+    if inventory is None or not int(inventory["gpus"].sum()):
         return
     own = _on_each_node(jobs, inventory).group_by("row").agg(pl.col("own").first())
     if unlisted_nodes(jobs, inventory).is_empty():
@@ -372,12 +367,6 @@ def _broken(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tupl
     full = _on_full_nodes(held, past.with_columns(gpus=pl.min_horizontal("gpus", largest)))
     yield FULL_NODE, full
     yield FULL_POOL, _beyond_boards(_without(held, full), here)
-
-
-def _unbelievable(jobs: pl.DataFrame) -> Iterator[tuple[str, pl.Series]]:
-    far = _far_away(jobs)
-    yield FAR_AWAY, far
-    yield UNBELIEVABLE, _huge(_without(jobs, far))
 
 
 def _without(jobs: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:

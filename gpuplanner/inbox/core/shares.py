@@ -181,12 +181,10 @@ class Counting:
     def count(self, jobs: pl.DataFrame) -> pl.DataFrame:
         """Jobs, or a piece of them, in GPUs."""
         if self.facts is None:
-            named = (
-                []
-                if "board_named" in jobs.columns
-                else [pl.when(pl.col("gpus") > 0).then(pl.lit(value=False))]
-            )
-            return _with_words(jobs).with_columns(each.alias("board_named") for each in named).drop(DEVICES)
+            plain = _with_words(jobs).drop(DEVICES)
+            if "board_named" in jobs.columns:
+                return plain
+            return plain.with_columns(board_named=pl.when(pl.col("gpus") > 0).then(pl.lit(value=False)))
         return _counted(_placed(jobs, self.inventory, self.any_device), self.facts)
 
 
@@ -378,25 +376,17 @@ def _installed(nodes: pl.DataFrame | None) -> tuple[str, ...]:
 
 
 def _places(jobs: pl.DataFrame, nodes: pl.DataFrame | None) -> pl.DataFrame:
-    """By row: the boards on the nodes of the job, their one kind of instance, and the parts that GPUs are shared in."""
-    found: dict[str, tuple[str | None, str | None, str | None]] = {}
+    """By node list: the boards on its nodes, their one kind of instance, and the parts that GPUs are shared in."""
+    places = []
     if nodes is not None:
         columns = ("node", "gpu_model", "layouts", "shares")
         there = nodes.with_columns(
             pl.lit(None, pl.String).alias(name) for name in columns if name not in nodes.columns
         )
         facts = {row[0]: row[1:] for row in there.select(columns).iter_rows()}
-        for text in jobs["node_list"].drop_nulls().unique():
-            found[text] = _place(text, facts)
-    names = ("device_near", "device_only", "device_parts")
-    return jobs.select(
-        pl.col("node_list")
-        .replace_strict(
-            {text: place[part] for text, place in found.items()}, default=None, return_dtype=pl.String
-        )
-        .alias(name)
-        for part, name in enumerate(names)
-    )
+        places = [(text, *_place(text, facts)) for text in jobs["node_list"].drop_nulls().unique()]
+    names = ("node_list", "device_near", "device_only", "device_parts")
+    return pl.DataFrame(places, schema=dict.fromkeys(names, pl.String), orient="row")
 
 
 def _place(
@@ -458,7 +448,7 @@ def _placed(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: bool) ->
     of_node = pl.when(nameless).then(
         pl.concat_str("device_only", pl.lit("="), pl.col("gpus").cast(pl.String))
     )
-    rows = pl.concat([jobs, _places(jobs, nodes)], how="horizontal")
+    rows = jobs.join(_places(jobs, nodes), on="node_list", how="left", maintain_order="left")
     partitioned = held & ~known & pl.col("device_parts").str.starts_with(f"{WHOLE_GPU}:")
     text = pl.concat_str(
         pl.col("gpu_model").fill_null(WHOLE_GPU), pl.lit("="), pl.col("gpus").cast(pl.String)
