@@ -1,7 +1,7 @@
 """Plans as files for operators and finance, each with its own check."""
 
 from gpuplanner.export.fleet_rules import FleetRules, PoolRule, TenantQuota
-from gpuplanner.export.index import REHEARSED, change_index, to_index_text
+from gpuplanner.export.index import change_index, to_index_text
 from gpuplanner.export.kubernetes import allocatable, to_change_scripts, to_config_map
 from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.export.reread import FileReport, states_layouts, verify_file
@@ -11,7 +11,6 @@ from gpuplanner.files.csv import write_csv_safe
 
 __all__ = [
     "GRES_CONF",
-    "REHEARSED",
     "FileReport",
     "FleetRules",
     "NodeState",

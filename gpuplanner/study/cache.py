@@ -1,4 +1,4 @@
-"""Results that are kept: of stages in memory and on disk, and of simulation runs in memory.
+"""Results of stages that are kept in memory and on disk.
 
 On disk there is one folder and one key: the fields of the scenario that were read, the content of the input files, and
 the code that made the result. Entries that cannot be read are ignored and written again; when the folder grows beyond
@@ -13,13 +13,10 @@ import hashlib
 import json
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
-
-import numpy as np
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from gpuplanner.errors import OutputError
 from gpuplanner.files import sha256, sha256_of_all, to_json, write_atomically
@@ -27,17 +24,12 @@ from gpuplanner.plugins import plugged_in
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study.bundled import PACKAGE, input_hashes
 
-if TYPE_CHECKING:
-    from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Outcome
-
 Result = TypeVar("Result")
 Aside = ParamSpec("Aside")
 RESULTS_PER_STAGE = 12
 """Results kept in memory per stage: enough for a session of moving sliders back and forth."""
 MAX_DISK_BYTES = 2 << 30
 """Size of the results on disk beyond which the oldest are removed. [B]"""
-MAX_MEMORY_BYTES = 256 << 20
-"""Size of the simulation runs in memory beyond which those not used for longest are dropped. [B]"""
 READ_FIELDS_FILE = "reads.json"
 """Beside the results on disk: which fields were read for them, as lists of names."""
 FIELDS = frozenset(one.name for one in fields(Scenario))
@@ -293,75 +285,3 @@ def shelved(
 ) -> Callable[[Callable[Concatenate[Scenario, Aside], Result]], Stage[Aside, Result]]:
     """Make a stage of a function whose results stay in a folder of the cache, between runs."""
     return lambda function: Stage(function, Shelf(folder, to_bytes, from_bytes))
-
-
-class SimulationMemory:
-    """Outcomes by the digest of what was asked, the one that was asked for last at the end."""
-
-    def __init__(self) -> None:
-        self.outcomes: OrderedDict[bytes, Outcome] = OrderedDict()
-        self.held = 0  # bytes: adding them up at every play would take longer than a small play
-        self._lock = threading.Lock()
-
-    def get(self, key: bytes) -> Outcome | None:
-        """What came of it, if it is known."""
-        with self._lock:
-            if key in self.outcomes:
-                self.outcomes.move_to_end(key)
-            return self.outcomes.get(key)
-
-    def put(self, key: bytes, found: Outcome) -> None:
-        """Remember it, and forget what was not asked for longest where all is too much."""
-        with self._lock:
-            if key not in self.outcomes:
-                self.held += _size(found)
-            self.outcomes[key] = found
-            while self.held > MAX_MEMORY_BYTES and len(self.outcomes) > 1:
-                self.held -= _size(self.outcomes.popitem(last=False)[1])
-
-
-_memory = SimulationMemory()
-
-
-def simulate_once(requests: NodeRequests, fleet: NodeFleet, **how: Any) -> Outcome:  # noqa: ANN401 - as play takes them
-    """Simulate as :func:`gpuplanner.simulate.nodes.play` does, once for the same jobs, nodes and rules.
-
-    Examples
-    --------
-    >>> from gpuplanner.simulate.nodes import NodeFleet, NodeRequests
-    >>> asked = NodeRequests([0, 1], [0, 1], [9, 9], [9, 9], [0, 0], [8, 8], [1, 1])
-    >>> simulate_once(asked, NodeFleet.whole([8])) is simulate_once(asked, NodeFleet.whole([8]))
-    True
-    """
-    mark = hashlib.blake2b(digest_size=20)
-    _feed(mark, (requests, fleet, how))
-    key = mark.digest()
-    found = _memory.get(key)
-    if found is None:
-        from gpuplanner.simulate.nodes import play
-
-        found = play(requests, fleet, **how)
-        found.start_s.flags.writeable = False
-        _memory.put(key, found)
-    return found
-
-
-def _size(found: Outcome) -> int:
-    return found.start_s.nbytes + int(found.on.estimated_size() + found.held.estimated_size())
-
-
-def _feed(mark: Any, value: object) -> None:  # noqa: ANN401 - hashlib names no type
-    """Add a value to a digest, such that other values give another one."""
-    if isinstance(value, np.ndarray):
-        mark.update(f"{value.dtype}{value.shape}".encode())
-        mark.update(np.ascontiguousarray(value).data)
-    elif is_dataclass(value):
-        _feed(mark, [getattr(value, one.name) for one in fields(value)])
-    elif isinstance(value, Mapping):
-        _feed(mark, list(value.items()))
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        mark.update(f"[{len(value)}".encode())
-        for each in value:
-            _feed(mark, each)
-    else:
-        mark.update(f"{value!r};".encode())

@@ -17,7 +17,9 @@ from gpuplanner.forecast import ForecastResult
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Switching, play
 from gpuplanner.study import cache
-from gpuplanner.study.cache import shelved, simulate_once, stage
+from gpuplanner.study.cache import shelved, stage
+from gpuplanner.study.decision import arena
+from gpuplanner.study.decision.arena import simulate_once
 from gpuplanner.study.future.outlook import forecast_from_bytes, forecast_to_bytes
 
 SCENARIOS = st.builds(
@@ -184,9 +186,9 @@ def test_nobody_changes_what_is_remembered():
 
 
 def test_what_was_not_asked_for_longest_goes_first(monkeypatch):
-    monkeypatch.setattr(cache, "_memory", cache.SimulationMemory())
-    monkeypatch.setattr(cache, "MAX_MEMORY_BYTES", 1)
+    monkeypatch.setattr(arena, "_memory", {})
+    monkeypatch.setattr(arena, "MAX_MEMORY_BYTES", 1)
     first = simulate_once(ASKED, FLEET)
     simulate_once(ASKED, FLEET, queue="strict")
-    assert len(cache._memory.outcomes) == 1
+    assert len(arena._memory) == 1
     assert simulate_once(ASKED, FLEET) is not first

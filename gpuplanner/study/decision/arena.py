@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Outcome, Switching
-from gpuplanner.study.cache import simulate_once
+from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Outcome, Switching, play
 from gpuplanner.study.decision.asked import AS_TODAY, Asked, counts_of, size_classes
 from gpuplanner.study.decision.types import TODAY
 from gpuplanner.study.waits.explain import ExplainedWaits
@@ -33,6 +35,9 @@ FEWEST_IN_CLASS = 20
 """Jobs of a class on one day below twice which the class is not judged by itself."""
 LATER_S = 60.0
 """Who starts more than this later than today is said to start later."""
+MAX_MEMORY_BYTES = 256 << 20
+"""Size of the simulation runs in memory beyond which those not used for longest are dropped. [B]"""
+
 Mask = NDArray[np.bool_]
 Knobs = Mapping[str, float | int | str]
 
@@ -258,6 +263,35 @@ class Arena:
         which = which & self.judged
         added = trial.late_s[0, which] - self.today.late_s[0, which]
         return float(np.mean(added > LATER_S)) if which.any() else 0.0
+
+
+_memory: dict[bytes, tuple[Outcome, int]] = {}
+"""Simulation runs and their size [B] by the digest of their arguments; the one used last is at the end."""
+_memory_lock = threading.Lock()
+
+
+def simulate_once(requests: NodeRequests, fleet: NodeFleet, **rules: Any) -> Outcome:  # noqa: ANN401 - as play takes them
+    """Simulate as :func:`gpuplanner.simulate.nodes.play` does, once for the same jobs, nodes and rules.
+
+    Examples
+    --------
+    >>> requests = NodeRequests([0, 1], [0, 1], [9, 9], [9, 9], [0, 0], [8, 8], [1, 1])
+    >>> simulate_once(requests, NodeFleet.whole([8])) is simulate_once(requests, NodeFleet.whole([8]))
+    True
+    """
+    key = hashlib.blake2b(pickle.dumps((requests, fleet, rules)), digest_size=20).digest()
+    with _memory_lock:
+        outcome, size = _memory.pop(key, (None, 0))
+    if outcome is None:
+        outcome = play(requests, fleet, **rules)
+        outcome.start_s.flags.writeable = False
+        size = outcome.start_s.nbytes + int(outcome.on.estimated_size() + outcome.held.estimated_size())
+    with _memory_lock:
+        _memory[key] = outcome, size
+        excess = sum(size for _, size in _memory.values()) - MAX_MEMORY_BYTES
+        while excess > 0 and len(_memory) > 1:
+            excess -= _memory.pop(next(iter(_memory)))[1]
+    return outcome
 
 
 def servable_requests(

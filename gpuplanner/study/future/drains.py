@@ -10,7 +10,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.export import REHEARSED
 from gpuplanner.hardware import EMPTIED, OFF, ChangeCost, GpuModel, parse_layout
 from gpuplanner.planner import PlanProblem
 from gpuplanner.scenario import Scenario, windows_of
@@ -305,23 +304,18 @@ def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem
         weeks.append(made.join(busy, on="row", how="left", maintain_order="left"))
     late_s = pl.coalesce("drained_s", "ended_s", pl.lit(np.inf)) - pl.col("wanted_s")
     late = late_s.clip(0.0) / SECONDS_PER_MINUTE
-    found = (
-        pl.concat(weeks)
-        .group_by("wanted_s", "place")
-        .agg(
-            drain_median_minutes=late.median(),
-            drain_p95_minutes=late.quantile(0.95, "higher"),
-            in_the_way=pl.col("in_the_way").fill_null(0).mean(),
-            in_time=(pl.col("outcome") == "done").fill_null(value=False).mean(),
-        )
-    )
     planned = pl.lit(problem.slot_times[0]) + pl.duration(milliseconds=1000 * pl.col("wanted_s"))
     names = dict(enumerate(problem.node_names))
     single = week.fleet.network is not None
     per_node = problem.gpus_per_node if single else 1
-    return found.select(
+    changes_over_weeks = pl.concat(weeks).group_by(
         planned=planned.cast(pl.Datetime("us", "UTC")),
         node=(pl.col("place") // per_node).replace_strict(names, return_dtype=pl.String),
         gpu=pl.when(pl.lit(single)).then(pl.col("place") % per_node).cast(pl.Int32),
-        **{name: pl.col(name).cast(kind) for name, kind in REHEARSED.items()},
+    )
+    return changes_over_weeks.agg(
+        drain_median_minutes=late.median(),
+        drain_p95_minutes=late.quantile(0.95, "higher"),
+        in_the_way=pl.col("in_the_way").fill_null(0).mean(),
+        in_time=(pl.col("outcome") == "done").fill_null(value=False).mean(),
     ).sort("planned", "node", "gpu")

@@ -11,7 +11,8 @@ import polars as pl
 
 from gpuplanner.scenario import Scenario, slowdowns_of
 from gpuplanner.simulate.nodes import NodeNetwork
-from gpuplanner.study.cache import simulate_once, stage
+from gpuplanner.study.cache import stage
+from gpuplanner.study.decision.arena import simulate_once
 from gpuplanner.study.decision.asked import AS_TODAY
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.past.history import History
