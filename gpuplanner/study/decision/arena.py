@@ -33,8 +33,6 @@ STANDING_S = 3600.0
 """What has no end gets its GPUs within an hour of when today's fleet gives them: it keeps them for days."""
 FEWEST_IN_CLASS = 20
 """Jobs of a class on one day below twice which the class is not judged by itself."""
-LATER_S = 60.0
-"""Who starts more than this later than today is said to start later."""
 MAX_MEMORY_BYTES = 256 << 20
 """Size of the simulation runs in memory beyond which those not used for longest are dropped. [B]"""
 
@@ -201,11 +199,6 @@ class Arena:
         today = replace(self.today, late_s=self.today.late_s[:draws])
         return np.maximum(self.late_minutes(today, which), self.late_minutes(today, self.judged))
 
-    @cached_property
-    def todays_standing_s(self) -> NDArray[np.float64]:
-        """How late today's fleet starts each job without an end, at most [s]."""
-        return np.asarray(self.today.late_s[:, self.standing].max(axis=0))
-
     def limits(self, which: Mask) -> NDArray[np.float64]:
         """How late each class, and the mean, may be [min]."""
         return self.todays_minutes(which) + self.minutes
@@ -221,7 +214,8 @@ class Arena:
         With ``later_minutes`` classes may be so much later.
         """
         which = which & self.judged
-        kept = trial.late_s[:, self.standing] <= self.todays_standing_s + STANDING_S
+        todays_standing_s = self.today.late_s[:, self.standing].max(axis=0)
+        kept = trial.late_s[:, self.standing] <= todays_standing_s + STANDING_S
         return (
             bool(kept.all())
             and not np.isinf(trial.late_s[:, which]).any()
@@ -247,22 +241,6 @@ class Arena:
     def most_gpus(self, trial: Trial) -> int:
         """GPUs that a way has on at once, at most, while it is observed."""
         return trial.outcome.most_gpus(trial.setting.fleet.gpus, 0.0, self.asked.seen_s)
-
-    def mean_minutes(self, trial: Trial, which: Mask) -> float:
-        """How late jobs start on average in the first replay [min]."""
-        late = trial.late_s[0, which & self.judged]
-        return float(late.mean()) / SECONDS_PER_MINUTE if len(late) else 0.0
-
-    def longest_minutes(self, trial: Trial, which: Mask) -> float:
-        """The longest that anybody starts later than it did [min]."""
-        late = trial.late_s[0, which & self.judged]
-        return float(late.max(initial=0.0)) / SECONDS_PER_MINUTE
-
-    def later_share(self, trial: Trial, which: Mask) -> float:
-        """Share of the jobs that start later than under today's own fleet."""
-        which = which & self.judged
-        added = trial.late_s[0, which] - self.today.late_s[0, which]
-        return float(np.mean(added > LATER_S)) if which.any() else 0.0
 
 
 _memory: dict[bytes, tuple[Outcome, int]] = {}

@@ -190,14 +190,8 @@ def limits_of(rules: SharingRules) -> dict[str, float]:
 def fleet_of(nodes: TodaysNodes, board: GpuModel, profiles: tuple[str, ...]) -> NodeFleet:
     """Today's nodes as the engine takes them: one pool, all on."""
     capacity = np.array([counts_of(layouts, profiles) for layouts in nodes.layouts], np.int64)
-    weights = [1.0, *(board.share(name) for name in profiles[1:])]
-    return NodeFleet(
-        profiles,
-        np.array(nodes.gpus),
-        capacity[:, None, :],
-        np.zeros(len(nodes.gpus), np.int64),
-        np.array(weights),
-    )
+    gpus, weights = np.array(nodes.gpus), np.array([1.0, *(board.share(name) for name in profiles[1:])])
+    return NodeFleet(profiles, gpus, capacity[:, None, :], np.zeros_like(gpus), weights)
 
 
 def counts_of(layouts: Sequence[str], profiles: tuple[str, ...]) -> list[int]:
@@ -251,20 +245,15 @@ def larger_profiles(board: GpuModel, profiles: Sequence[str]) -> list[list[int]]
     >>> larger_profiles(load_gpu_model("A100-40GB"), ["gpu", "1g.5gb", "2g.10gb", "3g.20gb"])
     [[], [2, 3], [3], []]
     """
-    known = [None, *(board.profile(name) for name in profiles[1:])]
-    return [
-        []
-        if one is None
-        else [
-            number
-            for number, other in enumerate(known)
-            if other is not None
-            and other.name != one.name
-            and other.memory_slices >= one.memory_slices
-            and other.compute_slices >= one.compute_slices
-        ]
-        for one in known
-    ]
+    sliced = [(number, board.profile(name)) for number, name in enumerate(profiles) if number]
+    larger: list[list[int]] = [[]]
+    for own, profile in sliced:
+        memory, compute = profile.memory_slices, profile.compute_slices
+        enough = (
+            n for n, other in sliced if other.memory_slices >= memory and other.compute_slices >= compute
+        )
+        larger.append([number for number in enough if number != own])
+    return larger
 
 
 def _views(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -122,11 +122,7 @@ def opened(scenario: Scenario) -> tuple[History, Asked, Arena, PathAbilities]:
     return known, asked, arena, able
 
 
-def contest(
-    scenario: Scenario,
-    policies: Sequence[str] | None = None,
-    tell: Callable[[str, Trial], object] | None = None,
-) -> Contest:
+def contest(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Contest:
     """Tune every policy that the actuator can perform, and judge all on the same days."""
     known, asked, arena, able = opened(scenario)
     split = holdout_from(asked, arena, int(asked.seen_s // SECONDS_PER_DAY))
@@ -148,7 +144,7 @@ def contest(
         return replace(found, reason=reason if holds else why_out(arena, trial, later))
 
     today, judged = judged_way(TODAY, arena.today), []
-    for policy in asked_policies(scenario, policies) if split is not None else ():
+    for policy in asked_policies(scenario) if split is not None else ():
         why_not = WAYS[policy].why_not(able, known.fleet)
         if why_not is not None:
             judged.append(replace(judged_way(policy, None, why_not), performable=False))
@@ -189,10 +185,10 @@ def holdout_from(asked: Asked, arena: Arena, days: int) -> int | None:
     return split if min(int(late.sum()), int(early.sum())) >= FEWEST_JOBS else None
 
 
-def asked_policies(scenario: Scenario, policies: Sequence[str] | None) -> list[str]:
-    """The policies that are compared: those that are named, or all."""
-    if policies is None and scenario.policies is not None:
-        policies = [name.strip() for name in scenario.policies.split(",")]
-    if policies is not None:
-        policies = [resolve(name, POLICY_NAMES, what="policy", error=ScenarioError) for name in policies]
-    return [name for name in POLICY_NAMES if policies is None or name in policies]
+def asked_policies(scenario: Scenario) -> list[str]:
+    """Policies to compare, in their order: those that the scenario names, else all."""
+    if scenario.policies is None:
+        return list(POLICY_NAMES)
+    names = (name.strip() for name in scenario.policies.split(","))
+    asked = {resolve(name, POLICY_NAMES, what="policy", error=ScenarioError) for name in names}
+    return [name for name in POLICY_NAMES if name in asked]

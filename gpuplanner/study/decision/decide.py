@@ -102,11 +102,7 @@ class Course:
     saving: Saving
 
 
-def decide(
-    scenario: Scenario,
-    policies: Sequence[str] | None = None,
-    tell: Callable[[str, Trial], object] | None = None,
-) -> Answer:
+def decide(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Answer:
     """Decide what to do with a fleet."""
     correction = correction_of(scenario.data)
     if correction is not None:
@@ -114,7 +110,7 @@ def decide(
     reason = nothing_ran(scenario)
     if reason is not None:
         return Answer(no_decision(scenario, reason))
-    found = contest(scenario, policies, tell)
+    found = contest(scenario, tell)
     # Neither policies nor who changes the fleet plays a part in what is recommended.
     advice, curve = recommended(
         scenario.but(policies=None, path="operator", ownership=None, node_lead_s=None)
@@ -261,12 +257,9 @@ def _idle_powered_down(found: Contest, advice: Recommendation) -> tuple[Recommen
         ON_OFF: "Power idle nodes down", NODE_POOLS: "Let node pools scale with what jobs request",
         ON_DEMAND: "Partition GPUs as jobs come and go",
     }[winner.policy]  # fmt: skip
-    measure = Measure(
-        IDLE_MEASURES[winner.policy],
-        f"{text}: {mean:,.0f} GPUs are provisioned on average",
-        gpus,
-        "after release" if course.measures else None,
-    )
+    text = f"{text}: {mean:,.0f} GPUs are provisioned on average"
+    condition = "after release" if course.measures else None
+    measure = Measure(IDLE_MEASURES[winner.policy], text, gpus, condition)
     layouts = _layouts(asked, trial, gpus)
     return advice, Course((*course.measures, measure), winner.policy, trial, gpus, mean, layouts, saving)
 
@@ -331,17 +324,15 @@ def _layouts(asked: Asked, trial: Trial, gpus: int | None = None) -> tuple[Layou
     total = setting.gpus if gpus is None else gpus
     left = min(most, total)
     rows: list[tuple[int, tuple[str, ...]]] = []
-    for place in reversed(range(len(setting.numbers))):
-        size = asked.nodes.gpus[setting.numbers[place]]
+    count = 0
+    for number, layouts in reversed(list(zip(setting.numbers, setting.layouts, strict=True))):
+        size = asked.nodes.gpus[number]
         sliced = left >= size
-        rows.append((setting.numbers[place], setting.layouts[place][1 if sliced else 0]))
         left -= size if sliced else 0
-    kept, count = [], 0
-    for number, layouts in rows:
-        if count + len(layouts) <= total:
-            kept.append((number, layouts))
-            count += len(layouts)
-    return _grouped(asked, kept)
+        if count + size <= total:
+            rows.append((number, layouts[1 if sliced else 0]))
+            count += size
+    return _grouped(asked, rows)
 
 
 def _grouped(asked: Asked, rows: Sequence[tuple[int, Sequence[str]]]) -> tuple[LayoutOnNodes, ...]:

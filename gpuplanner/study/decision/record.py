@@ -18,7 +18,7 @@ from gpuplanner.files import to_json
 from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.cache import shelved, stage
-from gpuplanner.study.decision.arena import Arena, Mask, Trial, gpu_hours
+from gpuplanner.study.decision.arena import Mask, Trial, gpu_hours
 from gpuplanner.study.decision.compare import BY_WAITS, Contest, JudgedWay
 from gpuplanner.study.decision.decide import Answer, decide
 from gpuplanner.study.decision.policies import MEANINGS
@@ -39,6 +39,8 @@ from gpuplanner.study.past.history import history
 from gpuplanner.study.waits.summary import WaitSummary, sum_waits
 from gpuplanner.units import GRAMS_PER_KILOGRAM, SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
+LATER_S = 60.0
+"""Who starts more than this later than today is said to start later."""
 FRONTIER_POINTS = 5
 
 
@@ -214,7 +216,9 @@ def priced(scenario: Scenario, found: Comparison) -> Comparison:
     if not decision.fleet_gpus:
         return found
     if found.today is not None:
-        energy = _todays_energy(scenario, found.today)
+        hours = found.today.gpu_hours or 0.0
+        busy = min(found.today.busy_gpu_hours or 0.0, hours)
+        energy = energy_of_week(scenario, busy_gpu_hours=busy, idle_gpu_hours=hours - busy)
         rows = (_with_energy(scenario, one, found, energy) for one in found.rows)
         found = dataclasses.replace(found, today=next(rows), policies=tuple(rows))
     freed = decision.fleet_gpus - decision.gpus
@@ -223,13 +227,6 @@ def priced(scenario: Scenario, found: Comparison) -> Comparison:
     )
     worth = rounded(worth, DECIMALS)  # as all that is kept
     return dataclasses.replace(found, decision=dataclasses.replace(decision, worth=worth))
-
-
-def _todays_energy(scenario: Scenario, today: PolicyRow) -> RangedAmount | None:
-    """Energy of a week of today's fleet at the building's meter [kWh]; None without the power of its GPUs."""
-    hours = today.gpu_hours or 0.0
-    busy = min(today.busy_gpu_hours or 0.0, hours)
-    return energy_of_week(scenario, busy_gpu_hours=busy, idle_gpu_hours=hours - busy)
 
 
 def _with_energy(
@@ -276,7 +273,7 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
         return PolicyRow(one.policy, MEANINGS[one.policy], reason=one.reason, performable=one.performable)
     which = found.later
     late = trial.late_s[0, which]
-    mine, today = arena.late_minutes(trial, which), arena.todays_minutes(which)
+    added_minutes = arena.late_minutes(trial, which) - arena.todays_minutes(which)
     view = found.asked.views[trial.setting.view]
     done = trial.wait_s + view.run_s
     weeks = max(float(found.later_days.sum()) / 7, 1e-9)
@@ -290,9 +287,9 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
         busy_gpu_hours=busy,
         most_gpus=arena.most_gpus(trial),
         late_mean_min=float(late[np.isfinite(late)].mean()) / SECONDS_PER_MINUTE if len(late) else 0.0,
-        added_minutes=max(float((mine - today).max()), 0.0),
-        later_share=arena.later_share(trial, which),
-        longest_min=arena.longest_minutes(trial, which),
+        added_minutes=max(float(added_minutes.max()), 0.0),
+        later_share=float(np.mean(late - arena.today.late_s[0, which] > LATER_S)) if len(late) else 0.0,
+        longest_min=float(late.max(initial=0.0)) / SECONDS_PER_MINUTE,
         completion_mean_min=float(done[finite].mean()) / SECONDS_PER_MINUTE if finite.any() else None,
         power_ups_per_week=None if trial.setting.switching is None else power_ups(trial, found.later_days) / weeks,
         never_started=int(np.isinf(late).sum()),
@@ -341,23 +338,15 @@ def _frontier(found: Contest) -> typing.Iterator[FrontierPoint]:
         if policy in BY_WAITS:  # the wait model finds their one setting
             continue
         tried = [trial for trial in arena.trials if trial.setting.policy == policy]
-        points = sorted(
-            (
-                7 * float(trial.day_hours[found.earlier_days].mean()),
-                _added(arena, trial, found.earlier),
-                number,
-            )
-            for number, trial in enumerate(tried)
-        )
+        points = []
+        for number, trial in enumerate(tried):
+            hours = 7 * float(trial.day_hours[found.earlier_days].mean())
+            added = max(arena.excess(trial, found.earlier) + arena.minutes, 0.0)
+            points.append((hours, added, number))
         kept: list[tuple[float, float, int]] = []
-        for point in points:
+        for point in sorted(points):
             if np.isfinite(point[1]) and (not kept or point[1] < kept[-1][1]):
                 kept.append(point)
         places = np.unique(np.linspace(0, len(kept) - 1, min(FRONTIER_POINTS, len(kept))).round().astype(int))
         for hours, added in (kept[place][:2] for place in places if kept):
             yield FrontierPoint(policy, round(hours, DECIMALS), round(added, DECIMALS))
-
-
-def _added(arena: Arena, trial: Trial, which: np.ndarray) -> float:
-    """Minutes that a setting adds where it adds most."""
-    return max(arena.excess(trial, which) + arena.minutes, 0.0)

@@ -72,13 +72,15 @@ class Tuning:
             full = self.arena.play(trial.setting)
             if self.arena.holds(full, self.earlier):
                 return full
-        self.reasons[policy] = "its settings hold in some replays only" if good else self._why_none(searched)
+        if good:
+            self.reasons[policy] = "its settings hold in some replays only"
+        elif any(self.arena.holds(trial, self.earlier) for trial in searched):
+            self.reasons[policy] = (
+                "its settings hold on the weeks seen, but not where nodes take long to come"
+            )
+        else:
+            self.reasons[policy] = "no setting of it starts jobs as today's fleet does"
         return None
-
-    def _why_none(self, searched: Sequence[Trial]) -> str:
-        if not any(self.arena.holds(trial, self.earlier) for trial in searched):
-            return "no setting of it starts jobs as today's fleet does"
-        return "its settings hold on the weeks seen, but not where nodes take long to come"
 
     def is_good(self, trial: Trial) -> bool:
         """Whether a setting meets the limit in the training window.
@@ -104,7 +106,8 @@ class Tuning:
 
     def strain(self, trial: Trial) -> float:
         """How late its jobs start on average [min]: of equals the one with room is taken."""
-        return self.arena.mean_minutes(trial, self.earlier)
+        late_s = trial.late_s[0, self.earlier]
+        return float(late_s.mean()) / SECONDS_PER_MINUTE if len(late_s) else 0.0
 
     def cost(self, trial: Trial) -> float:
         """GPU-hours on, on the days that count."""
@@ -161,18 +164,10 @@ class Tuning:
             for kept in more
         ]  # fmt: skip
 
-    def _idles(self) -> list[int]:
-        return [idle for idle in IDLE_MINUTES if idle * SECONDS_PER_MINUTE >= self.able.shortest_idle_s]
-
     def switching_of(self, idle: int, kept: Sequence[int]) -> Switching:
         """How nodes come and go after so many idle minutes, with so many idle ones kept in each pool."""
-        return Switching(
-            idle * SECONDS_PER_MINUTE,
-            self.able.lead.value + self.able.scan_s,
-            tuple(kept),
-            self.able.cool_s,
-            self.able.look_s,
-        )
+        able, idle_s = self.able, idle * SECONDS_PER_MINUTE
+        return Switching(idle_s, able.lead.value + able.scan_s, tuple(kept), able.cool_s, able.look_s)
 
     def on_off(self) -> list[Trial]:
         """The nodes as they are: idle time, idle nodes kept, and which are filled first."""
@@ -189,7 +184,7 @@ class Tuning:
         self, setting_of: Callable[[int, str, int], WaySetting], placements: Sequence[str]
     ) -> list[Trial]:
         """The fewest idle nodes kept at one idle time, then other idle times and placements from there on."""
-        idles = self._idles()
+        idles = [idle for idle in IDLE_MINUTES if idle * SECONDS_PER_MINUTE >= self.able.shortest_idle_s]
         usual = min(idles, key=lambda idle: abs(idle - USUAL_IDLE_MINUTES[0]))
         most = len(self.arena.asked.nodes.gpus)
         found = self.try_counts(lambda kept: [setting_of(usual, placements[0], kept)], 0, most)
@@ -246,9 +241,8 @@ class Tuning:
         for view, wanted in self._demands():
             by_node = deal_layouts(asked.board, wanted, len(gpus))
             cuts[view, tuple((one,) * count for one, count in zip(by_node, gpus, strict=True))] = None
-            cuts[view, tuple(tuple(sorted(deal_layouts(asked.board, wanted, count))) for count in gpus)] = (
-                None
-            )
+            mixed = (deal_layouts(asked.board, wanted, count) for count in gpus)
+            cuts[view, tuple(tuple(sorted(layouts)) for layouts in mixed)] = None
         for view, cut_nodes in cuts:
             layouts = [((WHOLE_GPU,) * len(cut), cut) for cut in cut_nodes]
             fixed = WaySetting(NODE_POOLS, view, *cut_fleet(asked, order, layouts), tuple(order))
@@ -258,23 +252,20 @@ class Tuning:
 
     def on_demand(self) -> list[Trial]:
         """As few nodes as hold the target, with instances made for each job; all placements on each number of nodes."""
+        asked = self.arena.asked
         views = dict.fromkeys(view for view, _ in self._demands())
         how = list(itertools.product(views, self.able.placements))
 
-        def settings_of(count: int) -> list[WaySetting]:
-            return [self._cut_by_jobs(view, placement, count) for view, placement in how]
+        def settings_of(count: int) -> Iterator[WaySetting]:
+            numbers = kept_longest(asked)[:count]
+            fleet, named, switching = on_demand_fleet(asked, numbers, self.able)
+            for view, placement in how:
+                knobs: Knobs = {
+                    "gpus": int(fleet.gpus.sum()), "nodes": count, "requests": view, "placement": placement,
+                }  # fmt: skip
+                yield WaySetting(ON_DEMAND, view, fleet, named, tuple(numbers), switching, placement, knobs)
 
-        return self.try_counts(settings_of, 1, len(self.arena.asked.nodes.gpus)) if how else []
-
-    def _cut_by_jobs(self, view: str, placement: str, count: int) -> WaySetting:
-        """So many nodes whose GPUs are cut as jobs come and go."""
-        asked = self.arena.asked
-        numbers = kept_longest(asked)[:count]
-        fleet, named, switching = on_demand_fleet(asked, numbers, self.able)
-        knobs: Knobs = {
-            "gpus": int(fleet.gpus.sum()), "nodes": len(numbers), "requests": view, "placement": placement,
-        }  # fmt: skip
-        return WaySetting(ON_DEMAND, view, fleet, named, tuple(numbers), switching, placement, knobs)
+        return self.try_counts(settings_of, 1, len(asked.nodes.gpus)) if how else []
 
 
 def _quickly(arena: Arena, setting: WaySetting) -> Trial:

@@ -6,17 +6,15 @@ import polars as pl
 
 from gpuplanner.catalog import parameter
 from gpuplanner.cost import PowerModel, Price, facility_kwh, gpu_kwh
-from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware.abilities import RETURNED, ownership_of
 from gpuplanner.paths import OWNED, RENTED, RESERVED
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.types import Exhaustion, NextPurchase, Saving, Worth
-from gpuplanner.study.future.money import book_of, per_kwh_of, power_of, price_of
-from gpuplanner.study.past.history import History, history
+from gpuplanner.study.future.money import book_of, per_kwh_of, power_of, price_of, pue_of
+from gpuplanner.study.past.history import history
 from gpuplanner.units import counted, day_text
 
 UNKNOWN = "unknown"
-DOLLARS = "USD"
 Amount = tuple[float | None, str]
 """Dollars a week that are paid less, None where nobody knows, and the sentence on them."""
 
@@ -27,12 +25,12 @@ def worth_of(
     gpus_freed_at_peak: int,
     fleet_gpus: int,
     ownership: str | None,
-    power: PowerModel | None = None,
-    usd_per_kwh: float | None = None,
-    price: Price | None = None,
-    next_purchase: NextPurchase | None = None,
-    idle_gpu_hours_per_week: float | None = None,
-    pue: float | None = None,
+    power: PowerModel | None,
+    usd_per_kwh: float,
+    price: Price | None,
+    next_purchase: NextPurchase | None,
+    powered_down_gpu_hours: float,
+    pue: float,
 ) -> Worth:
     """What a saving is worth, and a sentence for each part of it.
 
@@ -46,7 +44,7 @@ def worth_of(
     >>> law = power_model("H100-80GB-SXM5")
     >>> found = worth_of(
     ...     Saving(1000.0), gpus_freed_at_peak=6, fleet_gpus=24, ownership="owned",
-    ...     power=law, usd_per_kwh=0.10, pue=1.5,
+    ...     power=law, usd_per_kwh=0.10, price=None, powered_down_gpu_hours=1000.0, pue=1.5,
     ...     next_purchase=NextPurchase("2027-11-13", "2027-08-15", 8, 240000.0),
     ... )
     >>> round(found.usd_per_week, 2), round(found.kwh_per_week, 1)
@@ -57,23 +55,22 @@ def worth_of(
     Electricity: 105 kWh a week (1,000 GPU-hours off, 70 W idle, PUE 1.5), 10.50 USD at 0.1 USD per kWh
     The next purchase, of 8 GPUs or more, 240,000 USD, is due on 13 Nov 2027: order by 15 Aug 2027.
     """
-    stated = {"usd_per_kwh": usd_per_kwh, "idle_gpu_hours_per_week": idle_gpu_hours_per_week}
-    _check(gpus_freed_at_peak, fleet_gpus, stated)
     hours = max(saving.value or 0.0, 0.0)
-    off = hours if idle_gpu_hours_per_week is None else idle_gpu_hours_per_week
-    pue = parameter("pue").value if pue is None else pue
-    kwh = electricity_kwh(power, off, pue)
+    kwh = electricity_kwh(power, powered_down_gpu_hours, pue)
     none = f"No saving is stated: {(saving.reason or 'there is none').rstrip('.')}"
-    owned = _electricity(off, power, kwh, pue, usd_per_kwh)
+    owned = _electricity(powered_down_gpu_hours, power, kwh, pue, usd_per_kwh)
     rented = _rent(hours, price)
-    reserved = _reservation(gpus_freed_at_peak)
+    reserved = "Nothing is paid less: no GPU is released"
+    if gpus_freed_at_peak:
+        gpus = counted(gpus_freed_at_peak, "GPU")
+        reserved = f"0 USD until the term ends; then {gpus} need not be reserved again"
     if saving.value is None:
         owned = rented = None, none
     released, upcoming = _released(gpus_freed_at_peak, fleet_gpus), _upcoming(next_purchase)
     cases = {
         OWNED: (owned[0], _text(released, owned[1], upcoming)),
         RENTED: (rented[0], _text(rented[1])),
-        RESERVED: (reserved[0], _text(released, reserved[1], upcoming)),
+        RESERVED: (0.0, _text(released, reserved, upcoming)),
     }
     payer = ownership_of(ownership)
     if payer is None:
@@ -100,13 +97,17 @@ def worth_for(
     """
     known = history(scenario)
     owned_as = scenario.ownership or stated_ownership(known.trace.inventory)
+    upcoming = None
+    if exhaustion is not None and exhaustion.date is not None and exhaustion.order_by is not None:
+        gpus, lots = known.fleet.node_size, book_of(scenario).lots_of(known.fleet.name)
+        capital = (lots[-1].capex * gpus, lots[-1].currency) if lots else ()
+        upcoming = NextPurchase(exhaustion.date, exhaustion.order_by, gpus, *capital)
     off = saving.value or 0.0 if gone else powered_down_hours(scenario, saving.value or 0.0)
     return worth_of(
         saving, gpus_freed_at_peak=max(freed, 0), fleet_gpus=fleet_gpus, ownership=owned_as,
         power=power_of(known.fleet), usd_per_kwh=per_kwh_of(scenario, known, "USD"),
         price=price_of(scenario, known.fleet),
-        idle_gpu_hours_per_week=max(off, 0.0), pue=scenario.pue or None,
-        next_purchase=None if exhaustion is None else _purchase(scenario, known, exhaustion),
+        powered_down_gpu_hours=max(off, 0.0), pue=pue_of(scenario), next_purchase=upcoming,
     )  # fmt: skip
 
 
@@ -115,14 +116,6 @@ def powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> float:
     able = scenario.abilities(history(scenario).fleet.board)
     stops = able.switches_nodes or able.returns == RETURNED
     return saved_gpu_hours if stops else 0.0
-
-
-def _purchase(scenario: Scenario, known: History, exhaustion: Exhaustion) -> NextPurchase | None:
-    if exhaustion.date is None or exhaustion.order_by is None:
-        return None
-    gpus, lots = known.fleet.node_size, book_of(scenario).lots_of(known.fleet.name)
-    capital = (lots[-1].capex * gpus, lots[-1].currency) if lots else ()
-    return NextPurchase(exhaustion.date, exhaustion.order_by, gpus, *capital)
 
 
 def usd_per_kwh_of(scenario: Scenario) -> float:
@@ -146,7 +139,7 @@ def stated_ownership(inventory: pl.DataFrame | None) -> str | None:
 
 
 def _electricity(
-    off: float, power: PowerModel | None, kwh: float | None, pue: float, usd_per_kwh: float | None
+    off: float, power: PowerModel | None, kwh: float | None, pue: float, usd_per_kwh: float
 ) -> Amount:
     if not off:
         return 0.0, "No electricity is saved: no GPU is off"
@@ -154,8 +147,6 @@ def _electricity(
         return None, f"{off:,.0f} GPU-hours a week are off; their electricity is not known for this board"
     how = f"{off:,.0f} GPU-hours off, {power.idle_w:.0f} W idle, PUE {pue:g}"
     energy = f"Electricity: {kwh:,.0f} kWh a week ({how})"
-    if usd_per_kwh is None:
-        return None, f"{energy}; its price is not stated"
     return kwh * usd_per_kwh, f"{energy}, {kwh * usd_per_kwh:,.2f} USD at {usd_per_kwh:g} USD per kWh"
 
 
@@ -163,17 +154,9 @@ def _rent(hours: float, price: Price | None) -> Amount:
     if price is None:
         return None, f"{hours:,.0f} GPU-hours a week less are rented; their price is not stated"
     amount = hours * price.value
-    text = (
-        f"{amount:,.0f} {price.currency} a week: {hours:,.0f} GPU-hours at {_priced(price)}, billed as used"
-    )
-    return _dollars(amount, price), text
-
-
-def _reservation(freed: int) -> Amount:
-    if not freed:
-        return 0.0, "Nothing is paid less: no GPU is released"
-    gpus = f"{freed:,} GPU{'' if freed == 1 else 's'}"
-    return 0.0, f"0 USD until the term ends; then {gpus} need not be reserved again"
+    rate = f"{price.value:,.2f} {price.currency} ({price.source})"
+    text = f"{amount:,.0f} {price.currency} a week: {hours:,.0f} GPU-hours at {rate}, billed as used"
+    return amount if price.currency == "USD" else None, text
 
 
 def _released(freed: int, fleet: int) -> str | None:
@@ -191,20 +174,6 @@ def _upcoming(purchase: NextPurchase | None) -> str | None:
     return f"The next purchase, of {counted(purchase.gpus, 'GPU')} or more{cost}, is due on {due}: order by {order}"
 
 
-def _check(freed: int, fleet: int, stated: dict[str, float | None]) -> None:
-    if not 0 <= freed <= fleet:
-        got = f"{freed} of {fleet}"
-        raise ScenarioError(
-            message("worth", "GPUs free at peak among those of the fleet", got, "Count them anew.")
-        )
-    below = {
-        name: value for name, value in stated.items() if value is not None and not 0 <= value < float("inf")
-    }
-    if below:
-        got = ", ".join(f"{name} {value:g}" for name, value in below.items())
-        raise ScenarioError(message("worth", "figures not below 0", got, "Change them."))
-
-
 def electricity_kwh(power: PowerModel | None, off: float, pue: float) -> float | None:
     """Energy [kWh] that GPUs would have drawn idle in the hours that they are off.
 
@@ -220,12 +189,3 @@ def electricity_kwh(power: PowerModel | None, off: float, pue: float) -> float |
 
 def _text(*parts: str | None) -> str:
     return " ".join(f"{part}." for part in parts if part)
-
-
-def _priced(price: Price) -> str:
-    return f"{price.value:,.2f} {price.currency} ({price.source})"
-
-
-def _dollars(amount: float, price: Price) -> float | None:
-    """An amount, if it is in dollars: others stand in the sentence."""
-    return amount if price.currency == DOLLARS else None

@@ -21,9 +21,7 @@ FACTORS = tuple(np.linspace(0.5, 2.0, POINTS).tolist())
 """Fleets of the curve, in times the one that it is drawn around."""
 
 
-def curve_points(
-    model: WaitModel, layout: str, fleets: Sequence[NodeFleet], *, draws: int = DRAWS, replays: int = REPLAYS
-) -> list[CurvePoint]:
+def curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFleet]) -> list[CurvePoint]:
     """Waits of each job size on some fleets, with what these cost.
 
     Parameters
@@ -34,16 +32,14 @@ def curve_points(
         What the layout of the fleets is called.
     fleets : sequence of NodeFleet
         Fleets; of two with as many GPUs the first counts.
-    draws, replays : int
-        Drawn records for the interval, and replays of the record for its middle.
     """
     points, seen_s = [], model.asked.seen_s
     for gpus, fleet in sorted({int(one.gpus.sum()): one for one in reversed(fleets)}.items()):
         middle = [model.replay_waits(fleet)]
         saturated = percentile(middle[0][model.waits.judged]) > SATURATED_S
-        middle += [model.replay_waits(fleet, number) for number in range(1, 1 if saturated else replays)]
+        middle += [model.replay_waits(fleet, number) for number in range(1, 1 if saturated else REPLAYS)]
         drawn = np.array(
-            [model.draw(fleet, number) for number in range(SATURATED_DRAWS if saturated else draws)]
+            [model.draw(fleet, number) for number in range(SATURATED_DRAWS if saturated else DRAWS)]
         )
         allocated = np.median([allocated_gpu_hours(model, waits) for waits in middle])
         hours = gpus * seen_s / SECONDS_PER_HOUR

@@ -14,8 +14,7 @@ from gpuplanner.study.waits.explain import ExplainedWaits
 from gpuplanner.units import SECONDS_PER_DAY
 
 REPLAYS = 5
-"""Replays of one record with arrivals up to :data:`JITTER_S` later: one alone is a draw of something chaotic."""
-JITTER_S = 30.0
+"""Replays of one record with arrivals up to half a minute later: one alone is a draw of something chaotic."""
 APART_S = 1800.0
 """Standard deviation of the hour of a job that comes once more [s]."""
 PERCENTILE = 0.95

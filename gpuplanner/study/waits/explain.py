@@ -20,7 +20,13 @@ from gpuplanner.study.waits.causes import (
 from gpuplanner.study.waits.limits import TenantUse, find_limits, known_limits, observe_use
 from gpuplanner.study.waits.occupancy import close_gaps, observe_handover, observe_occupancy
 from gpuplanner.study.waits.queue_model import QueueModel, closing_requests, starts_are_spread
-from gpuplanner.study.waits.queue_rule import ObservedWaits, choose_rule, find_head_starts, jitter
+from gpuplanner.study.waits.queue_rule import (
+    EASY,
+    ObservedWaits,
+    arrival_jitter_s,
+    choose_rule,
+    find_head_starts,
+)
 
 DELAY_SHARE = 0.1
 """A tenant's waiting of which a smaller share is unexplained has what a replay gets wrong anyhow, and no delay."""
@@ -119,13 +125,8 @@ class ExplainedWaits:
 
     def take(self, rows: Ints, later_s: Floats) -> ExplainedWaits:
         """Some of the jobs, each so much later, some of them more than once."""
-        moved = replace(
-            self,
-            **{
-                name: getattr(self, name)[rows]
-                for name in ("seconds", "delay_s", "judged", "simulated_s", "waited_s")
-            },
-        )
+        columns = ("seconds", "delay_s", "judged", "simulated_s", "waited_s")
+        moved = replace(self, **{name: getattr(self, name)[rows] for name in columns})
         rule, ahead = self.queue.rule, self.queue.rule.head_start_s
         rule = replace(rule, head_start_s=None if ahead is None else ahead[rows])
         queue = replace(self.queue, tenant=self.queue.tenant[rows], rule=rule)
@@ -180,7 +181,7 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
     ahead = find_head_starts(known, asked.start_s, judged, groups, observed(queue), handover.latency_s)
     by_rule = queue
     rule, simulated = choose_rule(lambda rule, late: replay(replace(by_rule, rule=rule), late), record, ahead)
-    if limits or not rule.is_plain:
+    if limits or rule.name != EASY:
         queue = replace(queue, rule=rule)
         seconds = attribute(queue)
     none = np.zeros(len(tenant))
@@ -188,7 +189,7 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
     simulated = min(simulated, replay(queue, none), key=record.error)
     delay, delayed = unexplained_delay(seconds, tenant, len(tenants), handover.latency_s), simulated
     if delay.any():
-        late = [none, *jitter(len(delay), 2)]
+        late = [none, *(arrival_jitter_s(len(delay), number) for number in range(2))]
         waits = [replay(queue, delay + later_s) + delay for later_s in late]
         delayed = min(waits[0], np.mean(waits[1:], axis=0), key=record.error)
     share = explained_share(record, simulated, delayed, size, sizes, seconds[judged].sum(axis=0))

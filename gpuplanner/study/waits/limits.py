@@ -28,16 +28,10 @@ class NamedLimit:
 
     - ``tenant``: Number of the tenant.
     - ``gpus``: The most that it may hold, or ever held, at once.
-    - ``waits``: Waits that show it.
-    - ``hours``: Waiting that nothing else explains [h].
-    - ``stated``: Whether the scheduler states it.
     """
 
     tenant: int
     gpus: float
-    waits: int = 0
-    hours: float = 0.0
-    stated: bool = False
 
 
 class TenantUse(NamedTuple):
@@ -97,7 +91,7 @@ def known_limits(stated: Mapping[int, float], use: TenantUse) -> tuple[NamedLimi
     [0]
     """
     return tuple(
-        NamedLimit(tenant, gpus, stated=True)
+        NamedLimit(tenant, gpus)
         for tenant, gpus in stated.items()
         if use.gpus[use.first[tenant] : use.first[tenant + 1]].max(initial=0.0) <= gpus + TOLERANCE
     )
@@ -162,13 +156,12 @@ def find_limits(
         at_limit = sum(
             seconds_over(use, number, room[row], begin[row], start_s[row]) for row in late.tolist()
         )
-        whole = float(unexplained_s[late].sum())
         ends = np.sort(end_s[mine & ~np.isnan(end_s)])
         before = np.searchsorted(ends, start_s[late] + 0.5) - 1
         after_own = (before >= 0) & (start_s[late] - ends[np.maximum(before, 0)] <= latency_s)
         chance = 1.0 - np.exp(-len(ends) * latency_s / seen_s)
-        if at_limit > TIME_AT_LIMIT * whole and after_own.mean() > max(
+        if at_limit > TIME_AT_LIMIT * unexplained_s[late].sum() and after_own.mean() > max(
             STARTS_AFTER_OWN_END, min(TIMES_CHANCE * chance, 1.0 - 1e-9)
         ):
-            found.append(NamedLimit(number, most, len(late), whole / 3600))
+            found.append(NamedLimit(number, most))
     return tuple(found)

@@ -44,11 +44,6 @@ class QueueRule:
     head_start_s: Floats | None = None
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it is first come, first served, with backfill by time limits."""
-        return self.queue == EASY and self.head_start_s is None
-
-    @property
     def name(self) -> str:
         """The queue, and whether there are head starts."""
         return self.queue if self.head_start_s is None else f"{self.queue}, head starts"
@@ -125,7 +120,7 @@ def choose_rule(
     'pass'
     """
     plain = best = QueueRule()
-    late = jitter(len(seen.group))
+    late = [arrival_jitter_s(len(seen.group), number) for number in range(REPLAYS)]
     replays = np.array([replay(plain, later_s) for later_s in late])
     chance = seen.error(replays[::2].mean(axis=0), replays[1::2].mean(axis=0))
     waits = replays.mean(axis=0)
@@ -149,11 +144,9 @@ def choose_rule(
     return best, waits
 
 
-def jitter(jobs: int, replays: int = REPLAYS) -> Floats:
-    """How much later each job arrives in each of some replays, shape (n_replays, n_jobs) [s]."""
-    return np.array(
-        [np.random.default_rng(1 + number).uniform(0, JITTER_S, jobs) for number in range(replays)]
-    )
+def arrival_jitter_s(jobs: int, replay: int) -> Floats:
+    """How much later each job arrives in a replay, by its number, shape (n_jobs,) [s]."""
+    return np.random.default_rng(1 + replay).uniform(0, JITTER_S, jobs)
 
 
 def find_head_starts(

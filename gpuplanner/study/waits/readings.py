@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,6 @@ from gpuplanner.simulate.tables import Floats, Ints
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.waits.causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
 from gpuplanner.study.waits.draws import (
-    JITTER_S,
     PERCENTILE,
     REPLAYS,
     draw_record,
@@ -25,6 +25,7 @@ from gpuplanner.study.waits.draws import (
     simulate_waits,
 )
 from gpuplanner.study.waits.explain import ExplainedWaits
+from gpuplanner.study.waits.queue_rule import arrival_jitter_s
 from gpuplanner.units import SECONDS_PER_DAY
 
 SURE = 0.8
@@ -83,10 +84,6 @@ class WaitModel:
         free = replace(self.waits, queue=queue, arrival_s=known, delay_s=np.zeros_like(known))
         return replace(self, waits=free)
 
-    def packed(self) -> WaitModel:
-        """The same where the fullest nodes with room are taken first."""
-        return replace(self, waits=replace(self.waits, queue=replace(self.waits.queue, spread=False)))
-
     def draw(
         self,
         fleet: NodeFleet,
@@ -138,7 +135,7 @@ class WaitModel:
 
     def shift_s(self, number: int) -> Floats:
         """How much later each job of the record arrives in a replay [s]."""
-        return np.random.default_rng(1 + number).uniform(0, JITTER_S, len(self.waits.arrival_s))
+        return arrival_jitter_s(len(self.waits.arrival_s), number)
 
     def replay_waits(self, fleet: NodeFleet, number: int = 0) -> Floats:
         """What each job waits in a replay of the record, each up to 30 s later [s]."""
@@ -282,31 +279,11 @@ def smallest_units(
                     return False
             return bool(fleet.gpus.sum() >= services)
 
-        count = first_that_holds(meets, MOST_TIMES * pool.today, pool.least)
-        if count is None:
+        most_units = MOST_TIMES * pool.today
+        if not meets(most_units):
             return None
-        known.append(count)
-    fixed = [0 if pool.movable else pool.today for pool in pools]
+        known.append(pool.least + bisect_left(range(pool.least, most_units), True, key=meets))
     if any(count > pool.today for count, pool in zip(known, pools, strict=True)):
+        fixed = [0 if pool.movable else pool.today for pool in pools]
         known = [max(pair) for pair in zip(known, fixed, strict=True)]
     return known
-
-
-def first_that_holds(holds: Callable[[int], bool], most: int, least: int = 1) -> int | None:
-    """Return the first number from ``least`` to ``most`` from which on it holds; None if it does not at the most.
-
-    Examples
-    --------
-    >>> first_that_holds(lambda number: number >= 7, 20), first_that_holds(lambda number: False, 20)
-    (7, None)
-    """
-    if not holds(most):
-        return None
-    low, high = least, most
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low

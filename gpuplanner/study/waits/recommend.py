@@ -347,7 +347,8 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
     asked, queue = model.asked, model.waits.queue
     pools = model.pools
     if cause == CAUSES[FRAGMENTED] and queue.spread:
-        yield Change("pack", "Let jobs fill nodes one by one", model.packed(), pools)
+        packed = replace(model, waits=replace(model.waits, queue=replace(queue, spread=False)))
+        yield Change("pack", "Let jobs fill nodes one by one", packed, pools)
     if cause == CAUSES[WRONG_LAYOUT]:
         yield from repartition(model, "repartition", "Repartition GPUs for who waits", AS_TODAY)
     measured = RIGHTSIZED in asked.views and asked.jobs["sm_activity"].count()
@@ -462,24 +463,12 @@ def wait_curve(model: WaitModel, found: Recommendation) -> list[CurvePoint]:
             for factor in sorted(known)
         ]
         points += curve_points(one.model, name, fleets)
-    ends = [
-        (
-            TODAYS,
-            found.fleet_gpus,
-            [(row.today_p95_minutes, row.today_mean_minutes) for row in found.service],
-        ),
-        (
-            curves[-1][0],
-            found.gpus,
-            [(row.recommended_p95_minutes, row.recommended_mean_minutes) for row in found.service],
-        ),
-    ]
-    # Today's fleet and the recommended one have the waits that stand beside the curve: of the same replays.
-    stated = {
-        (layout, gpus, row.size): waits
-        for layout, gpus, rows in ends
-        for row, waits in zip(found.service, rows, strict=True)
-    }
+    # The table of waits and the curve state the same waits where both are of one fleet.
+    stated = {}
+    for row in found.service:
+        stated[TODAYS, found.fleet_gpus, row.size] = row.today_p95_minutes, row.today_mean_minutes
+        recommended_minutes = row.recommended_p95_minutes, row.recommended_mean_minutes
+        stated[curves[-1][0], found.gpus, row.size] = recommended_minutes
     for place, point in enumerate(points):
         if waits := stated.get((point.layout, point.gpus, point.job_size)):
             points[place] = replace(point, p95_minutes=waits[0], mean_minutes=waits[1])

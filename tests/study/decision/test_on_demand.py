@@ -40,7 +40,7 @@ def test_a_gpu_is_whole_or_cut_as_its_board_can_change(board, reboots):
 
 @pytest.mark.long
 def test_the_decision_says_how_many_gpus_are_cut_by_whom():
-    answer = decide(Scenario(path="dra", board="H100-80GB-SXM5"), [ON_DEMAND])
+    answer = decide(Scenario(path="dra", board="H100-80GB-SXM5", policies=ON_DEMAND))
     one = answer.decision
     [way] = answer.contest.judged
     assert way.holds

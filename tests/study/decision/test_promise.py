@@ -71,9 +71,8 @@ def unseen(handed_over) -> Weeks:
     inside, scores, plain, held, todays = found_weeks
     seed = FIRST_SEED
     while len(inside) < WEEKS:
-        found = contest(
-            Scenario(data=handed_over(growth.months(seed, MONTHS_OF_WEEKS)), path="slurm"), [ON_OFF]
-        )
+        data = handed_over(growth.months(seed, MONTHS_OF_WEEKS))
+        found = contest(Scenario(data=data, path="slurm", policies=ON_OFF))
         seed += 1
         # As tuned: whether it is dropped for the weeks kept back is not known before them.
         trial = found.judged[0].trial

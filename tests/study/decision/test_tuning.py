@@ -70,9 +70,8 @@ def sizes_tried(trials: Sequence[Trial], policy: str) -> dict[int, set[tuple]]:
 
 def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(handed_over):
     """And more nodes are kept than are needed without it, if that saves more."""
-    answer = decide(
-        Scenario(data=handed_over(planted.planted("too_large-1").cluster), path="slurm"), [ON_OFF]
-    )
+    data = handed_over(planted.planted("too_large-1").cluster)
+    answer = decide(Scenario(data=data, path="slurm", policies=ON_OFF))
     sizes = sizes_tried(answer.contest.arena.trials, ON_OFF)
     assert len(sizes) > 2
     assert all(len(settings) >= 2 for settings in sizes.values()), sizes

@@ -49,7 +49,7 @@ def test_the_handover_is_held_and_a_limit_binds():
     tenant = np.array([0, 0, 1])
     free = QueueModel(Handover(60.0, 5.0), spread=False, tenant=tenant)
     assert free.start(jobs, NodeFleet.whole([2])).tolist() == [0.0, 0.0, 105.0]
-    limited = QueueModel(Handover(60.0, 5.0), False, tenant, (NamedLimit(0, 1.0, 10, 1.0),))
+    limited = QueueModel(Handover(60.0, 5.0), False, tenant, (NamedLimit(0, 1.0),))
     assert limited.start(jobs, NodeFleet.whole([2])).tolist() == [0.0, 105.0, 0.0]
 
 
