@@ -126,15 +126,15 @@ def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
     from gpuplanner.study.past.pools import pools_of
 
     pools = pools_of(asked)
-    found = fleet_forecast(pools)
+    result, pooled_scores, left_out = fleet_forecast(pools)
     if as_json:
-        rows = {name: getattr(found.result, name).to_dicts() for name in ("choice", "scores", "forecast")}
-        show(rows | {"jobs_left_out": found.left_out}, as_json=True)
+        rows = {name: getattr(result, name).to_dicts() for name in ("choice", "scores", "forecast")}
+        show(rows | {"jobs_left_out": left_out}, as_json=True)
         return
-    show_frame(found.result.choice, as_json=False, title="model used for each series")
-    show_frame(found.pooled_scores, as_json=False, title="score of every model on past origins, pool")
+    show_frame(result.choice, as_json=False, title="model used for each series")
+    show_frame(pooled_scores, as_json=False, title="score of every model on past origins, pool")
     if not quiet:
-        for reason, jobs in found.left_out.items():
+        for reason, jobs in left_out.items():
             if jobs:
                 say(f"left out of the demand: {jobs:,} job(s), {reason}")
         say("MASE below 1 beats the seasonal naive in sample; --json gives every slot and quantile")

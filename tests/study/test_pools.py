@@ -64,7 +64,7 @@ def two(tmp_path_factory):
 
 
 def test_series_are_named_by_board_and_profile_and_are_those_of_the_pool(two):
-    found = fleet_forecast(pools_of(two)).result.forecast
+    found = fleet_forecast(pools_of(two))[0].forecast
     series = {"A100-40GB/gpu", "A100-40GB/t0/gpu", "T4/gpu", "T4/t0/gpu", "T4/t1/gpu"}
     assert set(found["unique_id"].unique()) == series
     own = OUTLOOKS["rightsized"](two.but(board="T4")).result.forecast.filter(unique_id="all/gpu")

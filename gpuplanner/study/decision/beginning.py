@@ -145,13 +145,10 @@ def path_of(source: str, asked: str | None) -> str:
     if there is not None and needs is not None and needs != there:
         known = ("operator", "parted", "nvml", "dra", "autoscaler", "slurm")
         fitting = [name for name in known if NEEDS.get(name) in (None, there)]
-        text = message(
-            f"path {asked}",
-            f"a path that {there} has: {', '.join(fitting)}",
-            f"jobs of {there} ({source}), and {asked} is a part of {needs}",
-            f"Leave --path out: it is {default_path(source)} then.",
-        )
-        raise ScenarioError(text)
+        expected = f"a path that {there} has: {', '.join(fitting)}"
+        got = f"jobs of {there} ({source}), and {asked} is a part of {needs}"
+        todo = f"Leave --path out: it is {default_path(source)} then."
+        raise ScenarioError(message(f"path {asked}", expected, got, todo))
     return asked
 
 
@@ -161,9 +158,7 @@ def nothing_known(scenario: Scenario, reason: str, source: str) -> Comparison:
     command = f"{export} && gpuplanner start {export.rpartition(' ')[2]}"
     has_data = (data_folder(scenario.data) / MARK.file).is_file()
     correction = correction_of(scenario.data) if has_data else None
-    decision = (
-        replace(no_decision(scenario, reason), missing=(Missing(reason, command),))
-        if correction is None
-        else uncorrected_decision(scenario, correction)
-    )
+    decision = replace(no_decision(scenario, reason), missing=(Missing(reason, command),))
+    if correction is not None:
+        decision = uncorrected_decision(scenario, correction)
     return Comparison(decision, scenario.wait_quantile, scenario.wait_minutes)

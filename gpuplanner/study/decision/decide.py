@@ -223,12 +223,11 @@ def _course(found: Contest, advice: Recommendation) -> Course:
     if advice.gpus > fleet:
         layouts, gpus = _with_more(layouts, advice.gpus - gpus), advice.gpus
     freed = float(max(fleet - gpus, 0) * HOURS_PER_WEEK)
-    saving = (
-        Saving(freed, freed, freed) if freed else Saving(None, reason="no GPU is released or powered down")
-    )
-    measures = tuple(
-        replace(one, gpus=gpus) if one is advice.measures[-1] else one for one in advice.measures
-    )
+    nothing = Saving(None, reason="no GPU is released or powered down")
+    saving = Saving(freed, freed, freed) if freed else nothing
+    measures = advice.measures
+    if measures:
+        measures = (*measures[:-1], replace(measures[-1], gpus=gpus))
     return Course(measures, policy, trial, gpus, float(gpus), layouts, saving)
 
 
@@ -278,9 +277,8 @@ def _fitted_on_kept(found: Contest, trial: Trial, advice: Recommendation) -> tup
         best = tuning.tuned(trial.setting.policy, tried)
         if best is not None and found.arena.holds(best, found.later):
             fitted.append((more, best, _saving(found, best).value or 0.0))
-    enough = (
-        max((saved for *_, saved in fitted), default=0.0) - ALIKE * found.asked.nodes.total * HOURS_PER_WEEK
-    )
+    most_saved = max((saved for *_, saved in fitted), default=0.0)
+    enough = most_saved - ALIKE * found.asked.nodes.total * HOURS_PER_WEEK
     return next(((more, best) for more, best, saved in fitted if saved >= enough), None)
 
 
@@ -371,17 +369,15 @@ def team_rows(scenario: Scenario) -> tuple[TeamRow, ...]:
     """Who held what, the largest first, and last what nobody held."""
     known = history(scenario)
     booked = known.fleet.hours_of(ledger(scenario))
-    in_window = (pl.col("submit_time") < known.end) & ~(pl.col("end_time") <= known.begin).fill_null(
-        value=False
-    )
-    jobs = dict(known.jobs.filter(in_window).group_by("tenant").len().iter_rows())
+    ended_before = (pl.col("end_time") <= known.begin).fill_null(value=False)
+    in_window = known.jobs.filter(pl.col("submit_time") < known.end, ~ended_before)
+    jobs = dict(in_window.group_by("tenant").len().iter_rows())
     rows = []
     for row in by_tenant(booked).sort("held_gpu_hours", descending=True).iter_rows(named=True):
         measured = row["used"] + row["held_idle"] > 0
         idle = float(row["held_idle"]) if measured else None
-        rows.append(
-            TeamRow(str(row["tenant"]), float(row["held_gpu_hours"]), idle, int(jobs.get(row["tenant"], 0)))
-        )
+        hours, count = float(row["held_gpu_hours"]), int(jobs.get(row["tenant"], 0))
+        rows.append(TeamRow(str(row["tenant"]), hours, idle, count))
     buckets = dict(by_bucket(booked).select("bucket", "gpu_hours").iter_rows())
     free = sum(hours for name, hours in buckets.items() if name in NOBODYS)
     return (*rows, TeamRow(NOBODY, float(free), float(free), 0))
@@ -389,9 +385,8 @@ def team_rows(scenario: Scenario) -> tuple[TeamRow, ...]:
 
 def _left_out(found: Contest) -> float:
     """Share of the GPU-hours of the record that no figure counts: jobs that cannot be true beside the others."""
-    raw = open_dataset(
-        data_folder(found.scenario.data), columns=["gpus", "start_time", "end_time", "quarantined"]
-    )
+    columns = ["gpus", "start_time", "end_time", "quarantined"]
+    raw = open_dataset(data_folder(found.scenario.data), columns=columns)
     hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
     out = hours.filter(pl.col("quarantined").is_not_null())
     every, left_out = raw.jobs.select(all=hours.sum(), out=out.sum()).row(0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields
 
 import polars as pl
 
 from gpuplanner.study.decision.compare import BY_WAITS
-from gpuplanner.study.decision.record import Comparison, FrontierPoint, PolicyRow
+from gpuplanner.study.decision.record import Comparison, PolicyRow
 from gpuplanner.study.decision.types import TODAY, CurvePoint, SizeService
 
 _TYPES = {"str": pl.String, "int": pl.Int64, "bool": pl.Boolean, "float": pl.Float64}
@@ -22,7 +21,7 @@ _OF_POLICIES = {
 def policy_table(found: Comparison) -> pl.DataFrame:
     """A row for today's fleet and each way that was compared: what it means, costs and makes jobs late."""
     rows = [tuple(getattr(row, name) for name in _OF_POLICIES) for row in found.rows]
-    return _frame(rows, list(_OF_POLICIES))
+    return pl.DataFrame(rows, schema=_OF_POLICIES, orient="row")
 
 
 def policies_met(found: Comparison) -> str:
@@ -43,17 +42,14 @@ def curve_table(found: Comparison) -> pl.DataFrame:
 
 def frontier_frame(found: Comparison, pinned: Comparison | None = None) -> pl.DataFrame:
     """Points of a comparison: ``policy, gpu_hours, added_minutes, kind``, today's fleet first."""
-    points: list[tuple[PolicyRow | FrontierPoint, str]] = []
-    points += [(row, "today" if row.policy == TODAY else "tuned") for row in found.rows]
-    points += [(point, "setting") for point in found.frontier if point.policy != TODAY]
-    points += [(row, "pinned") for row in (() if pinned is None else pinned.rows)]
-    rows = [(one.policy, _fitted_hours(one), one.added_minutes, kind) for one, kind in points]
-    return _frame(rows, ("policy", "gpu_hours", "added_minutes", "kind")).drop_nulls("gpu_hours")
-
-
-def _fitted_hours(one: PolicyRow | FrontierPoint) -> float | None:
-    """GPU-hours a week in the training window, from which the saving is promised."""
-    return one.gpu_hours_promised if isinstance(one, PolicyRow) else one.gpu_hours
+    tuned = [(row, "today" if row.policy == TODAY else "tuned") for row in found.rows]
+    rows = [(row.policy, row.gpu_hours_promised, row.added_minutes, kind) for row, kind in tuned]
+    settings = [point for point in found.frontier if point.policy != TODAY]
+    rows += [(point.policy, point.gpu_hours, point.added_minutes, "setting") for point in settings]
+    pinned_rows = () if pinned is None else pinned.rows
+    rows += [(row.policy, row.gpu_hours_promised, row.added_minutes, "pinned") for row in pinned_rows]
+    schema = {"policy": pl.String, "gpu_hours": pl.Float64, "added_minutes": pl.Float64, "kind": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row").drop_nulls("gpu_hours")
 
 
 def target_in_words(found: Comparison) -> str:
@@ -89,9 +85,3 @@ def limit_in_words(found: Comparison) -> str:
         " Policies that are not fitted meet it if each job size is within its own limit (Why jobs waited)."
     )
     return f"{fitted}{sized}" if by_size else fitted
-
-
-def _frame(rows: Sequence[tuple[object, ...]], names: Sequence[str]) -> pl.DataFrame:
-    """The columns have their types with no rows as well, and where none of them has a value."""
-    kinds = dict.fromkeys(names, pl.Float64) | {"kind": pl.String} | _OF_POLICIES
-    return pl.DataFrame(rows, schema={name: kinds[name] for name in names}, orient="row")

@@ -90,9 +90,8 @@ def correction_of(data: str | Dataset) -> Correction | None:
     named_cause = pl.col("check") != UNKNOWN_GPUS.check
     first = grave.sort(named_cause, "gpu_hours", "rows", descending=True, nulls_last=True).head(1)
     if first.is_empty():
-        return Correction(
-            share, "rows that cannot be read", "look at rejects.parquet in the folder of the data"
-        )
+        how = "look at rejects.parquet in the folder of the data"
+        return Correction(share, "rows that cannot be read", how)
     row = first.row(0, named=True)
     named = f" ({row['example']})" if row["example"] else ""
     return Correction(share, f"{row['check']}{named}", row["effect"])

@@ -271,10 +271,8 @@ def who_waits(model: WaitModel, wider: WaitModel) -> tuple[Waiter, ...]:
     rows = []
     for kind, name, mine in groups:
         jobs = mine & judged
-        was_s, is_s = (
-            float(np.median([percentile(one[jobs]) for one in waits])) for waits in (before, after)
-        )
-        added = (is_s - was_s) / SECONDS_PER_MINUTE
+        was_s, is_s = (np.median([percentile(one[jobs]) for one in waits]) for waits in (before, after))
+        added = float(is_s - was_s) / SECONDS_PER_MINUTE
         if added >= MIN_ADDED_MINUTES:
             rows.append(Waiter(kind, name, int(jobs.sum()), round(added, 1)))
     return tuple(sorted(rows, key=lambda row: (-row.added_minutes, row.kind, row.name)))
@@ -304,11 +302,8 @@ def _sentence(one: ProjectAnswer, fleet: int) -> str:
     if one.gpus_more is None:
         text += " Many times today's nodes would not be enough."
     elif one.order_by is not None:
-        when = (
-            f"at once, they come {one.late_days:,} days late"
-            if one.late_days
-            else f"by {day_text(one.order_by)}"
-        )
+        late = f"at once, they come {one.late_days:,} days late"
+        when = late if one.late_days else f"by {day_text(one.order_by)}"
         even = f" ({one.gpus_more_without:,} of them even without it)" if one.gpus_more_without else ""
         text += f" Order {one.gpus_more:,} GPUs {when}{even}."
     if one.served is None:

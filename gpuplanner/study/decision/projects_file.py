@@ -97,12 +97,8 @@ def _project(given: Any, file: str, line: int) -> Project:  # noqa: ANN401 - of 
     values = keys_of(given, PROJECT, f"{file}, project", line, needed=("name", "team", "from"))
     lines = values.lines
     if ("gpus" in values) == ("jobs" in values):
-        raise fault(
-            file,
-            line,
-            "either gpus or jobs",
-            f"{values['name']!r} with {'both' if 'gpus' in values else 'none'}",
-        )
+        got = f"{values['name']!r} with {'both' if 'gpus' in values else 'none'}"
+        raise fault(file, line, "either gpus or jobs", got)
     jobs = None
     if "jobs" in values:
         inner = keys_of(values["jobs"], JOBS, f"{file}, jobs", lines["jobs"], needed=JOBS)

@@ -325,9 +325,9 @@ def _busy_hours(found: Contest, trial: Trial) -> float:
     begin = found.arena.ready_s + trial.wait_s
     run, gpus = found.asked.views[trial.setting.view].run_s, found.asked.gpus(trial.setting.view)
     there, days = np.isfinite(begin), np.flatnonzero(found.later_days)
-    edges = (
-        [float(days[0]) * SECONDS_PER_DAY, float(days[-1] + 1) * SECONDS_PER_DAY] if len(days) else [0.0, 0.0]
-    )
+    edges = [0.0, 0.0]
+    if len(days):
+        edges = [float(days[0]) * SECONDS_PER_DAY, float(days[-1] + 1) * SECONDS_PER_DAY]
     return float(gpu_hours(begin[there], (begin + run)[there], gpus[there], edges)[0])
 
 

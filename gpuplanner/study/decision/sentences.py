@@ -73,9 +73,8 @@ def sentence(one: Decision, order_gpus: int = 0, changes: tuple[int, str] | None
     'No recommendation: no job states when it ran.'
     """
     fleet = f"your {_fleet(one)}"
-    order = (
-        f"; order at least {counted(order_gpus, 'GPU')} now, as growth exhausts them" if order_gpus else ""
-    )
+    ordered = counted(order_gpus, "GPU")
+    order = f"; order at least {ordered} now, as growth exhausts them" if order_gpus else ""
     if one.action == "none":
         return f"No recommendation: {one.reason}."
     if not one.measures:
@@ -163,15 +162,12 @@ def _next_steps(one: Decision, found: Contest, advice: Recommendation, trial: Tr
             yield replace(step, action=measure.action)
     if advice.order_gpus and (due := advice.exhaustion.date):
         gpus = counted(advice.order_gpus, "GPU")
-        yield NextStep(
-            "finance",
-            f"order at least {gpus} at once: the work grows, and exhausts capacity by {day_text(due)}",
-        )
+        what = f"order at least {gpus} at once: the work grows, and exhausts capacity by {day_text(due)}"
+        yield NextStep("finance", what)
     if advice.enough_gpus and not one.measures:
         more = counted(advice.enough_gpus - one.fleet_gpus, "GPU")
-        command = (
-            f"gpuplanner start {found.scenario.data} --set target_wait_minutes={WaitTarget().target_s / 60:g}"
-        )
+        target = f"target_wait_minutes={WaitTarget().target_s / 60:g}"
+        command = f"gpuplanner start {found.scenario.data} --set {target}"
         yield NextStep(PLANNER, f"if the target must be met, have {more} more recommended", command)
     yield _check_again(found)
 
@@ -248,11 +244,10 @@ def _drained(one: Decision, found: Contest, when: str) -> Iterator[NextStep]:
     separator = "," if able.path == "slurm" else " "
     names = separator.join(shlex.quote(name) for name in gone)
     command = measure_words("release", able.path)["command"].format(nodes=names)
-    few = len(gone) <= MOST_NODES_NAMED
+    if len(gone) > MOST_NODES_NAMED:
+        command = f"gpuplanner export {found.scenario.data} --path {able.path}"
     yield NextStep(
-        PLATFORM,
-        f"drain and release {nodes_text(LayoutOnNodes('', 0, tuple(gone)))}{when}",
-        command if few else f"gpuplanner export {found.scenario.data} --path {able.path}",
+        PLATFORM, f"drain and release {nodes_text(LayoutOnNodes('', 0, tuple(gone)))}{when}", command
     )
 
 
@@ -378,11 +373,8 @@ def uncorrected_decision(scenario: Scenario, correction: Correction) -> Decision
     'label it'
     """
     decision = no_decision(scenario, correction.reason)
-    return replace(
-        decision,
-        missing=(Missing(correction.what, correction.how),),
-        left_out_share=correction.share,
-    )
+    missing = (Missing(correction.what, correction.how),)
+    return replace(decision, missing=missing, left_out_share=correction.share)
 
 
 def no_decision(scenario: Scenario, reason: str) -> Decision:

@@ -95,13 +95,11 @@ def _read(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
         if name in table.columns and getattr(table.schema[name], "time_zone", None) is None
     ]
     if faults or not table.height:
-        text = message(
-            str(path),
-            f"columns {', '.join(columns)}, times with a zone such as 2026-02-14T09:00Z, one row or more",
-            f"{table.height} rows; missing or without a zone: {examples(faults)}",
-            "Mend the file.",
+        expected = (
+            f"columns {', '.join(columns)}, times with a zone such as 2026-02-14T09:00Z, one row or more"
         )
-        raise ScenarioError(text)
+        got = f"{table.height} rows; missing or without a zone: {examples(faults)}"
+        raise ScenarioError(message(str(path), expected, got, "Mend the file."))
     times = pl.col("start_time", "end_time").dt.convert_time_zone("UTC").dt.cast_time_unit("us")
     rest = [pl.col(name).cast(kind) for name, kind in columns.items() if kind is not pl.Datetime]
     return table.select(*rest, times).select(list(columns))
@@ -110,11 +108,7 @@ def _read(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
 def _sound(table: pl.DataFrame, odd: pl.DataFrame, path: Path, rule: str) -> pl.DataFrame:
     bad = table.filter(~(pl.col("end_time") > pl.col("start_time")).fill_null(False)).vstack(odd)
     if bad.height:
-        text = message(
-            str(path),
-            " and ".join(filter(None, (rule, "an end after its start"))),
-            f"{bad.height} other rows, first {bad.row(0)}",
-            "Mend the file.",
-        )
-        raise ScenarioError(text)
+        expected = " and ".join(filter(None, (rule, "an end after its start")))
+        got = f"{bad.height} other rows, first {bad.row(0)}"
+        raise ScenarioError(message(str(path), expected, got, "Mend the file."))
     return table

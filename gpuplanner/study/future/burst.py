@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.cost.showback import CENTS
+from gpuplanner.demand import occupancy
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files import read_yaml
 from gpuplanner.files.strict_rows import fault, keys_of, list_of, number_of
@@ -20,7 +21,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.solving.effort import Effort
 from gpuplanner.solving.linear import LinearModel
 from gpuplanner.solving.solver import solve
-from gpuplanner.study.future.money import book_of, price_of
+from gpuplanner.study.future.money import book_of, on_demand_price
 from gpuplanner.study.future.purchase import rented
 from gpuplanner.study.past.history import history
 from gpuplanner.units import SECONDS_PER_HOUR, money_text, split_exactly
@@ -115,10 +116,7 @@ def burst_plan(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     is not looked at.
     """
     known = history(scenario)
-    price = price_of(scenario, known.fleet)
-    if price is None:
-        todo = "Give one with --set price_usd_per_gpu_hour=… or a price book."
-        raise ScenarioError(message("burst", "a price of the board on demand", "none", todo))
+    price = on_demand_price(scenario, known.fleet, "burst")
     rent = rented(scenario, known, price.value, 1.0 if rules.spot else 0.0)
     per_gib = book_of(scenario).converted(rules.per_gib, rules.currency, scenario.currency, known.end)
     tenant, hours = pl.col("tenant").cast(pl.String), pl.col("run_s").fill_null(0.0) / SECONDS_PER_HOUR
@@ -210,10 +208,5 @@ def wanted(begin: Array, hours: Array, gpus: Array, until: int) -> Array:
     >>> wanted(np.array([-1.0, 0.5]), np.array([1.5, 2.0]), np.array([4.0, 2.0]), 3).tolist()
     [3.0, 2.0, 1.0]
     """
-    times = np.concatenate([begin, begin + hours])
-    order = np.argsort(times, kind="stable")
-    times, level = times[order], np.cumsum(np.concatenate([gpus, -gpus])[order])
-    area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(times))])
-    edges = np.arange(until + 1.0)
-    at = np.searchsorted(times, edges, side="right") - 1
-    return np.asarray(np.diff(np.where(at >= 0, area[at] + level[at] * (edges - times[at]), 0.0)))
+    end = begin + hours
+    return np.asarray(occupancy(begin, end, gpus, np.zeros(len(begin), np.int64), 1, until)[0])

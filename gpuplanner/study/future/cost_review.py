@@ -112,7 +112,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     known, priced = history(scenario), money(scenario)
     costs = priced.costs if charges is None else _billed(priced.costs, charges, scenario.currency)
     total = Decimal(str(costs["EffectiveCost"].sum())) if costs.height else None
-    by_tenant = _summed(costs, tenant="SubAccountName")
+    by_tenant = _summed(costs, "tenant", "SubAccountName")
     held = by_tenant.filter(pl.col("tenant") != UNALLOCATED)
     to_tenants = Decimal(str(held["cost"].sum() or 0))
     attempts = held_by_state(known.trace.jobs, start=known.begin, end=known.end)
@@ -127,9 +127,9 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         currency=scenario.currency,
         price=priced.price,
         by_tenant=by_tenant,
-        by_ownership=_summed(costs, ownership="x_Ownership"),
-        by_bucket=_summed(costs, bucket="x_Bucket"),
-        by_board=_summed(costs, board="x_GpuModel"),
+        by_ownership=_summed(costs, "ownership", "x_Ownership"),
+        by_bucket=_summed(costs, "bucket", "x_Bucket"),
+        by_board=_summed(costs, "board", "x_GpuModel"),
         by_end=by_end.cast({"state": pl.String}),
         by_job=_by_job(known.trace.jobs, held, known.begin, known.end) if total is not None else pl.DataFrame(),
         unit_costs={} if total is None else _unit_costs(priced, total, by_end, known),
@@ -153,10 +153,8 @@ def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.Dat
     if costs.is_empty() or abs(billed - installed) > BILL_CLOSES * installed:
         what = pl.coalesce("x_InstanceType", "ChargeDescription", "ServiceName")
         largest = mine.sort(pl.col("EffectiveCost").abs(), descending=True).head(3)
-        told = [
-            f"{much:.2f} {currency} {name}"
-            for much, name in largest.select("EffectiveCost", what).iter_rows()
-        ]
+        costs_of = largest.select("EffectiveCost", what).iter_rows()
+        told = [f"{much:.2f} {currency} {name}" for much, name in costs_of]
         got = f"{billed:,.1f}, {billed - installed:+,.1f}; its largest lines: {'; '.join(told) or 'none'}"
         todo = "Give the bill of the same GPUs and the same period, in the currency of the scenario."
         raise CheckError(message("bill", f"{installed:,.1f} GPU-hours, as are installed", got, todo))
@@ -192,9 +190,8 @@ def price_rows(found: CostReview) -> pl.DataFrame:
     return pl.concat([own, told])
 
 
-def _summed(costs: pl.DataFrame, **named: str) -> pl.DataFrame:
+def _summed(costs: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
     """``cost``, ``gpu_hours`` and ``energy_kwh`` by a column of the charge lines, in the order of the lines."""
-    (name, column), *_ = named.items()
     return costs.group_by(pl.col(column).alias(name), maintain_order=True).agg(
         cost=pl.col("EffectiveCost").sum(),
         gpu_hours=pl.col("PricingQuantity").sum().round(6),

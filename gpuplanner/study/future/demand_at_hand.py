@@ -60,22 +60,17 @@ def wanted(
     trace = study_trace(scenario, columns=LAID_OUT, at=at, days=SILENCE.days)
     if "jobs" in trace.tables:
         jobs, remarks = by_board(trace.jobs, forced=by == "board")
-        found = laid_out(
+        return laid_out(
             jobs, trace_end=end_of(trace), at=at, slot_hours=scenario.slot_hours, series="series",
             calendar=calendar, remarks=remarks,
         )  # fmt: skip
-        return found
     if "occupancy" in trace.tables:
         return occupied(trace.tables["occupancy"], scenario.slot_hours, at)
     if trace.samples is None:
         tables = ", ".join(sorted(trace.tables)) or "nothing"
-        text = message(
-            f"forecast of {scenario.data!r}",
-            "jobs, readings of pools, or telemetry of devices",
-            tables,
-            "Ingest a list of jobs or samples into the folder.",
-        )
-        raise ScenarioError(text)
+        expected = "jobs, readings of pools, or telemetry of devices"
+        todo = "Ingest a list of jobs or samples into the folder."
+        raise ScenarioError(message(f"forecast of {scenario.data!r}", expected, tables, todo))
     return sampled(scan_samples(data_folder(scenario.data)), scenario.slot_hours, at)
 
 
@@ -112,13 +107,8 @@ def laid_out(
         )
     slots = (end - start) // slot
     if slots < 2:
-        text = message(
-            "forecast",
-            f"two slots with jobs before {end:%Y-%m-%d %H:%M}",
-            f"{slots}",
-            "Choose a later origin.",
-        )
-        raise ScenarioError(text)
+        expected = f"two slots with jobs before {end:%Y-%m-%d %H:%M}"
+        raise ScenarioError(message("forecast", expected, f"{slots}", "Choose a later origin."))
     events = () if calendar is None else hours_of(calendar, start)
     sums: dict[str, tuple[str, ...]] = {}
     if total:
@@ -184,8 +174,9 @@ def _short(history: timedelta) -> tuple[str, ...]:
     if history >= LONG:
         return ()
     days = counted(round(history / timedelta(days=1)), "day")
-    remark = f"{days} of history: intervals rest on the errors of all series and days together, their ends drawn out"
-    return (remark,)
+    return (
+        f"{days} of history: intervals rest on the errors of all series and days together, their ends drawn out",
+    )
 
 
 def _begin(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:
@@ -280,17 +271,8 @@ def _of_readings(rows: pl.DataFrame, start: datetime, slots: int, slot_hours: fl
         ids = (*ids, whole)
     gaps = int(np.isnan(values).sum())
     gap_remarks = (f"{gaps:,} slots without a reading carry the last value on",) if gaps else ()
-    return Wanted(
-        start,
-        slots,
-        slot_hours,
-        ids,
-        None,
-        values,
-        caps,
-        (remark, *gap_remarks, *_short(timedelta(hours=slots * slot_hours))),
-        sums=sums,
-    )
+    remarks = (remark, *gap_remarks, *_short(timedelta(hours=slots * slot_hours)))
+    return Wanted(start, slots, slot_hours, ids, None, values, caps, remarks, sums=sums)
 
 
 def _nothing_before(at: datetime | None) -> ScenarioError:

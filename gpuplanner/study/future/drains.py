@@ -36,13 +36,11 @@ def open_windows(scenario: Scenario, board: GpuModel) -> list[tuple[int, int]] |
     windows, most = windows_of(scenario.change_windows) or [], scenario.change(board).longest_s
     short = [minutes for _, minutes in windows if minutes * SECONDS_PER_MINUTE <= most]
     if short:
-        text = message(
-            "scenario: change_windows",
-            f"windows of more than {most / SECONDS_PER_MINUTE:g} min, which a change takes once a node is empty",
-            f"windows too short for any drain: {scenario.change_windows}",
-            "Choose longer windows, or a path that changes layouts faster.",
-        )
-        raise ScenarioError(text)
+        longest = f"{most / SECONDS_PER_MINUTE:g} min"
+        expected = f"windows of more than {longest}, which a change takes once a node is empty"
+        got = f"windows too short for any drain: {scenario.change_windows}"
+        todo = "Choose longer windows, or a path that changes layouts faster."
+        raise ScenarioError(message("scenario: change_windows", expected, got, todo))
     return windows
 
 
@@ -63,12 +61,8 @@ def drain_of(scenario: Scenario, change: ChangeCost) -> Drain:
     if change.board is not None:
         for _, minutes in open_windows(scenario, change.board) or ():
             limit_s = min(limit_s, minutes * SECONDS_PER_MINUTE - change.longest_s)
-    return Drain(
-        scope=EMPTIED.get(scenario.path, "gpu"),
-        ahead_s=RESERVE_HOURS * SECONDS_PER_HOUR,
-        limit_s=limit_s,
-        before_change=True,
-    )
+    scope, ahead_s = EMPTIED.get(scenario.path, "gpu"), RESERVE_HOURS * SECONDS_PER_HOUR
+    return Drain(scope, ahead_s, limit_s, before_change=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,11 +168,6 @@ class PlannedNodes:
         )
         return cls(calendar, pools, pool, changes)
 
-    @property
-    def gpus_on(self) -> Ints:
-        """GPUs of a node that are on in each pool."""
-        return np.asarray((self.pools >= 0).sum(axis=1))
-
     def node_fleet(self, problem: PlanProblem, profiles: Iterable[str]) -> NodeFleet:
         """The nodes, with what each offers of these profiles and those of its layouts in the pools that it is in."""
         layouts = self.calendar.layouts
@@ -243,7 +232,8 @@ class RehearsedWeek:
         order = np.lexsort((step, at, what, where))
         lasting_s = np.diff(np.clip(at[order], 0.0, until_s), append=until_s)
         beyond = np.maximum(np.cumsum(step[order]), 0) * self.fleet.weights[what[order]]
-        seconds = self.planned.gpus_on[pool] @ powered_s + beyond @ lasting_s
+        gpus_on = (self.planned.pools >= 0).sum(axis=1)
+        seconds = gpus_on[pool] @ powered_s + beyond @ lasting_s
         return hours_from_seconds(float(seconds))
 
 
@@ -252,17 +242,10 @@ def played_weeks(
 ) -> Iterator[RehearsedWeek]:
     """Play a plan on drawn weeks, its changes made as the scenario's path makes them; the same weeks for every plan."""
     known, drain = history(scenario), drain_of(scenario, problem.change)
-    if known.fleet.board is None or (known.fleet.board.name, known.fleet.gpus) != (
-        problem.board.name,
-        problem.gpus,
-    ):
-        text = message(
-            "rehearsal of a plan",
-            f"a scenario with {problem.gpus} x {problem.board.name}",
-            f"{known.fleet.gpus} x {known.fleet.name}",
-            "Name the scenario that the plan was made of.",
-        )
-        raise ScenarioError(text)
+    if (known.fleet.board.name, known.fleet.gpus) != (problem.board.name, problem.gpus):
+        expected, got = f"{problem.gpus} x {problem.board.name}", f"{known.fleet.gpus} x {known.fleet.name}"
+        todo = "Name the scenario that the plan was made of."
+        raise ScenarioError(message("rehearsal of a plan", f"a scenario with {expected}", got, todo))
     past = past_jobs(known)
     planned = PlannedNodes.of(GpuCalendar.of(layout_plan, problem), problem, drain)
     fleet = planned.node_fleet(problem, past["profile_rightsized"].drop_nulls().unique())

@@ -51,11 +51,8 @@ def fleet_planned(
                 "in this order, most GPUs first. What a job needs of memory or architecture is not known."
             )
         else:
-            filled = {
-                name: plans_at_hand[name].problem
-                if name in plans_at_hand
-                else plan_problem(own, "rightsized")
-            }
+            made = plans_at_hand.get(name)
+            filled = {name: made.problem if made is not None else plan_problem(own, "rightsized")}
         problems |= filled
         owners |= dict.fromkeys(filled, own)
 

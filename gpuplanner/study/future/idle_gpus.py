@@ -7,8 +7,6 @@ come back without a layout, whoever owns them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
 
 from gpuplanner.catalog import has_price, parameter
@@ -23,43 +21,30 @@ BY_THE_HOUR = ("on_demand", "spot")
 """Kinds of ownership that end when a GPU is given back."""
 
 
-@dataclass(frozen=True)
-class IdleGpus:
-    """What an hour of a GPU that is not needed costs, as a part of one that is on; None where it is released.
-
-    ``basis`` says why.
-    """
-
-    parked_price: float | None
-    basis: str
-
-
-def idle_gpus(scenario: Scenario, fleet: PlannedFleet) -> IdleGpus:
-    """Whether GPUs that are not needed are parked or released, and the price of an hour parked.
+def idle_gpus(scenario: Scenario, fleet: PlannedFleet) -> tuple[float | None, str]:
+    """Price of an hour of a parked GPU, as a share of one that is on, and why; None where idle GPUs are released.
 
     Examples
     --------
     >>> from gpuplanner.study.past.history import history
-    >>> idle = idle_gpus(Scenario(), history(Scenario()).fleet)
-    >>> print(round(idle.parked_price, 5), idle.basis)
+    >>> parked_price, basis = idle_gpus(Scenario(), history(Scenario()).fleet)
+    >>> print(round(parked_price, 5), basis)
     0.00108 owned, 70 W idle x PUE 1.56 x 0.122 USD/kWh, of 12.29 USD list price an hour
-    >>> print(idle_gpus(Scenario(path="autoscaler"), history(Scenario()).fleet))
-    IdleGpus(parked_price=None, basis='autoscaler stops nodes that are not needed')
+    >>> idle_gpus(Scenario(path="autoscaler"), history(Scenario()).fleet)
+    (None, 'autoscaler stops nodes that are not needed')
     """
     if scenario.path in GOES:
-        return IdleGpus(None, f"{scenario.path} stops nodes that are not needed")
+        return None, f"{scenario.path} stops nodes that are not needed"
     if _rented(fleet):
-        return IdleGpus(None, "rented by the hour: a parked GPU would cost as much as one that is on")
+        return None, "rented by the hour: a parked GPU would cost as much as one that is on"
     power = power_of(fleet)
     if power is None or fleet.name is None or not has_price(fleet.name):
-        return IdleGpus(0.0, "owned; what its power costs beside a GPU-hour is not known")
+        return 0.0, "owned; what its power costs beside a GPU-hour is not known"
     pue, electricity = pue_of(scenario), parameter("electricity_usd_per_kwh").value
     list_price = gpu_hour_price(fleet.name).value
-    return IdleGpus(
-        min(1.0, power.idle_w / 1000 * pue * electricity / list_price),
-        f"owned, {power.idle_w:.0f} W idle x PUE {pue:g} x {electricity:g} USD/kWh, of {list_price:.2f} USD list "
-        "price an hour",
-    )
+    watts = f"{power.idle_w:.0f} W idle x PUE {pue:g} x {electricity:g} USD/kWh"
+    basis = f"owned, {watts}, of {list_price:.2f} USD list price an hour"
+    return min(1.0, power.idle_w / 1000 * pue * electricity / list_price), basis
 
 
 def _rented(fleet: PlannedFleet) -> bool:

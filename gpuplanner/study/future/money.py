@@ -29,7 +29,7 @@ from gpuplanner.cost.footprint import AMOUNTS, state_watts
 from gpuplanner.cost.grid import read_grid
 from gpuplanner.cost.price_book import PriceBook, read_price_book
 from gpuplanner.cost.showback import NOT_STATED
-from gpuplanner.errors import GeometryError, GpuPlannerError, ScenarioError
+from gpuplanner.errors import GeometryError, GpuPlannerError, ScenarioError, message
 from gpuplanner.ledger.window import Window
 from gpuplanner.paths import RENTED
 from gpuplanner.scenario import Scenario
@@ -95,6 +95,8 @@ def money(scenario: Scenario) -> Money:
         shares = rows.join(owners, on="gpu_model", nulls_equal=True, maintain_order="left")
         parts = shares.with_columns(pl.col("gpu_hours", *AMOUNTS) * pl.col("share"))
         costs = showback(parts.select(*LINES, "gpu_hours", *AMOUNTS), rates, start=known.begin, end=known.end)
+    kinds = {kind for (_, kind), rate in rates.items() if rate.listed == rate.price.value}
+    at_list = sorted(kinds & {"owned", "reserved"})
     states = by_state(rows, measured)
     energy, carbon = total_of(states, "energy_kwh"), total_of(states, "location_kg")
     return Money(
@@ -106,7 +108,7 @@ def money(scenario: Scenario) -> Money:
         states=states,
         energy_kwh=None if energy is None else energy.value,
         carbon_kg=None if carbon is None else carbon.value,
-        missing=_missing(booked, boards, {word for word, _ in rates}, _at_list(rates)),
+        missing=_missing(booked, boards, {word for word, _ in rates}, at_list),
     )
 
 
@@ -135,13 +137,9 @@ def ownerships(scenario: Scenario, known: History, booked: pl.DataFrame) -> pl.D
     for word in words["gpu_model"]:
         mine = hours.filter(pl.col("gpu_model").str.to_lowercase() == word.lower()) if word else hours
         mine = mine if mine["hours"].sum() > 0 else hours
-        mine = mine.group_by("ownership").agg(pl.col("hours").sum()).filter(pl.col("hours") > 0)
-        share = pl.col("hours") / pl.col("hours").sum()
-        parts.append(
-            mine.sort("ownership").select(
-                gpu_model=pl.lit(word, pl.String), ownership="ownership", share=share
-            )
-        )
+        mine = mine.group_by("ownership").agg(share=pl.col("hours").sum()).filter(pl.col("share") > 0)
+        named = mine.sort("ownership").select(pl.lit(word, pl.String).alias("gpu_model"), pl.all())
+        parts.append(named.with_columns(pl.col("share") / pl.col("share").sum()))
     return pl.concat(parts)
 
 
@@ -174,6 +172,15 @@ def price_of(scenario: Scenario, fleet: PlannedFleet) -> Price | None:
     """Price of a GPU-hour of the board to plan for: the scenario's own, else the book's, else the list's."""
     rate = rate_of(scenario, history(scenario), fleet.name if fleet.in_catalogue else None, ON_DEMAND)
     return None if rate is None else rate.price
+
+
+def on_demand_price(scenario: Scenario, fleet: PlannedFleet, what: str) -> Price:
+    """Price of the board on demand, for what cannot do without."""
+    price = price_of(scenario, fleet)
+    if price is None:
+        todo = "Give one with --set price_usd_per_gpu_hour=… or a price book."
+        raise ScenarioError(message(what, "a price of the board on demand", "none", todo))
+    return price
 
 
 def book_of(scenario: Scenario) -> PriceBook:
@@ -218,13 +225,11 @@ def energy_of_week(
     watts = state_watts(known.fleet.name, activity(scenario).get(""))
     facility = Facility.of(scenario.pue)
     busy, idle = watts["busy"], watts["idle"]
-    return RangedAmount(
-        *(
-            kwh_from_watt_hours(busy_gpu_hours * getattr(busy, side) + idle_gpu_hours * getattr(idle, side))
-            * facility.factor(side)
-            for side in ("value", "low", "high")
-        )
-    )
+    sides = []
+    for side in ("value", "low", "high"):
+        watt_hours = busy_gpu_hours * getattr(busy, side) + idle_gpu_hours * getattr(idle, side)
+        sides.append(kwh_from_watt_hours(watt_hours) * facility.factor(side))
+    return RangedAmount(*sides)
 
 
 def pue_of(scenario: Scenario) -> float:
@@ -235,12 +240,6 @@ def pue_of(scenario: Scenario) -> float:
 def power_of(fleet: PlannedFleet) -> PowerModel | None:
     """The law of power of the board to plan for; None where the catalogue has none."""
     return _law(fleet.name) if fleet.name is not None and fleet.in_catalogue else None
-
-
-def _at_list(rates: Mapping[tuple[str | None, str], Rate]) -> list[str]:
-    """Ownerships that are paid for otherwise than the list says, and stand at it all the same."""
-    kinds = {kind for (_, kind), rate in rates.items() if rate.listed == rate.price.value}
-    return sorted(kinds & {"owned", "reserved"})
 
 
 def _measured(known: History, boards: Boards) -> pl.DataFrame | None:

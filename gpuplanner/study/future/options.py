@@ -41,13 +41,9 @@ def _currency(scenario: Scenario) -> None:
         gpu_hour_price(scenario.board, currency=scenario.currency)
     listed = facts("gpu_prices")["currency"].unique().sort().to_list()
     if scenario.currency not in listed:
-        text = message(
-            "currency",
-            f"{' or '.join(listed)}, the currency of the list prices",
-            scenario.currency,
-            "Set price_usd_per_gpu_hour to your own price in that currency.",
-        )
-        raise ScenarioError(text)
+        expected = f"{' or '.join(listed)}, the currency of the list prices"
+        todo = "Set price_usd_per_gpu_hour to your own price in that currency."
+        raise ScenarioError(message("currency", expected, scenario.currency, todo))
 
 
 def _grid(scenario: Scenario) -> None:

@@ -157,22 +157,18 @@ OUTLOOKS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class FleetForecast:
-    """Forecasts of all pools: series ``board/profile`` and ``board/tenant/profile``, as the pool alone has them.
+def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dict[str, int]]:
+    """Forecast every pool of a fleet by itself, and name its series by its board.
 
-    - ``result``: Of a fleet of one pool, its own, series ``all/profile`` and ``tenant/profile``.
-    - ``pooled_scores``: Scores of the pools without those of the tenants.
-    - ``left_out``: Jobs that no series counts, by reason.
+    Returns
+    -------
+    result : ForecastResult
+        Forecast, scores and choice of all pools and their tenants.
+    pooled_scores : polars.DataFrame
+        Scores of the pools without those of the tenants.
+    left_out : dict
+        Jobs that are left out of the demand, by reason.
     """
-
-    result: ForecastResult
-    pooled_scores: pl.DataFrame
-    left_out: dict[str, int]
-
-
-def fleet_forecast(fleet: FleetPools) -> FleetForecast:
-    """Forecast every pool of a fleet by itself, and name its series by its board."""
     parts: list[tuple[pl.DataFrame, ...]] = []
     left: dict[str, int] = {}
     for name, own in fleet.pools.items():
@@ -183,7 +179,7 @@ def fleet_forecast(fleet: FleetPools) -> FleetForecast:
         for reason, jobs in left_out(own).items():
             left[reason] = left.get(reason, 0) + jobs
     forecast, scores, choice, pooled = (pl.concat(tables) for tables in zip(*parts, strict=True))
-    return FleetForecast(ForecastResult(forecast, scores, choice), pooled, left)
+    return ForecastResult(forecast, scores, choice), pooled, left
 
 
 def _of_pool(table: pl.DataFrame, name: str) -> pl.DataFrame:

@@ -93,27 +93,18 @@ def problem_of(
     """A demand on the scenario's fleet, by its prices and limits; slots begin where the plan does, or at `start`."""
     known = history(scenario)
     fleet = known.fleet
-    return PlanProblem(
-        fleet.board,
-        fleet.gpus,
-        fleet.node_size,
-        start or known.plan_start,
-        scenario.slot_hours,
-        tenants,
-        profiles,
-        demand,
-        tiers=_tiers(known.jobs, list(tenants)),
-        change=scenario.change(fleet.board),
-        prices=prices,
-        # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
-        initial=fleet.layouts,
-        nodes=fleet.node_names,
-        limits=Limits(
-            whole_nodes_kept=min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size),
-            switches_per_day=scenario.switches_per_day,
-            change_slots=change_slots(scenario, fleet.board, start or known.plan_start),
-        ),
+    begin = start or known.plan_start
+    limits = Limits(
+        whole_nodes_kept=min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size),
+        switches_per_day=scenario.switches_per_day,
+        change_slots=change_slots(scenario, fleet.board, begin),
     )
+    # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
+    return PlanProblem(
+        fleet.board, fleet.gpus, fleet.node_size, begin, scenario.slot_hours, tenants, profiles, demand,
+        tiers=_tiers(known.jobs, list(tenants)), change=scenario.change(fleet.board), prices=prices,
+        initial=fleet.layouts, nodes=fleet.node_names, limits=limits,
+    )  # fmt: skip
 
 
 def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
@@ -122,8 +113,8 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
     Work is waited for as long as a drain takes at most, and then starts again from its last checkpoint.
     """
     known = history(scenario)
-    idle = idle_gpus(scenario, known.fleet)
-    if idle.parked_price is None:
+    parked_price, basis = idle_gpus(scenario, known.fleet)
+    if parked_price is None:
         return None
     jobs = known.views[view].filter(pl.col("run_s") > 0, pl.col("instances") > 0)
     remaining = {
@@ -143,8 +134,8 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
     return StatePrices.of(
         change,
         known.fleet.node_size,
-        parked_price=idle.parked_price,
-        basis=idle.basis,
+        parked_price=parked_price,
+        basis=basis,
         remaining_h=remaining,
         evicted_h=(known_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR,
     )
@@ -201,13 +192,10 @@ def change_slots(scenario: Scenario, board: GpuModel, start: datetime) -> tuple[
             if since < minutes and since < scenario.slot_hours * 60:
                 found.append(slot)
     if not found:
-        text = message(
-            "scenario: change_windows",
-            f"windows in which one of the plan's slots of {scenario.slot_hours:g} h begins",
-            f"{scenario.change_windows} in {scenario.tz}, slots from {start:%H:%M} UTC on",
-            "Move the windows, or choose shorter slots.",
-        )
-        raise ScenarioError(text)
+        expected = f"windows in which one of the plan's slots of {scenario.slot_hours:g} h begins"
+        got = f"{scenario.change_windows} in {scenario.tz}, slots from {start:%H:%M} UTC on"
+        todo = "Move the windows, or choose shorter slots."
+        raise ScenarioError(message("scenario: change_windows", expected, got, todo))
     return tuple(sorted(set(found)))
 
 

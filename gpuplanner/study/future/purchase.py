@@ -29,7 +29,7 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.ledger.views import HELD_BUCKETS
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.record import compared
-from gpuplanner.study.future.money import book_of, money, ownerships, per_kwh_of, price_of, rate_of
+from gpuplanner.study.future.money import book_of, money, on_demand_price, ownerships, per_kwh_of, rate_of
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.history import History, history
 from gpuplanner.units import HOURS_PER_WEEK, kwh_from_watt_hours
@@ -117,10 +117,7 @@ class Purchase:
 def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
     """Choose what to commit over the months to come, for the fleet that the decision has on, not for demand alone."""
     known, decided = history(scenario), compared(scenario)
-    price = price_of(scenario, known.fleet)
-    if price is None:
-        todo = "Give one with --set price_usd_per_gpu_hour=… or a price book."
-        raise ScenarioError(message("portfolio", "a price of the board on demand", "none", todo))
+    price = on_demand_price(scenario, known.fleet, "portfolio")
     row = decided.row(decided.winner) or decided.today
     busy = None if row is None else row.busy_gpu_hours
     margin = max(row.gpu_hours / busy, 1.0) if row is not None and row.gpu_hours and busy else 1.0

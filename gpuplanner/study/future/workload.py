@@ -72,9 +72,11 @@ def replicate(scenario: Scenario, known: History, past: pl.DataFrame, replicatio
 
 def days_to_draw(known: History, past: pl.DataFrame) -> pl.DataFrame:
     """Jobs of the whole days of the recent past, from which days of the horizon are drawn."""
-    whole_days = past.filter(
-        (pl.col("submit_time") >= _midnight_after(known)) & (pl.col("submit_time") < _midnight_before(known))
-    )
+    # Days that either end of the recent past cuts are left out.
+    first_midnight = pl.lit(known.recent).dt.offset_by("-1us").dt.truncate("1d").dt.offset_by("1d")
+    last_midnight = pl.lit(known.plan_start).dt.truncate("1d")
+    submit_time = pl.col("submit_time")
+    whole_days = past.filter(submit_time >= first_midnight, submit_time < last_midnight)
     return whole_days if whole_days.height else past.filter(pl.col("submit_time") >= known.recent)
 
 
@@ -120,15 +122,6 @@ def scaled_arrivals(jobs: pl.DataFrame, scenario: Scenario, replication: int) ->
         .sort("submit_s", maintain_order=True)
         .drop("copy")
     )
-
-
-def _midnight_after(known: History) -> pl.Expr:
-    """First midnight of the recent past: days that it cuts are left out."""
-    return pl.lit(known.recent).dt.offset_by("-1us").dt.truncate("1d").dt.offset_by("1d")
-
-
-def _midnight_before(known: History) -> pl.Expr:
-    return pl.lit(known.plan_start).dt.truncate("1d")
 
 
 def too_short(scenario: Scenario) -> str | None:

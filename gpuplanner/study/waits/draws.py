@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,10 +31,8 @@ def resize_fleet(fleet: NodeFleet, nodes: int) -> NodeFleet:
     today = len(fleet.gpus)
     sizes, first, count = np.unique(fleet.gpus, return_index=True, return_counts=True)
     usual = first[len(sizes) - 1 - np.argmax(count[::-1])]
-    rows = np.concatenate([np.arange(min(nodes, today)), np.full(max(nodes - today, 0), usual)]).astype(
-        np.int64
-    )
-    return replace(fleet, gpus=fleet.gpus[rows], capacity=fleet.capacity[rows], first=fleet.first[rows])
+    added = np.full(max(nodes - today, 0), usual)
+    return fleet.only(np.concatenate([np.arange(min(nodes, today)), added]))
 
 
 def draw_record(

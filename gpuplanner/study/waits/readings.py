@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,23 +228,21 @@ def pools_of(fleet: NodeFleet, stay: Collection[int] = ()) -> list[SizedPool]:
     for number in np.unique(group).tolist():
         rows = np.flatnonzero(group == number)
         rows = rows[np.lexsort((-fleet.gpus[rows], ~np.isin(rows, list(stay))))]
-        nodes = replace(fleet, gpus=fleet.gpus[rows], capacity=fleet.capacity[rows], first=fleet.first[rows])
         profiles = tuple(np.flatnonzero(offers[rows].any(axis=0)).tolist())
         units, kept = tuple(rows.tolist()), len(set(stay) & set(rows.tolist()))
-        pools.append(
-            SizedPool(profiles, len(units), partial(resize_fleet, nodes), nodes=units, least=max(kept, 1))
-        )
+        resized = partial(resize_fleet, fleet.only(rows))
+        pools.append(SizedPool(profiles, len(units), resized, nodes=units, least=max(kept, 1)))
     return pools
 
 
 def fleet_of_pools(pools: Sequence[SizedPool], units: Sequence[int]) -> NodeFleet:
     """Return all nodes of so many units of each pool."""
     fleets = [pool.resize(count) for pool, count in zip(pools, units, strict=True)]
-    gpus, capacity, first = (
-        np.concatenate(rows)
-        for rows in zip(*((fleet.gpus, fleet.capacity, fleet.first) for fleet in fleets), strict=True)
-    )
-    return replace(fleets[0], gpus=gpus, capacity=capacity, first=first)
+    columns = ("gpus", "capacity", "first")
+    joined: dict[str, Any] = {
+        name: np.concatenate([getattr(fleet, name) for fleet in fleets]) for name in columns
+    }
+    return replace(fleets[0], **joined)
 
 
 def smallest_units(

@@ -26,14 +26,13 @@ from tests.clusters import planted
 HOLDS = SimpleNamespace(
     play=lambda setting: Trial(setting, None, None, None, None),
     holds=lambda *_: True,
-    mean_minutes=lambda *_: 0.0,
 )
 
 
 def chosen(*candidates: tuple[WaySetting, float]) -> WaySetting:
     """The setting that is chosen of some that are all within the limit, by GPU-hours a day."""
     tuning = Tuning(HOLDS, np.ones(1, bool), np.ones(1, bool), None)
-    tried = [Trial(setting, None, None, np.array([hours]), None) for setting, hours in candidates]
+    tried = [Trial(setting, np.zeros((1, 1)), None, np.array([hours]), None) for setting, hours in candidates]
     tuning.good.update(map(id, tried))
     return tuning.tuned("p", tried).setting
 
