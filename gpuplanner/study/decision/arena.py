@@ -154,9 +154,8 @@ class Arena:
                 most_waiting=None if hopeless is None else max(int(hopeless * len(late[0])), FEWEST_WAITING),
             )  # fmt: skip
             started = np.where(np.isnan(found.start_s), np.inf, found.start_s)
-            late[draw] = np.where(
-                self.judged | self.standing, np.maximum(started - self.reference_s, 0.0), np.nan
-            )
+            late_s = np.maximum(started - self.reference_s, 0.0)
+            late[draw] = np.where(self.judged | self.standing, late_s, np.nan)
             if draw == 0:
                 first, wait = found, started - self.ready_s
         assert first is not None

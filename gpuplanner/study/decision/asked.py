@@ -118,17 +118,14 @@ def asked_of(known: History) -> Asked:
     board = known.fleet.board
     zero, end = known.played_since, known.plan_start
     live = (pl.col("end_time").is_null() | (pl.col("end_time") > zero)) & (pl.col("gpus") > 0)
-    mask = known.jobs.select(
-        live & pl.col("run_s").is_not_null() & pl.col("submit_time").is_not_null()
-    ).to_series()
+    timed = pl.col("run_s").is_not_null() & pl.col("submit_time").is_not_null()
+    mask = known.jobs.select(live & timed).to_series()
     jobs = known.jobs.filter(mask)
     seconds = {
         name: jobs.select((pl.col(name) - zero).dt.total_microseconds() / 1e6).to_series().cast(pl.Float64)
         for name in ("submit_time", "start_time", "end_time", "eligible_time")
     }
-    submit, start, stop, eligible = (
-        column.fill_null(np.nan).to_numpy().copy() for column in seconds.values()
-    )
+    submit, start, stop, eligible = (time.fill_null(np.nan).to_numpy().copy() for time in seconds.values())
     run = jobs["run_s"].to_numpy().astype(float)
     silent = not bool((start - submit > 0).any()) and known.trace.stated.source in SUBMISSIONS_ALONE
     starts_assumed = silent or bool(np.isnan(start).all())
@@ -137,9 +134,8 @@ def asked_of(known: History) -> Asked:
         stop = np.where(np.isnan(stop), np.nan, start + run)
     _cut_by_successors(jobs, start, stop)
     seen = (end - zero).total_seconds()
-    run = np.where(
-        np.isnan(stop), np.maximum(np.where(np.isnan(start), run, seen - start), 1.0), stop - start
-    )
+    not_over = np.where(np.isnan(start), run, seen - start)
+    run = np.where(np.isnan(stop), np.maximum(not_over, 1.0), stop - start)
     limit = np.fmax(jobs["time_limit_s"].cast(pl.Float64).fill_null(np.nan).to_numpy(), run)
     limit = np.where(jobs["time_limit_s"].is_null().to_numpy(), LIMIT_FACTOR * run, limit)
     profiles = _profiles(board, nodes, known, mask)
@@ -249,9 +245,7 @@ def larger_profiles(board: GpuModel, profiles: Sequence[str]) -> list[list[int]]
     larger: list[list[int]] = [[]]
     for own, profile in sliced:
         memory, compute = profile.memory_slices, profile.compute_slices
-        enough = (
-            n for n, other in sliced if other.memory_slices >= memory and other.compute_slices >= compute
-        )
+        enough = (n for n, one in sliced if one.memory_slices >= memory and one.compute_slices >= compute)
         larger.append([number for number in enough if number != own])
     return larger
 
@@ -266,11 +260,9 @@ def _views(
     limit: NDArray[np.float64],
 ) -> dict[str, NodeRequests]:
     whole = known.views["whole"].filter(mask)
-    offered = {name for place, name in enumerate(fleet.profiles) if fleet.capacity[:, 0, place].any()}
+    offered = [name for n, name in enumerate(fleet.profiles) if n and fleet.capacity[:, 0, n].any()]
     asked = known.views["requested"].filter(mask)
-    sliced = known.jobs.filter(mask)["instances"].is_not_null() & asked["profile"].is_in(
-        list(offered - {WHOLE_GPU})
-    )
+    sliced = known.jobs.filter(mask)["instances"].is_not_null() & asked["profile"].is_in(offered)
     granted = asked.select(
         profile=pl.when(sliced).then("profile").otherwise(pl.lit(WHOLE_GPU)),
         instances=pl.when(sliced).then("instances").otherwise(whole["instances"]),
@@ -348,12 +340,8 @@ def requests_of(
     """
     submit, eligible = came
     number = {name: place for place, name in enumerate(fleet.profiles)}
-    profile = (
-        table["profile"]
-        .fill_null(WHOLE_GPU)
-        .replace_strict(number, default=0, return_dtype=pl.Int64)
-        .to_numpy()
-    )
+    names = table["profile"].fill_null(WHOLE_GPU)
+    profile = names.replace_strict(number, default=0, return_dtype=pl.Int64).to_numpy()
     total = np.maximum(table["instances"].fill_null(1).to_numpy().astype(np.int64), 1)
     stated = table["nodes"].cast(pl.Int64).fill_null(1).to_numpy()
     largest = int(fleet.gpus.max())
@@ -363,14 +351,12 @@ def requests_of(
     nodes = np.where(total - (-(-total // nodes)) * (nodes - 1) < 1, -(-total // (-(-total // nodes))), nodes)
     slowdown = np.ones(len(run))
     if "sms_needed" in table.columns and board.profiles:
-        sms = np.array(
-            [board.sms or 0, *(board.profile(name).sms or 0 for name in fleet.profiles[1:])], float
-        )
+        sliced = (board.profile(name).sms or 0 for name in fleet.profiles[1:])
+        sms = np.array([board.sms or 0, *sliced], float)
         needed = table["sms_needed"].cast(pl.Float64).fill_null(0.0).to_numpy()
         given = sms[profile] * total
-        slowdown = np.where(
-            (profile > 0) & (given > 0), np.maximum(needed / np.maximum(given, 1e-9), 1.0), 1.0
-        )
+        slower = np.maximum(needed / np.maximum(given, 1e-9), 1.0)
+        slowdown = np.where((profile > 0) & (given > 0), slower, 1.0)
     return NodeRequests(eligible, submit, run * slowdown, limit * slowdown, profile, total, nodes)
 
 
@@ -395,9 +381,8 @@ def _cut_by_successors(jobs: pl.DataFrame, start: NDArray[np.float64], stop: NDA
     row, name = rows["row"].to_numpy(), rows["job_id"].to_numpy()
     same = name[1:] == name[:-1]
     before, after = row[:-1][same], row[1:][same]
-    stop[before] = np.where(
-        stop[before] > start[after], np.maximum(start[after], start[before]), stop[before]
-    )
+    next_start = np.maximum(start[after], start[before])
+    stop[before] = np.where(stop[before] > start[after], next_start, stop[before])
 
 
 def size_classes(

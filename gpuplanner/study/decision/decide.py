@@ -112,9 +112,8 @@ def decide(scenario: Scenario, tell: Callable[[str, Trial], object] | None = Non
         return Answer(no_decision(scenario, reason))
     found = contest(scenario, tell)
     # Neither policies nor who changes the fleet plays a part in what is recommended.
-    advice, curve = recommended(
-        scenario.but(policies=None, path="operator", ownership=None, node_lead_s=None)
-    )
+    neutral = scenario.but(policies=None, path="operator", ownership=None, node_lead_s=None)
+    advice, curve = recommended(neutral)
     course = sized = _course(found, advice)
     # Nodes are not powered down where growth exhausts them soon.
     if advice.action in ("keep", "release") and not advice.late and not advice.order_gpus:

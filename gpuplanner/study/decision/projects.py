@@ -144,9 +144,8 @@ def add_projects(model: WaitModel, projects: Sequence[Project], seed: int) -> Wa
             added += [(-1.0, seen_s + 1, gpus, True) for gpus in [node] * nodes + [rest] * (rest > 0)]
         else:
             times = rng.uniform(0, seen_s, round(one.jobs.count * seen_s / SECONDS_PER_DAY))
-            added += [
-                (at_s, one.jobs.hours * SECONDS_PER_HOUR, one.jobs.gpus, False) for at_s in times.tolist()
-            ]
+            length_s = one.jobs.hours * SECONDS_PER_HOUR
+            added += [(at_s, length_s, one.jobs.gpus, False) for at_s in times.tolist()]
     ready_s, run_s, gpus, services = (np.array(column) for column in zip(*added, strict=True))
     requests = NodeRequests(ready_s, ready_s, run_s, run_s, np.zeros_like(gpus), gpus, -(-gpus // node))
     joined = joined_requests(asked.granted, requests)

@@ -123,6 +123,5 @@ def _entry(given: Any, file: str, line: int) -> CalendarEntry:  # noqa: ANN401 -
     kind = word_of(values, "kind", file, KINDS)
     begin, end = days_of(values, file)
     assert end is not None
-    return CalendarEntry(
-        kind, str(values.get("name", kind)), begin, end, number_of(values, "factor", file, 0, 100)
-    )
+    factor = number_of(values, "factor", file, 0, 100)
+    return CalendarEntry(kind, str(values.get("name", kind)), begin, end, factor)

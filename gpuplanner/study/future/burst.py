@@ -90,9 +90,8 @@ def read_burst(path: str | Path) -> BurstRules:
     """Read the rules of leaving: lists ``stay``, ``spot`` and ``data``, and ``move``; see :class:`BurstRules`."""
     name = Path(path).name
     top = keys_of(read_yaml(path), KEYS, f"{name}, the file", 1, needed=("move",))
-    rows = [
-        keys_of(one, DATA, f"{name}, data", line, needed=DATA) for one, line in list_of(top, "data", name)
-    ]
+    data = list_of(top, "data", name)
+    rows = [keys_of(one, DATA, f"{name}, data", line, needed=DATA) for one, line in data]
     move = keys_of(top["move"], MOVE, f"{name}, move", 1, needed=MOVE)
     currency, _, per = str(move["unit"]).partition(" per ")
     if per != "GiB":

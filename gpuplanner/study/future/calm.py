@@ -122,10 +122,8 @@ def choices(
         free = planned
     calm_played = None if scenario is None else play(scenario, planned)
     free_played = calm_played if free is planned or scenario is None else play(scenario, free)
-    return (
-        PlanChoice.of(CALM, "calendar", planned, calm_played),
-        PlanChoice.of(FREE, method, free, free_played),
-    )
+    calm = PlanChoice.of(CALM, "calendar", planned, calm_played)
+    return calm, PlanChoice.of(FREE, method, free, free_played)
 
 
 def _price(planned: Planned) -> float:
@@ -170,15 +168,13 @@ def plan_choices(scenario: Scenario) -> tuple[PlanChoice, ...]:
 def choice_table(found: Sequence[PlanChoice]) -> pl.DataFrame:
     """A row for each plan, what was played in columns of its own; what nothing is known of is left out."""
     rows = []
+    names = [each.name for each in fields(PlanChoice) if each.name not in ("taken", "played")]
     for one in found:
-        row = {
-            each.name: getattr(one, each.name) for each in fields(one) if each.name not in ("taken", "played")
-        }
+        row = {name: getattr(one, name) for name in names}
         if one.played is not None:
             row |= {f"played_{each.name}": getattr(one.played, each.name) for each in fields(one.played)}
-        rows.append(
-            {"plan": row.pop("name")} | {name: value for name, value in row.items() if value is not None}
-        )
+        stated = {name: value for name, value in row.items() if value is not None}
+        rows.append({"plan": stated.pop("name")} | stated)
     return pl.DataFrame(rows)
 
 

@@ -174,9 +174,8 @@ def _short(history: timedelta) -> tuple[str, ...]:
     if history >= LONG:
         return ()
     days = counted(round(history / timedelta(days=1)), "day")
-    return (
-        f"{days} of history: intervals rest on the errors of all series and days together, their ends drawn out",
-    )
+    remark = f"{days} of history: intervals rest on the errors of all series and days together, their ends drawn out"
+    return (remark,)
 
 
 def _begin(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:
@@ -211,9 +210,8 @@ def occupied(table: pl.DataFrame, slot_hours: float, at: datetime | None) -> Wan
 
 def sampled(samples: pl.LazyFrame, slot_hours: float, at: datetime | None) -> Wanted:
     """Devices held, by profile, from telemetry alone: one that a job is known on, that works or has a process on it."""
-    seen = hourly(samples if at is None else samples.filter(pl.col("time") < at)).filter(
-        pl.col("samples") > 0
-    )
+    before = samples if at is None else samples.filter(pl.col("time") < at)
+    seen = hourly(before).filter(pl.col("samples") > 0)
     if seen.is_empty():
         raise _nothing_before(at)
     held = (

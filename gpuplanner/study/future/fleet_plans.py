@@ -42,10 +42,8 @@ def fleet_planned(
     remarks: list[str] = []
     for name, own in fleet.pools.items():
         if history(own).fleet.untold:
-            prefix = name.rpartition("/")[0]
-            filled = {
-                f"{prefix}/{model}" if prefix else model: one for model, one in filled_in_turn(own).items()
-            }
+            prefix = name.removesuffix(name.rpartition("/")[2])
+            filled = {f"{prefix}{model}": one for model, one in filled_in_turn(own).items()}
             remarks.append(
                 f"Jobs do not say on which GPU model they ran, so any may serve them: {', '.join(filled)} are filled "
                 "in this order, most GPUs first. What a job needs of memory or architecture is not known."
@@ -147,9 +145,8 @@ class FleetPlanned:
         for transfer in self.transfers:
             instances = float(transfer.amount.sum(axis=0).mean())
             names = ("/".join(transfer.origin), "/".join(transfer.place))
-            rows.append(
-                (*names, transfer.instances_for_one, instances, instances * transfer.instances_for_one)
-            )
+            there = instances * transfer.instances_for_one
+            rows.append((*names, transfer.instances_for_one, instances, there))
         return pl.DataFrame(rows, schema=MOVED, orient="row").sort("instances", descending=True)
 
     @property
@@ -164,9 +161,8 @@ class FleetPlanned:
             * self.problems[transfer.origin[0]].board.share(transfer.origin[1])
             for transfer in self.transfers
         )
-        listed = ", ".join(
-            f"{one} to {other}" for one, other in self.moved.select("of", "to").head(3).iter_rows()
-        )
+        most_moved = self.moved.select("of", "to").head(3).iter_rows()
+        listed = ", ".join(f"{one} to {other}" for one, other in most_moved)
         others = " and others" if len(self.transfers) > 3 else ""
         return (
             f"A mean of {gpus:,.1f} GPUs of demand goes to another GPU model than it ran on, in the order of "

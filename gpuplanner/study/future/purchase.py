@@ -100,9 +100,8 @@ class Purchase:
     def begin(self) -> pl.DataFrame:
         """``kind, month, gpus``: what is begun when, the first month as 1."""
         rows = [(kind, month + 1, gpus) for (kind, month), gpus in self.portfolio.begun.items()]
-        return pl.DataFrame(
-            rows, schema={"kind": pl.String, "month": pl.Int64, "gpus": pl.Float64}, orient="row"
-        )
+        schema = {"kind": pl.String, "month": pl.Int64, "gpus": pl.Float64}
+        return pl.DataFrame(rows, schema=schema, orient="row")
 
     @property
     def action(self) -> str:
@@ -252,9 +251,8 @@ def refresh(scenario: Scenario, months: int, board: str, speed: float) -> Refres
                 rate = rate_of(asked, known, name, way)
             return None if rate is None else rate.price.value + power
 
-        ways = {
-            way: cost for way in (*TERMS, "on_demand", "owned") if (cost := hourly(newer, way)) is not None
-        }
+        kinds = (*TERMS, "on_demand", "owned")
+        ways = {way: cost for way in kinds if (cost := hourly(newer, way)) is not None}
         now = hourly(mine, mode)
         if not ways or now is None:
             lacks = newer if not ways else mine
@@ -287,9 +285,8 @@ def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[
             offers.append(Offer(kind, rate.price.value * HOURS_PER_MONTH, term))
     if not offers:
         guide = parameter("discount_reserved_1y")
-        offers.append(
-            Offer("reserved_1y", on_demand * (1 - guide.value) * HOURS_PER_MONTH, TERMS["reserved_1y"])
-        )
+        per_month = on_demand * (1 - guide.value) * HOURS_PER_MONTH
+        offers.append(Offer("reserved_1y", per_month, TERMS["reserved_1y"]))
         notes.append(
             f"The one-year reservation is {guide.value:.0%} below on demand: {guide.source} ({guide.date}), "
             "not a list price. Name your own in a price book."
@@ -300,10 +297,11 @@ def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[
         states = money(scenario).states
         kwh = float(states["energy_kwh"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
         hourly = owned.price.value + kwh * per_kwh_of(scenario, known)
-        lead = math.ceil(scenario.purchase_lead_days / DAYS_PER_MONTH)
-        offers.append(
-            Offer("owned", hourly * HOURS_PER_MONTH, round(12 * lots[-1].life_years), lead, lost_share=0.5)
+        lead, months = (
+            math.ceil(scenario.purchase_lead_days / DAYS_PER_MONTH),
+            round(12 * lots[-1].life_years),
         )
+        offers.append(Offer("owned", hourly * HOURS_PER_MONTH, months, lead, lost_share=0.5))
         notes.append("Of what an owned board still stands for at the end, half is taken to be lost.")
     return offers, notes
 

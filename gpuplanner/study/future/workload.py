@@ -110,9 +110,8 @@ def scaled_arrivals(jobs: pl.DataFrame, scenario: Scenario, replication: int) ->
         return jobs
     rng = np.random.default_rng([scenario.seed, replication, 7])
     copies = np.floor(scenario.arrival_scale + rng.random(jobs.height)).astype(np.int64)
-    repeated = jobs.with_columns(copy=pl.int_ranges(0, pl.Series(copies))).explode(
-        "copy", empty_as_null=False
-    )
+    counted = jobs.with_columns(copy=pl.int_ranges(0, pl.Series(copies)))
+    repeated = counted.explode("copy", empty_as_null=False)
     first = pl.col("copy") == 0
     return (
         repeated.with_columns(
@@ -147,9 +146,8 @@ def _missing_days(known: History, ahead_h: float) -> str | None:
     past = days_to_draw(known, past_jobs(known))
     if past.is_empty():
         return "no job was submitted in the history"
-    seen = past.select(
-        pl.date_range(pl.col("submit_time").min().dt.date(), pl.col("submit_time").max().dt.date())
-    )
+    submit_day = pl.col("submit_time").dt.date()
+    seen = past.select(pl.date_range(submit_day.min(), submit_day.max()))
     kinds = set((seen.to_series().dt.weekday() >= SATURDAY).to_list())
     days = -(-int(ahead_h) // 24)
     coming = {(known.plan_start + timedelta(days=day)).isoweekday() >= SATURDAY for day in range(days)}

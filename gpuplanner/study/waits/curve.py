@@ -38,9 +38,8 @@ def curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFleet]) -> 
         middle = [model.replay_waits(fleet)]
         saturated = percentile(middle[0][model.waits.judged]) > SATURATED_S
         middle += [model.replay_waits(fleet, number) for number in range(1, 1 if saturated else REPLAYS)]
-        drawn = np.array(
-            [model.draw(fleet, number) for number in range(SATURATED_DRAWS if saturated else DRAWS)]
-        )
+        draws = SATURATED_DRAWS if saturated else DRAWS
+        drawn = np.array([model.draw(fleet, number) for number in range(draws)])
         allocated = np.median([allocated_gpu_hours(model, waits) for waits in middle])
         hours = gpus * seen_s / SECONDS_PER_HOUR
         for place, number in enumerate(model.sizes):

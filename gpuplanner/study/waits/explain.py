@@ -173,9 +173,8 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
         latency_s=handover.latency_s, seen_s=asked.seen_s,
     )  # fmt: skip
     named = {limit.tenant for limit in queue.limits}
-    queue = replace(
-        queue, limits=queue.limits + tuple(limit for limit in limits if limit.tenant not in named)
-    )
+    others = tuple(limit for limit in limits if limit.tenant not in named)
+    queue = replace(queue, limits=queue.limits + others)
 
     groups = (tenant, size, numbers(asked, "partition")[1], numbers(asked, "tier")[1])
     ahead = find_head_starts(known, asked.start_s, judged, groups, observed(queue), handover.latency_s)

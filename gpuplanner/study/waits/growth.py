@@ -165,9 +165,8 @@ def weeks_to_exhaustion(growth: FittedGrowth, measured: MeasuredHeadroom, seen_d
     """Weeks after the record until the load of its middle has grown by the headroom, in each draw; infinite: never."""
     factors = np.random.default_rng(4).choice(measured.factors, len(growth.slopes))
     logs = np.log(factors)
-    weeks = np.where(
-        growth.slopes > 0, logs / np.maximum(growth.slopes, 1e-9), np.where(logs > 0, np.inf, 0.0)
-    )
+    without_growth = np.where(logs > 0, np.inf, 0.0)
+    weeks = np.where(growth.slopes > 0, logs / np.maximum(growth.slopes, 1e-9), without_growth)
     return np.maximum(weeks - seen_days / 2 / DAYS_A_WEEK, 0.0)
 
 

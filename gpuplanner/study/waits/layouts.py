@@ -23,9 +23,8 @@ def uniform_fleet(fleet: NodeFleet, profile: int, gpus: int, instances: int, per
     >>> uniform_fleet(NodeFleet.whole([8]), 0, 12, 1, 8).capacity[:, 0, 0].tolist()
     [8, 4]
     """
-    sizes = np.array(
-        [per_node] * (gpus // per_node) + ([gpus % per_node] if gpus % per_node else []), np.int64
-    )
+    nodes, rest = divmod(gpus, per_node)
+    sizes = np.array([per_node] * nodes + [rest] * (rest > 0), np.int64)
     capacity = np.zeros((len(sizes), 1, len(fleet.profiles)), np.int64)
     capacity[:, 0, profile] = sizes * instances
     return replace(fleet, gpus=sizes, capacity=capacity, first=np.zeros(len(sizes), np.int64))
@@ -89,7 +88,5 @@ def share_out(costs: list[Floats], total: int) -> tuple[list[int], float]:
                 if np.isfinite(cost[gpus]) and value + cost[gpus] < longer.get(used + gpus, (np.inf, []))[0]:
                     longer[used + gpus] = (value + float(cost[gpus]), [*how, gpus])
         best = longer
-    value, how = min(
-        best.values(), key=lambda found: (round(found[0], 2), sum(found[1])), default=(np.inf, [])
-    )
+    value, how = min(best.values(), key=lambda one: (round(one[0], 2), sum(one[1])), default=(np.inf, []))
     return how, value

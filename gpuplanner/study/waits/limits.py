@@ -153,9 +153,7 @@ def find_limits(
             continue
         most = float(use.gpus[use.first[number] : use.first[number + 1]].max())
         begin, room = start_s - unexplained_s, most - gpus + TOLERANCE
-        at_limit = sum(
-            seconds_over(use, number, room[row], begin[row], start_s[row]) for row in late.tolist()
-        )
+        at_limit = sum(seconds_over(use, number, room[n], begin[n], start_s[n]) for n in late.tolist())
         ends = np.sort(end_s[mine & ~np.isnan(end_s)])
         before = np.searchsorted(ends, start_s[late] + 0.5) - 1
         after_own = (before >= 0) & (start_s[late] - ends[np.maximum(before, 0)] <= latency_s)

@@ -86,20 +86,18 @@ def observe_occupancy(
     ([0.0, 5.0, 35.0, 60.0], [0, 1, 1, 0], [-4, -2, 2, 4])
     """
     began = np.flatnonzero(~np.isnan(start_s))
-    places = np.array(
-        [max(int(requests.nodes[row]), len(nodes[row] or ())) for row in began.tolist()], np.int64
-    )
+    rows = began.tolist()
+    places = np.array([max(int(requests.nodes[row]), len(nodes[row] or ())) for row in rows], np.int64)
     first = np.concatenate([[0], np.cumsum(places)]).astype(np.int64)
     on_node, amount = np.full(first[-1], -1, np.int64), np.zeros(first[-1], np.int64)
     rest = requests.rest
-    for number, row in enumerate(began.tolist()):
+    for number, row in enumerate(rows):
         named, begin = nodes[row] or (), first[number]
         on_node[begin : begin + len(named)] = named
         amount[begin : first[number + 1]] = requests.per[row]
         amount[begin + int(requests.nodes[row]) - 1] = rest[row]
-        if (
-            len(named) > requests.nodes[row]
-        ):  # on more nodes than it asked for: as evenly as whole numbers allow
+        # On more nodes than it asked for: as evenly as whole numbers allow.
+        if len(named) > requests.nodes[row]:
             total = int(requests.total[row])
             amount[begin : first[number + 1]] = [(total + k) // len(named) for k in range(len(named))][::-1]
     end = np.where(np.isnan(end_s), np.inf, np.fmax(end_s, start_s))[began]

@@ -131,15 +131,13 @@ def choose_rule(
 
     for rule in others if errors[plain.name] > max(chance, GOOD_ERROR) else ():
         found = [replay(rule, late[0])]
-        if seen.error(found[0]) <= min(
-            errors[plain.name], errors[best.name] + chance
-        ):  # else it will not be taken
+        # A rule of a larger error will not be taken: its other replays are left out.
+        if seen.error(found[0]) <= min(errors[plain.name], errors[best.name] + chance):
             found += [replay(rule, later_s) for later_s in late[1:]]
         mean = np.mean(found, axis=0)
         errors[rule.name] = seen.error(mean)
-        if len(found) == len(late) and errors[rule.name] < min(
-            errors[plain.name] - chance, errors[best.name]
-        ):
+        lower = errors[rule.name] < min(errors[plain.name] - chance, errors[best.name])
+        if lower and len(found) == len(late):
             best, waits = rule, mean
     return best, waits
 
@@ -234,11 +232,9 @@ def fill_pairs(
                 continue
             waiting[kept] = other
             kept += 1
-            if (
-                asked[other, 3] == asked[job, 3]
-                or asked[other, 0] != asked[job, 0]
-                or limit[other] > limit[job]
-            ):
+            if asked[other, 3] == asked[job, 3] or asked[other, 0] != asked[job, 0]:
+                continue
+            if limit[other] > limit[job]:
                 continue
             if asked[other, 1] > asked[job, 1] or asked[other, 2] > asked[job, 2]:
                 continue

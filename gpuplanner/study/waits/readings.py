@@ -140,9 +140,8 @@ class WaitModel:
     def replay_waits(self, fleet: NodeFleet, number: int = 0) -> Floats:
         """What each job waits in a replay of the record, each up to 30 s later [s]."""
         every = np.arange(len(self.waits.arrival_s))
-        return simulate_waits(
-            self.asked, self.waits, fleet, every, self.waits.arrival_s + self.shift_s(number)
-        )
+        arrival_s = self.waits.arrival_s + self.shift_s(number)
+        return simulate_waits(self.asked, self.waits, fleet, every, arrival_s)
 
 
 def late_sizes(model: WaitModel, target: WaitTarget) -> list[int]:
@@ -240,7 +239,7 @@ def fleet_of_pools(pools: Sequence[SizedPool], units: Sequence[int]) -> NodeFlee
     fleets = [pool.resize(count) for pool, count in zip(pools, units, strict=True)]
     columns = ("gpus", "capacity", "first")
     joined: dict[str, Any] = {
-        name: np.concatenate([getattr(fleet, name) for fleet in fleets]) for name in columns
+        name: np.concatenate([getattr(one, name) for one in fleets]) for name in columns
     }
     return replace(fleets[0], **joined)
 

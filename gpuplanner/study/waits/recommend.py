@@ -86,12 +86,9 @@ class Change:
 
     def text_with(self, units: Sequence[int]) -> str:
         """What to do, with the GPUs that each profile gets; the others stay full."""
-        asked = self.model.asked
-        names = {
-            asked.fleet.profiles[pool.profiles[0]]: count
-            for pool, count in zip(self.pools, units, strict=True)
-        }
-        parts = ", ".join(f"{count} GPUs are {name}" for name, count in names.items() if name != WHOLE_GPU)
+        profiles = [self.model.asked.fleet.profiles[pool.profiles[0]] for pool in self.pools]
+        gpus_by_profile = zip(profiles, units, strict=True)
+        parts = ", ".join(f"{count} GPUs are {name}" for name, count in gpus_by_profile if name != WHOLE_GPU)
         return f"{self.text}, so that {parts}" if self.pools[0].movable else self.text
 
     def smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
@@ -396,9 +393,8 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
         resized = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.usual_node)
         pools.append(SizedPool((profile,), total, resized, movable=True))
     fleet = fleet_of_pools(pools, list(layout.values()))
-    yield Change(
-        action, text, replace(model, asked=replace(asked, fleet=fleet)), pools, asked.usual_node, view
-    )
+    repartitioned = replace(model, asked=replace(asked, fleet=fleet))
+    yield Change(action, text, repartitioned, pools, asked.usual_node, view)
 
 
 def weigh_purchase(
@@ -406,9 +402,8 @@ def weigh_purchase(
 ) -> Recommendation:
     """Buy, unless nobody stated the target and the purchase ends little waiting for what it costs."""
     asked, found = model.asked, resize(model, model.pools, units)
-    today_s, bought_s = (
-        np.minimum(model.replay_waits(fleet), asked.seen_s) for fleet in (asked.fleet, found.fleet)
-    )
+    today_s = np.minimum(model.replay_waits(asked.fleet), asked.seen_s)
+    bought_s = np.minimum(model.replay_waits(found.fleet), asked.seen_s)
     more = found.gpus - found.fleet_gpus
     worth = float(((today_s - bought_s) * asked.gpus())[model.waits.judged].sum() / (more * asked.seen_s))
     if worth < MIN_WORTH and not target.stated:
