@@ -134,9 +134,7 @@ def burst_plan(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     begin, length, gpus, cost = (jobs[name].to_numpy() for name in ("from_h", "hours", "gpus", "cost"))
     until = int((known.end - known.begin).total_seconds() // SECONDS_PER_HOUR)
     over = wanted(begin, length, gpus, until) - known.fleet.installed.gpus
-    effort = Effort.begin(
-        gap_target=scenario.gap_target, time_limit_s=scenario.time_limit_s, seed=scenario.seed
-    )
+    effort = Effort.begin(**scenario.effort)
     free = jobs["reason"].is_null().to_numpy()
     leave, left, bound = leavers(begin, length, gpus, cost, free, over, effort, gap=scenario.gap_target)
     out = jobs.filter(leave)
