@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -334,20 +335,17 @@ def _layouts(asked: Asked, trial: Trial, gpus: int | None = None) -> tuple[Layou
 
 def _grouped(asked: Asked, rows: Sequence[tuple[int, Sequence[str]]]) -> tuple[LayoutOnNodes, ...]:
     """GPUs by layout with the nodes that they are on."""
-    gpus: dict[str, int] = {}
-    nodes: dict[str, dict[str, int]] = {}
+    gpus: Counter[str] = Counter()
+    nodes: dict[str, Counter[str]] = {}
     for number, layouts in sorted(rows, key=lambda row: row[0]):
         for layout in layouts:
             name = "whole" if layout == WHOLE_GPU else layout
-            gpus[name] = gpus.get(name, 0) + 1
+            gpus[name] += 1
             if asked.nodes.named:
-                mine = nodes.setdefault(name, {})
-                mine[asked.nodes.names[number]] = mine.get(asked.nodes.names[number], 0) + 1
+                nodes.setdefault(name, Counter())[asked.nodes.names[number]] += 1
     order = sorted(gpus, key=lambda name: (name != "whole", -gpus[name], name))
-    return tuple(
-        LayoutOnNodes(name, gpus[name], tuple(there := nodes.get(name, {})), tuple(there.values()))
-        for name in order
-    )
+    on_nodes = ((name, nodes.get(name, Counter())) for name in order)
+    return tuple(LayoutOnNodes(name, gpus[name], tuple(one), tuple(one.values())) for name, one in on_nodes)
 
 
 def _with_more(layouts: tuple[LayoutOnNodes, ...], more: int) -> tuple[LayoutOnNodes, ...]:

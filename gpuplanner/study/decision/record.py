@@ -274,8 +274,7 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
     which = found.later
     late = trial.late_s[0, which]
     added_minutes = arena.late_minutes(trial, which) - arena.todays_minutes(which)
-    view = found.asked.views[trial.setting.view]
-    done = trial.wait_s + view.run_s
+    done = trial.wait_s + found.asked.views[trial.setting.view].run_s
     weeks = max(float(found.later_days.sum()) / 7, 1e-9)
     busy = _busy_hours(found, trial) / weeks
     finite = which & np.isfinite(done)

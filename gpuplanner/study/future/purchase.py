@@ -225,11 +225,8 @@ def refresh(scenario: Scenario, months: int, board: str, speed: float) -> Refres
     costs all that it costs, as the cheapest way to have it, for each of today's GPUs whose work it does.
     """
     known, book = history(scenario), book_of(scenario)
-    newer, mine = find_any_board(board), known.fleet.name
-    if mine is None or not known.fleet.in_catalogue:
-        raise ScenarioError(
-            message("refresh", "a board of the catalogue today", "none", "Name it with --board.")
-        )
+    known.fleet.require_board("refresh")
+    newer, mine = find_any_board(board), str(known.fleet.name)
     states, per_kwh = money(scenario).states, per_kwh_of(scenario, known)
     busy = float(states.filter(state="busy")["gpu_hours"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
     owners = ownerships(scenario, known, ledger(scenario)).group_by("ownership").agg(pl.col("share").sum())

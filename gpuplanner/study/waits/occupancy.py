@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,9 @@ FEWEST_GAPS = 20
 """Of fewer observed gaps the latency is not estimated."""
 WAITED_S = 60.0
 """A job that waited longer was in the queue when the GPUs that it got became free."""
+
+ClosedSpell: TypeAlias = tuple[float, float, int, float]
+"""Begin and end of a spell out of service [s], the node, and how many of its GPUs; infinite: all of the node."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +65,7 @@ def observe_occupancy(
     end_s: Floats,
     nodes: Sequence[Sequence[int] | None],
     capacity: Ints,
-    closed: Sequence[tuple[float, float, int, float]] = (),
+    closed: Sequence[ClosedSpell] = (),
 ) -> OccupancyChanges:
     """List what jobs took and released, and what was out of service.
 

@@ -12,7 +12,7 @@ from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
 from gpuplanner.simulate.tables import Floats, Ints
 from gpuplanner.study.waits.limits import NamedLimit
-from gpuplanner.study.waits.occupancy import Handover, OccupancyChanges, closed_instances
+from gpuplanner.study.waits.occupancy import ClosedSpell, Handover, OccupancyChanges, closed_instances
 from gpuplanner.study.waits.queue_rule import QueueRule
 
 
@@ -36,9 +36,7 @@ class Closings:
         )
 
 
-def separate_spells(
-    closed: Sequence[tuple[float, float, int, float]],
-) -> list[tuple[float, float, int, float]]:
+def separate_spells(closed: Sequence[ClosedSpell]) -> list[ClosedSpell]:
     """Join spells of a whole node that overlap or follow each other, and keep of its GPUs what lies outside of them.
 
     Examples
@@ -66,7 +64,7 @@ def separate_spells(
 
 
 def closing_requests(
-    closed: Sequence[tuple[float, float, int, float]],
+    closed: Sequence[ClosedSpell],
     nodes: Sequence[Sequence[int] | None],
     start_s: Floats,
     end_s: Floats,
