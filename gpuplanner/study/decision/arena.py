@@ -198,10 +198,6 @@ class Arena:
         today = replace(self.today, late_s=self.today.late_s[:draws])
         return np.maximum(self.late_minutes(today, which), self.late_minutes(today, self.judged))
 
-    def limits(self, which: Mask) -> NDArray[np.float64]:
-        """How late each class, and the mean, may be [min]."""
-        return self.todays_minutes(which) + self.minutes
-
     def excess(self, trial: Trial, which: Mask) -> float:
         """By how many minutes the class that is worst off is beyond what it may be; at most 0: it holds."""
         today = self.todays_minutes(which, len(trial.late_s))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpuplanner.catalog import board_names, measure_words
@@ -21,7 +21,6 @@ from gpuplanner.study.decision.types import (
     STATIC_MIG,
     TODAY,
     Decision,
-    LayoutOnNodes,
     Measure,
     Missing,
     NextStep,
@@ -108,8 +107,7 @@ def _changes(one: Decision, found: Contest, trial: Trial) -> tuple[int, str] | N
     if one.policy != STATIC_MIG or not (changed := changed_layouts(found.asked, trial.setting)):
         return None
     named = (
-        f"{nodes_text(LayoutOnNodes(new, 0, tuple(dict.fromkeys(nodes))))} from {old} to {new}"
-        for (old, new), nodes in changed.items()
+        f"{nodes_text(list(dict.fromkeys(on)))} from {old} to {new}" for (old, new), on in changed.items()
     )
     which = f" ({', '.join(named)})" if found.asked.nodes.named and len(changed) <= MOST_CHANGES_NAMED else ""
     return sum(map(len, changed.values())), which
@@ -142,17 +140,17 @@ def _waits(one: Decision) -> str:
     return f"{text}, and rises by {paid}." if text else f"p95 queue waits rise by {paid}."
 
 
-def nodes_text(part: LayoutOnNodes) -> str:
-    """The nodes of a layout, the first few by name.
+def nodes_text(names: Sequence[str]) -> str:
+    """List nodes by name, of many the first and the last.
 
     Examples
     --------
-    >>> nodes_text(LayoutOnNodes("whole", 16, ("n1", "n2")))
+    >>> nodes_text(("n1", "n2"))
     'n1, n2'
     """
-    if len(part.nodes) <= MOST_NODES_NAMED:
-        return ", ".join(part.nodes)
-    return f"{part.nodes[0]} to {part.nodes[-1]} ({len(part.nodes)} nodes)"
+    if len(names) <= MOST_NODES_NAMED:
+        return ", ".join(names)
+    return f"{names[0]} to {names[-1]} ({len(names)} nodes)"
 
 
 def _next_steps(one: Decision, found: Contest, advice: Recommendation, trial: Trial) -> Iterator[NextStep]:
@@ -206,13 +204,13 @@ def _steps_of(
     if measure.action in ("rightsize", "repartition", "autoscale"):
         changed = changed_layouts(found.asked, trial.setting) if one.policy == STATIC_MIG else {}
         for (old, new), nodes in changed.items() if found.asked.nodes.named else ():
-            where = nodes_text(LayoutOnNodes(new, len(nodes), tuple(dict.fromkeys(nodes))))
+            where = nodes_text(list(dict.fromkeys(nodes)))
             what = f"partition {counted(len(nodes), 'GPU')} of {where} as {new} (today {old})"
             yield NextStep(PLATFORM, what, files)
         for part in () if changed else one.layouts:
             if part.layout == "whole":
                 continue
-            where = nodes_text(part) or "nodes of one pool"
+            where = nodes_text(part.nodes) or "nodes of one pool"
             how = f"as {part.layout}" if part.layout != CUT_BY_JOBS else f"as jobs ask, by {able.who},"
             yield NextStep(PLATFORM, f"partition {counted(part.gpus, 'GPU')} {how} on {where}", files)
 
@@ -246,9 +244,7 @@ def _drained(one: Decision, found: Contest, when: str) -> Iterator[NextStep]:
     command = measure_words("release", able.path)["command"].format(nodes=names)
     if len(gone) > MOST_NODES_NAMED:
         command = f"gpuplanner export {found.scenario.data} --path {able.path}"
-    yield NextStep(
-        PLATFORM, f"drain and release {nodes_text(LayoutOnNodes('', 0, tuple(gone)))}{when}", command
-    )
+    yield NextStep(PLATFORM, f"drain and release {nodes_text(gone)}{when}", command)
 
 
 def _missing(one: Decision, found: Contest, advice: Recommendation) -> Iterator[Missing]:

@@ -109,13 +109,9 @@ class Tuning:
         late_s = trial.late_s[0, self.earlier]
         return float(late_s.mean()) / SECONDS_PER_MINUTE if len(late_s) else 0.0
 
-    def cost(self, trial: Trial) -> float:
-        """GPU-hours on, on the days that count."""
-        return float(trial.day_hours[self.days].sum())
-
     def rank(self, trial: Trial) -> float:
         """GPU-hours by which settings are ranked: those of an unusual one count for more by what it has to gain."""
-        hours, setting = self.cost(trial), trial.setting
+        hours, setting = float(trial.day_hours[self.days].sum()), trial.setting
         shortest, longest = USUAL_IDLE_MINUTES
         if not shortest <= float(setting.knobs.get("idle_minutes", shortest)) <= longest:
             hours /= 1 - LEAST_GAIN_BY_IDLE
