@@ -44,8 +44,7 @@ def hours_of(calendar: pl.DataFrame, start: datetime) -> tuple[np.ndarray, ...]:
     [[6.0, 24.0]]
     """
     spans = calendar.sort("kind", "start_time", "end_time").select(
-        "kind",
-        (pl.col("start_time", "end_time") - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR),
+        "kind", (pl.col("start_time", "end_time") - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR)
     )
     return tuple(
         part.select("start_time", "end_time").to_numpy()

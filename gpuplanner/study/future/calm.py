@@ -118,18 +118,13 @@ def choices(
     calm calendar 6.0 0.0 None
     free auto 3.1 0.0 None
     """
-    if _price(planned) <= _price(free):
+    calm_price, free_price = (one.plan.require().objective or 0.0 for one in (planned, free))
+    if calm_price <= free_price:
         free = planned
     calm_played = None if scenario is None else play(scenario, planned)
     free_played = calm_played if free is planned or scenario is None else play(scenario, free)
     calm = PlanChoice.of(CALM, "calendar", planned, calm_played)
     return calm, PlanChoice.of(FREE, method, free, free_played)
-
-
-def _price(planned: Planned) -> float:
-    price = planned.plan.require().objective
-    assert price is not None
-    return price
 
 
 def play(scenario: Scenario, planned: Planned) -> Played:

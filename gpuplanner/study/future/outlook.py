@@ -18,7 +18,7 @@ from gpuplanner.forecast import ForecastResult, forecast_demand, reconcile_to_po
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.study.cache import Stage, shelved, stage
-from gpuplanner.study.past.history import History, history
+from gpuplanner.study.past.history import VIEWS, History, history
 from gpuplanner.study.past.pools import FleetPools
 
 FORECAST_TABLES = ("forecast", "scores", "choice")
@@ -150,11 +150,7 @@ def _of_view(table: pl.DataFrame, view: str) -> pl.DataFrame:
     return mine.with_columns(pl.col("unique_id").str.replace(view, POOL, literal=True))
 
 
-OUTLOOKS = {
-    "whole": Stage(lambda scenario: _outlook(scenario, "whole")),
-    "requested": Stage(lambda scenario: _outlook(scenario, "requested")),
-    "rightsized": Stage(lambda scenario: _outlook(scenario, "rightsized")),
-}
+OUTLOOKS = {view: Stage(lambda scenario, view=view: _outlook(scenario, view)) for view in VIEWS}
 
 
 def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dict[str, int]]:

@@ -152,11 +152,7 @@ def plan_view(
 
 
 def planned_for(
-    problem: PlanProblem,
-    scenario: Scenario,
-    method: str | None = None,
-    *,
-    calendars: int | None = None,
+    problem: PlanProblem, scenario: Scenario, method: str | None = None, *, calendars: int | None = None
 ) -> Planned:
     """Plan a problem within the limits that a scenario sets its plans, and check the plan; see :func:`plan_view`."""
     most = sets_of_layouts(scenario, problem.board)

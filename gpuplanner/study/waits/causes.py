@@ -124,12 +124,7 @@ def fill_fits(
 
 
 def attribute_waits(
-    fits: FitTable,
-    eligible_s: Floats,
-    until_s: Floats,
-    simulated_s: Floats,
-    latency_s: float,
-    use: TenantUse,
+    fits: FitTable, eligible_s: Floats, until_s: Floats, simulated_s: Floats, latency_s: float, use: TenantUse
 ) -> Floats:
     """Attribute the seconds that each job waited to their causes.
 

@@ -85,12 +85,7 @@ class WaitModel:
         return replace(self, waits=free)
 
     def draw(
-        self,
-        fleet: NodeFleet,
-        number: int,
-        *,
-        load: float | Floats = 1.0,
-        jobs: Bools | None = None,
+        self, fleet: NodeFleet, number: int, *, load: float | Floats = 1.0, jobs: Bools | None = None
     ) -> Floats:
         """95th percentile of the wait of each size in one drawn record [s]; the same records for every fleet.
 
