@@ -20,6 +20,7 @@ from gpuplanner._optional import import_optional
 from gpuplanner.solving.effort import Effort
 from gpuplanner.solving.highs import Library, hand_over, quiet_highs
 from gpuplanner.solving.linear import Columns, LinearModel
+from gpuplanner.solving.solver import lowered
 
 Floats = NDArray[np.float64]
 Limits = dict[int, tuple[float, float]]
@@ -29,9 +30,6 @@ _WHOLE = 1e-6
 
 # Steps of a linear program beside its pivots, as those of solver.py.
 _NODE = 20_000
-
-# Lowered as bounds of solvers are, see solver.py.
-_BOUND_SLACK = 1e-7
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def branch_and_bound(
     bound = min(best, heap[0][0] if heap else math.inf)
     if bound == math.inf:
         return None
-    return Branched(values, bound - _BOUND_SLACK * max(1.0, abs(bound)))
+    return Branched(values, lowered(bound))
 
 
 class _OpenTree:
@@ -136,8 +134,7 @@ class _OpenTree:
     def _load(self, sums: list[Columns]) -> Library:
         model, highs = self.model, quiet_highs(presolve="off")
         free = np.full(len(sums), math.inf)
-        low = [row.rhs if row.sense == ">=" else -math.inf for row in model.rows]
-        high = [row.rhs if row.sense == "<=" else math.inf for row in model.rows]
+        low, high = model.row_limits()
         held = [*(row.columns for row in model.rows), *(columns.tolist() for columns in sums)]
         amounts = [*(row.coefficients for row in model.rows), *([1.0] * len(columns) for columns in sums)]
         limits = (np.append(low, -free), np.append(high, free))

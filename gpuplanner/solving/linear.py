@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -64,6 +65,12 @@ class LinearModel:
         """Append one row; zero coefficients are left out."""
         held = [(int(c), float(v)) for c, v in zip(columns, coefficients, strict=True) if v]
         self.rows.append(Row(name, [c for c, _ in held], [v for _, v in held], sense, float(rhs)))
+
+    def row_limits(self) -> tuple[list[float], list[float]]:
+        """Least and most of the sum of each row."""
+        low = [row.rhs if row.sense == ">=" else -math.inf for row in self.rows]
+        high = [row.rhs if row.sense == "<=" else math.inf for row in self.rows]
+        return low, high
 
     def value(self, values: NDArray[np.float64]) -> float:
         """Cost of given column values."""

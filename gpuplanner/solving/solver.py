@@ -1,13 +1,12 @@
-"""The only file that talks to solvers through PuLP: models in, honest answers out.
+"""The only file that hands models to solvers: models in, honest answers out.
 
-All work goes through PuLP. HiGHS gets the model as arrays in one call and starts from a known answer if there
-is one; CBC is there for comparison. The word "Optimal" of a solver that was stopped is not believed: an
+HiGHS gets the model as arrays in one call and starts from a known answer if there is one; CBC is there for
+comparison, through PuLP. The word "Optimal" of a solver that was stopped is not believed: an
 answer counts as optimal only if the solver proved it within the gap asked for.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
 import warnings
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpuplanner._optional import import_optional
 from gpuplanner.solving.effort import Effort
-from gpuplanner.solving.highs import Library, hand_over
+from gpuplanner.solving.highs import Library, hand_over, quiet_highs
 from gpuplanner.solving.linear import LinearModel
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
@@ -88,11 +87,10 @@ def solve(
     if effort.solver == "cbc":
         most = int(min(effort.remaining_steps() / (_MIXED_ROUND * max(1, amounts)), nodes or _MOST_PIVOTS))
         return _solve_with_cbc(model, effort, gap=gap, relaxed=relaxed, nodes=max(1, most))
-    limit_s, pivots = effort.remaining_s(), effort.remaining_steps() / max(1, len(model.rows))
+    pivots = effort.remaining_steps() / max(1, len(model.rows))
     options = {
-        "gapRel": gap,
-        "threads": 1,
-        "timeLimit": None if limit_s == math.inf else limit_s,
+        "mip_rel_gap": gap,
+        "time_limit": effort.remaining_s(),
         "random_seed": effort.seed,
         "mip_max_nodes": nodes,
         "simplex_strategy": _PRIMAL_SIMPLEX if relaxed else None,
@@ -144,7 +142,7 @@ def _solve_with_cbc(model: LinearModel, effort: Effort, *, gap: float, relaxed: 
     if problem.sol_status == pulp.LpSolutionIntegerFeasible:
         return Solution("feasible", values, objective)
     # CBC says optimal within the gap but not how close it came.
-    return Solution("optimal", values, objective, _lowered(objective - gap * abs(objective)))
+    return Solution("optimal", values, objective, lowered(objective - gap * abs(objective)))
 
 
 def _solve_with_highs(
@@ -156,11 +154,20 @@ def _solve_with_highs(
     start: NDArray[np.float64] | None,
 ) -> Solution:
     highspy = import_optional("highspy", extra="plan")
+    highs = quiet_highs(**options)
     # An object of PuLP's for every column and row would take as long as the solver: the arrays go straight over.
-    problem = import_optional("pulp", extra="plan").LpProblem("gpuplanner")
-    solver = _array_highs()(model, rounds, relaxed, start, msg=False, **options)
-    problem.solve(solver)
-    highs = problem.solverModel
+    columns, amounts = [row.columns for row in model.rows], [row.coefficients for row in model.rows]
+    limits = (model.low, model.high)
+    hand_over(highs, model.cost, limits, model.row_limits(), columns, amounts, whole=not relaxed)
+    highs.cbMipInterrupt.subscribe(rounds.count)
+    if start is not None:
+        first = highspy.HighsSolution()
+        first.col_value = start.tolist()
+        highs.setSolution(first)
+    if len(model.names) < _LONG_SOLVE_COLUMNS:
+        highs.run()
+    else:
+        _run_interruptibly(highs)
     info = highs.getInfo()
     rounds.effort.spend(max(info.simplex_iteration_count, 0) * len(model.rows))
     state = highs.getModelStatus()
@@ -170,7 +177,7 @@ def _solve_with_highs(
     finished = state == states.kOptimal
     mixed = not relaxed
     bound = float(info.mip_dual_bound) if mixed else float(info.objective_function_value)
-    proven = _lowered(bound) if np.isfinite(bound) and (mixed or finished) else None
+    proven = lowered(bound) if np.isfinite(bound) and (mixed or finished) else None
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return Solution("unknown", bound=proven)
     answer = highs.getSolution()
@@ -178,7 +185,8 @@ def _solve_with_highs(
     return Solution("optimal" if finished else "feasible", values, model.value(values), proven)
 
 
-def _lowered(bound: float) -> float:
+def lowered(bound: float) -> float:
+    """A bound of a solver, less its tolerances."""
     return bound - _BOUND_SLACK * max(1.0, abs(bound))
 
 
@@ -194,61 +202,6 @@ class _Rounds:
         self.effort.spend(self.steps)
         if not self.effort.remaining_steps():
             event.interrupt()
-
-
-@functools.cache
-def _array_highs() -> Library:
-    """PuLP's HiGHS class, handing the model over as arrays instead of row by row."""
-    pulp = import_optional("pulp", extra="plan")
-    highspy = import_optional("highspy", extra="plan")
-
-    base: Library = pulp.HiGHS
-
-    class ArrayHiGHS(base):  # type: ignore[misc]
-        def __init__(
-            self,
-            model: LinearModel,
-            rounds: _Rounds,
-            relaxed: bool,
-            start: NDArray[np.float64] | None,
-            **options: object,
-        ) -> None:
-            super().__init__(**options)
-            self.model, self.rounds, self.relaxed, self.start = model, rounds, relaxed, start
-
-        def buildSolverModel(self, lp: Library) -> None:
-            _pass_arrays(lp.solverModel, self.model, whole=not self.relaxed)
-
-        def callSolver(self, lp: Library) -> None:
-            lp.solverModel.cbMipInterrupt.subscribe(self.rounds.count)
-            if self.start is not None:
-                first = highspy.HighsSolution()
-                first.col_value = self.start.tolist()
-                lp.solverModel.setSolution(first)
-            if len(self.model.names) < _LONG_SOLVE_COLUMNS:
-                lp.solverModel.run()
-            else:
-                _run_interruptibly(lp.solverModel)
-
-        def findSolutionValues(self, lp: Library) -> tuple[int, int]:
-            # The caller reads model status and solution status from HiGHS itself.
-            return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
-
-    return ArrayHiGHS
-
-
-def _pass_arrays(highs: Library, model: LinearModel, *, whole: bool) -> None:
-    limits = [(row.rhs, math.inf) if row.sense == ">=" else (-math.inf, row.rhs) for row in model.rows]
-    low, high = zip(*limits, strict=True) if limits else ((), ())
-    hand_over(
-        highs,
-        model.cost,
-        (model.low, model.high),
-        (low, high),
-        [row.columns for row in model.rows],
-        [row.coefficients for row in model.rows],
-        whole=whole,
-    )
 
 
 def _run_interruptibly(highs: Library) -> None:
