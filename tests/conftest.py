@@ -17,7 +17,7 @@ from hypothesis import settings
 import gpuplanner
 from gpuplanner.cli.app import main
 from gpuplanner.scenario import Scenario
-from gpuplanner.solving.effort import Budget
+from gpuplanner.solving.effort import Effort
 from gpuplanner.study import Study, evaluate
 from tests.examples import QUICK_EXAMPLES
 
@@ -63,21 +63,18 @@ def public_data() -> Path:
 
 @pytest.fixture(scope="module")
 def unhurried() -> Iterator[None]:
-    """Time limits of packings of two seconds or more are a day, so that no result depends on how busy the machine is.
+    """Time limits of searches of two seconds or more are a day, so that no result depends on how busy the machine is.
 
     A search then ends by its proof or its work limit; a test that wants one to run out of time gives it less.
     """
-    check = Budget.__post_init__
+    begin = Effort.begin
 
-    def packing(budget: Budget) -> None:
-        budget.time_limit_s = patient(budget.time_limit_s)
-        check(budget)
-
-    def patient(seconds: float) -> float:
-        return 86_400.0 if 2.0 <= seconds < 86_400.0 else seconds
+    def patient(*, time_limit_s: float | None = None, **limits: Any) -> Effort:
+        hurried = time_limit_s is None or not 2.0 <= time_limit_s < 86_400.0
+        return begin(time_limit_s=time_limit_s if hurried else 86_400.0, **limits)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Budget, "__post_init__", packing)
+        patched.setattr(Effort, "begin", patient)
         yield
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,11 +24,12 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.jit import entry, part
 from gpuplanner.packing.bins import Bins, Items, draw, empty_bins, free_way, items_of, put, take
 from gpuplanner.packing.bounds import needed, weighings
+from gpuplanner.packing.ejection import seat_items
 from gpuplanner.packing.grid import Grid, as_grid
 from gpuplanner.packing.problem import AnyProblem, Integers, PackingProblem
 from gpuplanner.packing.result import CostedPacking, Packing
 from gpuplanner.packing.search import pack
-from gpuplanner.solving.effort import UNIT, Budget
+from gpuplanner.solving.effort import UNIT, Effort
 
 _SHARE_OF_PACK = 0.3  # part of the limits that goes into few bins, where every cheap packing begins
 _MOST_TORN = 24
@@ -80,7 +82,8 @@ def pack_for_cost(
     if wrong:
         raise ScenarioError(message("packing: costs", "at least 0 and finite", repr(wrong), "Mend them."))
     _compile()
-    budget = Budget(time_limit_s, work_limit, seed)
+    began = time.monotonic()
+    effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, what="packing")
     part = None if work_limit is None else max(1, round(_SHARE_OF_PACK * work_limit))
     first = pack(problem, time_limit_s=_SHARE_OF_PACK * time_limit_s, work_limit=part, seed=seed)
     moments = np.unique(np.concatenate((problem.starts, problem.ends)))
@@ -96,8 +99,8 @@ def pack_for_cost(
             if cost - attempt.saved <= bound * (1 + 1e-12):
                 stopped_by = "proof"
             else:
-                budget.spend(attempt.run(UNIT))
-                stopped_by = budget.why_over() or ""
+                effort.spend(attempt.run(UNIT))
+                stopped_by = effort.why_spent() or ""
     except KeyboardInterrupt:
         stopped_by = "user"
     _, bin_of = np.unique(attempt.bins.bin_of, return_inverse=True)
@@ -107,7 +110,7 @@ def pack_for_cost(
         assignment=bin_of.astype(np.int64),
         places=None if isinstance(problem, PackingProblem) else grid.places[attempt.bins.way_of],
         stopped_by=stopped_by,
-        seconds=budget.seconds,
+        seconds=time.monotonic() - began,
     )
     cost, fire_ups, busy = cost_of(problem, packing.assignment, terms)
     return CostedPacking(packing, cost, min(bound, cost), fire_ups, busy)
@@ -142,9 +145,9 @@ def _bound(problem: AnyProblem, grid: Grid, terms: CostTerms, fewest: int) -> fl
 
 def _ways(grid: Grid, packing: Packing) -> Integers:
     """The way of each item, by its place."""
-    if packing.places is None:
-        return grid.first[:-1].copy()
     ways = grid.first[:-1].copy()
+    if packing.places is None:
+        return ways
     for item, place in enumerate(packing.places.tolist()):
         ways[item] += int(np.flatnonzero(grid.places[ways[item] : grid.first[item + 1]] == place)[0])
     return ways
@@ -197,7 +200,7 @@ class Recreation:
         self._items, self._terms = items_of(grid), terms
         # One spare bin, in case that opening one is cheaper than what it avoids.
         self.bins = empty_bins(grid, int(bin_of.max()) + 2)
-        _seat(self._items, self.bins, bin_of, way_of)
+        seat_items(self._items, self.bins, np.arange(len(bin_of)), bin_of, way_of)
         self._random = np.random.SeedSequence(seed).generate_state(1, np.uint64) | np.uint64(1)
         self._torn = np.zeros((3, _MOST_TORN), dtype=np.int64)
         self.saved = 0.0
@@ -207,12 +210,6 @@ class Recreation:
         saved, spent = _recreate(self._items, self.bins, self._terms, self._torn, self._random, work)
         self.saved += saved
         return int(spent)
-
-
-@entry
-def _seat(items: Items, bins: Bins, bin_of: Integers, way_of: Integers) -> None:
-    for item in range(len(bin_of)):
-        put(items, bins, item, bin_of[item], way_of[item])
 
 
 @entry

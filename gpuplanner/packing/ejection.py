@@ -65,7 +65,7 @@ class Elimination:
         self._items = items_of(grid)
         self.bins = empty_bins(grid, n_bins - 1)
         stays = np.flatnonzero(bin_of != gone)
-        _seat(self._items, self.bins, stays, bin_of[stays] - (bin_of[stays] > gone), way_of[stays])
+        seat_items(self._items, self.bins, stays, bin_of[stays] - (bin_of[stays] > gone), way_of[stays])
         homeless = np.flatnonzero(bin_of == gone)
         pool = np.zeros(grid.n_items, dtype=np.int64)
         pool[: len(homeless)] = homeless
@@ -94,7 +94,8 @@ class Elimination:
 
 
 @entry
-def _seat(items: Items, bins: Bins, who: Integers, where: Integers, how: Integers) -> None:
+def seat_items(items: Items, bins: Bins, who: Integers, where: Integers, how: Integers) -> None:
+    """Seat items in bins, each in one of its ways."""
     for index in range(len(who)):
         put(items, bins, who[index], where[index], how[index])
 

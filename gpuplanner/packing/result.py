@@ -64,13 +64,7 @@ class Packing:
 
     def to_dict(self) -> dict[str, Any]:
         """What there is to say about it in short."""
-        return {
-            "bins": self.bins,
-            "lower_bound": self.lower_bound,
-            "gap": self.gap,
-            "proven": self.proven,
-            "seconds": self.seconds,
-        }
+        return {name: getattr(self, name) for name in ("bins", "lower_bound", "gap", "proven", "seconds")}
 
     def to_frame(self) -> pl.DataFrame:
         """One row an item: its number, its bin, and the start slice on MIG boards.
@@ -119,14 +113,8 @@ class CostedPacking:
 
     def to_dict(self) -> dict[str, Any]:
         """What there is to say about it in short; `lower_bound` is on the bins, `bound` on the cost."""
-        return {
-            "cost": self.cost,
-            "bound": self.bound,
-            "gap": self.gap,
-            "proven": self.proven,
-            "fire_ups": self.fire_ups,
-            "busy_time": self.busy_time,
-            "bins": self.packing.bins,
-            "lower_bound": self.packing.lower_bound,
-            "seconds": self.packing.seconds,
+        own = ("cost", "bound", "gap", "proven", "fire_ups", "busy_time")
+        of_packing = ("bins", "lower_bound", "seconds")
+        return {name: getattr(self, name) for name in own} | {
+            name: getattr(self.packing, name) for name in of_packing
         }

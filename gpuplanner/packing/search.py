@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from gpuplanner.packing.grid import Grid, as_grid
 from gpuplanner.packing.pattern_bound import Goal, program_of, stronger_bounds
 from gpuplanner.packing.problem import AnyProblem, Integers, PackingProblem
 from gpuplanner.packing.result import Packing
-from gpuplanner.solving.effort import UNIT, Budget
+from gpuplanner.solving.effort import UNIT, Effort
 
 _SMALL = 300  # items up to which an exact answer is tried
 _STEPS_PER_LABEL = 4  # a step of the bound takes about as long as four of the search for fewer bins
@@ -75,49 +76,50 @@ def pack(
     (2, True, [0, 0, 0, 1])
     """
     _compile()
-    budget = Budget(time_limit_s, work_limit, seed)
+    began = time.monotonic()
+    effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, what="packing")
     grid = as_grid(problem)
     goal = Goal(lower=1, upper=problem.n_items)
     best = _Incumbent(np.arange(problem.n_items), grid.first[:-1].copy())
     try:
         goal.lower = moment_bound(problem, grid)
-        stopped_by = _search(problem, grid, goal, best, budget)
+        stopped_by = _search(problem, grid, goal, best, effort)
     except KeyboardInterrupt:
         stopped_by = "user"
     places = None if isinstance(problem, PackingProblem) else grid.places[best.way_of]
     lower = min(goal.lower, best.bins)
-    return Packing(best.bins, lower, best.bin_of, places, stopped_by, budget.seconds)
+    return Packing(best.bins, lower, best.bin_of, places, stopped_by, time.monotonic() - began)
 
 
-def _search(problem: AnyProblem, grid: Grid, goal: Goal, best: _Incumbent, budget: Budget) -> str:
+def _search(problem: AnyProblem, grid: Grid, goal: Goal, best: _Incumbent, effort: Effort) -> str:
     for work in _greedy(problem, grid, goal, best):
-        budget.spend(work)
-        if (why := _why_over(goal, budget)) is not None:
+        effort.spend(work)
+        if (why := _why_over(goal, effort)) is not None:
             return why
     higher: Iterator[int] = iter(())
     if isinstance(problem, PackingProblem):
-        higher = _higher_bound(problem, grid, goal, best, budget)
+        higher = _higher_bound(problem, grid, goal, best, effort)
     behind = 0  # work that the search for a higher bound may do until it is the other's turn
     longest_s = 0.0
-    for work in _fewer_bins(grid, goal, best, budget.seed):
-        budget.spend(work)
+    for work in _fewer_bins(grid, goal, best, effort.seed):
+        effort.spend(work)
         behind += work
         # A step of the bound may be long: none is begun that might not end in time.
-        while behind > 0 and _why_over(goal, budget) is None and budget.remaining_s > longest_s:
-            begun_s = budget.seconds
+        while behind > 0 and _why_over(goal, effort) is None and effort.remaining_s() > longest_s:
+            begun_s = time.monotonic()
             step = next(higher, None)
             if step is None:
                 break
-            longest_s = max(longest_s, budget.seconds - begun_s)
-            budget.spend(step * _STEPS_PER_LABEL)
+            longest_s = max(longest_s, time.monotonic() - begun_s)
+            effort.spend(step * _STEPS_PER_LABEL)
             behind -= step * _STEPS_PER_LABEL
-        if (why := _why_over(goal, budget)) is not None:
+        if (why := _why_over(goal, effort)) is not None:
             return why
     return "proof"
 
 
-def _why_over(goal: Goal, budget: Budget) -> str | None:
-    return "proof" if goal.reached else budget.why_over()
+def _why_over(goal: Goal, effort: Effort) -> str | None:
+    return "proof" if goal.reached else effort.why_spent()
 
 
 def _greedy(problem: AnyProblem, grid: Grid, goal: Goal, best: _Incumbent) -> Iterator[int]:
@@ -148,7 +150,7 @@ def _fewer_bins(grid: Grid, goal: Goal, best: _Incumbent, seed: int) -> Iterator
 
 
 def _higher_bound(
-    problem: PackingProblem, grid: Grid, goal: Goal, best: _Incumbent, budget: Budget
+    problem: PackingProblem, grid: Grid, goal: Goal, best: _Incumbent, effort: Effort
 ) -> Iterator[int]:
     """Pattern bounds of windows; then, if the problem is small, an exact answer for one number after another."""
     yield from stronger_bounds(problem, grid, goal, lambda: best.bin_of)
@@ -160,7 +162,7 @@ def _higher_bound(
     while not program.exhausted:
         yield program.step()
     while not goal.reached:
-        answer = settle(program, goal.lower, time_limit_s=budget.remaining_s + 0.01, seed=budget.seed)
+        answer = settle(program, goal.lower, time_limit_s=effort.remaining_s() + 0.01, seed=effort.seed)
         if answer.bin_of is not None:
             best.take(answer.bin_of, grid.first[:-1], goal)
         elif answer.impossible:

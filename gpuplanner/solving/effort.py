@@ -63,6 +63,7 @@ class Effort:
         seed: int = 0,
         solver: str = "highs",
         work_limit: int | None = None,
+        what: str = "plan",
     ) -> Effort:
         """Check the limits, and start the clock where it counts; without any limit, :data:`WORK_LIMIT` holds.
 
@@ -74,11 +75,16 @@ class Effort:
         faults = []
         if not 0 <= gap_target < 1:
             faults.append(f"gap_target must be at least 0 and below 1, not {gap_target!r}")
-        faults += limit_faults(time_limit_s, seed, work_limit)
+        if time_limit_s is not None and not 0 < time_limit_s < math.inf:
+            faults.append(f"time_limit_s must be above 0 and finite, not {time_limit_s!r}")
+        if not (_is_whole(seed) and 0 <= seed <= _MOST_SEED):
+            faults.append(f"seed must be a whole number from 0 to {_MOST_SEED}, not {seed!r}")
+        if work_limit is not None and not (_is_whole(work_limit) and work_limit >= 1):
+            faults.append(f"work_limit must be a whole number of at least 1, not {work_limit!r}")
         if solver not in SOLVERS:
             faults.append(f"solver must be one of {', '.join(SOLVERS)}, not {solver!r}")
         if faults:
-            text = message("plan", "limits that can be kept", "; ".join(faults), "Mend them.")
+            text = message(what, "limits that can be kept", "; ".join(faults), "Mend them.")
             raise ScenarioError(text)
         if work_limit is None and time_limit_s is None:
             work_limit = WORK_LIMIT
@@ -115,10 +121,6 @@ class Effort:
         """The same without limits, for what comes before all of them."""
         return Effort(self.gap_target, deadline=math.inf, seed=self.seed, solver=self.solver)
 
-    def past_half(self) -> bool:
-        """Whether more than half of the time is over, or of the work done."""
-        return self.left() < 0.5
-
     def why_spent(self) -> str | None:
         """Which limit was reached, if one was."""
         if self.work.done >= self.most:
@@ -128,24 +130,6 @@ class Effort:
     def spent(self) -> bool:
         """Whether the time is up, or the work done."""
         return self.why_spent() is not None
-
-
-def limit_faults(time_limit_s: float | None, seed: int, work_limit: int | None) -> list[str]:
-    """What is wrong with the limits of a search; empty if nothing is.
-
-    Examples
-    --------
-    >>> limit_faults(60.0, 0, None), limit_faults(60.0, -1, None)
-    ([], ['seed must be a whole number from 0 to 2147483647, not -1'])
-    """
-    faults = []
-    if time_limit_s is not None and not 0 < time_limit_s < math.inf:
-        faults.append(f"time_limit_s must be above 0 and finite, not {time_limit_s!r}")
-    if not (_is_whole(seed) and 0 <= seed <= _MOST_SEED):
-        faults.append(f"seed must be a whole number from 0 to {_MOST_SEED}, not {seed!r}")
-    if work_limit is not None and not (_is_whole(work_limit) and work_limit >= 1):
-        faults.append(f"work_limit must be a whole number of at least 1, not {work_limit!r}")
-    return faults
 
 
 def _is_whole(value: object) -> bool:
@@ -162,54 +146,3 @@ def relative_gap(objective: float, bound: float) -> float:
     """
     distance = objective - bound
     return distance / objective if distance > TOLERANCE * max(1.0, objective) else 0.0
-
-
-@dataclass
-class Budget:
-    """Limits of one search, and what was spent of them.
-
-    - ``time_limit_s``: Most seconds.
-    - ``work_limit``: Most units of a million elementary steps. Where it ends the search before the time does, the
-      same problem and seed give the same answer on every machine.
-    - ``seed``: Seed of everything random.
-
-    A limit that makes no sense is refused with ``ScenarioError``.
-
-    Examples
-    --------
-    >>> budget = Budget(time_limit_s=60, work_limit=2)
-    >>> budget.spend(3_000_000)
-    >>> budget.why_over()
-    'work_limit'
-    """
-
-    time_limit_s: float
-    work_limit: int | None = None
-    seed: int = 0
-    work: int = 0
-    begun: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        if faults := limit_faults(self.time_limit_s, self.seed, self.work_limit):
-            text = message("packing", "limits that can be kept", "; ".join(faults), "Mend them.")
-            raise ScenarioError(text)
-
-    def spend(self, work: int) -> None:
-        """Count elementary steps."""
-        self.work += work
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the search began."""
-        return time.monotonic() - self.begun
-
-    @property
-    def remaining_s(self) -> float:
-        """Seconds left, at least 0."""
-        return max(0.0, self.time_limit_s - self.seconds)
-
-    def why_over(self) -> str | None:
-        """Which limit was reached, if one was."""
-        if self.work_limit is not None and self.work >= self.work_limit * UNIT:
-            return "work_limit"
-        return "time_limit" if self.remaining_s == 0.0 else None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpuplanner.hardware import Layout, Placement, is_valid
+from gpuplanner.hardware import Layout, Placement, layout_faults
 from gpuplanner.packing import MigPackingProblem, PackingProblem
 
 
@@ -83,7 +83,7 @@ def mig_holds(problem: MigPackingProblem) -> Callable[[list[int]], bool]:
                         return False
                     continue
                 placed = [Placement.of(problem.board.profile(problem.profiles[i]), starts[i]) for i in active]
-                if not is_valid(problem.board, Layout(tuple(placed))):
+                if layout_faults(problem.board, Layout(tuple(placed))):
                     return False
             return True
 
