@@ -29,7 +29,7 @@ from claim_table import (
     share_interval,
 )
 
-from gpuplanner.hardware import ChangeCost, load_gpu_model, parse_layout
+from gpuplanner.hardware import ChangeCost, Seconds, load_gpu_model, parse_layout
 from gpuplanner.planner import PlanProblem, assign, plan, verify
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Switching, play
 from gpuplanner.sizing.profile_sizes import plain_profiles
@@ -175,6 +175,7 @@ def planned_layouts(requests: tuple[tuple[str, int], ...]) -> list[Counter[str]]
     requests : tuple of (str, int)
         Profiles and how many jobs request each.
     """
+    change_s, nothing = Seconds.given(60.0 * RECONFIGURE_MIN), Seconds.given(0.0)
     names = [name for name, _ in requests]
     demand = np.array([[[jobs] for _, jobs in requests]])
     problem = PlanProblem(
@@ -186,7 +187,7 @@ def planned_layouts(requests: tuple[tuple[str, int], ...]) -> list[Counter[str]]
         ["batch"],
         names,
         demand,
-        change=ChangeCost.flat(60 * RECONFIGURE_MIN),
+        change=ChangeCost(load_gpu_model(GPU_MODEL), "operator", change_s, nothing, None, nothing, nothing),
         initial={STATIC_LAYOUT: GPUS},
     )
     best = plan(problem, gap_target=0).require()

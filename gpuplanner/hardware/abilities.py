@@ -15,7 +15,6 @@ from gpuplanner.names import resolve
 from gpuplanner.paths import MADE_BY, OWNERSHIPS, RENTED
 
 NEVER, EMPTY_NODES, GPUS = "never", "empty nodes", "gpus"
-CUTS = (NEVER, EMPTY_NODES, GPUS)
 """What a path cuts when a job asks for it."""
 RETURNED, IDLED = "returned", "idled"
 """What becomes of nodes that are not needed: somebody else has them, or they stay and rest."""
@@ -46,11 +45,9 @@ class PathAbilities:
     - ``scan_s``: How often something looks whether nodes are wanted [s]: the longest that is lost before ``lead``.
     - ``cool_s``: How long after any node was added none is taken away [s].
     - ``shortest_idle_s``: The shortest idle time after which a node can be taken away [s]: what may be set.
-    - ``usual_idle_s``: What it is unless somebody sets it [s]; None: never.
     - ``queue`` {"easy", "slurm"}, ``placements``: Who may pass whom, and which nodes may be taken first, in the words
       of :func:`~gpuplanner.simulate.nodes.play`.
     - ``look_s``: How often somebody looks whether nodes that were called are there [s].
-    - ``drains_ahead``: Jobs that would run past a planned change are kept away from the node before it.
     - ``facts``: Where each of these comes from, by its name here.
 
     Examples
@@ -73,24 +70,10 @@ class PathAbilities:
     scan_s: float
     cool_s: float
     shortest_idle_s: float
-    usual_idle_s: float | None
     queue: str
     placements: tuple[str, ...]
     look_s: float
-    drains_ahead: bool
     facts: Mapping[str, PathFact]
-
-    def why(self, ability: str) -> str:
-        """Say what an ability rests on, with its source and date.
-
-        Examples
-        --------
-        >>> print(abilities("autoscaler").why("cool_s"))
-        after any node was added none is taken away: --scale-down-delay-after-add (kubernetes/autoscaler
-        cluster-autoscaler/FAQ.md@0024f25, parameters of CA, 2026-11-23)
-        """
-        fact = self.facts[resolve(ability, self.facts, what="ability", error=ScenarioError)]
-        return f"{fact.meaning} ({fact.source}, {fact.date})"
 
 
 def abilities(
@@ -144,11 +127,9 @@ def abilities(
         scan_s=float(_text(found["scan_s"])),
         cool_s=float(_text(found["cool_s"])),
         shortest_idle_s=found["shortest_idle_s"].low or 0.0,
-        usual_idle_s=None if (usual := found["shortest_idle_s"].value) is None else float(usual),
         queue=_text(found["queue"]),
         placements=tuple(_text(found["placements"]).split(";")),
         look_s=float(_text(found["look_s"])),
-        drains_ahead=_yes(found["drains_ahead"]),
         facts=MappingProxyType(found),
     )
 

@@ -29,13 +29,13 @@ _NOTHING = Seconds(0.0, 0.0, 0.0, "nothing")
 class ChangeCost:
     """What one change of one GPU costs on a board, by one path.
 
-    Made by :meth:`of` from the catalogue, or by :meth:`flat` from one stated time. Plan, bound, simulation,
+    Made by :meth:`of` from the catalogue. Plan, bound, simulation,
     transition, check, scripts and report all take it, so that they mean the same by a change.
 
     Parameters
     ----------
-    board : GpuModel or None
-        The board; None: any.
+    board : GpuModel
+        The board.
     path : str
         One of :data:`~gpuplanner.paths.PATHS`. Through NVML instances are made and removed one by one, and those
         that both layouts have stay. mig-parted and the operator make all instances of a GPU anew.
@@ -64,7 +64,7 @@ class ChangeCost:
     1.0 True False
     """
 
-    board: GpuModel | None
+    board: GpuModel
     path: str
     change_s: Seconds
     instance_s: Seconds
@@ -131,19 +131,8 @@ class ChangeCost:
         )
         return cost._with(stated)
 
-    @classmethod
-    def flat(cls, seconds: float) -> Self:
-        """Count the same for every change of a GPU of any board, and nothing else.
-
-        Examples
-        --------
-        >>> ChangeCost.flat(60.0).seconds({"gpu": 1}, {"3g.40gb": 2})
-        60.0
-        """
-        return cls(None, "operator", Seconds.given(float(seconds)), _NOTHING, None, _NOTHING, _NOTHING)
-
     def on(self, board: GpuModel | str) -> Self:
-        """The same for a board, if it was made for that one or for any.
+        """The same, if it was made for this board.
 
         Raises
         ------
@@ -151,8 +140,6 @@ class ChangeCost:
             If it was made for another board.
         """
         model = as_board(board)
-        if self.board is None:
-            return replace(self, board=model)
         if self.board != model:
             text = message(
                 "cost of change", f"one for {model.name}", self.board.name, "Make it for this board."
@@ -188,9 +175,6 @@ class ChangeCost:
         >>> [str(placement) for placement in change.kept], round(change.seconds, 1), change.reboot
         (['4g.40gb@0'], 1.2, False)
         """
-        if self.board is None:
-            text = message("cost of change", "a board", "a cost for any", "Name the board with 'on'.")
-            raise GeometryError(text)
         destroyed, created, kept = instances_changed(self.board, before, after, one_by_one=self.one_by_one)
         # One of the two layouts has no instances: then all of the other's go, or come.
         mode_change = bool(destroyed) != bool(created) and not kept
@@ -250,9 +234,8 @@ class ChangeCost:
         """
         if self.gpu_hours is not None:
             return self.gpu_hours
-        profiles = () if self.board is None else self.board.profiles
-        most = max((profile.max_instances for profile in profiles), default=0)
-        reboots = self.reboot_s is not None and bool(profiles)
+        most = max((profile.max_instances for profile in self.board.profiles), default=0)
+        reboots = self.reboot_s is not None and bool(self.board.profiles)
         out_s = self._times(max(most, 1), mode_change=reboots)[0] * (gpus_per_node if reboots else 1)
         return (out_s + self.drain_s.value) / SECONDS_PER_HOUR
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from operator import le
+from operator import attrgetter, le
 
 import polars as pl
 
-from gpuplanner.errors import GeometryError, examples, message
+from gpuplanner.errors import examples
 from gpuplanner.hardware.feasibility import creation_order, place_in_order, prove
 from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.hardware.layout import (
@@ -25,7 +25,7 @@ from gpuplanner.hardware.layout import (
     layout_faults,
     parse_layout,
 )
-from gpuplanner.hardware.profile import MigProfile
+from gpuplanner.hardware.profile import MigProfile, refuse
 
 MAX_LAYOUTS = 200_000
 """More layouts of one board than this are refused: name fewer profiles."""
@@ -188,21 +188,17 @@ def _all_layouts(
     largest: list[Layout] = []
     for layout, is_maximal in search.walk(0, ()):
         if len(every) >= MAX_LAYOUTS:
-            text = message(
+            refuse(
                 f"layouts of {board.name} with {len(profiles)} profiles",
                 f"at most {MAX_LAYOUTS}",
                 "more",
                 "Name fewer profiles.",
             )
-            raise GeometryError(text)
         every.append(layout)
         if is_maximal:
             largest.append(layout)
-    return tuple(sorted(every, key=_place_order)), tuple(sorted(largest, key=_place_order))
-
-
-def _place_order(layout: Layout) -> tuple[Placement, ...]:
-    return layout.placements
+    by_place = attrgetter("placements")
+    return tuple(sorted(every, key=by_place)), tuple(sorted(largest, key=by_place))
 
 
 class _Search:
@@ -296,10 +292,7 @@ def list_layouts(
     standing = beside or Layout()
     faults = layout_faults(board, standing)
     if faults:
-        text = message(
-            f"layout {str(standing)!r}", f"one that {board.name} can hold", examples(faults), "Mend it."
-        )
-        raise GeometryError(text)
+        refuse(f"layout {str(standing)!r}", f"one that {board.name} can hold", examples(faults), "Mend it.")
     chosen = None if profiles is None else tuple(profiles)
     held = set(standing.placements)
     places: dict[str, list[Layout]] = {}
@@ -333,8 +326,7 @@ def placement_table(board: GpuModel | str, layouts: Iterable[str]) -> pl.DataFra
     for text in layouts:
         proof = prove(model, parse_layout(text))
         if proof.layout is None:
-            fault = message(f"layout {text!r}", f"a layout of {model.name}", proof.reason, "Mend it.")
-            raise GeometryError(fault)
+            refuse(f"layout {text!r}", f"a layout of {model.name}", proof.reason, "Mend it.")
         rows += [(text, place.profile, place.start, place.size) for place in proof.layout.placements]
     names = {"layout": pl.String, "profile": pl.String, "start": pl.Int64, "size": pl.Int64}
     return pl.DataFrame(rows, schema=names, orient="row")

@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpuplanner.errors import GeometryError, message
 from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.hardware.layout import Layout, Placement, engine_faults, free_slices, maximum_faults, slices
-from gpuplanner.hardware.profile import MigProfile
+from gpuplanner.hardware.profile import MigProfile, refuse
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.units import counted
 
@@ -115,8 +114,7 @@ def resolve_counts(board: GpuModel, counts: Mapping[str, int]) -> dict[str, int]
     found: dict[MigProfile | str, int] = {}
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            text = message(f"count of {name}", "a whole number of at least 0", repr(count), "Mend the count.")
-            raise GeometryError(text)
+            refuse(f"count of {name}", "a whole number of at least 0", repr(count), "Mend the count.")
         key = name if name == WHOLE_GPU else board.profile(name)
         found[key] = found.get(key, 0) + count
     named = {profile.name: found[profile] for profile in board.profiles if found.get(profile)}
@@ -197,7 +195,9 @@ def place_in_order(board: GpuModel | str, names: Iterable[str]) -> Layout | None
     board = as_board(board)
     layout = Layout()
     for name in names:
-        place = _first_free(board, layout, board.profile(name))
+        profile = board.profile(name)
+        places = (Placement.of(profile, start) for start in driver_starts(board, profile))
+        place = next((place for place in places if not place.mask & layout.mask), None)
         if place is None:
             return None
         layout = Layout((*layout.placements, place))
@@ -226,15 +226,6 @@ def creation_order(board: GpuModel | str, counts: Mapping[str, int]) -> tuple[st
     ('3g.20gb', '2g.10gb', '1g.5gb', '1g.5gb')
     """
     board = as_board(board)
-    wanted = sorted(((board.profile(name), count) for name, count in counts.items()), key=_size, reverse=True)
-    names = tuple(profile.name for profile, count in wanted for _ in range(count))
+    by_size = sorted(counts, key=lambda name: board.profile(name).size_order, reverse=True)
+    names = tuple(board.profile(name).name for name in by_size for _ in range(counts[name]))
     return names if place_in_order(board, names) is not None else None
-
-
-def _size(wanted: tuple[MigProfile, int]) -> tuple[int, int, str]:
-    return wanted[0].size_order
-
-
-def _first_free(board: GpuModel, layout: Layout, profile: MigProfile) -> Placement | None:
-    places = (Placement.of(profile, start) for start in driver_starts(board, profile))
-    return next((place for place in places if not place.mask & layout.mask), None)

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from gpuplanner.catalog import board_names, facts
-from gpuplanner.errors import GeometryError, message
-from gpuplanner.hardware.profile import RESOURCES, MigProfile, ProfileName
+from gpuplanner.errors import GeometryError
+from gpuplanner.hardware.profile import RESOURCES, MigProfile, ProfileName, refuse
 from gpuplanner.names import resolve
 from gpuplanner.schemas import WHOLE_GPU
 
@@ -112,26 +112,24 @@ class GpuModel:
             return found
         wanted = ProfileName.parse(name)
         if wanted.compute_instance is not None:
-            text = message(
+            refuse(
                 f"{self.name}: {name!r} is a compute instance inside a GPU instance",
                 "a GPU instance",
                 repr(name),
                 f"Name the GPU instance: {str(wanted).partition('.')[2]!r}.",
             )
-            raise GeometryError(text)
         exact = self._by_name.get(str(wanted))
         if exact is not None:
             return exact
         near = [profile for profile in self.profiles if _is_alias(wanted, ProfileName.parse(profile.name))]
         if len(near) == 1:
             return near[0]
-        text = message(
+        refuse(
             f"{self.name}: MIG profile {name!r} is {'ambiguous' if near else 'unknown'}",
             f"one of {', '.join(profile.name for profile in reversed(self.profiles))}",
             repr(name),
             "Use a name of this list, or check that the board is the right one.",
         )
-        raise GeometryError(text)
 
     def share(self, name: str) -> float:
         """Share of the board's GPU-hours that one instance counts for: its compute slices over all.
@@ -160,14 +158,13 @@ class GpuModel:
         """
         sms = self.sms if name == WHOLE_GPU else self.profile(name).sms
         if sms is None:
-            text = message(
+            refuse(
                 f"{self.name}: SMs of {name!r}",
                 "a number in the catalogue",
                 "none",
                 "Nothing that counts SMs can be computed for it; give rows of your own with 'sms' "
                 "(and 'board_sms'), read from 'nvidia-smi mig -lgip'.",
             )
-            raise GeometryError(text)
         return sms
 
 
@@ -270,13 +267,12 @@ def board_rows(name: str, table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if not faults:
         faults = list(_table_faults(rows))
     if faults:
-        text = message(
+        refuse(
             f"profile rows of board {name!r}",
             "rows like those of mig_profiles.csv, as 'nvidia-smi mig -lgip' and '-lgipp' print them",
             f"{len(faults)} fault(s): {'; '.join(faults)}",
             "Mend the rows.",
         )
-        raise GeometryError(text)
     return rows
 
 

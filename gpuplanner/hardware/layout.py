@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpuplanner.errors import GeometryError, message
 from gpuplanner.hardware.gpu import GpuModel, as_board
-from gpuplanner.hardware.profile import RESOURCES, MigProfile, ProfileName
+from gpuplanner.hardware.profile import RESOURCES, MigProfile, ProfileName, refuse
 from gpuplanner.schemas import WHOLE_GPU
 
 OFF = "off"
@@ -94,10 +94,7 @@ def parse_placements(board: GpuModel | str, text: str) -> Layout:
     for word in text.split():
         name, _, start = word.rpartition("@")
         if not (name and start.isascii() and start.isdecimal()):
-            text_out = message(
-                f"placement {word!r}", "profile@start, such as '3g.20gb@4'", repr(word), "Mend it."
-            )
-            raise GeometryError(text_out)
+            refuse(f"placement {word!r}", "profile@start, such as '3g.20gb@4'", repr(word), "Mend it.")
         placements.append(Placement.of(board.profile(name), int(start)))
     return Layout(tuple(placements))
 
@@ -122,11 +119,6 @@ def layout_faults(board: GpuModel | str, layout: Layout) -> list[str]:
             pair = sorted((one, other), key=lambda p: (p.start, p.profile), reverse=True)
             faults.append(f"{pair[0]} and {pair[1]} overlap in memory slices {slices(bits(shared))}")
     return [*faults, *maximum_faults(board, layout.counts), *engine_faults(board, layout.counts)]
-
-
-def is_valid(board: GpuModel | str, layout: Layout) -> bool:
-    """Whether a GPU of this board can hold the layout."""
-    return not layout_faults(board, layout)
 
 
 def maximum_faults(board: GpuModel, counts: Mapping[str, int]) -> Iterator[str]:

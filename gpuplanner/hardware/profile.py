@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NoReturn
 
 from gpuplanner.errors import GeometryError, message
 
@@ -24,6 +25,11 @@ RESOURCES = {
 
 
 _NEEDS = ("compute_slices", "memory_slices", "sms", "decoders", "encoders", "jpeg_engines", "ofa_engines")
+
+
+def refuse(what: str, expected: str, got: str, todo: str) -> NoReturn:
+    """Raise ``GeometryError`` with the four parts of its message."""
+    raise GeometryError(message(what, expected, got, todo))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +73,12 @@ class ProfileName:
         """
         found = _NAME.fullmatch(text.strip().casefold())
         if found is None or int(found["compute"]) == 0:
-            text_out = message(
+            refuse(
                 f"MIG profile {text!r}",
                 "a name such as '1g.10gb', '1g.10gb+me', '1g.24gb-me' or '1c.3g.20gb'",
                 "something else",
                 "Take the name from 'nvidia-smi mig -lgip'.",
             )
-            raise GeometryError(text_out)
         word = found["word"]
         sign = "-" if found["sign"] == "-" else "+"
         return cls(

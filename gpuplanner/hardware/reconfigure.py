@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gpuplanner.errors import GeometryError, message
 from gpuplanner.hardware.feasibility import arrangements, prove
 from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.hardware.layout import Layout, Placement, parse_layout
+from gpuplanner.hardware.profile import refuse
 
 AnyLayout: TypeAlias = str | Mapping[str, int] | Layout
 """A layout as text, as profile counts, or with places."""
@@ -98,8 +98,7 @@ def _layouts(board: GpuModel, given: AnyLayout) -> Iterator[Layout]:
     counts = parse_layout(given) if isinstance(given, str) else given
     proof = prove(board, counts)
     if proof.layout is None:
-        text = message(f"layout of {board.name}", "one that can be placed", proof.reason, "Mend the layout.")
-        raise GeometryError(text)
+        refuse(f"layout of {board.name}", "one that can be placed", proof.reason, "Mend the layout.")
     yield from arrangements(board, proof.layout.counts)
 
 

@@ -27,12 +27,10 @@ def whole_board(name: str) -> GpuModel:
     >>> whole_board("a word of the source").memory_gib
     0.0
     """
-    sheet = None
-    if name in whole_board_names():
-        try:
-            sheet = board_spec(name)
-        except GeometryError:
-            sheet = None
+    try:
+        sheet = board_spec(name) if name in whole_board_names() else None
+    except GeometryError:
+        sheet = None
     if sheet is None:
         return GpuModel(name, 0.0, 1, 1, ())
     return GpuModel(name, sheet.memory_gb or 0.0, 1, 1, (), sheet.sm_or_cu_count, sheet.architecture)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.errors import GeometryError, ScenarioError
+from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware import ChangeCost
 
 BOARDS = ("A100-80GB", "H100-80GB-SXM5")
 
 
-def test_a_cost_for_any_board_has_to_be_told_which_before_layouts_are_compared() -> None:
-    flat = ChangeCost.flat(60.0)
-    with pytest.raises(GeometryError, match="a cost for any"):
-        flat.change("gpu", "3g.40gb:2")
-    for board in BOARDS:
-        assert flat.on(board).change("gpu", "3g.40gb:2").seconds == 60.0
+def test_a_cost_holds_for_its_own_board_alone() -> None:
+    cost = ChangeCost.of(BOARDS[0])
+    assert cost.on(BOARDS[0]) == cost
     with pytest.raises(ScenarioError, match="one for H100"):
-        flat.on(BOARDS[0]).on(BOARDS[1])
+        cost.on(BOARDS[1])

@@ -14,7 +14,7 @@ from gpuplanner.catalog import board_names, facts
 from gpuplanner.errors import GeometryError
 from gpuplanner.hardware import (
     creation_order,
-    is_valid,
+    layout_faults,
     load_gpu_model,
     multisets,
     place_in_order,
@@ -77,7 +77,7 @@ def test_proof_agrees_with_brute_force(board: str) -> None:
         assert proof
         assert proof.reason == ""
         assert proof.layout.counts == {n: c for n, c in zip(names, vector, strict=True) if c}
-        assert is_valid(board, proof.layout)
+        assert not layout_faults(board, proof.layout)
     for vector in beyond:
         proof = prove(board, dict(zip(names, vector, strict=True)))
         assert not proof

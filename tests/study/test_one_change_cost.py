@@ -113,7 +113,6 @@ def test_what_a_plan_pays_by_hand():
     assert ChangeCost.of(AMPERE).plan_gpu_hours(8) == (8 * 600 + drain_s) / 3600
     assert ChangeCost.of(HOPPER, "nvml").plan_gpu_hours(8) == pytest.approx((7 * 0.3 + drain_s) / 3600)
     assert ChangeCost.of(whole_board("T4")).plan_gpu_hours(8) == 0.25  # never paid: there is nothing to cut
-    assert ChangeCost.flat(90).plan_gpu_hours(8) == 0.025
     demand = [[[2, 3]]]
     pool = {
         "gpus_per_node": 8,
