@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from gpuplanner.errors import ScenarioError, examples, message
+from gpuplanner.errors import ScenarioError, examples
 from gpuplanner.files import read_text, to_json
+from gpuplanner.planner.contract.plain_values import refuse
 from gpuplanner.planner.contract.plan import FORMAT as PLAN_FORMAT
 from gpuplanner.planner.contract.plan import LARGEST_FILE, Plan, plan_from_plain
 from gpuplanner.planner.contract.problem import PlanProblem
@@ -169,8 +170,7 @@ def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
         return {problem.board.name: (found, problem)}
     pools = values.get("pools")
     if set(values) != {"format", "pools"} or not isinstance(pools, dict):
-        text = message("fleet plan file", "'format' and 'pools'", examples(sorted(values)), "Plan again.")
-        raise ScenarioError(text)
+        refuse("fleet plan file", "'format' and 'pools'", examples(sorted(values)), "Plan again.")
     plans = {
         name: plan_from_plain({"format": PLAN_FORMAT, **pool} if isinstance(pool, dict) else pool)
         for name, pool in pools.items()
@@ -183,8 +183,7 @@ def _check(pools: Mapping[str, PlanProblem]) -> None:
     slots = {(p.slot_start, p.slot_hours, p.n_slots) for p in pools.values()}
     if len(slots) != 1:
         got = "no pool" if not pools else f"{len(slots)} different ones"
-        text = message("fleet", "pools over the same slots", got, "Give all pools the same slots.")
-        raise ScenarioError(text)
+        refuse("fleet", "pools over the same slots", got, "Give all pools the same slots.")
 
 
 def read_problems(path: str | Path) -> dict[str, PlanProblem]:
@@ -212,13 +211,13 @@ def read_problems(path: str | Path) -> dict[str, PlanProblem]:
     text = read_text(path, error=ScenarioError, what="problem", limit_bytes=LARGEST_FILE)
     values = load_json(text, where=str(path), error=ScenarioError)
     if not isinstance(values, dict):
-        raise ScenarioError(message(str(path), _EXPECTED, type(values).__name__, "Check the file."))
+        refuse(str(path), _EXPECTED, type(values).__name__, "Check the file.")
     pools = values.get("pools")
     if pools is None:
         found = PlanProblem.from_dict(_problem(values))
         return {found.board.name: found}
     if not isinstance(pools, dict) or not all(isinstance(pool, dict) for pool in pools.values()):
-        raise ScenarioError(message(str(path), _EXPECTED, "'pools' of another kind", "Mend it."))
+        refuse(str(path), _EXPECTED, "'pools' of another kind")
     return {str(name): PlanProblem.from_dict(_problem(pool)) for name, pool in pools.items()}
 
 

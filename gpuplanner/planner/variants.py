@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.planner.contract.plain_values import refuse
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.methods.search import plan
@@ -21,21 +21,14 @@ AS_IT_STANDS = "as it stands"
 
 _COMPARED = {
     "method": pl.String,
-    "objective": pl.Float64,
-    "bound": pl.Float64,
-    "gap": pl.Float64,
+    **dict.fromkeys(("objective", "bound", "gap"), pl.Float64),
     "changes": pl.Int64,
-    "gpu_hours_on": pl.Float64,
-    "unmet_gpu_hours": pl.Float64,
+    **dict.fromkeys(("gpu_hours_on", "unmet_gpu_hours"), pl.Float64),
     "distinct": pl.Int64,
 }
 _PRICED = {
     "variant": pl.String,
-    "objective": pl.Float64,
-    "bound": pl.Float64,
-    "extra_low": pl.Float64,
-    "extra": pl.Float64,
-    "extra_high": pl.Float64,
+    **dict.fromkeys(("objective", "bound", "extra_low", "extra", "extra_high"), pl.Float64),
     "explanation": pl.String,
 }
 # Costs can be set side by side where these are the same.
@@ -200,10 +193,9 @@ def _check_alike(name: str, variant: PlanProblem, problem: PlanProblem) -> None:
     if not other and not np.array_equal(variant.admitted, problem.admitted):
         other = ["demand within quotas"]
     if other:
-        text = message(
+        refuse(
             f"price of limits, {name!r}",
             "the slots, prices and demand within quotas of the problem as it stands",
             f"another {', '.join(other)}",
             "Change other limits only: costs could not be compared.",
         )
-        raise ScenarioError(text)

@@ -6,11 +6,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from gpuplanner.errors import ScenarioError, TraceFormatError, examples, message
 from gpuplanner.inbox.core.lines.text_blocks import read_text_file
 
 NOT_SERVED = "N/A"
+
+
+def refuse(what: str, expected: str, got: str, todo: str) -> NoReturn:
+    """Raise ``TraceFormatError`` with the four parts of its message."""
+    raise TraceFormatError(message(what, expected, got, todo))
 
 
 @dataclass(frozen=True)
@@ -93,21 +99,18 @@ def read_service_demands(
     unpaired = sorted(set(asked) ^ set(limits))
     if unpaired:
         what = f"{rates} and {latencies}, row {row}"
-        text = message(what, f"the same services marked {NOT_SERVED}", examples(unpaired), "Mend one file.")
-        raise TraceFormatError(text)
+        refuse(what, f"the same services marked {NOT_SERVED}", examples(unpaired), "Mend one file.")
     return asked, limits
 
 
 def _read_row(path: Path, services: Sequence[str], row: int) -> dict[str, float]:
     lines = [line for line in read_text_file(path).lines["text"].to_list() if line.strip()]
     if not 1 <= row <= len(lines):
-        text = message(f"{path}, row {row}", f"a row from 1 to {len(lines)}", "no such row", "Choose one.")
-        raise TraceFormatError(text)
+        refuse(f"{path}, row {row}", f"a row from 1 to {len(lines)}", "no such row", "Choose one.")
     cells = [cell.strip().strip('"') for cell in lines[row - 1].split(",")]
     if len(cells) != len(services):
         what = f"{len(services)} columns, one for each of {examples(services)}"
-        text = message(f"{path}, row {row}", what, f"{len(cells)} columns", "Compare with the profile files.")
-        raise TraceFormatError(text)
+        refuse(f"{path}, row {row}", what, f"{len(cells)} columns", "Compare with the profile files.")
     pairs = [(name, cell) for name, cell in zip(services, cells, strict=True) if cell.upper() != NOT_SERVED]
     return {name: _number(cell, f"{path}, row {row}, column {name}") for name, cell in pairs}
 
@@ -118,8 +121,7 @@ def _number(cell: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        text = message(where, f"a number of at least 0, or {NOT_SERVED}", repr(cell[:40]), "Mend the cell.")
-        raise TraceFormatError(text)
+        refuse(where, f"a number of at least 0, or {NOT_SERVED}", repr(cell[:40]), "Mend the cell.")
     return value
 
 

@@ -92,9 +92,6 @@ def _add(
         untouched = gpus - full - bool(partly) if any(content) else 0
         for number, added in ((full, each), (int(partly > 0), partly), (untouched, 0)):
             if number:
-                packed.append((_with(content, position, added), number))
+                grown = (*content[:position], content[position] + added, *content[position + 1 :])
+                packed.append((grown, number))
     return packed
-
-
-def _with(content: Content, position: int, added: int) -> Content:
-    return (*content[:position], content[position] + added, *content[position + 1 :])

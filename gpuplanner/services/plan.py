@@ -83,13 +83,8 @@ class ServicePlan:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         rows = [asdict(segment) | {"instances": segment.instances} for segment in self.segments]
-        return {
-            "gpus": self.gpus,
-            "bound": self.bound,
-            "slices": self.slices,
-            "slices_bound": self.slices_bound,
-            "proven": self.proven,
-            "seconds": self.seconds,
+        names = ("gpus", "bound", "slices", "slices_bound", "proven", "seconds")
+        return {name: getattr(self, name) for name in names} | {
             "board": self.board.name,
             "latency_share": self.latency_share,
             "segments": rows,

@@ -70,7 +70,8 @@ def services_from_json(
         latencies = {
             row["service"]: float(row["latency_ms"]) for row in asked if row["latency_ms"] is not None
         }
-        profiles = pl.DataFrame(values["measured"], schema=_types(), orient="row")
+        types = {name: column.dtype for name, column in ServiceProfiles.columns().items()}
+        profiles = pl.DataFrame(values["measured"], schema=types, orient="row")
     except (AttributeError, KeyError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
         if isinstance(error, ScenarioError):
             raise
@@ -94,7 +95,3 @@ def _plan_of(values: dict[str, Any]) -> ServicePlan:
         seconds=0.0,
         **{name: values[name] for name in names},
     )
-
-
-def _types() -> dict[str, pl.DataType]:
-    return {name: column.dtype for name, column in ServiceProfiles.columns().items()}

@@ -8,11 +8,12 @@ from typing import Any, Literal
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.errors import OTHER_FILE, TraceFormatError, examples, message
+from gpuplanner.errors import OTHER_FILE, examples
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.schemas import conform
+from gpuplanner.services.demands import refuse
 from gpuplanner.sizing import smallest_of_compute
 
 ThroughputOf = Literal["process", "instance"]
@@ -100,13 +101,11 @@ def read_service_profiles(
     """
     board = as_board(board)
     if throughput_of not in ("process", "instance"):
-        text = message("throughput_of", "'process' or 'instance'", repr(throughput_of), "Choose one.")
-        raise TraceFormatError(text)
+        refuse("throughput_of", "'process' or 'instance'", repr(throughput_of), "Choose one.")
     files = sorted(path for path in Path(folder).glob("*.csv") if not path.name.startswith("."))
     if not files:
         got = "none" if Path(folder).is_dir() else "no such folder"
-        text = message(str(folder), "a folder with a profile file (*.csv) for each service", got, "Check it.")
-        raise TraceFormatError(text)
+        refuse(str(folder), "a folder with a profile file (*.csv) for each service", got, "Check it.")
     table = pl.concat([_read_file(path, board) for path in files])
     if throughput_of == "instance":
         return table
@@ -131,8 +130,7 @@ def _read_file(path: Path, board: GpuModel) -> pl.DataFrame:
     if rows.rejects.height:
         _refuse_rows(path, rows.rejects.to_dicts())
     if rows.good.is_empty():
-        text = message(str(path), "rows of service profiles", "a header alone", OTHER_FILE)
-        raise TraceFormatError(text)
+        refuse(str(path), "rows of service profiles", "a header alone", OTHER_FILE)
     named = rows.good.with_columns(service=pl.lit(path.stem))
     return conform(named, ServiceProfiles, where=str(path))
 
@@ -140,8 +138,7 @@ def _read_file(path: Path, board: GpuModel) -> pl.DataFrame:
 def _refuse_rows(path: Path, rejects: list[dict[str, Any]]) -> None:
     listed = [f"line {reject['row']}: {reject['reason']} ({reject['raw'][:60]})" for reject in rejects]
     got = f"{len(rejects)} unusable row(s): {examples(listed)}"
-    text = message(str(path), "five figures a row that a measurement can give", got, "Mend or remove them.")
-    raise TraceFormatError(text)
+    refuse(str(path), "five figures a row that a measurement can give", got, "Mend or remove them.")
 
 
 def _refuse_whole_instances(table: pl.DataFrame, folder: str) -> None:
@@ -150,10 +147,9 @@ def _refuse_whole_instances(table: pl.DataFrame, folder: str) -> None:
     in_flight = pl.col("throughput_per_s") * pl.col("latency_s") / (pl.col("batch") * pl.col("processes"))
     likeness = shared.select(in_flight.median()).item()
     if likeness is not None and abs(likeness - 1) < _LIKENESS:
-        text = message(
+        refuse(
             folder,
             "throughput of one process (throughput x latency = batch size)",
             "that of all of them (throughput x latency = batch size x workload number)",
             "Read it with throughput_of='instance'.",
         )
-        raise TraceFormatError(text)

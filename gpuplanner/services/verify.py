@@ -7,7 +7,7 @@ GPU by GPU, and every GPU is proved by :func:`gpuplanner.hardware.prove`.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 import polars as pl
@@ -66,11 +66,9 @@ def verify_services(
 
 def _demand_faults(plan: ServicePlan, rates: Mapping[str, float]) -> Iterator[str]:
     """Every rate is served, and nothing else."""
-    served: dict[str, float] = {}
+    served: defaultdict[str, float] = defaultdict(float)
     for segment in plan.segments:
-        served[segment.service] = (
-            served.get(segment.service, 0) + len(segment.gpus) * segment.throughput_per_s
-        )
+        served[segment.service] += len(segment.gpus) * segment.throughput_per_s
     for name, rate in rates.items():
         if served.get(name, 0.0) < rate * (1 - _TOLERANCE):
             yield f"{name}: {rate:g} requests/s asked for, its instances serve {served.get(name, 0.0):g}"

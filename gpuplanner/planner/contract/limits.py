@@ -159,10 +159,13 @@ def admitted_demand(
             if quota.cohort is not None:
                 cohorts.setdefault(quota.cohort, []).append(place)
     for members in cohorts.values():
-        left = sum((_may_lend(granted[i], quotas[tenants[i]]) for i in members), np.zeros(wanted.shape[1]))
+        own = {i: quotas[tenants[i]] for i in members}
+        left = np.zeros(wanted.shape[1])
+        for i in members:
+            left = left + _capped(own[i].gpus - granted[i], own[i].lend)
         for rank in sorted({ranks[i] for i in members}):
             asking = [i for i in members if ranks[i] == rank]
-            lacking = np.array([_may_borrow(wanted[i] - granted[i], quotas[tenants[i]]) for i in asking])
+            lacking = np.array([_capped(wanted[i] - granted[i], own[i].borrow) for i in asking])
             total = lacking.sum(axis=0)
             lent = np.minimum(left, total)
             granted[asking] += lacking * np.divide(lent, total, out=np.zeros_like(total), where=total > 0)
@@ -172,10 +175,5 @@ def admitted_demand(
     return admitted
 
 
-def _may_lend(held: Floats, quota: Quota) -> Floats:
-    left: Floats = quota.gpus - held
-    return left if quota.lend is None else np.minimum(left, quota.lend)
-
-
-def _may_borrow(lacking: Floats, quota: Quota) -> Floats:
-    return lacking if quota.borrow is None else np.minimum(lacking, quota.borrow)
+def _capped(gpus: Floats, most: float | None) -> Floats:
+    return gpus if most is None else np.minimum(gpus, most)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import NoneType, UnionType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,11 @@ T = TypeVar("T")
 
 _TIMES = ("change_s", "instance_s", "reboot_s", "restart_s", "drain_s")
 _KINDS = {str, int, float, NoneType}
+
+
+def refuse(what: str, expected: str, got: str, todo: str = "Mend it.") -> NoReturn:
+    """Raise ``ScenarioError`` with the four parts of its message."""
+    raise ScenarioError(message(what, expected, got, todo))
 
 
 def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
@@ -73,14 +78,14 @@ def from_plain(kind: type[T], values: Mapping[str, Any], what: str, **read: Call
     gpuplanner.errors.ScenarioError: times: expected values of the right kind; got another for 'high'. Mend it.
     """
     if not isinstance(values, Mapping):
-        raise ScenarioError(message(what, "values by name", type(values).__name__, "Mend it."))
+        refuse(what, "values by name", type(values).__name__)
     known = inspect.signature(kind).parameters
     needed = {name for name, one in known.items() if one.default is inspect.Parameter.empty}
     if odd := sorted((set(values) - set(known)) | (needed - set(values))):
         expected = (
             f"the keys {', '.join(sorted(needed)) or 'none'}, and of {', '.join(sorted(set(known) - needed))}"
         )
-        raise ScenarioError(message(what, expected, f"missing or unknown {examples(odd)}", "Mend it."))
+        refuse(what, expected, f"missing or unknown {examples(odd)}")
     hints = typing.get_type_hints(kind.__init__)
     try:
         if wrong := [name for name, value in values.items() if not _fits(value, hints[name])]:
@@ -198,7 +203,7 @@ def change_from_plain(board: GpuModel, values: str | Mapping[str, Any]) -> Chang
     path = "" if odd else given.get("path", "operator")
     if odd or not isinstance(path, str):
         got = ", ".join(odd) or repr(path)
-        raise ScenarioError(message("cost of change", f"path, {', '.join(_TIMES)}", got, "Mend it."))
+        refuse("cost of change", f"path, {', '.join(_TIMES)}", got)
     try:
         times = {name: Seconds(*given[name]) for name in _TIMES if given.get(name) is not None}
     except TypeError as error:
@@ -206,6 +211,5 @@ def change_from_plain(board: GpuModel, values: str | Mapping[str, Any]) -> Chang
         raise ScenarioError(text) from error
     never = {name for name in _TIMES if name in given and given[name] is None}
     if never - {"reboot_s"}:
-        text = message("cost of change", "times, and null for reboot_s alone", str(dict(given)), "Mend it.")
-        raise ScenarioError(text)
+        refuse("cost of change", "times, and null for reboot_s alone", str(dict(given)))
     return replace(ChangeCost.of(board, path), **times, **dict.fromkeys(never))  # type: ignore[arg-type]

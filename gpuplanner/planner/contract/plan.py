@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError, message
 from gpuplanner.files import to_json
-from gpuplanner.planner.contract.plain_values import from_plain, grid, texts, to_plain
+from gpuplanner.planner.contract.plain_values import from_plain, grid, refuse, texts, to_plain
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.strict_json import load_json
 
@@ -188,5 +188,4 @@ def plan_from_plain(values: object) -> tuple[Plan, PlanProblem]:
 
 
 def _refuse(got: str) -> NoReturn:
-    text = message("plan file", "JSON written by plan_to_json", got, "Plan again.")
-    raise ScenarioError(text)
+    refuse("plan file", "JSON written by plan_to_json", got, "Plan again.")

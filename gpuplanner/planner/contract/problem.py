@@ -20,6 +20,7 @@ from gpuplanner.planner.contract.plain_values import (
     from_plain,
     grid,
     is_amount,
+    refuse,
     texts,
     to_plain,
 )
@@ -158,6 +159,7 @@ class PlanProblem:
         each = [unmet_price] * len(tenants) if np.ndim(unmet_price) == 0 else unmet_price
         cost = ChangeCost.of(model) if change is None else change.on(model)
         per_change = cost.plan_gpu_hours(gpus_per_node if isinstance(gpus_per_node, int) else 1)
+        stated_limits = limits or Limits()
         stated = per_change if change_gpu_hours is None else _plain(change_gpu_hours)
         given |= {
             "board": model,
@@ -171,20 +173,14 @@ class PlanProblem:
             "available": None if available is None else tuple(map(_plain, available)),
             "initial": None if initial is None else _canonical(model, initial),
             "nodes": None if nodes is None else tuple(nodes),
-            "limits": _canonical_limits(model, limits or Limits()),
+            "limits": replace(stated_limits, pinned=_canonical(model, stated_limits.pinned, what="pinned")),
             "parked": None if parked is None else _canonical(model, parked, what="parked"),
         }
         for name, value in given.items():
             object.__setattr__(self, name, _plain(value))
         faults = list(problem_faults(self))
         if faults:
-            text = message(
-                "plan problem",
-                "demand, fleet, prices and limits that make sense",
-                "; ".join(faults),
-                "Mend it.",
-            )
-            raise ScenarioError(text)
+            refuse("plan problem", "demand, fleet, prices and limits that make sense", "; ".join(faults))
 
     def __repr__(self) -> str:
         return (
@@ -322,14 +318,9 @@ class PlanProblem:
             board=board_from_plain,
             change=lambda change: change_from_plain(board_from_plain(values["board"]), change),
             slot_start=datetime.fromisoformat,
-            limits=limits_from_plain,
+            limits=lambda limits: from_plain(Limits, limits, "limits", quotas=_quotas),
             prices=_state_prices,
         )
-
-
-def limits_from_plain(values: Mapping[str, Any]) -> Limits:
-    """Limits as :func:`to_plain` wrote them; what is left out limits nothing."""
-    return from_plain(Limits, values, "limits", quotas=_quotas)
 
 
 def _state_prices(values: Mapping[str, Any]) -> StatePrices:
@@ -360,10 +351,6 @@ def _demand(given: ArrayLike) -> Floats:
 def _plain(value: Any) -> Any:  # noqa: ANN401 - anything goes in, checks come later
     """A numpy number as one of Python's, for JSON; anything else as it is."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _canonical_limits(board: GpuModel, limits: Limits) -> Limits:
-    return replace(limits, pinned=_canonical(board, limits.pinned, what="pinned"))
 
 
 def _canonical(board: GpuModel, given: Mapping[str, int], what: str = "initial") -> dict[str, int]:

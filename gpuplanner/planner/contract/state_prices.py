@@ -20,9 +20,8 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import ChangeCost, GpuModel, parse_layout
-from gpuplanner.planner.contract.plain_values import is_amount
+from gpuplanner.planner.contract.plain_values import is_amount, refuse
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.units import SECONDS_PER_HOUR
 
@@ -176,5 +175,4 @@ _NUMBERS = tuple(f.name for f in fields(StatePrices) if f.name not in ("remainin
 
 
 def _refuse(got: str) -> NoReturn:
-    text = message("prices of states", "amounts of at least 0, and times by profile", got, "Mend them.")
-    raise ScenarioError(text)
+    refuse("prices of states", "amounts of at least 0, and times by profile", got, "Mend them.")

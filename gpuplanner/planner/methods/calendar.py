@@ -88,7 +88,7 @@ def _settled(model: SlotModel, group: Counts, counts: Counts | None, effort: Eff
         answer = solve(folded.linear, effort, gap=effort.gap_target, start=start, nodes=_NODES)
         if answer.values is None:
             return counts
-        chosen = model.counts(folded.spread(answer.values))
+        chosen = model.counts(answer.values[folded.place])
         held = VectorPool.of(fluid, chosen)
         found = held.vectors[held.path(np.arange(len(held.vectors)))]
         if counts is not None and _cost(fluid, found) >= _cost(fluid, counts) - TOLERANCE:
@@ -105,8 +105,7 @@ def _cost(fluid: Fluid, counts: Counts) -> float:
 
 def _groups(counts: Counts) -> Counts:
     """Group of each slot: slots with the same counts belong together."""
-    group: Counts = np.unique(counts, axis=0, return_inverse=True)[1].ravel()
-    return group
+    return np.unique(counts, axis=0, return_inverse=True)[1].ravel()
 
 
 def _groupings(fluid: Fluid, size: int) -> Iterator[Counts]:
@@ -129,8 +128,7 @@ def _levels(load: Floats, size: int) -> Counts:
     """Levels of equal width between least and highest load."""
     spread = float(np.ptp(load))
     shares = (load - load.min()) / spread if spread else np.zeros(len(load))
-    levels: Counts = np.floor(size * shares).astype(np.int64).clip(0, size - 1)
-    return levels
+    return np.floor(size * shares).astype(np.int64).clip(0, size - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,10 +229,6 @@ class TiedModel:
 
     linear: LinearModel
     place: Columns
-
-    def spread(self, values: Floats) -> Floats:
-        """Column values of the model of all slots from those of the folded one."""
-        return values[self.place]
 
     def gathered(self, values: Floats) -> Floats:
         """Column values of the folded model from those of the model of all slots."""

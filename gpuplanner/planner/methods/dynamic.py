@@ -182,7 +182,8 @@ class _Growth:
         self.cheap = np.tile(fluid.pinned.astype(np.int64), (len(self.slots), 1))
         self.descending = [slot for slot in self.slots if (self.weights >= 0).all()]
         self.enough = np.full(len(self.slots), np.inf)
-        steps = key_steps(self.caps.max(axis=0) - fluid.pinned + 1)
+        self.widths = self.caps.max(axis=0) - fluid.pinned + 1
+        steps = key_steps(self.widths)
         self.fits = steps is not None
         self.radix = np.zeros(len(fluid.owner), dtype=np.int64) if steps is None else steps
         first = fluid.pinned[None].astype(np.int64)
@@ -207,7 +208,7 @@ class _Growth:
         parents, keys, costs = self.states[-1], self.keys[-1], self.costs[-1]
         room = parents < self.caps.max(axis=0)
         children = np.unique(np.concatenate([keys[room[:, i]] + step for i, step in enumerate(self.radix)]))
-        states = self._states(children)
+        states = children[:, None] // self.radix % self.widths + self.fluid.pinned
         present = states > self.fluid.pinned
         places = np.full((len(self.radix), len(children)), -1)
         whole = np.ones(len(children), dtype=bool)
@@ -257,11 +258,6 @@ class _Growth:
             own=own,
             costs=costs,
         )
-
-    def _states(self, keys: Counts) -> Counts:
-        widths = self.caps.max(axis=0) - self.fluid.pinned + 1
-        states: Counts = keys[:, None] // self.radix % widths + self.fluid.pinned
-        return states
 
     def _costs(self, slot: int, states: Counts, places: Counts, before: Floats) -> Floats:
         """Costs of states in a slot, all states below being left; infinite where a rule or limit forbids them."""

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.planner.contract.plain_values import is_count, refuse
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.methods.forward import standing
@@ -126,11 +126,9 @@ def plan(
 def planned_within(problem: PlanProblem, method: str, calendars: int, effort: Effort) -> Plan:
     """A plan within limits that a search may share with others; see :func:`plan`."""
     if method not in METHODS:
-        text = message("plan: method", f"one of {', '.join(METHODS)}", repr(method), "Choose one.")
-        raise ScenarioError(text)
-    if isinstance(calendars, bool) or not isinstance(calendars, int) or calendars < 1:
-        text = message("plan: calendars", "a whole number of at least 1", repr(calendars), "Mend it.")
-        raise ScenarioError(text)
+        refuse("plan: method", f"one of {', '.join(METHODS)}", repr(method), "Choose one.")
+    if not is_count(calendars, 1):
+        refuse("plan: calendars", "a whole number of at least 1", repr(calendars))
     began = time.perf_counter()
     fault = explain_limits(problem)
     if fault is not None:
@@ -158,26 +156,21 @@ def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[
                 stopped_by = "proof"
                 break
             # The second half of the time is for finding out what limits on changes cost.
-            late = limited and state.bound > 0 and effort.past_half()
+            late = limited and state.bound > 0 and effort.left() < 0.5
             if late and state.counts is not None and not keeps_changes(fluid, state.counts):
                 break
         if state.counts is None:
             constant = (one for one in standing(fluid) if (one == one[0]).all())
             state = state.better(fluid, min(constant, key=lambda one: fluid.cost(one, before=fluid.initial)))
         if limited and not keeps_changes(fluid, state.plan):
-            state = _calm(fluid, state, known, effort, few=method == "calendar")
+            counts = calmed(fluid, state.plan, known, state.bound, effort, few=method == "calendar")
+            state = replace(state, counts=None, cost=float("inf")).better(fluid, counts)
             stopped_by = "proof" if state.gap <= effort.gap_target else None
     except KeyboardInterrupt:
         if state.counts is None or not keeps_changes(fluid, state.counts):
             raise
         return state, "user"
     return state, stopped_by or effort.why_spent() or "passes"
-
-
-def _calm(fluid: Fluid, state: State, known: Learned, effort: Effort, *, few: bool) -> State:
-    """The state with a plan that keeps the limits on changes, or without a plan."""
-    counts = calmed(fluid, state.plan, known, state.bound, effort, few=few)
-    return replace(state, counts=None, cost=float("inf")).better(fluid, counts)
 
 
 def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
@@ -206,7 +199,6 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
         reboots=node_reboots(problem, layouts, on, parked),
         gpu_hours_on=float(on.sum()) * problem.slot_hours,
         unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.slot_hours),
-        explanation="",
     )
 
 
@@ -220,7 +212,6 @@ def _no_plan(problem: PlanProblem, method: str, status: str, stopped_by: str, ex
         gap=None,
         layouts=(),
         counts=np.zeros((0, 0), dtype=np.int64),
-        parked=np.zeros((0, 0), dtype=np.int64),
         unmet=np.zeros((len(problem.tenants), len(problem.profiles), 0)),
         changes=0,
         departures=0,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from gpuplanner.errors import MissingDependencyError, ScenarioError, message
+from gpuplanner.errors import MissingDependencyError
+from gpuplanner.planner.contract.plain_values import refuse
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.planner.methods.best_path import (
     cheapest_way,
@@ -153,13 +154,12 @@ def exact(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
         yield state.better(fluid, greedy_counts(fluid, effort.unlimited()))
         return
     if found is None:
-        text = message(
+        refuse(
             "plan: method dp",
             "a fleet small enough to try every state",
             f"{fluid.problem.gpus} GPUs and {len(fluid.layouts)} layouts",
             "Choose the method 'auto'.",
         )
-        raise ScenarioError(text)
     counts, bound = found
     yield State().better(fluid, counts).tighter(bound)
 

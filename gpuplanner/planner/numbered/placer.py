@@ -113,14 +113,12 @@ class Placer:
         by_rack = np.argsort(racks, kind="stable")
         rank = np.empty(len(order), dtype=np.int64)
         rank[by_rack] = np.arange(len(order)) - np.searchsorted(racks[by_rack], racks[by_rack])
-        fits: NDArray[np.bool_] = rank < room[racks]
-        return fits
+        return rank < room[racks]
 
     def worn(self, gpus: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which GPUs may not be cut again today."""
         most = np.inf if self.most_cuts is None else self.most_cuts
-        worn: NDArray[np.bool_] = self.cuts_today[gpus] >= most
-        return worn
+        return self.cuts_today[gpus] >= most
 
     def _free_beside_cuts(self, now: Places) -> NDArray[np.intp]:
         """Free GPUs that may be cut: least cut today if that is limited, then beside cuts and not whole GPUs."""

@@ -64,14 +64,12 @@ class Ways:
     @property
     def taking_up(self) -> Floats:
         """Cost of one more GPU that takes up a layout, by column; 0 for a GPU that is not cut."""
-        prices: Floats = np.where(self.recut[:, 0], self.come, 0.0) @ self.beyond
-        return prices
+        return np.where(self.recut[:, 0], self.come, 0.0) @ self.beyond
 
     @property
     def of_columns(self) -> Floats:
         """Cost of one GPU more and of one less, by column, shape (2, n_columns), where each edge is of one column."""
-        prices: Floats = np.stack([self.come, self.go]) @ self.beyond
-        return prices
+        return np.stack([self.come, self.go]) @ self.beyond
 
     def some(self, kept: NDArray[np.bool_]) -> Self:
         """Some of the edges alone."""

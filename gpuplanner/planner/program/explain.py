@@ -10,7 +10,7 @@ import numpy as np
 from gpuplanner.errors import MissingDependencyError
 from gpuplanner.planner.contract.limits import Limits
 from gpuplanner.planner.contract.plan import Plan
-from gpuplanner.planner.contract.problem import ROUNDING, Counts, Floats, PlanProblem
+from gpuplanner.planner.contract.problem import ROUNDING, Floats, PlanProblem
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import instance_prices
 from gpuplanner.planner.program.slot_floors import window_floors
@@ -134,13 +134,15 @@ def _reboots(plan: Plan, problem: PlanProblem) -> Iterator[str]:
 
 
 def _shortage(plan: Plan, problem: PlanProblem, effort: Effort) -> Iterator[str]:
-    hours = _unmet_gpu_hours(plan, problem)
+    hours = plan.unmet * problem.shares[None, :, None] * problem.slot_hours  # by tenant, profile and slot
     total = float(hours.sum())
     if total == 0:
         yield "All demand is met."
         return
     yield f"{total:.1f} GPU-hours of demand are not met: {_who(hours, problem)}."
-    full = _at_limit(plan, problem)
+    cut = plan.counts[:, [layout != WHOLE_GPU for layout in plan.layouts]].sum(axis=1)
+    # Slots in which no further GPU may be on, or none may be cut.
+    full = (plan.counts.sum(axis=1) >= problem.gpus_allowed_on) | (cut >= problem.gpus_cuttable)
     by_slot = hours.sum(axis=(0, 1))
     dropped = float(by_slot[~full].sum())
     if dropped > 0:
@@ -166,12 +168,6 @@ def _price(plan: Plan, problem: PlanProblem, slot: int) -> str:
     )
 
 
-def _unmet_gpu_hours(plan: Plan, problem: PlanProblem) -> Floats:
-    """GPU-hours by tenant, profile and slot."""
-    hours: Floats = plan.unmet * problem.shares[None, :, None] * problem.slot_hours
-    return hours
-
-
 def _who(hours: Floats, problem: PlanProblem) -> str:
     pairs = hours.sum(axis=2)
     order = [divmod(int(i), pairs.shape[1]) for i in np.argsort(-pairs, axis=None, kind="stable")]
@@ -183,13 +179,6 @@ def _who(hours: Floats, problem: PlanProblem) -> str:
         parts.append(f"{problem.tenants[i]} lacks {what}, most at {_at(problem, slot)}")
     rest = len(named) - _NAMED
     return "; ".join(parts) + (f"; and {rest} more" if rest > 0 else "")
-
-
-def _at_limit(plan: Plan, problem: PlanProblem) -> Counts:
-    """Slots in which no further GPU may be on, or none may be cut."""
-    cut = plan.counts[:, [layout != WHOLE_GPU for layout in plan.layouts]].sum(axis=1)
-    full: Counts = (plan.counts.sum(axis=1) >= problem.gpus_allowed_on) | (cut >= problem.gpus_cuttable)
-    return full
 
 
 def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:

@@ -51,8 +51,7 @@ class SlotModel:
 
     def counts(self, values: Floats) -> Counts:
         """GPUs by column from column values, shape (n_slots, n_columns)."""
-        counts: Counts = np.rint([values[columns] for columns in self.on]).astype(np.int64)
-        return counts
+        return np.rint([values[columns] for columns in self.on]).astype(np.int64)
 
 
 def build(
@@ -151,10 +150,10 @@ def add_changes(
     if not model.ways:
         return
     paid = [price for price in prices if price]
-    names = [(ways.names[way][sign < 0], _place(ways.beyond[way])) for way, sign in model.ways]
+    beyond = [np.flatnonzero(row) for row in ways.beyond]
+    names = [(ways.names[way][sign < 0], int(beyond[way][0])) for way, sign in model.ways]
     sides: list[Columns | Counts | None] = [before, *(model.on[:1] if constant else model.on), after]
     fixed = {0, len(sides) - 1}
-    beyond = [np.flatnonzero(row) for row in ways.beyond]
     batches = ways.batch.tolist()
     for index in range(1, len(sides)):
         earlier, later = sides[index - 1], sides[index]
@@ -177,11 +176,6 @@ def add_changes(
                     terms |= dict.fromkeys(side[beyond[way]].tolist(), float(towards))
             row = f"{'change' if name == 'cut' else name}_{slot}_{label}"
             model.linear.add_row(row, terms.keys(), terms.values(), ">=", rhs)
-
-
-def _place(beyond: Counts) -> int:
-    """First of some columns."""
-    return int(np.flatnonzero(beyond)[0])
 
 
 def add_floors(model: SlotModel, floors: Sequence[Floor]) -> None:

@@ -120,8 +120,7 @@ class Fluid:
     @property
     def used(self) -> NDArray[np.bool_]:
         """Which columns count GPUs that are on, shape (n_columns,)."""
-        on: NDArray[np.bool_] = np.arange(len(self.owner)) < len(self.layouts)
-        return on
+        return np.arange(len(self.owner)) < len(self.layouts)
 
     @property
     def useful(self) -> Counts:
@@ -139,8 +138,7 @@ class Fluid:
         """Whether counts may change as a slot begins, shape (n_slots,)."""
         slots = self.problem.limits.change_slots
         number = np.arange(self.problem.n_slots)
-        may: NDArray[np.bool_] = np.ones(len(number), bool) if slots is None else np.isin(number, slots)
-        return may
+        return np.ones(len(number), bool) if slots is None else np.isin(number, slots)
 
     @property
     def parks(self) -> bool:

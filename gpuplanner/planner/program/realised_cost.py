@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.planner.contract.plain_values import refuse
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import ROUNDING, Counts, Floats, PlanProblem
 from gpuplanner.planner.program.fluid import Fluid
@@ -77,9 +77,7 @@ def realised_costs(
     prices = set(problem.unmet_price)
     if len(prices) > 1:
         expected = "one price of unmet demand for all tenants"
-        raise ScenarioError(
-            message("realised cost", expected, f"{sorted(prices)}", "Cost tenants one by one.")
-        )
+        refuse("realised cost", expected, f"{sorted(prices)}", "Cost tenants one by one.")
     known = {layout: 0 for one in plans for layout in one.layouts} | dict(problem.initial or {})
     highest = demands.max(axis=0)[None]
     everyone = {"tenants": ("all",), "tiers": ("standard",), "unmet_price": prices.pop(), "demand": highest}

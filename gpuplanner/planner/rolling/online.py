@@ -9,7 +9,8 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpuplanner.errors import InfeasiblePlanError, ScenarioError, message
+from gpuplanner.errors import InfeasiblePlanError, message
+from gpuplanner.planner.contract.plain_values import is_count, refuse
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.methods.search import SearchArguments, plan
@@ -52,27 +53,8 @@ class Online:
     @property
     def hindsight_cost(self) -> float:
         """Cost of the best plan known for the true demand; what was done is one of them."""
-        return min(self.cost, _number(self.hindsight.objective))
-
-    @property
-    def regret(self) -> float:
-        """Cost above that of hindsight."""
-        return self.cost - self.hindsight_cost
-
-    @property
-    def regret_at_most(self) -> float:
-        """Cost above the bound: no plan whatever would have saved more."""
-        return self.cost - _number(self.hindsight.bound)
-
-    @property
-    def competitive_ratio(self) -> float:
-        """Cost as a multiple of that of hindsight; 1 if both are 0."""
-        return _ratio(self.cost, self.hindsight_cost)
-
-    @property
-    def competitive_ratio_at_most(self) -> float:
-        """Cost as a multiple of the bound."""
-        return _ratio(self.cost, _number(self.hindsight.bound))
+        assert self.hindsight.objective is not None, "a plan that was found has a cost"
+        return min(self.cost, self.hindsight.objective)
 
 
 def roll(
@@ -128,10 +110,12 @@ def roll(
     >>> known = roll(problem, lambda slot: problem.demand[:, :, slot:], horizon=4)
     >>> naive.counts.ravel().tolist(), known.counts.ravel().tolist()
     ([1, 0, 1, 2], [2, 2, 2, 2])
-    >>> round(naive.regret, 3), known.competitive_ratio
-    (0.2, 1.0)
+    >>> round(naive.cost - naive.hindsight_cost, 3), known.cost == known.hindsight_cost
+    (0.2, True)
     """
-    _check(problem, commit, horizon)
+    if not (is_count(commit, 1) and is_count(horizon, commit)):
+        expected = "whole numbers, commit at least 1 and horizon no less than commit"
+        refuse("roll", expected, f"commit {commit!r} and horizon {horizon!r}", "Mend them.")
     now, kept = problem.initial, problem.parked
     done: list[Mapping[str, int]] = []
     idle: list[Mapping[str, int]] = []
@@ -192,35 +176,10 @@ def _believed(problem: PlanProblem, given: ArrayLike, slots: range) -> Floats:
     demand = np.asarray(given, dtype=np.float64)
     expected = problem.demand.shape[:2]
     if demand.ndim != 3 or demand.shape[:2] != expected or demand.shape[2] < len(slots):
-        text = message(
+        refuse(
             f"forecast at slot {slots.start}",
             f"the shape ({expected[0]}, {expected[1]}, at least {len(slots)})",
             str(demand.shape),
             "Give the demand of all tenants and profiles for the slots from this one on.",
         )
-        raise ScenarioError(text)
     return demand[:, :, : len(slots)]
-
-
-def _check(problem: PlanProblem, commit: int, horizon: int) -> None:
-    counts = {"commit": commit, "horizon": horizon}
-    bad = [f"{name} is {n!r}" for name, n in counts.items() if isinstance(n, bool) or not isinstance(n, int)]
-    if bad or not 1 <= commit <= horizon:
-        text = message(
-            "roll",
-            "whole numbers, commit at least 1 and horizon no less than commit",
-            "; ".join(bad) or f"commit {commit} and horizon {horizon}",
-            "Mend them.",
-        )
-        raise ScenarioError(text)
-
-
-def _number(value: float | None) -> float:
-    assert value is not None, "a plan that was found has a cost and a bound"
-    return value
-
-
-def _ratio(cost: float, least: float) -> float:
-    if cost == least:
-        return 1.0
-    return cost / least if least > 0 else float("inf")

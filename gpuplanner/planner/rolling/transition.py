@@ -9,8 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.errors import ScenarioError, SchemaError, message
+from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import OFF, ChangeCost, GpuModel, Reconfiguration, as_board
+from gpuplanner.planner.contract.plain_values import is_count, refuse
 from gpuplanner.planner.rolling.drain_order import DrainUnit, Move, Supply, ordered
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
 
@@ -140,10 +141,10 @@ def _moves(layout_plan: pl.DataFrame, at: datetime, cost: ChangeCost) -> Iterato
         times = "a time with rows of the plan just before and after it"
         text = message("transition", times, at.isoformat(), "Choose a slot boundary inside the plan.")
         raise SchemaError(text)
-    held = dict(_by_gpu(before.filter(pl.col("parked").is_not_null()), "parked"))
-    left = dict(_by_gpu(after.filter(pl.col("parked").is_not_null()), "parked"))
-    was = dict(_by_gpu(before))
-    for key, wanted in _by_gpu(after):
+    held = _by_gpu(before.filter(pl.col("parked").is_not_null()), "parked")
+    left = _by_gpu(after.filter(pl.col("parked").is_not_null()), "parked")
+    was = _by_gpu(before)
+    for key, wanted in _by_gpu(after).items():
         layout = was.get(key, OFF)
         physical = held.get(key, WHOLE_GPU) if layout == OFF else layout
         cut = left.get(key, physical) if wanted == OFF else wanted
@@ -151,9 +152,8 @@ def _moves(layout_plan: pl.DataFrame, at: datetime, cost: ChangeCost) -> Iterato
         yield Move(*key, before=layout, after=wanted, held=physical, left=cut, change=change)
 
 
-def _by_gpu(frame: pl.DataFrame, column: str = "layout") -> Iterator[tuple[tuple[str, int], str]]:
-    for node, gpu, layout in frame.select("node", "gpu", column).iter_rows():
-        yield (node, gpu), layout
+def _by_gpu(frame: pl.DataFrame, column: str = "layout") -> dict[tuple[str, int], str]:
+    return {(node, gpu): layout for node, gpu, layout in frame.select("node", "gpu", column).iter_rows()}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -173,13 +173,12 @@ def _units(moves: Sequence[Move], at_once: int) -> list[DrainUnit]:
         if node in rebooting:
             units.append(DrainUnit((*changed, *stays), reboot=True))
             if units[-1].out > at_once:
-                text = message(
+                refuse(
                     f"transition: reboot of node {node}",
                     f"at most {at_once} GPUs in use to be out at once",
                     f"{units[-1].out} in use there",
                     f"Allow at_once={units[-1].out}, or plan without switching MIG mode on this node.",
                 )
-                raise ScenarioError(text)
         else:
             units += [DrainUnit((move,), reboot=False) for move in changed]
         units += [DrainUnit((move,), reboot=False) for move in released]
@@ -199,10 +198,9 @@ def _check_arguments(at: datetime, at_once: int, drain_s: float) -> None:
     faults = []
     if at.tzinfo is None:
         faults.append("a time without zone")
-    if isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1:
+    if not is_count(at_once, 1):
         faults.append(f"at_once {at_once!r}, not a whole number of at least 1")
     if not 0 <= drain_s < float("inf"):
         faults.append(f"drain_s {drain_s!r}, not a number of at least 0")
     if faults:
-        text = message("transition", "arguments that make sense", "; ".join(faults), "Mend them.")
-        raise ScenarioError(text)
+        refuse("transition", "arguments that make sense", "; ".join(faults), "Mend them.")
