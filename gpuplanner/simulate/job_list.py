@@ -9,6 +9,7 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, TraceFormatError, examples, first_line, message
 from gpuplanner.names import resolve
+from gpuplanner.simulate.rules import refuse
 from gpuplanner.simulate.tables import Floats
 
 LATEST_S = 1e12
@@ -256,16 +257,15 @@ def _check_fleet(jobs: pl.DataFrame, gpus: int, gpus_per_node: int) -> None:
     """Raise if the fleet is not made of full nodes, is too large, or cannot hold a job."""
     if gpus > MAX_GPUS or gpus % gpus_per_node:
         expected = f"full nodes of {gpus_per_node} GPUs, at most {MAX_GPUS} GPUs"
-        raise ScenarioError(message("fleet", expected, f"{gpus} GPUs", "Change --gpus or --gpus-per-node."))
+        refuse("fleet", expected, f"{gpus} GPUs", "Change --gpus or --gpus-per-node.")
     too_large = jobs.filter(pl.col("gpus") > gpus)["job_id"].to_list()
     if too_large:
-        text = message(
+        refuse(
             "column 'num_gpus'",
             f"at most the {gpus} GPUs of the fleet",
             f"{len(too_large)} larger jobs: {examples(too_large)}",
             "Leave them out, or give more --gpus.",
         )
-        raise ScenarioError(text)
 
 
 def _read_cells(path: str | Path) -> pl.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.simulate.rules import refuse
 from gpuplanner.units import SECONDS_PER_DAY
 
 SATURDAY = 6
@@ -91,13 +91,12 @@ def _draw(history: pl.Series, wanted: np.ndarray, uniform: np.ndarray) -> np.nda
     for name, kind in (("working", False), ("weekend", True)):
         days, pool = wanted == kind, np.flatnonzero(weekend == kind)
         if days.any() and not len(pool):
-            text = message(
+            refuse(
                 "bootstrap of arrival days",
                 f"a {name} day in the history",
                 f"none between {history[0]} and {history[-1]}",
                 "Give a longer history, or simulate fewer days.",
             )
-            raise ScenarioError(text)
         if days.any():
             drawn[days] = pool[(uniform[days] * len(pool)).astype(np.int64)]
     return drawn
@@ -119,11 +118,10 @@ def _check(
     numbers = f"days={days}, seed={seed}, replication={replication}, warmup_days={warmup_days}"
     sound = days >= 1 and min(seed, replication, warmup_days) >= 0 and 1 <= start_weekday <= 7
     if not (sound and jobs.height):
-        text = message(
+        refuse(
             "bootstrap of arrival days",
             "a history with jobs, days above 0, seed, replication and warmup_days not below 0, and "
             "start_weekday from 1 (Monday) to 7",
             f"{jobs.height} jobs, {numbers}, start_weekday={start_weekday}",
             "Change them.",
         )
-        raise ScenarioError(text)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware.change_cost import drain_time
 from gpuplanner.names import resolve
+
+
+def refuse(what: str, expected: str, got: str, todo: str = "Change it.") -> NoReturn:
+    """Raise ``ScenarioError`` with the four parts of its message."""
+    raise ScenarioError(message(what, expected, got, todo))
 
 
 @dataclass(frozen=True)
@@ -16,32 +22,19 @@ class Preemption:
 
     Parameters
     ----------
-    overhead_s : tuple of (int, float)
-        Seconds that a stopped job needs on top [s], by its GPUs: each entry counts up to that many GPUs, the
-        last for all above.
+    overhead_s : float
+        Time that a stopped job needs on top [s].
     min_run_s : float
         A job that has run for less is not stopped for one of a more urgent tier [s].
-
-    Examples
-    --------
-    >>> preemption = Preemption(((1, 7.0), (8, 30.0), (16, 60.0)))
-    >>> [preemption.overhead_of(gpus) for gpus in (1, 2, 8, 9)]
-    [7.0, 30.0, 30.0, 60.0]
     """
 
-    overhead_s: tuple[tuple[int, float], ...] = ((1, 0.0),)
+    overhead_s: float = 0.0
     min_run_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the values."""
-        sizes = [gpus for gpus, _ in self.overhead_s]
-        times = [*(seconds for _, seconds in self.overhead_s), self.min_run_s]
-        if not sizes or sizes != sorted(set(sizes)) or not all(0 <= time < math.inf for time in times):
-            _refuse("preemption", "overheads by ascending number of GPUs, and seconds not below 0", self)
-
-    def overhead_of(self, gpus: int) -> float:
-        """Seconds that a stopped job of that many GPUs needs on top [s]."""
-        return next((seconds for most, seconds in self.overhead_s if gpus <= most), self.overhead_s[-1][1])
+        if not all(0 <= time < math.inf for time in (self.overhead_s, self.min_run_s)):
+            refuse("preemption", "seconds not below 0", str(self))
 
 
 @dataclass(frozen=True)
@@ -73,9 +66,9 @@ class Checkpoints:
     def __post_init__(self) -> None:
         """Check the values."""
         if not 0 <= self.write_s < math.inf or not (self.interval_s is None or self.interval_s >= 0):
-            _refuse("checkpoints", "seconds not below 0", self)
+            refuse("checkpoints", "seconds not below 0", str(self))
         if self.interval_s == 0 and self.write_s > 0:
-            _refuse("checkpoints", "an interval above 0 where writing takes time", self)
+            refuse("checkpoints", "an interval above 0 where writing takes time", str(self))
 
     def interval_of(self, mtbf_s: float) -> float:
         """Work between two checkpoints of a job whose failures come on average so far apart [s]."""
@@ -112,7 +105,7 @@ class Failures:
     def __post_init__(self) -> None:
         """Check the values."""
         if not self.mtbf_gpu_h > 0 or not 0 <= self.restart_s < math.inf or self.seed < 0:
-            _refuse("failures", "mtbf_gpu_h above 0, restart_s and seed not below 0", self)
+            refuse("failures", "mtbf_gpu_h above 0, restart_s and seed not below 0", str(self))
 
     def mtbf_s(self, gpus: int) -> float:
         """Mean time between failures of a job that holds that many GPUs [s]."""
@@ -138,7 +131,7 @@ class FairShare:
     def __post_init__(self) -> None:
         """Check the values."""
         if not self.half_life_s > 0:
-            _refuse("fair share", "half_life_s above 0", self)
+            refuse("fair share", "half_life_s above 0", str(self))
 
 
 SCOPES = ("node", "gpu")
@@ -185,8 +178,4 @@ class Drain:
         )
         limit = 0.0 if self.limit_s is None else self.limit_s
         if not all(0 <= time < math.inf for time in (self.ahead_s, limit)):
-            _refuse("drain", "ahead_s and limit_s not below 0", self)
-
-
-def _refuse(what: str, expected: str, got: object) -> None:
-    raise ScenarioError(message(what, expected, str(got), "Change it."))
+            refuse("drain", "ahead_s and limit_s not below 0", str(self))

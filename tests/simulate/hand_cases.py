@@ -23,7 +23,7 @@ def requests_of(*rows, per_node=8, limit_s=None):
     total = np.array(amount)
     return NodeRequests(
         ready, ready, run, run if limit_s is None else limit_s, [PROFILES.index(name) for name in profile],
-        total, -(-total // per_node), np.zeros(len(rows), int), np.minimum(total, per_node),
+        total, -(-total // per_node), np.minimum(total, per_node),
     )  # fmt: skip
 
 

@@ -69,11 +69,10 @@ def play_slow(
     larger: tuple[tuple[int, ...], ...],
     weights: tuple[float, ...],
     switching: dict[str, Any] | None,
-    pinned: list[list[int] | None] | None,
 ) -> tuple[list[float], list[list[tuple[float, float, int]]]]:
     """Start of each request in the order of the rows (nan: never), and (from, until, pool) of each node."""
     rules = SlurmGame if queue == "slurm" else Game
-    return rules(requests, fleet, queue, placement, larger, weights, switching, pinned).play()
+    return rules(requests, fleet, queue, placement, larger, weights, switching).play()
 
 
 def play_slow_with_changes(
@@ -90,11 +89,10 @@ def play_slow_with_changes(
 class Game:
     """The state of all nodes and requests at one instant, and the six steps of an instant."""
 
-    def __init__(self, requests, fleet, queue, placement, larger, weights, switching, pinned):
+    def __init__(self, requests, fleet, queue, placement, larger, weights, switching):
         self.fleet, self.strict, self.placement = fleet, queue == "strict", placement
         self.passing = queue == "pass"
         self.larger, self.weights, self.switching = larger, weights, switching
-        self.pinned = pinned is not None
         rows = sorted(
             range(len(requests)), key=lambda row: (requests[row]["ready"], requests[row]["submit"], row)
         )
@@ -105,8 +103,7 @@ class Game:
             rest = asked["total"] - per * (asked["nodes"] - 1)
             assert rest >= 1
             places = [per] * (asked["nodes"] - 1) + [rest]
-            listed = pinned[row] if pinned is not None else None
-            self.requests.append({**asked, "row": row, "per": per, "places": places, "listed": listed})
+            self.requests.append({**asked, "row": row, "per": per, "places": places})
         self.nodes = []
         for number, gpus in enumerate(fleet["gpus"]):
             pool = fleet["first"][number]
@@ -219,8 +216,6 @@ class Game:
 
     def has_hope(self, request):
         """Whether it could be served with every node on, empty, in the pool that suits it best."""
-        if request["listed"] is not None:
-            return True
         for profile in self.profiles_for(request):
             best = [max(pool[profile] for pool in node) for node in self.fleet["capacity"]]
             per, rest = request["places"][0], request["places"][-1]
@@ -417,8 +412,6 @@ class Game:
 
     def tries(self, request):
         """Whether it starts; who is the first to wait on its line is noted."""
-        if self.pinned:
-            return self.try_pinned(request)
         if self.passing:
             return self.try_freely(request, None)
         if request["profile"] > 0 and not self.flexible:
@@ -570,24 +563,6 @@ class Game:
             node = self.nodes[number]
             extra[number] = -1 if is_to_be_cut_anew(node, need) else free_at(node, time) - need
         return {"time": time, "extra": extra, "wants": wants}
-
-    def try_pinned(self, request):
-        if request["listed"] is None:
-            return self.try_freely(request, None)
-        profile, numbers = request["profile"], request["listed"]
-        free = [
-            self.free(self.nodes[number], profile) if self.nodes[number]["state"] == ON else 0
-            for number in numbers
-        ]
-        if sum(free) < request["total"] or min(free) < 1:
-            return False
-        amounts, left = {}, request["total"]
-        for place, (number, most) in enumerate(zip(numbers, free, strict=True)):
-            later = len(numbers) - place - 1
-            amounts[number] = min(most, left - later)
-            left -= amounts[number]
-        self.start(request, profile, amounts)
-        return True
 
     # Step 5: nodes are switched on or cut anew.
 
@@ -870,8 +845,8 @@ def random_case(seed: int, *, flexible: bool = False, queue: str | None = None) 
     capacity = [[_counts(rng, kind, count, profiles) for kind in kinds] for count in gpus]
     how = _flexible(rng, gpus, capacity, profiles) if flexible else None
     able = [[pool for pool, counts in enumerate(node) if any(counts)] for node in capacity]
-    mode = rng.choices(["static", "switching", "pinned"], [3, 6, 1])[0]
-    off = {"static": 0.05, "switching": rng.choice([0.2, 0.5, 1.0]), "pinned": 0.0}[mode]
+    switched = rng.random() < 0.6
+    off = rng.choice([0.2, 0.5, 1.0]) if switched else 0.05
     first = [rng.choice(pools) if pools and rng.random() >= off else -1 for pools in able]
     fleet = {"gpus": gpus, "capacity": capacity, "first": first, "flexible": how}
     span = rng.choice([0, 20, 50, 100])
@@ -887,15 +862,12 @@ def random_case(seed: int, *, flexible: bool = False, queue: str | None = None) 
             for profile in range(profiles)
         ),
         "weights": (8.0, 1.0, 3.0)[:profiles],
-        "switching": _switching(rng, len(kinds)) if mode == "switching" else None,
-        "pinned": None,
+        "switching": _switching(rng, len(kinds)) if switched else None,
     }
     if rng.random() < 0.8:  # else some wait for ever, and whoever they stand before with them
         case["requests"] = requests = [each for each in requests if _starts_alone(each, case)]
-    if mode == "pinned":
-        case["pinned"] = [_pin(rng, request, fleet) for request in requests]
     if queue is not None:
-        case |= {"queue": queue, "pinned": None}
+        case |= {"queue": queue}
         if case["switching"]:
             case["switching"] = case["switching"] | {"look_s": float(rng.choice([0, 2, 5]))}
     return case
@@ -1000,28 +972,6 @@ def _switching(rng, pools):
         "kept": tuple(rng.choice([0, 0, 1, 2]) for _ in range(pools)),
         "cool_s": float(rng.choice([0, 0, 2, 7])),
     }
-
-
-def _pin(rng, request, fleet):
-    """Nodes on which the request fits when they are empty, or None: anywhere."""
-    if rng.random() < 0.25:
-        return None
-    numbers = list(range(len(fleet["gpus"])))
-    rng.shuffle(numbers)
-    chosen: list[int] = []
-    offered = 0
-    for number in numbers:
-        here = fleet["capacity"][number][fleet["first"][number]][request["profile"]]
-        if here and len(chosen) < request["total"]:
-            chosen.append(number)
-            offered += here
-        if offered >= request["total"] and rng.random() < 0.7:
-            break
-    total, k = min(request["total"], offered), len(chosen)
-    if not chosen or total <= math.ceil(total / k) * (k - 1):
-        return None
-    request["total"], request["nodes"] = total, k
-    return chosen
 
 
 def spells_of(case, outcome):

@@ -18,7 +18,7 @@ ALL = (1 << 64) - 1
 def play_shared_slow(case: dict[str, Any], rules: dict[str, Any]) -> dict[str, Any]:
     """What becomes of each request, in the order of the rows, and when each node was on."""
     game = SharedSlurm if case["queue"] == "slurm" else SharedGame
-    arguments = ("requests", "fleet", "queue", "placement", "larger", "weights", "switching", "pinned")
+    arguments = ("requests", "fleet", "queue", "placement", "larger", "weights", "switching")
     return game(*(case[name] for name in arguments)).with_rules(rules).found()
 
 
@@ -403,9 +403,10 @@ def _spells(rng: random.Random) -> list[tuple[float, float]]:
 
 def shared_case(
     seed: int, *, stops: bool = False, failures: bool = False, quotas: bool = False, hours: bool = False,
-    flexible: bool = False, queue: str | None = None,
+    queue: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
-    """A case of nodes, nobody pinned, and rules."""
-    case = random_case(seed, flexible=flexible, queue=queue)
-    case = case | {"pinned": None}
+    """A case of nodes that stay, and rules."""
+    case = random_case(seed, queue=queue) | {"switching": None}
+    first = [max(pool, 0) for pool in case["fleet"]["first"]]
+    case["fleet"] = case["fleet"] | {"first": first}
     return case, random_rules(seed, case, stops=stops, failures=failures, quotas=quotas, hours=hours)

@@ -93,7 +93,7 @@ def test_starts_are_those_of_the_loop_over_nodes_and_of_the_slow_program(passing
             requests,
             NodeFleet.whole([per_node] * nodes),
             queue="pass" if passing else "strict",
-            order="sjf" if shortest_first else "fifo",
+            order=run_s if shortest_first else None,
         )
         assert fast.tolist() == general.start_s.tolist(), seed
         if seed % 5 == 0:

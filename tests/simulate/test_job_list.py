@@ -130,9 +130,7 @@ def test_the_loop_over_nodes_has_the_published_figures_too(public_data):
     for row, jobs, nodes, per_node in rows:
         submit_s, run_s, gpus = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "gpus"))
         per = np.minimum(gpus, per_node)
-        asked = NodeRequests(
-            submit_s, submit_s, run_s, run_s, 0 * gpus, gpus, -(-gpus // per_node), 0 * gpus, per
-        )
+        asked = NodeRequests(submit_s, submit_s, run_s, run_s, 0 * gpus, gpus, -(-gpus // per_node), per)
         start_s = play(asked, NodeFleet.whole([per_node] * nodes), queue="strict").start_s
         assert_published(row, jobs, pl.Series(start_s))
 

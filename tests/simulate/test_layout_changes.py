@@ -93,7 +93,7 @@ class TestDrain:
     def test_jobs_on_several_gpus_keep_together_where_each_gpu_is_a_node(self):
         """Two real nodes of two GPUs; a pair does not start on the GPU beside the one that is drained."""
         fleet = fleet_of([WHOLE], [SEVENTHS], nodes=4)
-        network = NodeNetwork([[0, 0, 1, 1]], np.ones((1, 3)))
+        network = NodeNetwork([[0, 0, 1, 1]], np.ones(3))
         fleet = NodeFleet(
             fleet.profiles, fleet.gpus, fleet.capacity, fleet.first, fleet.weights, network=network
         )

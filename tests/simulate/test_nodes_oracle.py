@@ -43,7 +43,6 @@ def as_engine_takes_it(case):
         "placement": case["placement"],
         "larger": case["larger"],
         "switching": None if switching is None else Switching(**switching),
-        "pinned": case["pinned"],
     }
 
 
@@ -162,20 +161,14 @@ def test_requests_get_what_they_asked_for_once_they_are_ready(number):
             assert len(set(mine["node"])) == len(mine["node"]) == asked["nodes"], (seed, row)
             [profile] = set(mine["profile"])
             assert profile in (asked["profile"], *case["larger"][asked["profile"]]), (seed, row)
-            pinned_to = case["pinned"] and case["pinned"][row]
-            if pinned_to:
-                assert sorted(mine["node"]) == sorted(pinned_to), (seed, row)
-            else:
-                per = -(-asked["total"] // asked["nodes"])
-                assert sorted(mine["amount"])[1:] == [per] * (asked["nodes"] - 1), (seed, row)
+            per = -(-asked["total"] // asked["nodes"])
+            assert sorted(mine["amount"])[1:] == [per] * (asked["nodes"] - 1), (seed, row)
 
 
 @in_batches
 def test_who_asks_for_the_same_slice_is_served_in_turn_and_so_is_a_strict_queue(number):
     for seed in batch(number):
         case, outcome = played(seed)
-        if case["pinned"]:
-            continue
         asked = case["requests"]
         in_turn = sorted(range(len(asked)), key=lambda row: (asked[row]["ready"], asked[row]["submit"], row))
         for profile in range(len(case["weights"])):
@@ -197,7 +190,6 @@ def test_an_idle_node_stays_for_who_may_have_a_larger_instance_than_asked_for():
         "larger": ((), (2,), ()),
         "weights": (8.0, 1.0, 3.0),
         "switching": {"idle_s": 20.0, "lead_s": 5.0, "kept": (0,)},
-        "pinned": None,
     }
     (requests, fleet), options = as_engine_takes_it(case)
     outcome = play(requests, fleet, **options)

@@ -22,7 +22,7 @@ COLUMNS = ("node", "planned", "cordon", "deadline", "takes", "pool", "drained")
 @cache
 def played(seed):
     """A case on nodes that stay, its changes, and what the engine makes of them."""
-    case = random_case(seed) | {"queue": QUEUES[seed % 4], "switching": None, "pinned": None}
+    case = random_case(seed) | {"queue": QUEUES[seed % 4], "switching": None}
     changes, before_change = random_changes(case, seed)
     (requests, fleet), options = as_engine_takes_it(case)
     planned = LayoutChanges(*([one[name] for one in changes] for name in COLUMNS), before_change)
@@ -174,7 +174,7 @@ def test_easy_never_delays_the_first_to_wait_beyond_its_promise(number):
     """Where limits are run times, on whole GPUs of nodes that do not change; the promise is the slow program's."""
     kept = 0
     for seed in batch(number):
-        case = random_case(seed) | {"queue": "easy", "switching": None, "pinned": None}
+        case = random_case(seed) | {"queue": "easy", "switching": None}
         whole = [one | {"limit": one["run"]} for one in case["requests"] if one["profile"] == 0]
         if not whole:
             continue

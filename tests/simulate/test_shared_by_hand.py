@@ -10,7 +10,7 @@ from gpuplanner.simulate import Checkpoints, Failures, FairShare, Preemption
 from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, QuotaGroup, Sharing, play_shared
 
 NODE = NodeFleet.whole([4])
-PREEMPTION = Preemption(overhead_s=((4, 10.0),), min_run_s=30.0)
+PREEMPTION = Preemption(overhead_s=10.0, min_run_s=30.0)
 
 
 def requests_of(*rows):
@@ -105,7 +105,7 @@ class TestFailures:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Preemption(overhead_s=((8, 1.0), (1, 2.0))),
+        lambda: Preemption(overhead_s=-1.0),
         lambda: Preemption(min_run_s=-1.0),
         lambda: Checkpoints(interval_s=-1.0),
         lambda: Checkpoints(interval_s=0.0, write_s=1.0),

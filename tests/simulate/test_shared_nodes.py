@@ -42,7 +42,7 @@ def sharing_of(rules):
     return Sharing(
         rules["team"], rules["tier"], groups, np.array(rules["units"]) / UNITS,
         "fifo" if rules["half_life"] is None else "fair", FairShare(rules["half_life"] or 1.0), rules["by_tier"],
-        rules["reclaim"], Preemption(((1, rules["overhead"]),), min_run_s=rules["min_run"]),
+        rules["reclaim"], Preemption(rules["overhead"], min_run_s=rules["min_run"]),
         Checkpoints(rules["every"], rules["write"]), failures, rules["hours"],
         tuple([instant for spell in spells for instant in spell] for spells in rules["openings"]),
         rules["head_keeps_quota"],
@@ -50,17 +50,17 @@ def sharing_of(rules):
 
 
 @cache
-def played(seed, kind, flexible=False, queue=None):
+def played(seed, kind, queue=None):
     """A case, its rules, and what the engine makes of it."""
-    case, rules = shared_case(seed, **KINDS[kind], flexible=flexible, queue=queue)
+    case, rules = shared_case(seed, **KINDS[kind], queue=queue)
     (requests, fleet), options = as_engine_takes_it(case)
-    options.pop("pinned")
+    options.pop("switching")
     return case, rules, play_shared(requests, fleet, sharing_of(rules), **options)
 
 
-def differences(seed, kind, flexible=False, queue=None):
+def differences(seed, kind, queue=None):
     """What the engine and the slow program say differently, in words."""
-    case, rules, outcome = played(seed, kind, flexible, queue)
+    case, rules, outcome = played(seed, kind, queue)
     mine = play_shared_slow(case, rules)
     names = {
         "first": "start_s",
@@ -84,7 +84,7 @@ def differences(seed, kind, flexible=False, queue=None):
     return said
 
 
-WAYS = {"static and switched": {}, "flexible": {"flexible": True}, "slurm": {"queue": "slurm"}}
+WAYS = {"plain": {}, "slurm": {"queue": "slurm"}}
 
 
 def said_of(seeds, kinds=tuple(KINDS)):
@@ -181,7 +181,7 @@ def test_who_shares_nothing_is_played_as_by_the_plain_loop(way):
     for seed in range(12):
         case, _ = shared_case(seed, **WAYS[way])
         (requests, fleet), options = as_engine_takes_it(case)
-        options.pop("pinned")
+        options.pop("switching")
         plain = play(requests, fleet, **options)
         nobody = Sharing(np.zeros(len(requests)), np.zeros(len(requests)))
         shared = play_shared(requests, fleet, nobody, **options)

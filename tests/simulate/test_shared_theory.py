@@ -64,7 +64,7 @@ def test_time_in_m_m_1_with_two_priorities_that_stop_others():
     load = 0.7
     times = replicate(
         1, load, lambda run, submit_s: run.end_s - submit_s,
-        tiers_preempt=True, preemption=Preemption(((1, 0.0),)), checkpoints=Checkpoints(interval_s=0.0),
+        tiers_preempt=True, preemption=Preemption(), checkpoints=Checkpoints(interval_s=0.0),
     )  # fmt: skip
     urgent = URGENT * load
     assert_mean_is(times[:, 0], MEAN_S / (1 - urgent), 0.1)

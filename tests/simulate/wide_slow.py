@@ -1,7 +1,7 @@
-"""Nodes of several boards, far apart and short of power, played by a slow program written from the rules alone.
+"""Nodes that are far apart, played by a slow program written from the rules alone.
 
-It adds them to the slow program of nodes. Every line of waiting requests, one for whole GPUs of each board, has a head
-of its own; whatever is claimed, drawn or far apart is counted anew whenever it is asked for.
+It adds them to the slow program of nodes. Requests for whole GPUs wait behind a head; whatever is claimed, drawn or
+far apart is counted anew whenever it is asked for.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ SHUT = "shut"
 
 
 class Wide:
-    """What boards, networks and power add to the steps of an instant."""
+    """What networks add to the steps of an instant."""
 
-    # Boards.
+    # Lines.
 
     def is_sliced(self, profile):
-        return self.fleet["sliced"][profile]
+        return profile > 0
 
     def line(self, profile):
-        return None if self.is_sliced(profile) else self.fleet["boards"][profile]
+        return None if self.is_sliced(profile) else 0
 
     def has_head(self, profile):
         return self.line(profile) in self.heads
@@ -44,8 +44,7 @@ class Wide:
         return min(same, default=len(tiers) + 1)
 
     def factor(self, request, profile, numbers):
-        apart = self.fleet["network"]["slowdowns"][request["work"]]
-        return self.fleet["slower"][request["work"]][profile] * apart[self.tier(list(numbers))]
+        return self.fleet["network"]["slowdowns"][self.tier(list(numbers))]
 
     def has_hope(self, request):
         for profile in self.profiles_for(request):
@@ -166,7 +165,7 @@ class WideGame(Wide, Game):
 
 class WideSlurm(Wide, SlurmGame):
     def part(self, request):
-        return self.fleet["boards"][request["profile"]], self.is_sliced(request["profile"])
+        return self.is_sliced(request["profile"])
 
     def is_behind(self, request):
         return self.part(request) in self.heads
@@ -214,7 +213,7 @@ class SharedWideSlurm(WideSlurm, SharedSlurm):
     pass
 
 
-ARGUMENTS = ("requests", "fleet", "queue", "placement", "larger", "weights", "switching", "pinned")
+ARGUMENTS = ("requests", "fleet", "queue", "placement", "larger", "weights", "switching")
 
 
 def play_wide_slow(case: dict[str, Any], rules: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -233,47 +232,31 @@ def play_wide_slow(case: dict[str, Any], rules: dict[str, Any] | None = None) ->
 
 
 def wide_case(seed: int, *, queue: str | None = None, rules: bool = False) -> tuple[dict[str, Any], Any]:
-    """A small fleet of one to three boards in racks, jobs that several of them may serve, and how teams share it."""
+    """A small fleet in racks, jobs that instances of several profiles may serve, and how teams share it."""
     rng = random.Random(seed + 77_000)
-    boards, nodes = rng.choice([1, 2, 2, 3]), rng.randint(2, 8)
-    of_board, sliced, larger = [], [], []
-    for board in range(boards):
-        for slices in range(2 if rng.random() < 0.5 else 1):
-            of_board.append(board)
-            sliced.append(slices > 0)
-    real = len(of_board)
-    larger = [()] * real
-    for _ in range(rng.choice([0, 1, 2]) if real > 1 else 0):  # demand that several may serve, in this order
-        flavours = rng.sample(range(real), rng.randint(2, real))
-        of_board.append(of_board[flavours[0]])
-        sliced.append(sliced[flavours[0]])
-        larger.append(tuple(flavours))
-    wide, works = len(of_board), rng.choice([1, 1, 2, 3])
-    home = [rng.randrange(boards) for _ in range(nodes)]
+    wide, nodes = rng.choice([1, 1, 2, 3]), rng.randint(2, 8)
+    larger = [tuple(range(one + 1, wide)) if one and rng.random() < 0.7 else () for one in range(wide)]
     gpus = [rng.choice([1, 2, 4, 4, 8]) for _ in range(nodes)]
     pools = rng.choice([1, 1, 2])
     capacity = [
-        [[_holds(of_board, sliced, real, home[n], gpus[n], pool, pools, one) for one in range(wide)]
-         for pool in range(pools)]
-        for n in range(nodes)
-    ]  # fmt: skip
+        [[_holds(wide, count, pool, pools, one) for one in range(wide)] for pool in range(pools)]
+        for count in gpus
+    ]
     able = [[pool for pool, counts in enumerate(node) if any(counts)] for node in capacity]
-    switching = rng.random() < 0.4
+    switching = not rules and rng.random() < 0.4
     first = [
         rng.choice(ways) if ways and rng.random() > (0.4 if switching else 0.05) else -1 for ways in able
     ]
     fleet = {
-        "gpus": gpus, "capacity": capacity, "first": first, "flexible": None, "boards": of_board, "sliced": sliced,
-        "slower": [[rng.choice([1.0, 1.0, 0.5, 1.5, 2.0]) for _ in range(wide)] for _ in range(works)],
-        "network": _network(rng, nodes, works),
+        "gpus": gpus, "capacity": capacity, "first": first, "flexible": None, "network": _network(rng, nodes),
     }  # fmt: skip
     span = rng.choice([0, 20, 50])
-    requests = [_asks(rng, fleet, larger, span, works) for _ in range(rng.randint(2, 40))]
+    requests = [_asks(rng, larger, span) for _ in range(rng.randint(2, 40))]
     named = queue or rng.choice(["easy", "easy", "strict"])
     case = {
-        "requests": requests, "fleet": fleet, "queue": named, "larger": tuple(larger), "pinned": None,
+        "requests": requests, "fleet": fleet, "queue": named, "larger": tuple(larger),
         "placement": rng.choice(["best", "fullest", "lowest", "consolidate", "consolidate", "spread"]),
-        "weights": tuple(1.0 if one else 8.0 for one in sliced),
+        "weights": tuple(1.0 if one else 8.0 for one in range(wide)),
         "switching": None,
     }  # fmt: skip
     if switching:
@@ -285,41 +268,30 @@ def wide_case(seed: int, *, queue: str | None = None, rules: bool = False) -> tu
     if not rules:
         return case, None
     if named == "slurm":  # who is stopped is weighed node by node
-        fleet["network"] = _network(random.Random(0), nodes, works, plain=True)
+        fleet["network"] = _network(random.Random(0), nodes, plain=True)
     stated = random_rules(
         seed, case | {"weights": (1.0,)}, stops=True, failures=rng.random() < 0.5, quotas=True
     )
-    stated["units"] = [5040 if one else 5040 * 8 for one in sliced]
+    stated["units"] = [5040 if one else 5040 * 8 for one in range(wide)]
     return case, stated
 
 
-def _holds(of_board, sliced, real, home, gpus, pool, pools, profile):
+def _holds(wide, gpus, pool, pools, profile):
     """Instances of a profile on a node in a pool: whole GPUs, or, if there are slices, two of each GPU."""
-    if profile >= real or of_board[profile] != home:
-        return 0
     if pools == 1:
-        cut = (
-            gpus // 2
-            if any(s for b, s in zip(of_board[:real], sliced[:real], strict=True) if b == home)
-            else 0
-        )
-        return 2 * cut if sliced[profile] else gpus - cut
-    return 2 * gpus * (pool == 1) if sliced[profile] else gpus * (pool == 0)
+        cut = gpus // 2 if wide > 1 else 0
+        return 2 * cut if profile else gpus - cut
+    return 2 * gpus * (pool == 1) if profile else gpus * (pool == 0)
 
 
-def _network(rng, nodes, works, plain=False):
+def _network(rng, nodes, plain=False):
     per_rack, tiers = rng.choice([1, 2, 3]), 0 if plain else rng.choice([0, 1, 2])
     domains = [[node // per_rack ** (tier + 1) for node in range(nodes)] for tier in range(tiers)]
-    slowdowns = [
-        sorted(rng.choice([1.0, 1.0, 1.25, 1.5, 2.0]) for _ in range(tiers + 2)) for _ in range(works)
-    ]
-    return {
-        "domains": domains,
-        "slowdowns": [[1.0] * (tiers + 2) for _ in range(works)] if plain else slowdowns,
-    }
+    slowdowns = sorted(rng.choice([1.0, 1.0, 1.25, 1.5, 2.0]) for _ in range(tiers + 2))
+    return {"domains": domains, "slowdowns": [1.0] * (tiers + 2) if plain else slowdowns}
 
 
-def _asks(rng, fleet, larger, span, works):
+def _asks(rng, larger, span):
     ready, run = rng.randint(0, span), rng.choice([0, 1, rng.randint(1, 6), rng.randint(1, 25)])
     profile, nodes = rng.randrange(len(larger)), rng.choice([1, 1, 1, 2, 3])
     per = rng.choice([1, 1, 2, 4, 8])
@@ -327,5 +299,5 @@ def _asks(rng, fleet, larger, span, works):
     return {
         "ready": float(ready), "submit": float(ready), "run": float(run),
         "limit": float(run + rng.choice([0, 0, rng.randint(0, 10), 40])), "profile": profile, "total": total,
-        "nodes": nodes if total > math.ceil(total / nodes) * (nodes - 1) else 1, "work": rng.randrange(works),
+        "nodes": nodes if total > math.ceil(total / nodes) * (nodes - 1) else 1,
     }  # fmt: skip

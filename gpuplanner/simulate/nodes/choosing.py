@@ -100,13 +100,6 @@ def usable(w: NodeWorld, node: int, profile: int, need: int, late: bool, until: 
 
 
 @called
-def factor_there(w: NodeWorld, request: int, profile: int, count: int) -> float:
-    """How many times as long a request runs with a profile on the chosen nodes than on what it asked for."""
-    factor: float = w.slower[w.work[request], profile] * w.apart[w.work[request], tier_of(w, count)]
-    return factor
-
-
-@called
 def tier_of(w: NodeWorld, count: int) -> int:
     """How far apart the chosen nodes are: 0 for one node, then by the domains that hold all, then beyond them."""
     tier = 0

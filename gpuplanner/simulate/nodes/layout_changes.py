@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.errors import ScenarioError, message
 from gpuplanner.simulate.nodes.machine import OFF, NodeFleet
 from gpuplanner.simulate.nodes.node_world import NONE, PLANNED
+from gpuplanner.simulate.rules import refuse
 from gpuplanner.simulate.tables import Floats, Ints, Table, table
 
 DONE, GIVEN_UP = range(2)
@@ -108,13 +108,12 @@ class LayoutChanges:
             )
         )
         if not sound:
-            text = message(
+            refuse(
                 "layout changes",
                 "columns of one length, nodes, pools and change_s not below 0, and cordon_s <= planned_s <= deadline_s",
                 f"shapes {sorted(lengths)}" if len(lengths) > 1 else f"{len(self)} rows of which some differ",
                 "Correct these rows.",
             )
-            raise ScenarioError(text)
 
     def __len__(self) -> int:
         """Number of changes."""
@@ -148,13 +147,12 @@ def planned_table(changes: LayoutChanges | None, fleet: NodeFleet) -> tuple[Tabl
     known = (changes.node < nodes) & (changes.pool < fleet.capacity.shape[1])
     known[known] = fleet.first[changes.node[known]] != OFF
     if not known.all():
-        text = message(
+        refuse(
             f"layout change {int(np.flatnonzero(~known)[0])}",
             f"one of {nodes} nodes that is on at first, and one of {fleet.capacity.shape[1]} pools",
             f"node {changes.node[~known][0]}, pool {changes.pool[~known][0]}",
             "Correct the row.",
         )
-        raise ScenarioError(text)
     order = np.lexsort((np.arange(len(changes)), changes.planned_s, changes.node))
     planned = table(PLANNED, len(changes))
     planned.row, planned.drained, planned.pool = order, changes.drained[order], changes.pool[order]

@@ -11,10 +11,10 @@ import numpy as np
 
 from gpuplanner.simulate.heap import pop, push
 from gpuplanner.simulate.jit import called, compiled, entry
-from gpuplanner.simulate.nodes.choosing import choose, factor_there, tier_of
+from gpuplanner.simulate.nodes.choosing import choose, tier_of
 from gpuplanner.simulate.nodes.coming import come_up, grow, note, offer, shrink, wake
 from gpuplanner.simulate.nodes.cutting import clear, is_flexible, settle
-from gpuplanner.simulate.nodes.node_world import COMING, CORDONED, DEPTH, NONE, ON, NodeWorld
+from gpuplanner.simulate.nodes.node_world import COMING, CORDONED, DEPTH, NONE, NodeWorld
 from gpuplanner.simulate.nodes.planned_changes import close_cordons, find_change, make_changes, open_cordons
 from gpuplanner.simulate.nodes.shadow import lead, reserve
 
@@ -146,7 +146,7 @@ def start_some(w: NodeWorld) -> None:
     s = w.status[0]
     kept, place, last = s.first, s.first, s.first + s.waiting
     begin_pass(w)
-    while place < last and (s.hopeful or w.pinned):
+    while place < last and s.hopeful:
         request = w.queue[place]
         if is_passed_over(w, request):
             w.queue[kept] = request
@@ -185,7 +185,7 @@ def start_before_changes(w: NodeWorld) -> None:
             w.queue[kept] = request
             kept += 1
             continue
-        begin(w, request, serving, w.nodes[request], False)
+        begin(w, request, serving, False)
         let_run(w, request, w.run[request] * w.factor[request])
         for rank in range(w.nodes[request]):
             w.plan[w.drain[w.chosen[rank]]].emptied = np.nan
@@ -252,16 +252,11 @@ def is_passed_over(w: NodeWorld, request: int) -> bool:
     What :func:`try_start` would find as well, without a call for each of a long queue.
     """
     profile = w.profile[request]
-    if w.pinned:
-        return False
     if not w.slurm and w.line[profile] == NONE:
         return bool(w.blocked[profile])
     passed = bool(w.dead[w.kind[request]])
     if passed and not w.slurm and not w.strict and not w.passing:
-        for rank in range(w.larger.shape[1]):
-            serving = w.larger[profile, rank]
-            if serving != NONE and w.line[serving] != NONE and w.head[w.line[serving]] == NONE:
-                passed = False
+        passed = bool(w.head[w.line[profile]] != NONE)
     return passed
 
 
@@ -289,13 +284,10 @@ def has_head(w: NodeWorld, profile: int) -> bool:
 def try_start(w: NodeWorld, request: int) -> bool:
     """Start a request, if it may and can."""
     s, profile, kind, waits = w.status[0], w.profile[request], w.kind[request], False
-    if w.pinned and w.pins[request] < w.pins[request + 1]:
-        return start_pinned(w, request)
     if w.slurm:
         return try_in_slurm(w, request)
     if w.dead[kind] or (w.line[profile] == NONE and w.blocked[profile]):
-        if not w.pinned:
-            hold_others(w, request)
+        hold_others(w, request)
         return False
     for rank in range(w.larger.shape[1]):
         serving = w.larger[profile, rank]
@@ -309,12 +301,11 @@ def try_start(w: NodeWorld, request: int) -> bool:
         late = behind and over > w.shadow[w.line[serving]]
         waits |= behind
         if not behind or (s.behind < DEPTH and is_beside(w, request, serving, rank, late, over)):
-            begin(w, request, serving, w.nodes[request], late)
+            begin(w, request, serving, late)
             return True
     s.behind += waits
     w.dead[kind] = not waits or s.behind >= DEPTH
-    if not w.pinned:
-        hold_others(w, request)
+    hold_others(w, request)
     return False
 
 
@@ -329,10 +320,7 @@ def hold_others(w: NodeWorld, request: int) -> None:
     elif not w.strict:
         lead(w, request)
     else:
-        for rank in range(w.larger.shape[1]):
-            serving = w.larger[asked, rank]
-            if serving != NONE and w.line[serving] != NONE:
-                w.shut[w.line[serving]] = 1
+        w.shut[w.line[asked]] = 1
 
 
 @called
@@ -349,7 +337,7 @@ def try_in_slurm(w: NodeWorld, request: int) -> bool:
         over = over_at(w, request, serving, w.tier[kind, rank])
         if s.behind < DEPTH and is_beside(w, request, serving, rank, False, over):
             wake(w, request, serving)
-            begin(w, request, serving, w.nodes[request], False)
+            begin(w, request, serving, False)
             return True
     s.behind += room
     w.dead[kind] = not room or s.behind >= DEPTH
@@ -389,8 +377,7 @@ def is_beside(w: NodeWorld, request: int, serving: int, rank: int, late: bool, o
 @compiled
 def over_at(w: NodeWorld, request: int, profile: int, tier: int) -> float:
     """When a request that starts now on nodes so far apart is over at the latest, by its limit."""
-    factor = w.slower[w.work[request], profile] * w.apart[w.work[request], tier]
-    lasts = w.limit[request] * factor
+    lasts = w.limit[request] * w.apart[tier]
     over: float = w.status[0].now + longest_made(w, request, profile) + lasts
     return over
 
@@ -403,32 +390,13 @@ def longest_made(w: NodeWorld, request: int, profile: int) -> float:
 
 
 @called
-def start_pinned(w: NodeWorld, request: int) -> bool:
-    """Start a request on the very nodes that it is pinned to, if there is room: no node of them may hold nothing."""
-    first, last, room = w.pins[request], w.pins[request + 1], 0
-    profile, left = w.profile[request], w.total[request]
-    for place in range(first, last):
-        if w.state[w.pin[place]] != ON or w.free[w.pin[place], profile] < 1:
-            return False
-        room += w.free[w.pin[place], profile]
-    if room < left:
-        return False
-    for place in range(first, last):
-        amount = min(w.free[w.pin[place], profile], left - (last - 1 - place))
-        w.chosen[place - first], w.given[place - first] = w.pin[place], amount
-        left -= amount
-    begin(w, request, profile, last - first, False)
-    return True
-
-
-@called
-def begin(w: NodeWorld, request: int, profile: int, count: int, late: bool) -> None:
+def begin(w: NodeWorld, request: int, profile: int, late: bool) -> None:
     """Start a request on the chosen nodes, once instances are made."""
     s, made = w.status[0], 0.0
     s.changes += 1
     w.start[request], w.served[request] = s.now + longest_made(w, request, profile), profile
-    w.factor[request] = factor_there(w, request, profile, count)
-    for rank in range(count):
+    w.factor[request] = w.apart[tier_of(w, w.nodes[request])]
+    for rank in range(w.nodes[request]):
         node, held = w.chosen[rank], w.hold[request] + rank
         w.on_node[held], w.amount[held], w.owner[held] = node, w.given[rank], request
         if is_flexible(w, node):

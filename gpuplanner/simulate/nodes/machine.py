@@ -8,11 +8,11 @@ from typing import Self
 
 import numpy as np
 import polars as pl
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from gpuplanner.errors import ScenarioError, message
 from gpuplanner.simulate.nodes.instance_sets import Flexible
 from gpuplanner.simulate.nodes.network import NodeNetwork
+from gpuplanner.simulate.rules import refuse
 from gpuplanner.simulate.tables import Floats, Ints
 
 OFF = -1
@@ -35,8 +35,6 @@ class NodeRequests:
         GPUs, or instances of the profile, in all.
     nodes : array of int, shape (n_requests,)
         Nodes over which they are spread, each with as many but the last, which takes the rest.
-    work : array of int, shape (n_requests,), optional
-        Kind of work, by which boards and networks are more or less fast; without any, all are of kind 0.
     per : array of int, shape (n_requests,), optional
         GPUs or instances on each node but the last; without any, as evenly as whole numbers allow.
 
@@ -53,7 +51,6 @@ class NodeRequests:
     profile: Ints
     total: Ints
     nodes: Ints
-    work: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     per: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
@@ -62,8 +59,6 @@ class NodeRequests:
         for one in fields(self):
             kind = np.float64 if one.name.endswith("_s") else np.int64
             object.__setattr__(self, one.name, np.array(getattr(self, one.name), kind))
-        if not len(self.work):
-            object.__setattr__(self, "work", np.zeros(len(self.profile), np.int64))
         if not len(self.per) and len(self.total) == len(self.nodes):
             object.__setattr__(self, "per", -(-self.total // np.maximum(self.nodes, 1)))
         object.__setattr__(self, "limit_s", np.maximum(self.limit_s, self.run_s))
@@ -76,13 +71,12 @@ class NodeRequests:
             and (self.rest >= 1).all()
         )
         if not sound:
-            text = message(
+            refuse(
                 "requests",
                 "columns of one length, finite times, run_s >= 0, and at least one GPU or instance on every node",
                 f"lengths {sorted(lengths)}",
                 "Leave such rows out, or correct them.",
             )
-            raise ScenarioError(text)
 
     def __len__(self) -> int:
         """Number of requests."""
@@ -110,7 +104,7 @@ class NodeFleet:
     Parameters
     ----------
     profiles : tuple of str
-        Names of the profiles; the first is the whole GPU.
+        Names of the profiles; the first is the whole GPU, all others are slices.
     gpus : array of int, shape (n_nodes,)
         GPUs of each node.
     capacity : array of int, shape (n_nodes, n_pools, n_profiles)
@@ -121,13 +115,6 @@ class NodeFleet:
         Share of a GPU that an instance is.
     flexible : Flexible, optional
         Pools whose GPUs are cut as jobs come and go; their capacity is that of empty GPUs, profile by profile.
-    boards : array of int, shape (n_profiles,), optional
-        Number of the board of each profile; None: there is one. A profile of which no node has any stands for those
-        that may serve it, and is of the board of the first of them.
-    sliced : array of bool, shape (n_profiles,), optional
-        Which are slices; None: all but the first.
-    slower : array of float, shape (n_works, n_profiles), optional
-        How many times as long each kind of work takes with a profile as on what it asked for; None: as long.
     network : NodeNetwork, optional
         How far nodes are apart, and what that costs; None: distance makes no difference.
 
@@ -149,9 +136,6 @@ class NodeFleet:
     first: Ints
     weights: Floats
     flexible: Flexible | None = None
-    boards: Ints | None = None
-    sliced: NDArray[np.bool_] | None = None
-    slower: Floats | None = None
     network: NodeNetwork | None = None
 
     def __post_init__(self) -> None:
@@ -166,20 +150,15 @@ class NodeFleet:
             and self.capacity.shape[2] == wide == len(self.weights)
             and (self.flexible is None or self.flexible.places.add.shape[1] == wide)
             and bool((self.first < self.capacity.shape[1]).all() and (self.capacity >= 0).all())
-            and all(
-                one is None or np.shape(one)[-1] == wide for one in (self.boards, self.sliced, self.slower)
-            )
             and (self.network is None or self.network.domains.shape[1] == nodes)
-            and (self.boards is None or self.flexible is None)
         )
         if not fits or nodes == 0:
-            text = message(
+            refuse(
                 "fleet of nodes",
                 "at least one node, and capacity (and places, where GPUs are flexible) by node, pool and profile",
                 f"{nodes} nodes, {wide} profiles, capacity {self.capacity.shape}",
                 "Give every node a row.",
             )
-            raise ScenarioError(text)
 
     @classmethod
     def whole(cls, gpus: Sequence[int]) -> Self:
@@ -193,24 +172,6 @@ class NodeFleet:
         network = self.network and self.network.only(kept)
         some = {name: getattr(self, name)[kept] for name in ("gpus", "capacity", "first")}
         return replace(self, network=network, **some)
-
-    @property
-    def lines(self) -> Ints:
-        """For each profile the line in which requests for it wait behind a first one; -1: first come, first served."""
-        wide = len(self.profiles)
-        boards = np.zeros(wide, np.int64) if self.boards is None else np.asarray(self.boards, np.int64)
-        return np.where(self.slices & (self.flexible is None), -1, boards)
-
-    @property
-    def parts(self) -> Ints:
-        """For each profile its partition in Slurm: whole GPUs and slices of each board are one each."""
-        boards = np.zeros(len(self.profiles), np.int64) if self.boards is None else np.asarray(self.boards)
-        return np.asarray(2 * boards + self.slices, np.int64)
-
-    @property
-    def slices(self) -> NDArray[np.bool_]:
-        """Which profiles are slices."""
-        return np.arange(len(self.profiles)) > 0 if self.sliced is None else np.asarray(self.sliced, bool)
 
 
 @dataclass(frozen=True)
@@ -241,8 +202,7 @@ class Switching:
         """Check the values."""
         numbers = (self.idle_s, self.lead_s, self.cool_s, self.look_s, *self.kept)
         if not all(0 <= number < np.inf for number in numbers):
-            text = message("switching", "times and counts not below 0", str(self), "Change them.")
-            raise ScenarioError(text)
+            refuse("switching", "times and counts not below 0", str(self), "Change them.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from gpuplanner.simulate.heap import drop
 from gpuplanner.simulate.jit import called
-from gpuplanner.simulate.nodes.cutting import is_flexible
 from gpuplanner.simulate.nodes.loop import end, has_head
-from gpuplanner.simulate.nodes.node_world import GONE, NONE, ON, NodeWorld
+from gpuplanner.simulate.nodes.node_world import NONE, ON, NodeWorld
 from gpuplanner.simulate.nodes.quota_tree import available, give_back, take
 from gpuplanner.simulate.nodes.shared_runs import next_victim, note_stop
 from gpuplanner.simulate.nodes.tenancy import Tenancy
@@ -42,11 +41,10 @@ def weigh_nodes(w: NodeWorld, t: Tenancy, request: int, profile: int) -> None:
 
 @called
 def weigh(w: NodeWorld, t: Tenancy, request: int, profile: int, node: int) -> None:
-    """Count a node anew; in Slurm those that sleep have room, and those reserved for others by then have none."""
+    """Count a node anew; in Slurm those reserved for others by then have no room."""
     s, before, usable = t.status[0], w.virtual[node, profile], w.state[node] == ON
     if w.slurm:
-        lasts = w.limit[request] * w.slower[w.work[request], profile]
-        usable = w.status[0].now + lasts <= w.reserved[node] and (w.switching or w.state[node] != GONE)
+        usable = usable and w.status[0].now + w.limit[request] <= w.reserved[node]
     room = room_without(w, t, node, profile) if usable else NONE
     w.virtual[node, profile] = room
     s.full += int(room >= w.per[request]) - int(before >= w.per[request])
@@ -56,27 +54,13 @@ def weigh(w: NodeWorld, t: Tenancy, request: int, profile: int, node: int) -> No
 @called
 def room_without(w: NodeWorld, t: Tenancy, node: int, profile: int) -> int:
     """Instances for which a node has room once those that are marked are gone."""
-    room = 0
-    if w.state[node] == GONE:
-        for pool in range(w.capacity.shape[1]):
-            room = max(room, w.capacity[node, pool, profile])
-    elif is_flexible(w, node):
-        if w.capacity[node, w.pool[node], profile]:
-            for gpu in range(w.cuts.first[node], w.cuts.first[node + 1]):
-                state = w.cuts.state[gpu]
-                for slot in range(w.cuts.owner.shape[1]):
-                    owner = w.cuts.owner[gpu, slot]
-                    if owner != NONE and t.jobs[owner].marked:
-                        state = w.cuts.places.take[state, slot]
-                room += w.cuts.places.room[state, profile]
-    else:
-        room = w.free[node, profile]
-        held = w.first_of[node]
-        while held != NONE:
-            owner = w.owner[held]
-            if t.jobs[owner].marked and w.served[owner] == profile:
-                room += w.amount[held]
-            held = w.next_of[held]
+    room = w.free[node, profile]
+    held = w.first_of[node]
+    while held != NONE:
+        owner = w.owner[held]
+        if t.jobs[owner].marked and w.served[owner] == profile:
+            room += w.amount[held]
+        held = w.next_of[held]
     return int(room)
 
 

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.simulate.rules import refuse
 from gpuplanner.simulate.tables import Floats, Ints
 
 
@@ -21,8 +21,8 @@ class NodeNetwork:
     domains : array of int, shape (n_tiers, n_nodes)
         Number of the domain of each node, narrow tiers first: NVLink domains, racks, spines. Islands within a node are
         nodes of their own, and the node is their domain.
-    slowdowns : array of float, shape (n_works, n_tiers + 2)
-        How many times as long each kind of work takes on one node, within one domain of each tier, and beyond all.
+    slowdowns : array of float, shape (n_tiers + 2,)
+        How many times as long work takes on one node, within one domain of each tier, and beyond all.
 
     Raises
     ------
@@ -31,7 +31,7 @@ class NodeNetwork:
 
     Examples
     --------
-    >>> pairs = NodeNetwork([[0, 0, 1, 1]], [[1.0, 1.2, 1.5]])
+    >>> pairs = NodeNetwork([[0, 0, 1, 1]], [1.0, 1.2, 1.5])
     >>> pairs.only([2, 3]).domains.tolist()
     [[1, 1]]
     """
@@ -45,20 +45,18 @@ class NodeNetwork:
         object.__setattr__(self, "slowdowns", np.array(self.slowdowns, np.float64))
         fits = (
             self.domains.ndim == 2
-            and self.slowdowns.ndim == 2
-            and self.slowdowns.shape[1] == len(self.domains) + 2
-            and bool((self.domains >= 0).all() and (np.diff(self.slowdowns, axis=1) >= 0).all())
+            and self.slowdowns.shape == (len(self.domains) + 2,)
+            and bool((self.domains >= 0).all() and (np.diff(self.slowdowns) >= 0).all())
             and bool((self.slowdowns > 0).all())
         )
         if not fits:
-            text = message(
+            refuse(
                 "network of nodes",
                 "a domain of each tier for every node, and a slow-down for one node, each tier and the fleet, none "
                 "below the one before",
                 f"domains {self.domains.shape}, slowdowns {self.slowdowns.shape}",
                 "Give every node a row.",
             )
-            raise ScenarioError(text)
 
     def only(self, nodes: ArrayLike) -> Self:
         """Some of the nodes, by mask or number."""

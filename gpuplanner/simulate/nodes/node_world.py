@@ -80,7 +80,6 @@ class NodeWorld(NamedTuple):
     passing: bool  # all that fit start
     ranked: bool  # the lowest rank first
     slurm: bool  # who waits reserves whole nodes, and who wakes nodes has them at once
-    pinned: bool
     placement: int
     switching: bool
     flexible: bool  # some GPUs are cut as jobs come and go
@@ -97,21 +96,16 @@ class NodeWorld(NamedTuple):
     turn: Floats  # [request] in a ranked queue the lowest is first
     limit: Floats
     profile: Ints
-    work: Ints  # kind of work: how long it takes on other boards, and with nodes far apart
     nodes: Ints
     per: Ints
     rest: Ints
-    total: Ints
     kind: Ints  # requests of one kind ask for the same
     hold: Ints  # [request + 1] first of its holdings
-    pins: Ints  # [request + 1] first of its nodes in pin
-    pin: Ints  # nodes that requests are pinned to
     larger: Ints  # [profile, rank] profiles that serve it: itself, then larger ones, then NONE
     weight: Floats  # [profile]
     line: Ints  # [profile] line with a head in which requests for it wait; NONE: first come first served by itself
     part: Ints  # [profile] partition in Slurm
-    slower: Floats  # [work, profile] how many times as long it takes with it
-    apart: Floats  # [work, tier] and on nodes so far apart: one node, one domain of each tier, or of none
+    apart: Floats  # [tier] how many times as long it takes on nodes so far apart: one, one domain of each tier, or none
     domain: Ints  # [tier, node] narrow tiers first
     gpus: Ints  # [node]
     capacity: Ints  # [node, pool, profile]
@@ -154,7 +148,7 @@ class NodeWorld(NamedTuple):
     asked: Ints  # [line, node] room that was looked for last, as a number; NONE: none yet
     moved: Ints  # [line, node] after how many changes
     then: Floats  # [line, node] when there will be as much, if nothing changes
-    in_shadow: Ints  # [node] number of the line whose head will start there, from 1 on; 0: of none
+    in_shadow: Ints  # [node] 1 if the head that was looked at last will start there
     reserved: Floats  # [node] from when on a request that waits has it for itself; infinite: none does
     extra: Ints  # [node] what others may still hold when the head starts
     full: Ints  # [domain] its nodes with room for a part of the request that is looked at

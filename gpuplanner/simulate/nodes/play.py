@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.errors import ScenarioError
 from gpuplanner.names import resolve
 from gpuplanner.simulate.nodes.layout_changes import LayoutChanges, changes_made, planned_table
 from gpuplanner.simulate.nodes.machine import (
@@ -22,12 +22,14 @@ from gpuplanner.simulate.nodes.machine import (
 )
 from gpuplanner.simulate.nodes.network import NodeNetwork
 from gpuplanner.simulate.nodes.node_world import CHANGE, STATUS, Cuts, InstanceSets, NodeWorld
+from gpuplanner.simulate.rules import refuse
 from gpuplanner.simulate.tables import EVENT, Floats, Ints, Table, table
 
 QUEUES = ("easy", "strict", "slurm", "pass")
-ORDERS = ("fifo", "sjf")
 PLACEMENTS = ("best", "fullest", "lowest", "consolidate", "spread")
 NONE = -1
+PARTS = 2
+"""Partitions of Slurm: whole GPUs, and slices. The line of whole GPUs, and of all where pools are flexible, is 0."""
 ROOM = 1 << 14
 """Changes of nodes that are written before the loop hands them over."""
 
@@ -37,18 +39,16 @@ def play(
     fleet: NodeFleet,
     *,
     queue: str = "easy",
-    order: str | Floats = "fifo",
+    order: Floats | None = None,
     placement: str = "best",
     larger: Sequence[Sequence[int]] | None = None,
     switching: Switching | None = None,
-    pinned: Sequence[Sequence[int] | None] | None = None,
     most_waiting: int | None = None,
     changes: LayoutChanges | None = None,
 ) -> Outcome:
     """Start requests in the order of the queue, until nothing more can start.
 
-    A ``"fifo"`` queue goes by readiness, submission and row, an ``"sjf"`` queue by run time before that, and one of
-    ranks by the rank of each request.
+    The queue goes by readiness, submission and row; where ranks are given, by the rank of each request before that.
 
     Requests for instances of a profile wait for those before them that ask for the same profile. On whole GPUs, the
     first that has to wait holds all others up in a ``"strict"`` queue; in an ``"easy"`` one others pass where by their
@@ -72,8 +72,8 @@ def play(
         Where.
     queue : {"easy", "strict", "slurm", "pass"}
         Which requests may pass one that has to wait.
-    order : {"fifo", "sjf"} or array of float, shape (n_requests,)
-        First come, first served; the shortest job first; or the lowest of these ranks first.
+    order : array of float, shape (n_requests,), optional
+        Ranks, the lowest first; None: first come, first served.
     placement : {"best", "fullest", "lowest", "consolidate", "spread"}
         Which nodes are taken first: with least of the profile to spare, with most in use, of the lowest number, those
         of the narrowest domain that has enough, or with most to spare.
@@ -81,13 +81,10 @@ def play(
         For each profile those that may serve in its place, in this order; None: exact profiles alone.
     switching : Switching, optional
         How nodes come and go; None: they stay in the pool that they begin in.
-    pinned : sequence, optional
-        For each request the nodes that it has to run on, or None: a replay of what was seen, in which nobody waits for
-        anybody but for room.
     most_waiting : int, optional
         Where more requests wait at once the play is given up: none that has not started by then ever does.
     changes : LayoutChanges, optional
-        Planned changes of what nodes offer; not together with `switching`, `pinned` or flexible pools.
+        Planned changes of what nodes offer; not together with `switching` or flexible pools.
 
     Returns
     -------
@@ -96,7 +93,7 @@ def play(
     Raises
     ------
     ScenarioError
-        If the queue, the order or the placement is unknown, or the changes do not fit the nodes.
+        If the queue or the placement is unknown, or the changes do not fit the nodes.
 
     References
     ----------
@@ -112,9 +109,7 @@ def play(
     >>> gone.on.filter(node=1).rows()
     [(1, 0, -inf, 0.0), (1, 0, 2.0, 362.0)]
     """
-    playing = Playing.of(
-        requests, fleet, queue, order, placement, larger, switching, pinned, most_waiting, changes
-    )
+    playing = Playing.of(requests, fleet, queue, order, placement, larger, switching, most_waiting, changes)
     if playing.world is not None:
         from gpuplanner.simulate.nodes.loop import advance
 
@@ -150,32 +145,30 @@ class Playing:
         requests: NodeRequests,
         fleet: NodeFleet,
         queue: str,
-        order: str | Floats,
+        order: Floats | None,
         placement: str,
         larger: Sequence[Sequence[int]] | None,
         switching: Switching | None,
-        pinned: Sequence[Sequence[int] | None] | None,
         most_waiting: int | None,
         changes: LayoutChanges | None,
     ) -> Self:
         """Lay out the tables; arguments as of :func:`play`."""
-        if changes is not None and not (switching is None and pinned is None and fleet.flexible is None):
-            text = message(
-                "planned changes of nodes", "nodes that stay, and requests that start where there is room",
-                "switching, pinned requests or flexible pools beside them", "Leave one of them out.",
-            )  # fmt: skip
-            raise ScenarioError(text)
+        if changes is not None and not (switching is None and fleet.flexible is None):
+            refuse(
+                "planned changes of nodes",
+                "nodes that stay, and requests that start where there is room",
+                "switching or flexible pools beside them",
+                "Leave one of them out.",
+            )
         plan = planned_table(changes, fleet)
-        kept, rows = _playable(requests, fleet, larger, pinned)
+        kept, rows = _playable(requests, fleet, larger)
         queue = resolve(queue, QUEUES, what="queue", error=ScenarioError)
-        turn = None if isinstance(order, str) else np.asarray(order, np.float64)[rows]
-        if isinstance(order, str) and resolve(order, ORDERS, what="order", error=ScenarioError) == "sjf":
-            turn = kept.run_s
+        turn = None if order is None else np.asarray(order, np.float64)[rows]
         place = PLACEMENTS.index(resolve(placement, PLACEMENTS, what="placement", error=ScenarioError))
         before_change = changes is not None and changes.before_change
         world = (
             _world(
-                kept, fleet, rows, queue, turn, place, larger, switching, pinned, most_waiting, plan, before_change
+                kept, fleet, queue, turn, place, larger, switching, most_waiting, plan, before_change
             )
             if len(rows) or changes is not None
             else None
@@ -207,12 +200,9 @@ class Playing:
 
 
 def _playable(
-    requests: NodeRequests,
-    fleet: NodeFleet,
-    larger: Sequence[Sequence[int]] | None,
-    pinned: Sequence[Sequence[int] | None] | None,
+    requests: NodeRequests, fleet: NodeFleet, larger: Sequence[Sequence[int]] | None
 ) -> tuple[NodeRequests, Ints]:
-    """Requests that could start on an empty fleet, or have their nodes, in the order of the queue, and their rows."""
+    """Requests that could start on an empty fleet, in the order of the queue, and their rows."""
     most = fleet.capacity.max(axis=1)
     served_by = serving_table(most.shape[1], larger)
     kinds, kind = kinds_of(requests)
@@ -223,23 +213,18 @@ def _playable(
             enough, last = int((room >= per).sum()), int((room >= rest).sum())
             able[number] |= enough >= nodes - 1 and last >= nodes
     rows = np.lexsort((np.arange(len(requests)), requests.submit_s, requests.ready_s))
-    listed = (
-        np.array([bool(nodes) for nodes in pinned], bool) if pinned is not None else np.zeros(len(rows), bool)
-    )
-    rows = rows[able[kind[rows]] | listed[rows]]
+    rows = rows[able[kind[rows]]]
     return requests.take(rows), rows
 
 
 def _world(
     kept: NodeRequests,
     fleet: NodeFleet,
-    rows: Ints,
     queue: str,
     turn: Floats | None,
     placement: int,
     larger: Sequence[Sequence[int]] | None,
     switching: Switching | None,
-    pinned: Sequence[Sequence[int] | None] | None,
     most_waiting: int | None,
     plan: tuple[Table, Ints],
     before_change: bool,
@@ -250,15 +235,11 @@ def _world(
     ranks = serving.shape[1]
     asks, kind = kinds_of(kept)
     count, kinds = len(kept), int(kind.max(initial=-1)) + 1
-    pins = [] if pinned is None else [list(pinned[row] or ()) for row in rows]
-    named = np.array([len(one) for one in pins], np.int64) if pins else np.zeros(count, np.int64)
-    places = np.maximum(kept.nodes, named)
-    hold = np.concatenate([[0], np.cumsum(places)])
+    hold = np.concatenate([[0], np.cumsum(kept.nodes)])
     how = switching or Switching(0.0, 0.0)
-    slower = np.ones((1, wide)) if fleet.slower is None else np.asarray(fleet.slower, np.float64)
-    net = fleet.network or NodeNetwork(np.zeros((0, nodes), np.int64), np.ones((1, 2)))
-    works = max(len(slower), len(net.slowdowns), int(kept.work.max(initial=0)) + 1)
-    parts, places_of = 2 * int(fleet.parts.max()) + 2, int(net.domains.max(initial=-1)) + 1
+    sliced = np.arange(wide) > 0
+    net = fleet.network or NodeNetwork(np.zeros((0, nodes), np.int64), np.ones(2))
+    domains = int(net.domains.max(initial=-1)) + 1
     status = table(STATUS, 1)
     status[0].last_add, status[0].timer, status[0].due = -np.inf, np.inf, -np.inf
 
@@ -270,45 +251,37 @@ def _world(
 
     return NodeWorld(
         strict=queue == "strict", passing=queue == "pass", ranked=turn is not None,
-        slurm=queue == "slurm" and fleet.flexible is None and pinned is None,
-        pinned=pinned is not None, placement=placement, switching=switching is not None,
+        slurm=queue == "slurm" and fleet.flexible is None, placement=placement, switching=switching is not None,
         flexible=fleet.flexible is not None, changing=len(plan[0]) > 0, before_change=before_change,
         idle_s=float(how.idle_s), lead_s=float(how.lead_s), look_s=float(how.look_s), cool_s=float(how.cool_s),
         most_waiting=count if most_waiting is None else most_waiting,
         kept=np.array([*how.kept, *[0] * pools][:pools], np.int64),
         ready=kept.ready_s, run=kept.run_s, turn=kept.run_s if turn is None else turn, limit=kept.limit_s,
-        profile=kept.profile, work=kept.work, nodes=kept.nodes,
-        per=kept.per, rest=kept.rest, total=kept.total, kind=kind, hold=hold.astype(np.int64),
-        pins=np.concatenate([[0], np.cumsum(named)]).astype(np.int64),
-        pin=np.array([node for one in pins for node in one], np.int64),
-        larger=serving,
-        line=fleet.lines, part=fleet.parts, slower=_of_works(slower, works), apart=_of_works(net.slowdowns, works),
+        profile=kept.profile, nodes=kept.nodes,
+        per=kept.per, rest=kept.rest, kind=kind, hold=hold.astype(np.int64),
+        larger=serving, line=np.where(sliced & (fleet.flexible is None), NONE, 0), part=sliced.astype(np.int64),
+        apart=net.slowdowns,
         domain=np.ascontiguousarray(net.domains),
-        full=ints(places_of), last=ints(places_of), spare=ints(places_of),
-        head=ints(parts, fill=NONE), wants=ints(parts), shadow=floats(parts), shut=ints(parts), factor=np.ones(count),
+        full=ints(domains), last=ints(domains), spare=ints(domains),
+        head=ints(PARTS, fill=NONE), wants=ints(PARTS), shadow=floats(PARTS), shut=ints(PARTS), factor=np.ones(count),
         weight=fleet.weights, gpus=fleet.gpus, capacity=np.ascontiguousarray(fleet.capacity),
         pool=fleet.first.copy(), state=ints(nodes), come=floats(nodes), since=floats(nodes), used=floats(nodes),
         busy=ints(nodes), free=ints(nodes, wide), first_of=ints(nodes, fill=NONE),
         on_node=ints(int(hold[-1]), fill=NONE), amount=ints(int(hold[-1])), next_of=ints(int(hold[-1]), fill=NONE),
         before=ints(int(hold[-1]), fill=NONE), owner=ints(int(hold[-1])), start=np.full(count, np.nan),
         served=ints(count, fill=NONE), queue=ints(count), ends=table(EVENT, count),
-        chosen=ints(int(places.max(initial=0))), given=ints(int(places.max(initial=0))), taken=ints(nodes),
-        blocked=ints(max(wide, parts)),
+        chosen=ints(int(kept.nodes.max(initial=0))), given=ints(int(kept.nodes.max(initial=0))), taken=ints(nodes),
+        blocked=ints(max(wide, PARTS)),
         wanted=ints(wide), of_kind=ints(kinds),
         asks=asks[:, 0].copy(), dead=ints(kinds), lost=ints(kinds),
         tried=ints(kinds, ranks), tight=floats(kinds, ranks), tier=ints(kinds, ranks),
         at=floats(nodes), in_shadow=ints(nodes),
-        moves=ints(nodes), asked=ints(parts, nodes, fill=NONE), moved=ints(parts, nodes), then=floats(parts, nodes),
+        moves=ints(nodes), asked=ints(PARTS, nodes, fill=NONE), moved=ints(PARTS, nodes), then=floats(PARTS, nodes),
         reserved=np.full(nodes, np.inf),
         extra=ints(nodes), virtual=ints(nodes, wide), claimed=ints(nodes), idle=ints(pools),
         cuts=_cuts(fleet), plan=plan[0], plan_of=plan[1], stage=ints(nodes), drain=ints(nodes), power=ints(nodes),
         made_for=ints(nodes, fill=NONE), log=table(CHANGE, ROOM + 8 * nodes + 2 * len(plan[0])), status=status,
     )  # fmt: skip
-
-
-def _of_works(rows: Floats, works: int) -> Floats:
-    """A row for each kind of work; of one row, the same for all."""
-    return np.array(np.broadcast_to(rows, (works, rows.shape[1])), order="C")
 
 
 def _cuts(fleet: NodeFleet) -> Cuts:

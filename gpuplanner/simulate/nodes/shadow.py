@@ -18,23 +18,20 @@ from gpuplanner.simulate.nodes.node_world import COMING, GONE, NONE, ON, NodeWor
 
 @called
 def lead(w: NodeWorld, request: int) -> None:
-    """Let a request be the first of a line, the first of those that it may wait in where it will ever start.
+    """Let a request be the first of its line, where none is yet, by the first profile with which it will ever start.
 
-    Where it never will, it holds up nobody, and is the first of the first of them nevertheless.
+    Where it never will, it holds up nobody.
     """
-    first = NONE
+    mine = w.line[w.profile[request]]
+    if w.head[mine] != NONE:
+        return
+    w.head[mine] = request
     for rank in range(w.larger.shape[1]):
         wants = w.larger[w.profile[request], rank]
-        mine = NONE if wants == NONE else w.line[wants]
-        if mine == NONE or w.head[mine] != NONE:
-            continue
-        first = mine if first == NONE else first
-        find_nodes(w, request, wants, mine)
-        if w.shadow[mine] < np.inf:
-            w.head[mine] = request
-            return
-    if first != NONE:
-        w.head[first] = request
+        if wants != NONE and w.line[wants] != NONE:
+            find_nodes(w, request, wants, mine)
+            if w.shadow[mine] < np.inf:
+                return
 
 
 @called
@@ -46,9 +43,7 @@ def find_nodes(w: NodeWorld, head: int, wants: int, mine: int) -> None:
     count = w.nodes[head]
     w.status[0].changes += 1
     w.wants[mine] = wants
-    for node in range(len(w.gpus)):
-        if w.slurm or w.in_shadow[node] == mine + 1:
-            w.in_shadow[node] = 0
+    w.in_shadow[:] = 0
     w.shadow[mine] = np.inf
 
     start, last, need = -np.inf, NONE, NONE
@@ -60,20 +55,17 @@ def find_nodes(w: NodeWorld, head: int, wants: int, mine: int) -> None:
                 w.at[node] = room_from(w, mine, node, need, wants)
         best = NONE
         for node in range(len(w.gpus)):
-            free = w.in_shadow[node] != mine + 1
-            if free and w.at[node] < np.inf and (best == NONE or w.at[node] < w.at[best]):
+            if not w.in_shadow[node] and w.at[node] < np.inf and (best == NONE or w.at[node] < w.at[best]):
                 best = node
         if best == NONE:
-            for node in range(len(w.gpus)):
-                if w.in_shadow[node] == mine + 1:
-                    w.in_shadow[node] = 0
+            w.in_shadow[:] = 0
             return
-        w.in_shadow[best] = mine + 1
+        w.in_shadow[best] = 1
         start, last = max(start, w.at[best]), best
 
     w.shadow[mine] = start
     for node in range(len(w.gpus)):
-        if w.in_shadow[node] == mine + 1:
+        if w.in_shadow[node]:
             share = w.rest[head] if node == last else w.per[head]
             # A node that is cut anew for the head has to be empty by then: below 0, nothing may stay on it.
             w.extra[node] = max(free_by(w, node, start, wants) - share, NONE)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.simulate.heap import pop
-from gpuplanner.simulate.jit import called, compiled, entry
-from gpuplanner.simulate.nodes.coming import grow, shrink
+from gpuplanner.simulate.jit import called, entry
 from gpuplanner.simulate.nodes.loop import (
     begin_pass,
     end,
@@ -53,19 +52,6 @@ def advance_shared(w: NodeWorld, t: Tenancy) -> bool:
         for request in range(before, s.arrived):
             t.jobs[request].since = now
         share_out(w, t)
-        if s.waiting > w.most_waiting:
-            return True
-        if w.switching:
-            set_aside(w, t)
-            grow(w)
-            gone = shrink(w)
-            take_in(w, t)
-            if gone and s.waiting:
-                if w.slurm:
-                    share_out(w, t)
-                set_aside(w, t)
-                grow(w)
-                take_in(w, t)
     return False
 
 
@@ -151,21 +137,3 @@ def attempt(w: NodeWorld, t: Tenancy, request: int) -> int:
         t.heads[n.heads] = request
         n.heads += 1
     return WAITS
-
-
-@compiled
-def set_aside(w: NodeWorld, t: Tenancy) -> None:
-    """Look away from those who lack quota: no nodes come for them."""
-    n = t.status[0]
-    w.status[0].waiting -= n.lacking
-    for rank in range(n.lacking):
-        w.of_kind[w.kind[t.aside[rank]]] -= 1
-
-
-@compiled
-def take_in(w: NodeWorld, t: Tenancy) -> None:
-    """See those again."""
-    n = t.status[0]
-    w.status[0].waiting += n.lacking
-    for rank in range(n.lacking):
-        w.of_kind[w.kind[t.aside[rank]]] += 1

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import ScenarioError, message
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
 from gpuplanner.simulate.nodes.play import Playing
 from gpuplanner.simulate.nodes.sharing import NONE, QuotaGroup, SharedOutcome, Sharing
 from gpuplanner.simulate.nodes.tenancy import (
@@ -20,6 +19,7 @@ from gpuplanner.simulate.nodes.tenancy import (
     UNLIMITED,
     Tenancy,
 )
+from gpuplanner.simulate.rules import refuse
 from gpuplanner.simulate.tables import Ints, Table, table
 
 
@@ -31,18 +31,16 @@ def play_shared(
     queue: str = "easy",
     placement: str = "best",
     larger: Sequence[Sequence[int]] | None = None,
-    switching: Switching | None = None,
-    most_waiting: int | None = None,
 ) -> SharedOutcome:
     """Start requests as :func:`play` does, where teams have quotas, tiers and stops, and GPUs fail.
 
-    Nodes that teams share have no planned changes. A request runs anew from its last checkpoint where it was stopped
-    for others or failed. Failures come by the number of GPUs that it holds or has a slice of, by the same draws
+    Nodes that teams share stay on, and as they are cut. A request runs anew from its last checkpoint where it was
+    stopped for others or failed. Failures come by the number of GPUs that it holds or has a slice of, by the same draws
     whatever the rules are.
 
     Parameters
     ----------
-    requests, fleet, queue, placement, larger, switching, most_waiting
+    requests, fleet, queue, placement, larger
         As of :func:`play`.
     sharing : Sharing
         The rules.
@@ -67,14 +65,10 @@ def play_shared(
     >>> back.start_s.tolist(), back.end_s.tolist(), back.stops.tolist()
     ([0.0, 1.0, 2.0], [112.0, 101.0, 12.0], [1, 0, 0])
     """
-    playing = Playing.of(
-        requests, fleet, queue, "fifo", placement, larger, switching, None, most_waiting, None
-    )
-    if len(sharing.team) != len(requests):
-        text = message(
-            "sharing", f"{len(requests)} teams, one a request", f"{len(sharing.team)}", "Give each its team."
-        )
-        raise ScenarioError(text)
+    playing = Playing.of(requests, fleet, queue, None, placement, larger, None, None, None)
+    if len(sharing.team) != len(requests) or fleet.flexible is not None:
+        expected = f"{len(requests)} teams, one a request, on nodes that are not cut on demand"
+        refuse("sharing", expected, f"{len(sharing.team)}", "Give each its team.")
     tenancy = _tenancy(requests, fleet, sharing, playing.order)
     stopped: list[np.ndarray] = []
     if playing.world is not None:
@@ -103,7 +97,7 @@ def _tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing, order: 
     jobs.team, jobs.tier, jobs.row = sharing.team[order], sharing.tier[order], order
     jobs.units = np.round(UNITS * shares).astype(np.int64)[requests.profile[order]] * total
     jobs.left, jobs.every, jobs.mtbf = requests.run_s[order], every, mtbf
-    jobs.overhead = [sharing.preemption.overhead_of(gpus) for gpus in total.tolist()]
+    jobs.overhead = sharing.preemption.overhead_s
     jobs.first = jobs.end = jobs.barred = np.nan
     status.fair, status.by_tier, status.reclaim = (
         sharing.order == "fair",
@@ -167,11 +161,12 @@ def _refuse_stuck(tenancy: Tenancy) -> None:
     if stuck != NONE:
         from gpuplanner.simulate.nodes.shared_runs import MOST_STARTS
 
-        text = message(
-            f"request {int(tenancy.jobs[stuck].row)}", f"an end after at most {MOST_STARTS} starts",
-            "one that is stopped before it gets on", "Lower the rate of failures, or save work more often.",
-        )  # fmt: skip
-        raise ScenarioError(text)
+        refuse(
+            f"request {int(tenancy.jobs[stuck].row)}",
+            f"an end after at most {MOST_STARTS} starts",
+            "one that is stopped before it gets on",
+            "Lower the rate of failures, or save work more often.",
+        )
 
 
 def _outcome(playing: Playing, tenancy: Tenancy, stopped: list[np.ndarray]) -> SharedOutcome:

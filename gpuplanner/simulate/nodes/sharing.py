@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.errors import ScenarioError
 from gpuplanner.names import resolve
 from gpuplanner.simulate.nodes.machine import Outcome
-from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption
+from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption, refuse
 from gpuplanner.simulate.tables import Floats, Ints
 
 SHARED_ORDERS = ("fifo", "fair")
@@ -115,13 +115,12 @@ class Sharing:
         anytime = np.full(len(self.team), NONE) if self.hours is None else np.asarray(self.hours, np.int64)
         object.__setattr__(self, "hours", anytime)
         if anytime.shape != self.team.shape or not ((anytime >= NONE) & (anytime < len(self.openings))).all():
-            text = message(
+            refuse(
                 "sharing: hours",
                 f"{len(self.team)} rows of {len(self.openings)} openings, or -1",
                 "others",
                 "Mend them.",
             )
-            raise ScenarioError(text)
         known = len(self.groups)
         sound = (
             len(self.team) == len(self.tier)
@@ -129,11 +128,12 @@ class Sharing:
             and all(NONE <= one.parent < known and one.weight > 0 for one in self.groups)
         )
         if not sound or not _is_tree(self.groups):
-            text = message(
-                "sharing", "a team and a tier for every request, and cohorts that form a tree", f"{known} groups",
+            refuse(
+                "sharing",
+                "a team and a tier for every request, and cohorts that form a tree",
+                f"{known} groups",
                 "Give every team a row, cohorts after them.",
-            )  # fmt: skip
-            raise ScenarioError(text)
+            )
 
 
 def _is_tree(groups: Sequence[QuotaGroup]) -> bool:

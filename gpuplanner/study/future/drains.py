@@ -183,7 +183,7 @@ class PlannedNodes:
             capacity[np.arange(nodes), slot] = offered[slot]
         network = None
         if size < problem.gpus_per_node:
-            network = NodeNetwork(np.arange(nodes)[None] // problem.gpus_per_node, np.ones((1, 3)))
+            network = NodeNetwork(np.arange(nodes)[None] // problem.gpus_per_node, np.ones(3))
         weights = np.array([1.0, *(problem.board.share(name) for name in names[1:])])
         return NodeFleet(names, np.full(nodes, size), capacity, self.pool[0], weights, network=network)
 

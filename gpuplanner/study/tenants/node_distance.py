@@ -32,7 +32,7 @@ def placement_table(scenario: Scenario) -> pl.DataFrame:
     """
     known, _, arena, _ = opened(scenario)
     rack, beyond = slowdowns_of(scenario.gang_slowdowns or "") or (1.0, 1.0)
-    network = NodeNetwork(node_domains(known, arena.asked.nodes.names), np.array([[1.0, 1.0, rack, beyond]]))
+    network = NodeNetwork(node_domains(known, arena.asked.nodes.names), np.array([1.0, 1.0, rack, beyond]))
     fleet = replace(arena.asked.fleet, network=network)
     requests, evaluated = arena.requests(AS_TODAY), arena.judged
     gpu_seconds = arena.asked.gpus() * requests.run_s

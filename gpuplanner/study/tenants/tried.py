@@ -316,8 +316,7 @@ def sharing_of(played: PlayedRules, asked: Asked) -> Sharing:
         stopping.by_tier,
         stopping.reclaim,
         Preemption(
-            ((1, SECONDS_PER_MINUTE * stopping.restart_minutes),),
-            min_run_s=SECONDS_PER_MINUTE * stopping.min_run_minutes,
+            SECONDS_PER_MINUTE * stopping.restart_minutes, SECONDS_PER_MINUTE * stopping.min_run_minutes
         ),
         Checkpoints(
             math.inf if interval is None else SECONDS_PER_MINUTE * interval, stopping.checkpoint_write_seconds
