@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuplanner._optional import late_name
 from gpuplanner._version import __version__
+from gpuplanner.knobs import CATALOGUES
 
 if TYPE_CHECKING:
     from gpuplanner.catalog import facts
@@ -87,6 +88,22 @@ __all__ = [
     "verify",
     "whatif",
 ]
+
+
+def _find_board(text: str) -> str:
+    from gpuplanner.catalog import find_any_board
+
+    return find_any_board(text)
+
+
+def _find_currency(code: str) -> str:
+    from gpuplanner.catalog import facts
+
+    return code if code == "USD" or code in facts("currencies")["code"] else ""
+
+
+# What a scenario names is looked up in the catalogue, of which the scenario itself knows nothing.
+CATALOGUES.update(board=_find_board, currency=_find_currency)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the room exports under that name

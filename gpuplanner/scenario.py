@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from gpuplanner._version import __version__
@@ -22,18 +22,15 @@ from gpuplanner.knobs import (
     between,
     check_knobs,
     described,
+    is_known,
     knob,
     knobs_of,
     one_of,
+    resolve_name,
 )
 from gpuplanner.names import nearest
 from gpuplanner.paths import MADE_BY, OWNERSHIPS
 from gpuplanner.units import LOCALES, SECONDS_PER_DAY
-
-if TYPE_CHECKING:
-    from gpuplanner.hardware import ChangeCost, GpuModel
-    from gpuplanner.hardware.abilities import PathAbilities
-    from gpuplanner.planner.methods.search import SearchLimits
 
 PRICES = "prices"
 FILES = ("projects", "price_book", "carbon_file", "quotas", "quotas_to_try")
@@ -78,12 +75,6 @@ def slowdowns_of(text: str) -> tuple[float, float] | None:
     except ValueError:
         return None
     return (rack, beyond) if 1 <= rack <= beyond < 1000 else None
-
-
-def _is_currency(code: str) -> bool:
-    from gpuplanner.catalog import facts
-
-    return code == "USD" or code in facts("currencies")["code"]
 
 
 @described
@@ -256,7 +247,7 @@ class Scenario:
         none="placements are not compared",
     )  # fmt: skip
     change_gpu_hours: float | None = knob(
-        "plan", None, "What a change of layout costs in the plan, see :meth:`change`.", between(0, 1000),
+        "plan", None, "What a change of layout costs in the plan.", between(0, 1000),
         unit="GPU h", none="what the catalogue has for board and path",
     )  # fmt: skip
     whole_nodes_kept: int = knob("plan", 0, "Nodes, the first ones, on which no GPU is cut.", at_least(0))
@@ -304,7 +295,7 @@ class Scenario:
     )  # fmt: skip
     currency: str = knob(
         PRICES, "USD", "ISO 4217 code of the price.",
-        KnobRule("a currency of ISO 4217", lambda value, _: _is_currency(value)),
+        KnobRule("a currency of ISO 4217", lambda value, _: is_known("currency", value)),
     )  # fmt: skip
     price_book: str | None = knob(
         PRICES, None, "File of own dated prices, owned boards, exchange rates and electricity, ``prices.yaml``.",
@@ -385,9 +376,7 @@ class Scenario:
 
     def _resolve(self) -> None:
         if self.board is not None:
-            from gpuplanner.catalog import find_any_board
-
-            object.__setattr__(self, "board", find_any_board(self.board))
+            object.__setattr__(self, "board", resolve_name("board", self.board))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, where: str = "scenario") -> Self:
@@ -504,7 +493,7 @@ class Scenario:
         return replace(self, **self._known(values, "--set"))
 
     @property
-    def effort(self) -> SearchLimits:
+    def effort(self) -> dict[str, Any]:
         """How hard plans are searched for, as the planner takes it."""
         return {
             "gap_target": self.gap_target,
@@ -517,47 +506,6 @@ class Scenario:
     def slot_s(self) -> float:
         """Length of a slot in seconds."""
         return self.slot_hours * 3600.0
-
-    def change(self, board: GpuModel | str) -> ChangeCost:
-        """What a change of layout costs on a board, by the scenario's path and with what it states itself.
-
-        Examples
-        --------
-        >>> Scenario().change("A100-80GB").words()
-        '1 min for a layout change, or 10 min and a reboot of the node where MIG mode changes'
-        """
-        from gpuplanner.hardware import ChangeCost
-
-        return ChangeCost.of(board, self.path, gpu_hours=self.change_gpu_hours)
-
-    def abilities(
-        self, board: GpuModel | str | None = None, *, ownership: str | None = None
-    ) -> PathAbilities:
-        """What the scenario's path can do, with what the scenario states itself.
-
-        Parameters
-        ----------
-        board : GpuModel or str, optional
-            On what; None: on boards that allow it.
-        ownership : str, optional
-            What the inventory says, which counts where the scenario says nothing.
-
-        Examples
-        --------
-        >>> Scenario(path="slurm").abilities("A100-80GB").cuts_on_demand
-        'empty nodes'
-        >>> Scenario(node_lead_s=120).abilities().lead.words()
-        '2 min, at the slow end 6 min'
-        """
-        from gpuplanner.hardware import any_board
-        from gpuplanner.hardware.abilities import abilities
-
-        return abilities(
-            self.path,
-            board if board is None else any_board(board) if isinstance(board, str) else board,
-            lead_s=self.node_lead_s,
-            ownership=self.ownership or ownership,
-        )
 
     def month_span(self) -> tuple[datetime, datetime] | None:
         """First instant of the month and of the next one, in UTC; None without a month.

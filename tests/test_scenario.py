@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
+from gpuplanner.hardware.abilities import scenario_abilities
 from gpuplanner.scenario import Scenario
 
 
@@ -63,8 +64,8 @@ def test_months_are_local_calendar_months():
 
 
 def test_what_a_scenario_says_of_its_nodes_reaches_the_path():
-    said = Scenario(path="autoscaler", node_lead_s=90, ownership="owned").abilities("T4")
+    said = scenario_abilities(Scenario(path="autoscaler", node_lead_s=90, ownership="owned"), "T4")
     assert (said.path, said.boot.value, said.returns) == ("autoscaler", 90.0, "idled")
     # The inventory's word counts only where the scenario has none.
-    assert Scenario().abilities(ownership="on_demand").returns == "returned"
-    assert Scenario(ownership="owned").abilities(ownership="on_demand").returns == "idled"
+    assert scenario_abilities(Scenario(), ownership="on_demand").returns == "returned"
+    assert scenario_abilities(Scenario(ownership="owned"), ownership="on_demand").returns == "idled"

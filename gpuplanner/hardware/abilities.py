@@ -11,8 +11,10 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware.change_cost import ChangeCost, known_by
 from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.hardware.seconds import Seconds, known_seconds
+from gpuplanner.hardware.whole_boards import any_board
 from gpuplanner.names import resolve
 from gpuplanner.paths import MADE_BY, OWNERSHIPS, RENTED
+from gpuplanner.scenario import Scenario
 
 NEVER, EMPTY_NODES, GPUS = "never", "empty nodes", "gpus"
 """What a path cuts when a job asks for it."""
@@ -131,6 +133,35 @@ def abilities(
         placements=tuple(_text(found["placements"]).split(";")),
         look_s=float(_text(found["look_s"])),
         facts=MappingProxyType(found),
+    )
+
+
+def scenario_abilities(
+    scenario: Scenario, board: GpuModel | str | None = None, *, ownership: str | None = None
+) -> PathAbilities:
+    """What the scenario's path can do, with what the scenario states itself.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Names the path, and may state the time until a node takes jobs and who owns the GPUs.
+    board : GpuModel or str, optional
+        On what; None: on boards that allow it.
+    ownership : str, optional
+        What the inventory says, which counts where the scenario says nothing.
+
+    Examples
+    --------
+    >>> scenario_abilities(Scenario(path="slurm"), "A100-80GB").cuts_on_demand
+    'empty nodes'
+    >>> scenario_abilities(Scenario(node_lead_s=120)).lead.words()
+    '2 min, at the slow end 6 min'
+    """
+    return abilities(
+        scenario.path,
+        any_board(board) if isinstance(board, str) else board,
+        lead_s=scenario.node_lead_s,
+        ownership=scenario.ownership or ownership,
     )
 
 

@@ -15,6 +15,7 @@ from gpuplanner.hardware.reconfigure import AnyLayout, Reconfiguration, instance
 from gpuplanner.hardware.seconds import Seconds, known_seconds, minutes
 from gpuplanner.names import resolve
 from gpuplanner.paths import MADE_BY
+from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.units import SECONDS_PER_HOUR
 
@@ -331,3 +332,14 @@ def _changed_one_by_one(
     cost: ChangeCost, before: tuple[tuple[str, int], ...], after: tuple[tuple[str, int], ...]
 ) -> int:
     return cost.change(dict(before), dict(after)).operations
+
+
+def cost_of_change(scenario: Scenario, board: GpuModel | str) -> ChangeCost:
+    """What a change of layout costs on a board, by the scenario's path and with what it states itself.
+
+    Examples
+    --------
+    >>> cost_of_change(Scenario(), "A100-80GB").words()
+    '1 min for a layout change, or 10 min and a reboot of the node where MIG mode changes'
+    """
+    return ChangeCost.of(board, scenario.path, gpu_hours=scenario.change_gpu_hours)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpuplanner.hardware.abilities import scenario_abilities
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.policies import SHORT, WAYS
 from gpuplanner.study.decision.record import Comparison, PolicyRow, priced
@@ -36,7 +37,7 @@ def _chosen(found: Comparison, asked: Scenario) -> Comparison:
     assert found.today is not None
     minutes, before = asked.wait_minutes, found.today.gpu_hours_promised or found.today.gpu_hours or 0.0
     fleet = history(asked).fleet
-    able = asked.abilities(fleet.board)
+    able = scenario_abilities(asked, fleet.board)
     rows = tuple(
         _at(row if row.performable else replace(row, reason=None, performable=True), found, minutes)
         if row.policy not in WAYS or (why_not := WAYS[row.policy].why_not(able, fleet)) is None

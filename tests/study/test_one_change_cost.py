@@ -13,7 +13,7 @@ import pytest
 from gpuplanner.errors import ScenarioError
 from gpuplanner.export import change_index, to_change_scripts, to_slurm_files
 from gpuplanner.hardware import ChangeCost, GpuModel, load_gpu_model, whole_board
-from gpuplanner.hardware.change_cost import drain_time
+from gpuplanner.hardware.change_cost import cost_of_change, drain_time
 from gpuplanner.planner import (
     PlanProblem,
     StatePrices,
@@ -55,7 +55,7 @@ def problem_of(board, path, before, after, change=None):
     demand = [
         [ASKED[text][1] * (profile == ASKED[text][0]) for text in (before, after)] for profile in profiles
     ]
-    change = change or Scenario(path=path).change(board)
+    change = change or cost_of_change(Scenario(path=path), board)
     return PlanProblem(
         board, 1, 1, MONDAY, 1, ["ads"], profiles, [demand], initial={before: 1}, change=change, nodes=["n1"]
     )
@@ -103,7 +103,7 @@ def test_every_door_states_the_same_minutes(tmp_path, study, board, path, before
 
 @pytest.mark.parametrize("board", [AMPERE, HOPPER])
 def test_what_a_scenario_states_holds_instead_of_the_catalogue(board):
-    assert Scenario(change_gpu_hours=0.7).change(board).plan_gpu_hours(8) == 0.7
+    assert cost_of_change(Scenario(change_gpu_hours=0.7), board).plan_gpu_hours(8) == 0.7
 
 
 def test_what_a_plan_pays_by_hand():

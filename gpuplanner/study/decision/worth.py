@@ -6,7 +6,7 @@ import polars as pl
 
 from gpuplanner.catalog import parameter
 from gpuplanner.cost import PowerModel, Price, facility_kwh, gpu_kwh
-from gpuplanner.hardware.abilities import RETURNED, ownership_of
+from gpuplanner.hardware.abilities import RETURNED, ownership_of, scenario_abilities
 from gpuplanner.paths import OWNED, RENTED, RESERVED
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.types import Exhaustion, NextPurchase, Saving, Worth
@@ -113,7 +113,7 @@ def worth_for(
 
 def powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> float:
     """GPU-hours of a saving in which GPUs draw no power: all where nodes are switched or returned and stay idle."""
-    able = scenario.abilities(history(scenario).fleet.board)
+    able = scenario_abilities(scenario, history(scenario).fleet.board)
     stops = able.switches_nodes or able.returns == RETURNED
     return saved_gpu_hours if stops else 0.0
 

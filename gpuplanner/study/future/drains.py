@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware import EMPTIED, OFF, ChangeCost, GpuModel, parse_layout
+from gpuplanner.hardware.change_cost import cost_of_change
 from gpuplanner.planner import PlanProblem
 from gpuplanner.scenario import Scenario, windows_of
 from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
@@ -33,7 +34,7 @@ def open_windows(scenario: Scenario, board: GpuModel) -> list[tuple[int, int]] |
     """Windows for changes as minutes of the day and minutes that they last; None without any."""
     if scenario.change_windows is None:
         return None
-    windows, most = windows_of(scenario.change_windows) or [], scenario.change(board).longest_s
+    windows, most = windows_of(scenario.change_windows) or [], cost_of_change(scenario, board).longest_s
     short = [minutes for _, minutes in windows if minutes * SECONDS_PER_MINUTE <= most]
     if short:
         longest = f"{most / SECONDS_PER_MINUTE:g} min"
@@ -52,7 +53,7 @@ def drain_of(scenario: Scenario, change: ChangeCost) -> Drain:
     Examples
     --------
     >>> for scenario in (Scenario(), Scenario(path="nvml")):
-    ...     drain = drain_of(scenario, scenario.change("H100-80GB-SXM5"))
+    ...     drain = drain_of(scenario, cost_of_change(scenario, "H100-80GB-SXM5"))
     ...     print(drain.scope, drain.limit_s)
     node 3600.0
     gpu 3600.0

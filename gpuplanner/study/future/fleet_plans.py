@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.hardware import any_board, whole_board
+from gpuplanner.hardware.change_cost import cost_of_change
 from gpuplanner.planner import FleetPlan, PlanProblem
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas import WHOLE_GPU
@@ -90,7 +91,7 @@ def filled_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
         model = any_board(name) if known_board(name) else whole_board(name)
         found[name] = replace(
             whole, board=model, gpus=gpus, gpus_per_node=max(sizes), profiles=(WHOLE_GPU,), demand=share * part,
-            change=scenario.change(model), nodes=None, **kept,
+            change=cost_of_change(scenario, model), nodes=None, **kept,
         )  # fmt: skip
         before += gpus
     return found

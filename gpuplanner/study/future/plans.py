@@ -13,6 +13,7 @@ import polars as pl
 from gpuplanner.demand import remaining_while_busy
 from gpuplanner.errors import ScenarioError, message, require_sound
 from gpuplanner.hardware import EMPTIED, GpuModel
+from gpuplanner.hardware.change_cost import cost_of_change
 from gpuplanner.hardware.seconds import known_seconds
 from gpuplanner.planner import (
     Limits,
@@ -102,7 +103,7 @@ def problem_of(
     # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
     return PlanProblem(
         fleet.board, fleet.gpus, fleet.node_size, begin, scenario.slot_hours, tenants, profiles, demand,
-        tiers=_tiers(known.jobs, list(tenants)), change=scenario.change(fleet.board), prices=prices,
+        tiers=_tiers(known.jobs, list(tenants)), change=cost_of_change(scenario, fleet.board), prices=prices,
         initial=fleet.layouts, nodes=fleet.node_names, limits=limits,
     )  # fmt: skip
 
@@ -124,7 +125,7 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
         for (profile,), group in jobs.group_by("profile", maintain_order=True)
         if profile is not None and group.height >= _FEWEST_JOBS
     }
-    change = scenario.change(known.fleet.board)
+    change = cost_of_change(scenario, known.fleet.board)
     board, asked = known.fleet.board, set(jobs["profile"])
     # What nobody asks for by name would run work of the largest profile that it can stand in for.
     for one in board.profiles if remaining else ():

@@ -12,6 +12,7 @@ from gpuplanner.errors import ScenarioError, message
 from gpuplanner.export import FleetRules, TenantQuota
 from gpuplanner.export.pack import PAGE, MeasureWords, Pack, PageWords, to_pack
 from gpuplanner.files import MANIFEST, Mark, replaced_directory
+from gpuplanner.hardware.change_cost import cost_of_change
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.asked import RIGHTSIZED
 from gpuplanner.study.decision.frames import curve_table, policy_table, service_table
@@ -35,7 +36,7 @@ def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | Non
     if rules is None:
         return None
     known = history(scenario)
-    change = scenario.change(known.fleet.board)
+    change = cost_of_change(scenario, known.fleet.board)
     rules = replace(rules, quotas=tuple(_quotas(known)))
     told = PageWords(
         decision.sentence,
