@@ -51,13 +51,17 @@ class Claim:
     reason: str
 
 
-def judge_claim(ratios: np.ndarray, *, effect: float = 0.10, alpha: float = 0.05) -> Claim:
+INTERVAL_ALPHA = 0.05
+"""One minus the level of the interval of the median ratio."""
+
+
+def judge_claim(ratios: np.ndarray, *, effect: float = 0.10) -> Claim:
     """Judge whether late demand is lower than early demand by at least an effect.
 
     The interval of the median ratio is the exact one from order statistics: it needs neither symmetry nor normality,
     and holds for ties. The claim is supported if the whole interval lies at or below ``1 - effect``, not supported if
     it lies above, and else cannot be told. Where the true median is above ``1 - effect``, "supported" comes
-    with probability at most ``alpha / 2``.
+    with probability at most 2.5 %.
 
     Parameters
     ----------
@@ -65,13 +69,11 @@ def judge_claim(ratios: np.ndarray, *, effect: float = 0.10, alpha: float = 0.05
         Late over early demand of each job.
     effect : float
         Smallest reduction of interest, as a share.
-    alpha : float
-        One minus the level of the interval.
 
     Raises
     ------
     SchemaError
-        If `effect` or `alpha` is out of range.
+        If `effect` is out of range.
 
     References
     ----------
@@ -85,17 +87,15 @@ def judge_claim(ratios: np.ndarray, *, effect: float = 0.10, alpha: float = 0.05
     >>> judge_claim(np.full(5, 0.7)).reason
     '5 jobs are fewer than the 6 that an interval of 95 % needs'
     """
-    if not (0 < effect < 1 and 0 < alpha < 1):
-        text = message(
-            "claim", "effect and alpha between 0 and 1", f"{effect!r} and {alpha!r}", "Use 0.1 and 0.05."
-        )
+    if not 0 < effect < 1:
+        text = message("claim", "an effect between 0 and 1", repr(effect), "Use 0.1.")
         raise SchemaError(text)
     n = len(ratios)
     median = float(np.median(ratios)) if n else None
-    rank = _rank(n, alpha)
-    level = f"{100 * (1 - alpha):.3g} %"
+    rank = _rank(n)
+    level = f"{100 * (1 - INTERVAL_ALPHA):.3g} %"
     if rank is None:
-        fewest = next(count for count in range(1, 10_000) if _rank(count, alpha) is not None)
+        fewest = next(count for count in range(1, 10_000) if _rank(count) is not None)
         text = f"{n} jobs are fewer than the {fewest} that an interval of {level} needs"
         return Claim(CANNOT_TELL, median, None, None, n, text)
     ordered = np.sort(ratios)
@@ -207,7 +207,6 @@ def claim_table(
     board: GpuModel | str,
     *,
     effect: float = 0.10,
-    alpha: float = 0.05,
 ) -> pl.DataFrame:
     """Judge the claim by every definition of late and of need, so that a verdict that hangs on one is seen.
 
@@ -215,7 +214,7 @@ def claim_table(
     ----------
     samples, phases, board
         As in :func:`late_over_early`; filter the phases for the classes that the claim is about.
-    effect, alpha : float
+    effect : float
         As in :func:`judge_claim`, for each row alone. The first row is the test; the others show how it depends on
         the definition and are no further chances.
 
@@ -241,9 +240,7 @@ def claim_table(
     for part in PARTS:
         for need in NEEDS:
             ratios = late_over_early(samples, phases, board, part=part, need=need)["ratio"].to_numpy()
-            rows.append(
-                {"part": part, "need": need} | asdict(judge_claim(ratios, effect=effect, alpha=alpha))
-            )
+            rows.append({"part": part, "need": need} | asdict(judge_claim(ratios, effect=effect)))
     figures = dict.fromkeys(("ratio", "low", "high"), pl.Float64)
     return pl.DataFrame(rows, schema_overrides=figures).select(
         "part", "need", "jobs", "ratio", "low", "high", "verdict", "reason"
@@ -256,7 +253,6 @@ def claim_by_class(
     board: GpuModel | str,
     *,
     effect: float = 0.10,
-    alpha: float = 0.05,
 ) -> pl.DataFrame:
     """Judge the claim for each class of jobs on its own: :func:`claim_table` with ``job_class`` in front.
 
@@ -273,7 +269,7 @@ def claim_by_class(
     ['pretraining']
     """
     parts = [
-        claim_table(samples, mine, board, effect=effect, alpha=alpha).select(
+        claim_table(samples, mine, board, effect=effect).select(
             pl.lit(name, pl.String).alias("job_class"), pl.all()
         )
         for (name,), mine in phases.sort("job_class").group_by("job_class", maintain_order=True)
@@ -281,12 +277,12 @@ def claim_by_class(
     return pl.concat(parts)
 
 
-def _rank(n: int, alpha: float) -> int | None:
-    """Rank r such that the r-th smallest and r-th greatest of n values hold the median with at least 1 - alpha."""
+def _rank(n: int) -> int | None:
+    """Rank r such that the r-th smallest and r-th greatest of n values hold the median with at least 95 %."""
     below, rank = 0.0, 0
     while rank < n // 2:
         below += math.comb(n, rank) / 2**n
-        if 2 * below > alpha:
+        if 2 * below > INTERVAL_ALPHA:
             break
         rank += 1
     return rank or None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU
 from gpuplanner.sizing import smallest_profile
@@ -13,7 +12,7 @@ MARGIN = 0.10
 """Share added to the peak of memory; SM activity is a 95 % quantile and gets none, as in right-sizing."""
 
 
-def fit_phases(phases: pl.DataFrame, board: GpuModel | str, *, margin: float = MARGIN) -> pl.DataFrame:
+def fit_phases(phases: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     """Fit each phase, and each job as a whole, to a slice of a board.
 
     Only jobs on one GPU or slice are fitted; others keep whole GPUs. A phase without readings of activity or memory
@@ -25,8 +24,6 @@ def fit_phases(phases: pl.DataFrame, board: GpuModel | str, *, margin: float = M
         From :func:`gpuplanner.phases.phases_of_jobs`.
     board : GpuModel or str
         The board to fit to, taken to be the one that was sampled.
-    margin : float
-        Share added to the peak of memory.
 
     Returns
     -------
@@ -37,8 +34,6 @@ def fit_phases(phases: pl.DataFrame, board: GpuModel | str, *, margin: float = M
 
     Raises
     ------
-    SchemaError
-        If `margin` is out of range.
     GeometryError
         If the board is unknown or no source states its SMs.
 
@@ -49,9 +44,6 @@ def fit_phases(phases: pl.DataFrame, board: GpuModel | str, *, margin: float = M
     >>> fit_phases(phases, "H100-80GB-SXM5").select("profile_phase", "profile_job", "saved_gpu_hours").rows()
     [('1g.10gb', '3g.40gb', 0.2857142857142857), ('3g.40gb', '3g.40gb', 0.0)]
     """
-    if not 0 <= margin < 1:
-        text = message("fit_phases: margin", "from 0 to below 1", repr(margin), "Use for example 0.1.")
-        raise SchemaError(text)
     known = as_board(board)
     single = pl.col("gpus") <= 1
     held = pl.col("profile").map_elements(lambda name: float(known.sms_of(name)), return_dtype=pl.Float64)
@@ -63,7 +55,7 @@ def fit_phases(phases: pl.DataFrame, board: GpuModel | str, *, margin: float = M
     )
 
     def fitted(sms: str, memory_gib: str) -> pl.Expr:
-        enough = smallest_profile(known, pl.col(sms), pl.col(memory_gib) * (1 + margin))
+        enough = smallest_profile(known, pl.col(sms), pl.col(memory_gib) * (1 + MARGIN))
         return pl.when(single).then(enough).otherwise(pl.lit(WHOLE_GPU))
 
     shares = {name: known.share(name) for name in (WHOLE_GPU, *(each.name for each in known.profiles))}

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from gpuplanner._optional import import_optional
-from gpuplanner.errors import SchemaError, message
 from gpuplanner.phases.signals import IDLE_BELOW, LEAST_NOISE, Signals, rows_of, signals_of
 
 LABELS = ("setup", "ramp", "steady", "long-context", "reduced", "input-stall", "decay", "cool-down", "idle")
@@ -49,17 +48,18 @@ EXACT_ROWS = 100_000
 """Above so many rows, binary segmentation stands in for PELT."""
 
 
-def find_phases(
-    samples: pl.DataFrame, *, step: timedelta | None = None, shortest: timedelta | None = None
-) -> pl.DataFrame:
+def find_phases(samples: pl.DataFrame, *, step: timedelta | None = None) -> pl.DataFrame:
     """Part the telemetry of one job into phases.
 
     Change points are sought jointly in SM activity, memory and power, each in units of its noise (from the
     median absolute deviation of first differences), by PELT with squared error and the penalty
-    2 sigma^2 ln n, where sigma^2 is the noise of all signals together. What is shorter than `shortest`, such
+    2 sigma^2 ln n, where sigma^2 is the noise of all signals together. What is shorter than a phase, such
     as the stall of a checkpoint, is bridged first; neighbours with equal medians are joined after, and so are
     two phases of one level with only a dip between them. The set-up ends where activity begins, and may be shorter
-    than `shortest`. Stretches without readings say nothing.
+    than a phase. Stretches without readings say nothing.
+
+    The shortest phase lasts ten minutes and no fewer than ten steps, of a job shorter than an hour ten steps, and four
+    of a run of minutes cut into seconds.
 
     Parameters
     ----------
@@ -68,9 +68,6 @@ def find_phases(
     step : timedelta, optional
         Distance at which samples are averaged; by default a minute, less for a short job that was sampled more
         often, more where the readings are farther apart.
-    shortest : timedelta, optional
-        Shortest phase, at least two steps; by default ten minutes and no fewer than ten steps, of a job shorter than
-        an hour ten steps, and four of a run of minutes cut into seconds.
 
     Returns
     -------
@@ -82,7 +79,7 @@ def find_phases(
     Raises
     ------
     SchemaError
-        If the samples are of several jobs, or `shortest` is too short.
+        If the samples are of several jobs.
     MissingDependencyError
         If ruptures is not installed.
 
@@ -101,13 +98,7 @@ def find_phases(
     [(1, datetime.timedelta(seconds=1200), 'setup'), (2, datetime.timedelta(seconds=2400), 'steady')]
     """
     signals = signals_of(samples, step)
-    rows_of_a_phase = rows_of(signals, shortest)
-    if rows_of_a_phase < 2:
-        text = message(
-            "phases: shortest", f"at least two steps of {signals.step}", str(shortest), "Lengthen shortest."
-        )
-        raise SchemaError(text)
-    ends = _change_points(signals, rows_of_a_phase)
+    ends = _change_points(signals, rows_of(signals))
     phase = np.searchsorted(ends, np.arange(signals.table.height), side="right") + 1
     return (
         signals.table.with_columns(phase=pl.Series(phase, dtype=pl.Int32))

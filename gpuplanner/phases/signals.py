@@ -118,10 +118,8 @@ def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
     return Signals(even, names, every)
 
 
-def rows_of(signals: Signals, shortest: timedelta | None) -> int:
-    """Rows of the shortest phase: what was asked for, else what suits the distance of the rows and the job."""
-    if shortest is not None:
-        return shortest // signals.step
+def rows_of(signals: Signals) -> int:
+    """Rows of the shortest phase, as it suits the distance of the rows and the length of the job."""
     if signals.table.height * signals.step >= LONG:
         return max(ROWS_OF_A_PHASE, math.ceil(SHORTEST / signals.step))
     return ROWS_OF_A_PHASE if signals.step > timedelta(seconds=STEPS_S[0]) else ROWS_OF_A_SHORT_PHASE

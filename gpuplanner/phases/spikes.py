@@ -44,9 +44,7 @@ class Spikes:
     rule: str | None
 
 
-def find_spikes(
-    samples: pl.DataFrame, *, step: timedelta | None = None, shortest_phase: timedelta | None = None
-) -> Spikes:
+def find_spikes(samples: pl.DataFrame, *, step: timedelta | None = None) -> Spikes:
     """Find dips of SM activity that are shorter than a phase, their pace, and what they look like.
 
     A dip is a stretch in which activity, or activity and power together, lie 5 standard deviations of the noise
@@ -62,8 +60,6 @@ def find_spikes(
         Table ``schemas.Samples`` of one job.
     step : timedelta, optional
         Distance at which samples are averaged; by default as in :func:`gpuplanner.phases.find_phases`.
-    shortest_phase : timedelta, optional
-        What lasts as long is a phase, not a dip; by default as in :func:`gpuplanner.phases.find_phases`.
 
     Returns
     -------
@@ -86,7 +82,7 @@ def find_spikes(
     (3, datetime.timedelta(seconds=3000))
     """
     signals = signals_of(samples, step)
-    rows = rows_of(signals, shortest_phase)
+    rows = rows_of(signals)
     drop = signals.around("sm_activity", rows)["low"] - signals.table["sm_activity"]
     dips = _dips(signals, drop, rows, _traffic(samples, signals))
     grain_s = GRAIN * signals.step.total_seconds()

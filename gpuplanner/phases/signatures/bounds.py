@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from gpuplanner.phases.signatures.facts import Threshold, load_thresholds
+from gpuplanner.phases.signatures.facts import load_thresholds
 
 BOUNDS = (
     "compute",
@@ -78,7 +78,6 @@ def signature(
     *,
     gpus: int = 1,
     nvlink_peak_gb_s: float | None = None,
-    thresholds: Mapping[str, Threshold] | None = None,
 ) -> Signature:
     """Name what GPUs wait for.
 
@@ -98,8 +97,6 @@ def signature(
         GPUs of the job: one has nobody to exchange with.
     nvlink_peak_gb_s : float, optional
         NVLink bandwidth of the board, both directions.
-    thresholds : mapping, optional
-        From :func:`gpuplanner.phases.signatures.load_thresholds`.
 
     Returns
     -------
@@ -119,7 +116,7 @@ def signature(
     Signature(bound='cannot tell', evidence='only the legacy counter was read: 0.99 of the time some kernel ran,
     on however few multiprocessors')
     """
-    limit = {name: row.value for name, row in (thresholds or load_thresholds()).items()}
+    limit = {name: row.value for name, row in load_thresholds().items()}
     rung, sm, tensor, dram = (
         means.activity_source,
         means.sm_activity,

@@ -1,16 +1,12 @@
-"""Thresholds and advice: rows with a source, shipped beside the code, and exchangeable by the user's own."""
+"""Thresholds and advice: rows with a source, shipped beside the code."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 
 import polars as pl
-
-from gpuplanner.errors import ScenarioError
-from gpuplanner.names import resolve
 
 
 @dataclass(frozen=True)
@@ -35,37 +31,24 @@ class Threshold:
     date: str
 
 
-def load_thresholds(changes: Mapping[str, float] | None = None) -> dict[str, Threshold]:
-    """Thresholds of the rules, as shipped or with values of the user's own.
-
-    Parameters
-    ----------
-    changes : mapping of str to float, optional
-        Name → value to use instead; the source of such a row says so.
+@functools.cache
+def load_thresholds() -> dict[str, Threshold]:
+    """Thresholds of the rules, as shipped.
 
     Returns
     -------
     dict of str to Threshold
         Name → threshold.
 
-    Raises
-    ------
-    ScenarioError
-        If a name is unknown; the message lists the nearest.
-
     Examples
     --------
     >>> load_thresholds()["effective_sm"].value
     0.8
-    >>> load_thresholds({"bound_dram": 0.6})["bound_dram"].source
-    'set by the user; shipped value 0.5'
     """
-    known = dict(_shipped())
-    for given, value in (changes or {}).items():
-        name = resolve(given, known, what="threshold", error=ScenarioError)
-        source = f"set by the user; shipped value {known[name].value:g}"
-        known[name] = replace(known[name], value=float(value), source=source)
-    return known
+    return {
+        row["name"]: Threshold(**(row | {"value": float(row["value"])}))
+        for row in _read("thresholds.csv").iter_rows(named=True)
+    }
 
 
 @functools.cache
@@ -83,14 +66,6 @@ def advice() -> pl.DataFrame:
     'do not cut: instances have no peer-to-peer between GPUs'
     """
     return _read("advice.csv")
-
-
-@functools.cache
-def _shipped() -> dict[str, Threshold]:
-    return {
-        row["name"]: Threshold(**(row | {"value": float(row["value"])}))
-        for row in _read("thresholds.csv").iter_rows(named=True)
-    }
 
 
 def _read(file: str) -> pl.DataFrame:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import polars as pl
 
 from gpuplanner.catalog import board_spec
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.phases.signatures.bounds import COUNTERS, FIELDS, Counters, signature
-from gpuplanner.phases.signatures.facts import Threshold, advice, load_thresholds
+from gpuplanner.phases.signatures.facts import advice, load_thresholds
 from gpuplanner.schemas import Samples, conform
 
 DEVICE = ("node", "gpu", "instance")
@@ -21,7 +21,6 @@ def signatures_of(
     *,
     jobs: pl.DataFrame | None = None,
     by: Sequence[str] = ("job_id",),
-    thresholds: Mapping[str, Threshold] | None = None,
 ) -> pl.DataFrame:
     """Name what each job, or each phase of one, waits for.
 
@@ -36,8 +35,6 @@ def signatures_of(
         Otherwise the sampled devices count.
     by : sequence of str
         Columns that make a group; ``("job_id", "phase")`` gives phases.
-    thresholds : mapping, optional
-        From :func:`load_thresholds`.
 
     Returns
     -------
@@ -60,9 +57,8 @@ def signatures_of(
     >>> signatures_of(pl.DataFrame([row]), "H100-80GB-SXM5").select("job_id", "bound").row(0)
     ('7', 'compute')
     """
-    known = thresholds or load_thresholds()
     spec = board_spec(as_board(board).name)
-    means = _means(samples, by, known["idle_sm"].value, spec.tdp_w)
+    means = _means(samples, by, load_thresholds()["idle_sm"].value, spec.tdp_w)
     gpus, share = means["devices"], means["devices"].cast(pl.Float64)
     if jobs is not None and "job_id" in by:
         # A job on instances holds its share of GPUs, however many devices were sampled.
@@ -77,7 +73,6 @@ def signatures_of(
             Counters(*row),
             gpus=count,
             nvlink_peak_gb_s=spec.nvlink_or_fabric_total_gb_s,
-            thresholds=known,
         )
         for row, count in zip(means.select(COUNTERS).iter_rows(), gpus, strict=True)
     ]
