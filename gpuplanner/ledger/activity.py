@@ -277,9 +277,7 @@ BUSIEST_FIRST = ("used", "idle_with_process", "idle_unclear", "idle_without_proc
 """A device that works is held by somebody, and one with a process on it too; one without may be nobody's."""
 
 
-def seen_together(
-    jobs: pl.DataFrame, devices: pl.DataFrame, states: Sequence[str] = BUSIEST_FIRST
-) -> pl.DataFrame:
+def seen_together(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     """Share out what was seen of devices among the jobs that held some of them.
 
     Jobs that together hold h of the D devices seen on a node are taken to hold the h busiest: a free device does
@@ -292,8 +290,6 @@ def seen_together(
         Table ``schemas.Jobs``.
     devices : polars.DataFrame
         ``node``, ``kind``, ``begin``, ``end`` and :data:`MEASURES`: a row a device and span.
-    states : sequence of str
-        States in the order in which devices are taken to be held.
 
     Returns
     -------
@@ -330,7 +326,7 @@ def seen_together(
         )
     )
     left, shares = pl.col("held"), {}
-    for state in states:
+    for state in BUSIEST_FIRST:
         shares[state] = pl.min_horizontal(state, left)
         left = left - shares[state]
     return placed.select(

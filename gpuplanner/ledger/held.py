@@ -20,9 +20,7 @@ _OF_NODES = ("submit_time", "start_time", "end_time", "state", "gpus", "node_lis
 """Columns of ``schemas.Jobs`` that are looked at."""
 
 
-def held_by_state(
-    jobs: pl.DataFrame | LongJobs, *, start: datetime, end: datetime, price_gpu_hour: float | None = None
-) -> pl.DataFrame:
+def held_by_state(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: datetime) -> pl.DataFrame:
     """GPU-hours held by attempts, by how the attempt ended, and what they cost.
 
     Parameters
@@ -31,14 +29,12 @@ def held_by_state(
         Table ``schemas.Jobs``.
     start, end : datetime
         Time covered.
-    price_gpu_hour : float, optional
-        Price of a GPU-hour, in any one currency.
 
     Returns
     -------
     polars.DataFrame
-        ``tenant``, ``state``, ``attempts``, ``gpu_hours``, ``lost`` (the state is one of
-        :data:`LOST_STATES`) and, with a price, ``cost``; most GPU-hours first.
+        ``tenant``, ``state``, ``attempts``, ``gpu_hours`` and ``lost`` (the state is one of
+        :data:`LOST_STATES`); most GPU-hours first.
 
     Raises
     ------
@@ -53,8 +49,8 @@ def held_by_state(
     ...     "state": ["FAILED", "COMPLETED"], "submit_time": nine, "start_time": nine,
     ...     "end_time": [nine + timedelta(minutes=30), nine + timedelta(hours=2)]})
     >>> day = {"start": nine, "end": nine + timedelta(hours=24)}
-    >>> held_by_state(jobs, **day, price_gpu_hour=2.5).select("state", "gpu_hours", "lost", "cost").rows()
-    [('COMPLETED', 16.0, False, 40.0), ('FAILED', 4.0, True, 10.0)]
+    >>> held_by_state(jobs, **day).select("state", "gpu_hours", "lost").rows()
+    [('COMPLETED', 16.0, False), ('FAILED', 4.0, True)]
     """
     window = Window(start, end)
     # In order: else threads add up parts of a group as they come, and the last digit is now this, now that.
@@ -64,7 +60,7 @@ def held_by_state(
         )
         for part in _held(jobs, window)
     ]
-    table = (
+    return (
         pl.concat(each)
         .group_by("tenant", "state", maintain_order=True)
         .agg(pl.all().sum())
@@ -72,9 +68,6 @@ def held_by_state(
         .with_columns(lost=pl.col("state").is_in(LOST_STATES))
         .sort("gpu_hours", "tenant", "state", descending=[True, False, False])
     )
-    if price_gpu_hour is None:
-        return table
-    return table.with_columns(cost=pl.col("gpu_hours") * price_gpu_hour)
 
 
 def requested_allocated_active(

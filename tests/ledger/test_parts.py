@@ -229,18 +229,18 @@ def test_idle_time_with_and_without_a_process(make_jobs, make_samples, window):
     assert ledger.filter(bucket="held_idle")["gpu_hours"].sum() == pytest.approx(idle_columns)
 
 
-def test_lost_time_by_state_and_its_price(make_jobs, window):
+def test_lost_time_by_state(make_jobs, window):
     jobs = make_jobs(
         ("a", 8.0, 0, 0, 30, {"state": "FAILED"}),
         ("a", 8.0, 0, 170, 300, {"state": "PREEMPTED"}),  # ten minutes of it in the window
         ("b", 1.0, 0, 0, 60, {"state": "COMPLETED"}),
         ("b", 1.0, 0, None, None, {"state": "PENDING"}),
     )
-    found = held_by_state(jobs, price_gpu_hour=3.0, **window)
+    found = held_by_state(jobs, **window)
     assert found.rows() == [
-        ("a", "FAILED", 1, 4.0, True, 12.0),
-        ("a", "PREEMPTED", 1, pytest.approx(8 / 6), True, pytest.approx(4.0)),
-        ("b", "COMPLETED", 1, 1.0, False, 3.0),
+        ("a", "FAILED", 1, 4.0, True),
+        ("a", "PREEMPTED", 1, pytest.approx(8 / 6), True),
+        ("b", "COMPLETED", 1, 1.0, False),
     ]
 
 
