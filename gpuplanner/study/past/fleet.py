@@ -284,11 +284,11 @@ def board_like(profiles: Sequence[str]) -> GpuModel | None:
     for name in board_names() if profiles else ():
         board = any_board(name)
         try:
-            found = [board.profile(profile) for profile in profiles]
+            for profile in profiles:
+                board.profile(profile)
         except GeometryError:
             continue
-        if found:
-            return board
+        return board
     return None
 
 

@@ -78,11 +78,10 @@ class Installed:
         >>> Installed(pl.DataFrame(), True, (Pool(None, 3),), (), by_node=False).origin
         'inferred: the most that were held at once; there may be more'
         """
-        if self.inferred and self.by_node:
-            return "inferred: the most that were held of each node at once; there may be more"
-        if self.inferred:
-            return "inferred: the most that were held at once; there may be more"
-        return "from the inventory"
+        if not self.inferred:
+            return "from the inventory"
+        held = "held of each node" if self.by_node else "held"
+        return f"inferred: the most that were {held} at once; there may be more"
 
 
 def installed(trace: Dataset, begin: datetime, end: datetime) -> Installed:
