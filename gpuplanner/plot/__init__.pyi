@@ -44,7 +44,6 @@ from gpuplanner.plot.render import fitted as fitted
 from gpuplanner.plot.render import picture_html as picture_html
 from gpuplanner.plot.render import svg_address as svg_address
 from gpuplanner.plot.sizing import plot_memory_stack as plot_memory_stack
-from gpuplanner.plot.sizing import plot_pooled as plot_pooled
 from gpuplanner.plot.theme import described as described
 from gpuplanner.plot.theme import layout_colours as layout_colours
 from gpuplanner.plot.theme import policy_colours as policy_colours

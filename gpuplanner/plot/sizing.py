@@ -1,4 +1,4 @@
-"""Jobs on slices: the memory that they need, what memory outside the board gives, and how fast they run."""
+"""Jobs on slices: the memory that they need, and how fast they run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from gpuplanner.plot import theme
 from gpuplanner.plot.prepare import chart_of, drawn, in_order, stacked, tips
 
 _STACK = ("plan", "component", "gib", "predicted_gib", "upper_gib", "board_gib")
-_POOLED = ("link", "moved", "moved_gib", "slowdown", "place", "pays")
 
 
 @drawn(
@@ -58,40 +57,3 @@ def plot_memory_stack(frame: pl.DataFrame) -> ChartType:
         ends.mark_tick(thickness=5, size=34, color=theme.GREY).encode(x="board_gib:Q"),
     )
     return theme.finish(chart, height=48 * len(plans), bands=plans, legend=120)
-
-
-@drawn("Memory outside the board: time lost of a step (calculated)", *_POOLED, empty="Nothing can move.")
-def plot_pooled(frame: pl.DataFrame) -> ChartType:
-    """Slow-down against what moves out of the board, by link: a calculation, no measurement.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``link``, ``moved``, ``moved_gib``, ``slowdown`` (share of a step), ``place``, ``pays``.
-
-    Raises
-    ------
-    SchemaError
-        If a column is missing.
-
-    Examples
-    --------
-    >>> frame = pl.DataFrame({"link": ["pcie5"], "moved": ["optimiser"], "moved_gib": [9.0], "slowdown": [0.1],
-    ...     "place": ["1g.20gb"], "pays": [True]})
-    >>> plot_pooled(frame).to_dict()["layer"][0]["mark"]["type"]
-    'bar'
-    """
-    links, moved = in_order(frame, "link"), in_order(frame, "moved")
-    colours = theme.numbered(moved)
-    bars = (
-        chart_of(frame.select(_POOLED))
-        .mark_bar()
-        .encode(
-            x=alt.X("slowdown:Q", title="time lost, share of a step", axis=alt.Axis(format="%")),
-            y=alt.Y("link:N", title=None, sort=links),
-            yOffset=alt.YOffset("moved:N", sort=moved),
-            color=alt.Color("moved:N", title="moved", scale=theme.scale(colours, moved)),
-            tooltip=tips(moved="moved", moved_gib=("moved_gib", ".1f"), place="place", pays="pays"),
-        )
-    )
-    return theme.finish(alt.layer(bars), height=180, legend=160, names=theme.label_width(links))

@@ -12,8 +12,7 @@ from gpuplanner import plot
 from gpuplanner.report import page
 from gpuplanner.report.section import still
 from gpuplanner.scenario import Scenario
-from gpuplanner.sizing.predict import describe, shipped_model
-from gpuplanner.sizing.predict.pooled import pooled_serving, pooled_training
+from gpuplanner.sizing.predict import shipped_model
 from gpuplanner.study.past.history import boards_at_hand, boards_of_trace
 from gpuplanner.study.size import Sized, sized, stack
 from gpuplanner.study.wish import Wish, boards_named
@@ -133,29 +132,6 @@ class SizedJob:
             page.section("What the tool does", page.table(table, caption="What the tool does unasked")), table
         )
 
-    def memory_outside(self) -> View:
-        """What moving memory out of the board frees, and what it costs in time: a calculation, no measurement."""
-        best = self.found.plans[0]
-        if best.job is not None:
-            table = pooled_training(best.job, best.board)
-        elif best.engine is not None:
-            table = pooled_serving(
-                describe(self.wish.model)[0], best.board, self.wish.seq, best.engine.concurrency
-            )
-        else:
-            table = pl.DataFrame()
-        if table.is_empty():
-            return View(page.section("Memory outside the board", page.paragraph("Nothing can move.")), table)
-        paying = table.filter("pays").height
-        chart = page.figure(
-            plot.plot_pooled(table),
-            title="Time lost against what moves out of the board (calculated)",
-            alt=f"{paying} of {table.height} moves free a larger share of the board than the time that they cost, for "
-            f"the best plan, on {best.board}, with nothing hidden behind computing.",
-        )
-        rows = page.table(table, caption="What moves, where it then fits, what it costs", formats=_FORMATS)
-        return View(page.section("Memory outside the board", chart, rows), table)
-
 
 def size(
     model: str,
@@ -190,7 +166,7 @@ def size(
     Returns
     -------
     SizedJob
-        ``plans()``, ``slices()``, ``memory()``, ``bounds()``, ``tool()``, ``memory_outside()``: a view each.
+        ``plans()``, ``slices()``, ``memory()``, ``bounds()``, ``tool()``: a view each.
 
     Raises
     ------

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner.inbox import Dataset
-from gpuplanner.report import inbox, page
-from gpuplanner.sizing.predict.pooled import pooled_trace
+from gpuplanner.report import inbox
 from gpuplanner.study.past.explore import EVERYBODY, Inbox, open_inbox
-from gpuplanner.study.past.seen_peaks import held_jobs
 from gpuplanner.views.view import View
 from gpuplanner.widgets import ExplorePanel, explore_inbox
 
@@ -34,8 +32,7 @@ def explore(
     Returns
     -------
     SeenTrace
-        ``quality()``, ``ledger()``, ``demand()``, ``phases()``, ``claim()``, ``memory_outside()``,
-        ``provenance()``: a view each.
+        ``quality()``, ``ledger()``, ``demand()``, ``phases()``, ``claim()``, ``provenance()``: a view each.
 
     Raises
     ------
@@ -90,12 +87,6 @@ class SeenTrace:
     def claim(self) -> View:
         """Whether late phases need fewer GPUs."""
         return View(inbox.claim(self.box), pl.DataFrame() if self.box.claim is None else self.box.claim)
-
-    def memory_outside(self) -> View:
-        """Jobs that would fit the next smaller slice if what is over moved out of the board: a calculation."""
-        table = pooled_trace(held_jobs(self.box.trace))
-        caption = "Jobs over the next smaller slice, and how many of them moving pays for"
-        return View(page.section("Memory outside the board", page.table(table, caption=caption)), table)
 
     def provenance(self) -> View:
         """Where the numbers come from."""

@@ -261,17 +261,6 @@ def memory_stack() -> pl.DataFrame:
 
 
 @pytest.fixture
-def pooled() -> pl.DataFrame:
-    rows = [
-        (link, moved, 9.0, slow, "1g.20gb", slow < 0.2)
-        for link, slow in (("pcie5", 0.3), ("nvlink c2c", 0.05))
-        for moved in ("optimiser", "optimiser and weights")
-    ]
-    names = ["link", "moved", "moved_gib", "slowdown", "place", "pays"]
-    return pl.DataFrame(rows, schema=names, orient="row")
-
-
-@pytest.fixture
 def fan() -> pl.DataFrame:
     """A day of GPUs: what runs ends, what is to come grows."""
     rows = [

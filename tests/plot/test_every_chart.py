@@ -41,7 +41,6 @@ CHARTS: dict[str, Callable[[pl.DataFrame], alt.Chart]] = {
     "held": plot.plot_held_activity,
     "ended": plot.plot_held_states,
     "memory_stack": plot.plot_memory_stack,
-    "pooled": plot.plot_pooled,
     "fan": plot.plot_fan,
     "cost_curve": plot.plot_cost_curve,
 }

@@ -5,18 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox import Dataset
 from gpuplanner.sizing import asked_and_used
 from gpuplanner.sizing.predict.observed import smallest_that_fits
 from gpuplanner.sizing.predict.table import predict_table
 from gpuplanner.study.past.history import load_trace
-
-
-def held_jobs(trace: Dataset) -> pl.DataFrame:
-    """Jobs of a dataset with the board and profile that they held and the peak that was seen, for what-ifs."""
-    return asked_and_used(trace.jobs, {}, samples=trace.samples).select(
-        "job_id", "board", "profile", "memory_peak_gib"
-    )
 
 
 def peaks_of_folder(folder: str, board: str) -> pl.DataFrame:
