@@ -2,17 +2,15 @@
 
 from gpuplanner.demand.hazards import (
     Hazards,
-    fit_hazards,
     impute_run_times,
     remaining_run_time,
     remaining_while_busy,
 )
 from gpuplanner.demand.record import change_points, complete_until
 from gpuplanner.demand.runoff import PATHS, RunOff, run_off
-from gpuplanner.demand.series import CLOCKS, POOL, demand_series, excluded, occupancy, pool, weekly
+from gpuplanner.demand.series import POOL, demand_series, excluded, occupancy, pool, weekly
 
 __all__ = [
-    "CLOCKS",
     "PATHS",
     "POOL",
     "Hazards",
@@ -21,7 +19,6 @@ __all__ = [
     "complete_until",
     "demand_series",
     "excluded",
-    "fit_hazards",
     "impute_run_times",
     "occupancy",
     "pool",

@@ -123,21 +123,9 @@ def fit_growth(needs: Series) -> GrowthLaw:
     evidence, *columns = (np.concatenate(column, axis=-1) for column in zip(*parts, strict=True))
     weight = np.exp(evidence - evidence.max())
     kept = weight > 1e-6
-    logs, peaked, noise, walk, jumps, level, trend, cov = (column[..., kept] for column in columns)
-    return GrowthLaw(
-        weeks=len(known),
-        unit=unit,
-        whole=bool((known == np.floor(known)).all()),
-        weight=weight[kept] / weight[kept].sum(),
-        logs=logs.astype(bool),
-        peaked=peaked.astype(bool),
-        noise=noise,
-        walk=walk,
-        jumps=jumps,
-        level=level,
-        trend=trend,
-        cov=cov,
-    )
+    whole = bool((known == np.floor(known)).all())
+    columns = [column[..., kept] for column in columns]
+    return GrowthLaw(len(known), unit, whole, weight[kept] / weight[kept].sum(), *columns)
 
 
 def _checked(needs: Series) -> np.ndarray:
@@ -186,10 +174,10 @@ def _weighed(needs: np.ndarray, *, logs: bool) -> tuple[np.ndarray, ...]:
     jumps = (JUMPS_BEFORE + (at > 0)) / (WEEKS_BEFORE + weeks)
     cov = np.stack([var_level, both, var_trend])
     once = (noise, walk, jumps, level, trend, cov)
-    peaked = np.repeat([0.0, 1.0], len(at))
+    peaked = np.repeat([False, True], len(at))
     return (
         np.concatenate([evidence, evidence + skewed]),
-        np.full(len(peaked), float(logs)),
+        np.full(len(peaked), logs),
         peaked,
         *(np.concatenate([column, column], axis=-1) for column in once),
     )

@@ -54,16 +54,6 @@ class Hazards:
         place = np.clip(np.searchsorted(EDGES_H, age_h, side="right") - 1, 0, len(WIDTHS_H) - 1)
         return np.asarray(summed[kind, place] + self.rate[kind, place] * (age_h - EDGES_H[place]))
 
-    def survival(self, kind: np.ndarray, age_h: np.ndarray, more_h: np.ndarray | float) -> np.ndarray:
-        """Probability that a job that has run for `age_h` runs for `more_h` more, ``S(a + h) / S(a)``."""
-        return np.asarray(np.exp(self.used(kind, age_h) - self.used(kind, age_h + more_h)))
-
-    def survival_error(self, kind: np.ndarray, age_h: np.ndarray) -> np.ndarray:
-        """Standard error of ``S(age)``, from the number of ends that were seen; shape (n,)."""
-        inside = np.clip(age_h[:, None] - EDGES_H[:-1], 0.0, WIDTHS_H)
-        variance = (inside**2 * self.rate[kind] / self.seen_h[kind]).sum(axis=1)
-        return np.asarray(np.exp(-self.used(kind, age_h)) * np.sqrt(variance))
-
     def remaining(self, kind: np.ndarray, age_h: np.ndarray, hazard: np.ndarray) -> np.ndarray:
         """Time in which a job uses up so much more hazard [h].
 

@@ -89,17 +89,11 @@ class RunOff:
     def known(self, origin: int) -> RunOff:
         """The jobs as they stood at a slot: submissions before it, and no start or end after it."""
         now = origin * self.slot_h
-        seen = slice(0, int(np.searchsorted(self.submit, now)))
-        begin, end = self.begin[seen], self.end[seen]
+        jobs = self._of(slice(0, int(np.searchsorted(self.submit, now))))
         return replace(
-            self,
-            submit=self.submit[seen],
-            begin=np.where(begin < now, begin, np.inf),
-            end=np.where(end <= now, end, np.inf),
-            size=self.size[seen],
-            limit=self.limit[seen],
-            series=self.series[seen],
-            groups=tuple(group[seen] for group in self.groups),
+            jobs,
+            begin=np.where(jobs.begin < now, jobs.begin, np.inf),
+            end=np.where(jobs.end <= now, jobs.end, np.inf),
         )
 
     def seen(self, series: Sequence[str], origin: int) -> np.ndarray:
@@ -163,7 +157,7 @@ class RunOff:
                     total[row] += part
         return running, coming
 
-    def _of(self, chosen: np.ndarray) -> RunOff:
+    def _of(self, chosen: np.ndarray | slice) -> RunOff:
         return replace(
             self,
             submit=self.submit[chosen],

@@ -14,7 +14,6 @@ from gpuplanner.schemas import Demand, Jobs, conform, empty
 
 CLOCKS = ("held", "wanted")
 REQUEST_COLUMNS = ("profile", "instances")
-TIMES = ("submit_time", "start_time", "end_time")
 DAY = timedelta(days=1)
 POOL = "all"
 """Name of the tenant that stands for all of them."""
@@ -85,7 +84,8 @@ def demand_series(
     """
     known = resolve(clock, CLOCKS, what="clock", error=SchemaError)
     begin = "start_time" if known == "held" else "submit_time"
-    asked = _requests(jobs).filter(_countable())
+    countable = pl.col("profile").is_not_null() & (pl.col("instances") > 0) & ~untimed()
+    asked = _requests(jobs).filter(countable)
     begun = asked.filter(pl.col(begin).is_not_null())
     if begun.is_empty():
         return empty(Demand)
@@ -146,10 +146,6 @@ def _requests(jobs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _countable() -> pl.Expr:
-    return pl.col("profile").is_not_null() & (pl.col("instances") > 0) & ~untimed()
-
-
 def _grid(
     asked: pl.DataFrame, begin: str, slot: timedelta, start: datetime | None, end: datetime | None
 ) -> tuple[datetime, datetime]:
@@ -160,7 +156,7 @@ def _grid(
         earliest = asked.select(pl.col(begin).min()).item()
         start = EPOCH + (earliest - EPOCH) // unit * unit
     if end is None:
-        latest = asked.select(pl.max_horizontal(pl.col(TIMES).max())).item()
+        latest = asked.select(pl.max_horizontal(pl.col("submit_time", "start_time", "end_time").max())).item()
         end = start + max(-((start - latest) // slot), 1) * slot
     return start, end
 

@@ -4,17 +4,15 @@ from gpuplanner.forecast.backtest import Backtest, backtest
 from gpuplanner.forecast.candidates import CANDIDATES, affordable, expected_cpu_s, weighed
 from gpuplanner.forecast.decide import cost_curve, representatives
 from gpuplanner.forecast.judge import Judged, judge, realised
-from gpuplanner.forecast.models import LEVELS, MODELS, RULES
+from gpuplanner.forecast.models import LEVELS, RULES
 from gpuplanner.forecast.reconcile import add_up, reconcile_mint, reconcile_to_pool
 from gpuplanner.forecast.record import CHOSEN, best_fixed, fold_scores, fold_table, mean_scores, score
 from gpuplanner.forecast.result import ForecastResult, ahead_table, forecast_demand, weights_in_words
-from gpuplanner.forecast.scores import coverage, mae, pinball, seasonal_scale, smape
 
 __all__ = [
     "CANDIDATES",
     "CHOSEN",
     "LEVELS",
-    "MODELS",
     "RULES",
     "Backtest",
     "ForecastResult",
@@ -25,22 +23,17 @@ __all__ = [
     "backtest",
     "best_fixed",
     "cost_curve",
-    "coverage",
     "expected_cpu_s",
     "fold_scores",
     "fold_table",
     "forecast_demand",
     "judge",
-    "mae",
     "mean_scores",
-    "pinball",
     "realised",
     "reconcile_mint",
     "reconcile_to_pool",
     "representatives",
     "score",
-    "seasonal_scale",
-    "smape",
     "weighed",
     "weights_in_words",
 ]

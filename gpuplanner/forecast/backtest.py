@@ -48,10 +48,8 @@ class Backtest:
         What each model said; NaN where a series does not use the model or had not begun.
     scale : numpy.ndarray, shape (n_series, n_origins)
         Unit of MASE at each origin.
-    spread : numpy.ndarray, shape (n_series, n_origins)
-        Standard deviation of the last four weeks before each origin.
     unit : numpy.ndarray, shape (n_series, n_origins + 1)
-        The same, 0 where a series had not begun, and before the end.
+        Standard deviation of the last four weeks before each origin and the end; 0 where a series had not begun.
     largest : numpy.ndarray, shape (n_series, n_origins + 1)
         Largest value seen before each origin, and before the end.
     cap : numpy.ndarray, shape (n_series,)
@@ -81,7 +79,6 @@ class Backtest:
     actual: np.ndarray
     predicted: dict[str, np.ndarray]
     scale: np.ndarray
-    spread: np.ndarray
     unit: np.ndarray
     largest: np.ndarray
     cap: np.ndarray
@@ -106,32 +103,6 @@ class Backtest:
         history = self.seen[place] if self.seen else self.grid.values
         known = history[:, np.minimum(slots, edge - 1)]
         return np.where((slots < edge) & ~np.isnan(self.actual), known, np.nan)
-
-    def to_frame(self) -> pl.DataFrame:
-        """All forecasts as a long table.
-
-        Returns
-        -------
-        polars.DataFrame
-            ``unique_id, model, cutoff, ds, y, mean``, sorted by the first four.
-        """
-        grid = self.grid
-        ahead = np.arange(self.horizon)
-        return pl.concat(
-            pl.DataFrame(
-                {
-                    "unique_id": uid,
-                    "model": model,
-                    "cutoff": grid.time(origin),
-                    "ds": [grid.time(origin + self.gap + int(slot)) for slot in ahead],
-                    "y": self.actual[row, place],
-                    "mean": self.predicted[model][row, place],
-                }
-            )
-            for row, uid in enumerate(grid.ids)
-            for model in self.models[row]
-            for place, origin in enumerate(self.origins)
-        ).sort("unique_id", "model", "cutoff", "ds")
 
 
 def backtest(
@@ -262,10 +233,9 @@ def backtest(
             )
             cpu_s[RUN_OFF_REVERTING] = cpu_s[RUN_OFF] + cpu_s[REVERTING]
     cap = np.array([(caps or {}).get(uid, np.inf) for uid in grid.ids])
-    spread = np.where(np.isnan(actual[..., 0]), np.nan, unit[:, :-1])
     return Backtest(
-        grid, horizon, step, origins, tuple(usable), tuple(rules), actual, predicted, scale, spread, unit, largest,
-        cap, allowed, full, gap, quantiles, seen, cpu_s,
+        grid, horizon, step, origins, tuple(usable), tuple(rules), actual, predicted, scale, unit, largest, cap,
+        allowed, full, gap, quantiles, seen, cpu_s,
     )  # fmt: skip
 
 

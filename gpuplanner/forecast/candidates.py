@@ -43,10 +43,6 @@ RunOff
 RunOffReverting
     The mean of those and of the model Reverting.
 """
-ALWAYS = (NAIVE, "SeasonalNaive", *SMOOTHED)
-"""Yardsticks: in every table, whatever they cost."""
-OUTDONE = SMOOTHED
-"""Yardsticks alone where jobs are known: the dearest, and what is said is no worse without (``docs/forecast.md``)."""
 COST_S = dict.fromkeys(CANDIDATES, 0.0002) | {
     REVERTING: 0.003,
     "Median": 0.02,
@@ -92,7 +88,8 @@ def weighed(models: Sequence[str], *, with_jobs: bool) -> tuple[str, ...]:
     >>> weighed(["Naive", "AutoETS"], with_jobs=True)
     ('Naive',)
     """
-    return tuple(model for model in models if not (with_jobs and model in OUTDONE))
+    # Where jobs are known the dearest are yardsticks alone: what is said is no worse without (``docs/forecast.md``).
+    return tuple(model for model in models if not (with_jobs and model in SMOOTHED))
 
 
 def affordable(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -106,7 +103,8 @@ def affordable(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...],
     ('RunOff', 'RunOffReverting')
     """
     kept, left = list(CANDIDATES), []
-    free = [model for model in CANDIDATES if model not in ALWAYS]
+    # Yardsticks stand in every table, whatever they cost.
+    free = [model for model in CANDIDATES if model not in (NAIVE, "SeasonalNaive", *SMOOTHED)]
     for model in sorted(free, key=lambda one: -COST_S[one]):
         if budget_s is None or sum(COST_S[one] for one in free if one in kept) * forecasts <= budget_s:
             break

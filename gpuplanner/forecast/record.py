@@ -12,7 +12,6 @@ from gpuplanner.forecast.judge import Judged, judge, realised
 from gpuplanner.forecast.models import LEVELS
 from gpuplanner.forecast.scores import mae, pinball, smape
 
-INTERVALS = ((50, 0.25, 0.75), (80, 0.10, 0.90), (90, 0.05, 0.95))
 CHOSEN = "chosen"
 FIXED = dict.fromkeys(("use", "measure", "best"), pl.String) | dict.fromkeys(
     ("value", "chosen", "ratio"), pl.Float64
@@ -137,29 +136,23 @@ def series_record(judged: Judged, row: int, levels: np.ndarray) -> dict[str, flo
     test = judged.test
     seen = ~np.isnan(levels[:, 0, 0])
     late = seen & (np.cumsum(seen) > 1) if seen.sum() > 1 else seen
-    measures = _measures(
-        test.actual[row, seen], levels[seen], test.scale[row, seen], late[seen], judged.price
-    )
-    return {"windows": int(seen.sum())} | measures
-
-
-def _measures(
-    actual: np.ndarray, levels: np.ndarray, scale: np.ndarray, late: np.ndarray, price: float | None
-) -> dict[str, float | None]:
-    """Measures over origins of one series; `late` are those that others calibrate."""
-    middle, told, said = levels[..., MIDDLE], actual[late], levels[late]
-    found = {
-        "mase": _mean(np.abs(actual - middle).mean(axis=1) / scale),
+    actual, middle = test.actual[row, seen], levels[seen][..., MIDDLE]
+    told, said = test.actual[row, late], levels[late]
+    found: dict[str, float | int | None] = {
+        "windows": int(seen.sum()),
+        "mase": _mean(np.abs(actual - middle).mean(axis=1) / test.scale[row, seen]),
         "smape": smape(actual, middle) if len(actual) else None,
         "mae": mae(actual, middle) if len(actual) else None,
         "pinball": float(np.mean([pinball(told, said[..., at], level) for at, level in enumerate(LEVELS)]))
         if len(told)
         else None,
     }
-    for percent, low, high in INTERVALS:
+    for percent, low, high in ((50, 0.25, 0.75), (80, 0.10, 0.90), (90, 0.05, 0.95)):
         inside = (told >= said[..., LEVELS.index(low)]) & (told <= said[..., LEVELS.index(high)])
         found[f"coverage_{percent}"] = _mean(inside)
-    return found | ({} if price is None else {"realised_cost": _mean(realised(told, said, price))})
+    if judged.price is not None:
+        found["realised_cost"] = _mean(realised(told, said, judged.price))
+    return found
 
 
 def mean_scores(scores: pl.DataFrame) -> pl.DataFrame:
@@ -207,17 +200,8 @@ def best_fixed(mean: pl.DataFrame) -> pl.DataFrame:
         if mine is not None and told:
             best = min(told, key=told.__getitem__)
             ratio = mine / told[best] if told[best] > 0 else None
-            rows.append(
-                {
-                    "use": use,
-                    "measure": measure,
-                    "best": best,
-                    "value": told[best],
-                    "chosen": mine,
-                    "ratio": ratio,
-                }
-            )
-    return pl.DataFrame(rows, schema=FIXED)
+            rows.append((use, measure, best, told[best], mine, ratio))
+    return pl.DataFrame(rows, schema=FIXED, orient="row")
 
 
 def _with_chosen(judged: Judged) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -64,14 +64,3 @@ def pinball(actual: np.ndarray, predicted: np.ndarray, quantile: float) -> float
     """
     short = actual - predicted
     return float(np.maximum(quantile * short, (quantile - 1) * short).mean())
-
-
-def coverage(actual: np.ndarray, low: np.ndarray, high: np.ndarray) -> float:
-    """Share of the values that lie within their interval, its ends included.
-
-    Examples
-    --------
-    >>> coverage(np.array([1.0, 5.0]), np.array([0.0, 0.0]), np.array([1.0, 4.0]))
-    0.5
-    """
-    return float(((actual >= low) & (actual <= high)).mean())
