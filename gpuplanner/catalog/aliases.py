@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection
 
 from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import GeometryError, message
 
-KINDS = ("nvml", "product_label", "gres_type", "driver_alias", "market")
-"""Kinds of names in ``board_names.csv``: what NVML and nvidia-smi print; the label ``nvidia.com/gpu.product`` of a
-Kubernetes node; types of a GPU in Slurm; names of the same board in other drivers; names in clouds and trade."""
-
 _VENDOR = re.compile(r"^(nvidia|amd|tesla|geforce|instinct)+")
 
 
-def boards_called(word: str, kinds: Collection[str] = KINDS) -> tuple[str, ...]:
+def boards_called(word: str) -> tuple[str, ...]:
     """Boards that a word may mean.
 
     Case, blanks, ``-`` and ``_`` do not matter. Words that name a board in full come first: only if there is none
     is the maker's name left out (``nvidia_a100`` and ``A100`` are then the same), then the order of the parts.
+    Names are those of ``board_names.csv`` (what NVML and nvidia-smi print, the label ``nvidia.com/gpu.product`` of a
+    Kubernetes node, types of a GPU in Slurm, names of the same board in other drivers, in clouds and in trade), names
+    of the catalogue, and types as slurmd derives them.
 
     Parameters
     ----------
     word : str
         A name without a MIG profile: ``"NVIDIA-H100-80GB-HBM3"``, ``"a100"``, ``"nvidia_h100_pcie"``.
-    kinds : collection of str
-        Kinds of names to look among. Names of the catalogue and types as slurmd derives them always count.
 
     Returns
     -------
@@ -46,7 +42,7 @@ def boards_called(word: str, kinds: Collection[str] = KINDS) -> tuple[str, ...]:
     >>> boards_called("TPU v5")
     ()
     """
-    table = _index(frozenset(kinds))
+    table = _index()
     fold = _fold(word)
     return table.get(fold) or table.get(_VENDOR.sub("", fold)) or table.get(_parts(word)) or ()
 
@@ -118,7 +114,7 @@ def slurm_type_of(board: str) -> str:
 
 
 @functools.cache
-def _index(kinds: frozenset[str]) -> dict[str, tuple[str, ...]]:
+def _index() -> dict[str, tuple[str, ...]]:
     """Boards by folded name, each list in the order of the table."""
     found: dict[str, dict[str, None]] = {}
 
@@ -135,8 +131,7 @@ def _index(kinds: frozenset[str]) -> dict[str, tuple[str, ...]]:
     for board, kind, name in rows.select("board", "kind", "name").iter_rows():
         if kind == "nvml":
             add(slurm_type(name), board)
-        if kind in kinds:
-            add(name, board)
+        add(name, board)
     order = {board: place for place, board in enumerate(rows["board"].unique(maintain_order=True))}
     return {key: tuple(sorted(boards, key=order.__getitem__)) for key, boards in found.items()}
 

@@ -11,9 +11,6 @@ import polars as pl
 
 from gpuplanner.catalog.loader import facts
 
-MANAGED = "ml."
-"""What SageMaker and HyperPod write before an instance type of EC2."""
-
 
 @dataclass(frozen=True)
 class InstanceType:
@@ -44,7 +41,8 @@ def instance_type(name: str | None) -> InstanceType | None:
     """
     word = (name or "").casefold()
     types = _instance_types()
-    return types.get(word) or types.get(word.removeprefix(MANAGED))
+    # SageMaker and HyperPod write "ml." before an instance type of EC2.
+    return types.get(word) or types.get(word.removeprefix("ml."))
 
 
 @functools.cache

@@ -13,64 +13,29 @@ import polars as pl
 from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.names import resolve
 
-FACT_TABLES: dict[str, dict[str, type[pl.DataType]]] = {
-    "mig_profiles": {
-        "memory_gib_total": pl.Float64,
-        "memory_slices_total": pl.Int32,
-        "compute_slices_total": pl.Int32,
-        "gi_profile_id": pl.Int32,
-        "compute_slices": pl.Int32,
-        "memory_slices": pl.Int32,
-        "memory_gib": pl.Float64,
-        "sms": pl.Int32,
-        "copy_engines": pl.Int32,
-        "max_instances": pl.Int32,
-        "placement_size": pl.Int32,
-        "decoders": pl.Int32,
-        "encoders": pl.Int32,
-        "jpeg_engines": pl.Int32,
-        "ofa_engines": pl.Int32,
-    },
-    "gpu_specs": {
-        "memory_gb": pl.Float64,
-        "memory_bandwidth_gb_s": pl.Float64,
-        "dense_bf16_tflops": pl.Float64,
-        "fp32_tflops": pl.Float64,
-        "dense_fp16_tflops": pl.Float64,
-        "dense_fp8_tflops": pl.Float64,
-        "tdp_w": pl.Float64,
-        "idle_w": pl.Float64,
-        "nvlink_or_fabric_total_gb_s": pl.Float64,
-        "sm_or_cu_count": pl.Int32,
-        "mig_max_instances": pl.Int32,
-    },
-    "gpu_prices": {
-        "gpu_count": pl.Int32,
-        "price_per_instance_hour": pl.Float64,
-        "price_per_gpu_hour": pl.Float64,
-    },
-    "board_names": {},
-    "carbon_intensity": {"gco2e_per_kwh": pl.Float64, "carbon_free_fraction": pl.Float64},
-    "parameters": {"value": pl.Float64, "low": pl.Float64, "high": pl.Float64},
-    "model_presets": {"params_published": pl.Int64},
-    "training_tools": {},
-    "training_methods": {},
-    "training_words": {},
-    "path_abilities": {"low": pl.Float64, "high": pl.Float64},
-    "controllers": {},
-    "sharing_modes": {},
-    "partition_modes": {"partitions": pl.Int32, "compute_units": pl.Int32, "memory_gb": pl.Float64},
-    "telemetry_metrics": {},
-    "foreign_forms": {},
-    "export_commands": {},
-    "measures": {},
-    "slurm_states": {"number": pl.Int64},
-    "currencies": {"minor_units": pl.Int32},
-    "instance_types": {"gpus": pl.Int32, "board_share": pl.Float64},
-    "node_labels": {},
-    "gpu_resources": {},
+FACT_TABLES = (
+    "mig_profiles", "gpu_specs", "gpu_prices", "board_names", "carbon_intensity", "parameters", "model_presets",
+    "training_tools", "training_methods", "training_words", "path_abilities", "controllers", "sharing_modes",
+    "partition_modes", "telemetry_metrics", "foreign_forms", "export_commands", "measures", "slurm_states",
+    "currencies", "instance_types", "node_labels", "gpu_resources",
+)  # fmt: skip
+_FLOATS = (
+    "memory_gib_total", "memory_gib", "memory_gb", "memory_bandwidth_gb_s", "dense_bf16_tflops", "fp32_tflops",
+    "dense_fp16_tflops", "dense_fp8_tflops", "tdp_w", "idle_w", "nvlink_or_fabric_total_gb_s",
+    "price_per_instance_hour", "price_per_gpu_hour", "gco2e_per_kwh", "carbon_free_fraction", "low", "high",
+    "board_share",
+)  # fmt: skip
+_INTEGERS = (
+    "memory_slices_total", "compute_slices_total", "gi_profile_id", "compute_slices", "memory_slices", "sms",
+    "copy_engines", "max_instances", "placement_size", "decoders", "encoders", "jpeg_engines", "ofa_engines",
+    "sm_or_cu_count", "mig_max_instances", "gpu_count", "partitions", "compute_units", "minor_units", "gpus",
+)  # fmt: skip
+_NUMBERS: dict[str, type[pl.DataType]] = {
+    **dict.fromkeys(_FLOATS, pl.Float64),
+    **dict.fromkeys(_INTEGERS, pl.Int32),
+    **dict.fromkeys(("params_published", "number"), pl.Int64),
 }
-"""Name of each fact table and the numeric columns in it; every other column is text."""
+"""Columns of numbers, whatever the table; every other column is text, but for the values of ``parameters``."""
 
 DEFAULT_FOR = "default_for"
 """Rows of ``path_abilities`` that name sources of data, and no ability."""
@@ -134,9 +99,9 @@ def facts(name: str) -> pl.DataFrame:
     """
     table = resolve(name, FACT_TABLES, what="fact table", error=ScenarioError)
     path = resources.files("gpuplanner.catalog") / "facts" / f"{table}.csv"
-    return pl.read_csv(path.read_bytes(), infer_schema=False).with_columns(
-        pl.col(column).cast(dtype) for column, dtype in FACT_TABLES[table].items()
-    )
+    rows = pl.read_csv(path.read_bytes(), infer_schema=False)
+    numbers = [name for name in rows.columns if name in _NUMBERS or (table, name) == ("parameters", "value")]
+    return rows.cast({name: _NUMBERS.get(name, pl.Float64) for name in numbers})
 
 
 @functools.cache
@@ -375,7 +340,7 @@ class ListPrice:
 
 
 @functools.cache
-def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) -> ListPrice:
+def gpu_price(board: str, *, term: str = "on_demand") -> ListPrice:
     """Median list price of one GPU-hour.
 
     The price of an instance is divided by its GPUs, so host CPU and disk are included.
@@ -386,8 +351,6 @@ def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) 
         Board of the catalogue, with a MIG geometry or without.
     term : {"on_demand", "spot"}
         Kind of purchase.
-    cloud : str, optional
-        Only this provider.
 
     Returns
     -------
@@ -404,9 +367,7 @@ def gpu_price(board: str, *, term: str = "on_demand", cloud: str | None = None) 
     'USD'
     """
     name = find_any_board(board)
-    rows = facts("gpu_prices").filter(_listed(name), term=term)
-    if cloud is not None:
-        rows = rows.filter(cloud=cloud)
+    rows = _prices(name, term)
     if rows.is_empty():
         text = message(
             f"price of {name} ({term})",
@@ -430,15 +391,10 @@ def has_price(board: str, *, term: str = "on_demand") -> bool:
     >>> has_price("H100-80GB-SXM5"), has_price("A30-24GB")
     (True, False)
     """
-    name = find_any_board(board)
-    return any(name == each or name.startswith(f"{each}-") for each in _priced(term))
+    return not _prices(find_any_board(board), term).is_empty()
 
 
-@functools.cache
-def _priced(term: str) -> tuple[str, ...]:
-    return tuple(facts("gpu_prices").filter(term=term)["gpu_model"].unique().sort())
-
-
-def _listed(board: str) -> pl.Expr:
-    """Rows of a board; lists of prices name some without their form: V100-16GB for V100-16GB-SXM2."""
-    return (pl.col("gpu_model") == board) | pl.lit(board).str.starts_with(pl.format("{}-", "gpu_model"))
+def _prices(board: str, term: str) -> pl.DataFrame:
+    """Prices of a board; some lists name it without its form: V100-16GB for V100-16GB-SXM2."""
+    listed = pl.lit(board).str.starts_with(pl.format("{}-", "gpu_model"))
+    return facts("gpu_prices").filter((pl.col("gpu_model") == board) | listed, term=term)

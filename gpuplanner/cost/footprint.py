@@ -12,13 +12,13 @@ from gpuplanner.catalog import parameter
 from gpuplanner.cost.energy import HOURS_PER_YEAR, power_model
 from gpuplanner.units import GRAMS_PER_KILOGRAM, WATTS_PER_KILOWATT
 
-STATES = ("off", "idle", "busy")
 STATE_OF = {
     "used": "busy", "unobserved": "busy", "held_idle": "idle", "free": "idle", "fragmented": "idle",
     "idle_pending": "idle", "reserved": "idle", "reconfiguring": "idle", "down": "off",
 }  # fmt: skip
 """State of a GPU by the bucket of its hours; of what nobody observed it is taken to be busy, and may have been idle."""
-SIDES = ("", "_low", "_high")
+SIDES = {"": "value", "_low": "low", "_high": "high"}
+"""Ends of a range: how columns of it end, and its field in :class:`RangedAmount`."""
 FINE = 6
 """Decimals of kWh and kg in every row, so that all sums of them are the same."""
 LEAST_SEEN = 1.0
@@ -116,9 +116,8 @@ def footprint(
     """
     cases = hours.select("tenant", "gpu_model", "bucket").unique(maintain_order=True)
     watts = [_watts(row, boards, activity) for row in cases.iter_rows(named=True)]
-    cases = pl.concat(
-        [cases, pl.DataFrame(watts, schema=dict.fromkeys(_SIDED, pl.Float64), orient="row")], how="horizontal"
-    )
+    schema = {f"watts{side}": pl.Float64 for side in SIDES}
+    cases = cases.hstack(pl.DataFrame(watts, schema=schema, orient="row"))
     cases = cases.with_columns(state=pl.col("bucket").cast(pl.String).replace_strict(STATE_OF))
     if measured is not None:
         cases = _with_measured(cases, hours, measured)
@@ -127,7 +126,7 @@ def footprint(
     rows = rows.join(grid, on="hour", how="left", maintain_order="left")
     kwh = {
         side: pl.col("gpu_hours") * pl.col(f"watts{side}") / WATTS_PER_KILOWATT
-        * getattr(facility.host, _FIELD[side]) * pl.col("pue").fill_null(getattr(facility.pue, _FIELD[side]))
+        * getattr(facility.host, SIDES[side]) * pl.col("pue").fill_null(getattr(facility.pue, SIDES[side]))
         for side in SIDES
     }  # fmt: skip
     made = _embodied_kg_per_hour()
@@ -136,7 +135,7 @@ def footprint(
         grams = pl.col(f"{scope}_g")
         amounts |= {f"{scope}_kg{side}": (kwh[side] * grams).sum() / GRAMS_PER_KILOGRAM for side in SIDES}
     amounts |= {
-        f"embodied_kg{side}": pl.col("gpu_hours").sum() * getattr(made, _FIELD[side]) for side in SIDES
+        f"embodied_kg{side}": pl.col("gpu_hours").sum() * getattr(made, SIDES[side]) for side in SIDES
     }
     found = rows.group_by(*keys, "state", maintain_order=True).agg(
         pl.col("gpu_hours").sum(), known=pl.col("watts").is_not_null().all(), **amounts
@@ -186,7 +185,7 @@ def by_state(rows: pl.DataFrame, measured: pl.DataFrame | None = None) -> pl.Dat
             counted_gpu_hours=pl.col("gpu_hours").sum(), counted_kwh=pl.col("energy_kwh").sum()
         )
         found = found.join(counted, on="state", how="left", maintain_order="left")
-    return found.sort(pl.col("state").cast(pl.Enum(STATES)))
+    return found.sort(pl.col("state").cast(pl.Enum(["off", "idle", "busy"])))
 
 
 def total_of(states: pl.DataFrame, amount: str) -> RangedAmount | None:
@@ -194,10 +193,6 @@ def total_of(states: pl.DataFrame, amount: str) -> RangedAmount | None:
     if states.is_empty():
         return None
     return RangedAmount(*(round(math.fsum(states[f"{amount}{side}"]), FINE) for side in SIDES))
-
-
-_FIELD = {"": "value", "_low": "low", "_high": "high"}
-_SIDED = tuple(f"watts{side}" for side in SIDES)
 
 
 def _watts(
