@@ -52,6 +52,7 @@ def names_of_stub(package: str) -> dict[str, str]:
     >>> names_of_stub(gpuplanner.plot.__file__)["plot_ledger"]
     'ledger'
     """
-    stub = ast.parse(Path(package).with_suffix(".pyi").read_text("utf-8"))
-    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    return {name.name: str(node.module).rpartition(".")[2] for node in imports for name in node.names}
+    stub = Path(package).with_suffix(".pyi")
+    imports = [node for node in ast.parse(stub.read_text("utf-8")).body if isinstance(node, ast.ImportFrom)]
+    within = f".{stub.parent.name}."
+    return {name.name: str(node.module).partition(within)[2] for node in imports for name in node.names}
