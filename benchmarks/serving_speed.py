@@ -24,7 +24,6 @@ from scipy.optimize import least_squares
 from gpuplanner.sizing.predict.serving import sequence_capacity
 from gpuplanner.sizing.predict.serving_speed import (
     DEFAULT,
-    FITTED,
     ServingSpeed,
     ServingWork,
     serving_seconds,
@@ -32,6 +31,10 @@ from gpuplanner.sizing.predict.serving_speed import (
 )
 from gpuplanner.sizing.predict.serving_table import serving_setting
 
+FITTED = tuple(
+    field.name for field in fields(ServingSpeed) if field.type == "float" and "factor" not in field.name
+)
+"""Parameters that are fitted together."""
 ROWS = "serving/serving_measurements.csv.gz"
 SOURCE = "NVIDIA AIConfigurator, aiconfigurator-core 0.12.0, systems/silicon_sample.csv, Apache-2.0"
 PACKAGE = Path(__file__).resolve().parent.parent / "gpuplanner" / "sizing" / "predict"

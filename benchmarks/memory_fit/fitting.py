@@ -16,7 +16,6 @@ from gpuplanner.sizing.predict.calibrate import (
     fit_knobs,
     learn_tool,
     predicted_gib,
-    quantile,
     source_names,
 )
 from gpuplanner.sizing.predict.learning import STUDENT, extent_of, named_knobs
@@ -66,12 +65,21 @@ def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", 
                 )
     architecture, beyond = _far(runs, everybody)
     return PeakModel(
-        named_knobs(everybody), tools, radii, _unseen(runs, runs), 0.8 if generic is None else _unseen(runs, generic),
-        max(few[True], default=0.15), {name: int(runs.of(name).sum()) for name in names}, {}, provenance,
-        max(few[False], default=0.4), architecture, beyond, tuple(sorted(set(runs.models))),
-        {"": extent_of(runs), **{name: extent_of(runs.take(runs.of(name))) for name in tools}},
-        {name: tuple(sorted(set(runs.take(runs.of(name)).kinds))) for name in tools},
-    )  # fmt: skip
+        provenance=provenance,
+        knobs=named_knobs(everybody),
+        tools=tools,
+        radii=radii,
+        unseen=_unseen(runs, runs),
+        generic=0.8 if generic is None else _unseen(runs, generic),
+        few=max(few[True], default=0.15),
+        rows={name: int(runs.of(name).sum()) for name in names},
+        few_generic=max(few[False], default=0.4),
+        architecture=architecture,
+        beyond=beyond,
+        models=tuple(sorted(set(runs.models))),
+        extents={"": extent_of(runs), **{name: extent_of(runs.take(runs.of(name))) for name in tools}},
+        kinds={name: tuple(sorted(set(runs.take(runs.of(name)).kinds))) for name in tools},
+    )
 
 
 def few_rows(
@@ -161,3 +169,18 @@ def _few_radius(runs: Runs, centre: Floats, seed: int, *, known: bool) -> float:
     rest = few_rows(runs, centre, draws=_DRAWS, seed=seed, known=known)
     above = [np.log(r.measured / np.maximum(predicted_gib(r.parts, knobs), r.worst)) for knobs, r, _ in rest]
     return max(_SMALLEST, quantile(np.concatenate(above), LEVEL))
+
+
+def quantile(values: Floats, level: float) -> float:
+    """Upper quantile that a next value stays below with the level, as split-conformal bounds take it.
+
+    Examples
+    --------
+    >>> quantile(np.arange(1.0, 20.0), 0.95)
+    19.0
+    """
+    if not len(values):
+        return float("nan")
+    reached = np.arange(1.0, len(values) + 1.0) / (len(values) + 1.0)
+    place = int(np.searchsorted(reached, level - 1e-9))
+    return float(np.sort(values)[min(place, len(values) - 1)])

@@ -14,6 +14,29 @@ CLASS_QUANTILE = 0.95
 """Quantile of the needs of a class that stands for a job of which nothing was observed."""
 
 
+def first_text(*cases: tuple[pl.Expr, pl.Expr | str]) -> pl.Expr:
+    """The text that stands beside the first condition that holds; null where none does."""
+    texts = ((holds, pl.lit(text) if isinstance(text, str) else text) for holds, text in cases)
+    return pl.coalesce(pl.when(holds).then(text) for holds, text in texts)
+
+
+def samples_of_runs(jobs: pl.DataFrame, samples: pl.DataFrame | None, *, where: str) -> pl.DataFrame:
+    """Samples of jobs while they held their GPUs, each with the ``row`` of its job.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        ``row``, ``job_id``, ``start_time`` and ``end_time``, which is null while a job runs.
+    samples : polars.DataFrame, optional
+        Table ``schemas.Samples``.
+    where : str
+        What errors name the table.
+    """
+    table = conform(samples, Samples, where=where) if samples is not None else empty(Samples)
+    held = (pl.col("time") >= pl.col("start_time")) & (pl.col("time") < pl.col("end_time")).fill_null(True)
+    return table.join(jobs.select("row", "job_id", "start_time", "end_time"), on="job_id").filter(held)
+
+
 def add_own_needs(
     jobs: pl.DataFrame,
     samples: pl.DataFrame | None,
@@ -80,21 +103,13 @@ def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
 
 def _telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, board: GpuModel) -> pl.DataFrame:
     """By job: minutes with activity, their 95 % quantile, peak memory, SMs of the sampled instance."""
-    table = conform(samples, Samples, where="samples") if samples is not None else empty(Samples)
-    names = canonical_names(table["profile"], board)
+    held = samples_of_runs(jobs, samples, where="samples")
+    names = canonical_names(held["profile"], board)
     sms = {name: float(board.sms_of(known)) for name, known in names.items()}
-    during = (pl.col("time") >= pl.col("start_time")) & (
-        (pl.col("time") < pl.col("end_time")) | pl.col("end_time").is_null()
-    )
-    minutes = (
-        table.join(jobs.select("row", "job_id", "start_time", "end_time"), on="job_id")
-        .filter(during)
-        .group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m"))
-        .agg(
-            pl.col("sm_activity").mean(),
-            pl.col("memory_used_gib").max(),
-            sms=pl.col("profile").replace_strict(sms, default=None, return_dtype=pl.Float64).max(),
-        )
+    minutes = held.group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m")).agg(
+        pl.col("sm_activity").mean(),
+        pl.col("memory_used_gib").max(),
+        sms=pl.col("profile").replace_strict(sms, default=None, return_dtype=pl.Float64).max(),
     )
     return minutes.group_by("row").agg(
         minutes=pl.col("sm_activity").count(),

@@ -9,14 +9,13 @@ import polars as pl
 from gpuplanner.catalog import find_board
 from gpuplanner.errors import GeometryError
 from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.schemas import USED_FROM, WHOLE_GPU, Jobs, Samples, conform, empty
+from gpuplanner.schemas import USED_FROM, WHOLE_GPU, Jobs, conform
+from gpuplanner.sizing.evidence import samples_of_runs
 from gpuplanner.sizing.requests import resolve_requests, sizes
 from gpuplanner.sizing.right_profiles import EVIDENCE, rightsize
 
 REQUEST = ("tenant", "user", "job_class", "gpu_model", "profile_requested", "gpus")
 """Jobs that are equal in these asked for the same thing."""
-ACTIVE_FROM = USED_FROM
-"""SM activity from which a GPU counts as working, as in the ledger."""
 
 
 def boards_of(
@@ -188,11 +187,8 @@ def _sized(
 
 def _seen(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
     """By job: devices with samples and those that worked, mean activity and peak memory."""
-    table = conform(samples, Samples, where="hints: samples") if samples is not None else empty(Samples)
-    held = (pl.col("time") >= pl.col("start_time")) & (pl.col("time") < pl.col("end_time")).fill_null(True)
     return (
-        table.join(jobs.select("row", "job_id", "start_time", "end_time"), on="job_id")
-        .filter(held)
+        samples_of_runs(jobs, samples, where="hints: samples")
         .group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m"))
         .agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max())
         .group_by("row", "node", "gpu", "instance")
@@ -204,7 +200,7 @@ def _seen(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
         .group_by("row")
         .agg(
             gpus_seen=pl.col("highest").count(),
-            gpus_active=(pl.col("highest") >= ACTIVE_FROM).sum().cast(pl.Int32),
+            gpus_active=(pl.col("highest") >= USED_FROM).sum().cast(pl.Int32),
             sampled_activity=pl.col("mean").sort().mean(),
             sampled_memory_gib=pl.col("memory").max(),
         )

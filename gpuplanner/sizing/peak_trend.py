@@ -34,11 +34,10 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Trend:
-    """How the peaks of a run go, GiB an hour with 95 % bounds, and the rise still to come where it levels off."""
+    """How the peaks of a run go, GiB an hour with its upper bound, and the rise still to come where it levels off."""
 
     kind: str
     gib_per_h: float = 0.0
-    gib_per_h_low: float = 0.0
     gib_per_h_high: float = 0.0
     rise_left_gib: float = math.inf
 
@@ -82,13 +81,12 @@ def trend_of(hours: _Floats, peaks: _Floats) -> Trend:
     if _is_step(x, y):
         return Trend("step")
     reach = 1.96 * spread
-    low = float(slopes[max(0, math.floor((len(slopes) - reach) / 2))])
     high = float(slopes[min(len(slopes) - 1, math.ceil((len(slopes) + reach) / 2))])
     before, last = (float(np.median(part)) for part in _quarter_slopes(x, y, span))
     ratio = max(0.0, last / before) if before > 0 else 1.0
     if ratio < LEVELLING:
-        return Trend("levels off", max(last, 0.0), 0.0, high, max(last, 0.0) * span / 2 * ratio / (1 - ratio))
-    return Trend("grows", slope, max(low, 0.0), high)
+        return Trend("levels off", max(last, 0.0), high, max(last, 0.0) * span / 2 * ratio / (1 - ratio))
+    return Trend("grows", slope, high)
 
 
 def _is_step(x: _Floats, y: _Floats) -> bool:

@@ -11,6 +11,15 @@ from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU, Jobs, conform
 from gpuplanner.sizing.profile_sizes import slices, smallest_of_share
 
+SIZES = {
+    "profile": pl.String,
+    "rank": pl.Int32,
+    "sms": pl.Float64,
+    "memory_gib": pl.Float64,
+    "share": pl.Float64,
+}
+"""Columns of :func:`sizes`."""
+
 
 def sizes(board: GpuModel) -> pl.DataFrame:
     """All profiles of a board as a table, with the rank by which requests are compared."""
@@ -27,13 +36,7 @@ def sizes(board: GpuModel) -> pl.DataFrame:
     whole = (WHOLE_GPU, len(names) + 1, board.sms_of(WHOLE_GPU), memory_gib, 1.0)
     return pl.DataFrame(
         [*rows, whole],
-        schema={
-            "profile": pl.String,
-            "rank": pl.Int32,
-            "sms": pl.Float64,
-            "memory_gib": pl.Float64,
-            "share": pl.Float64,
-        },
+        schema=SIZES,
         orient="row",
     )
 

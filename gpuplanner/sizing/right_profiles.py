@@ -7,7 +7,7 @@ import polars as pl
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.hardware import GpuModel, as_board
 from gpuplanner.schemas import WHOLE_GPU, Jobs, conform
-from gpuplanner.sizing.evidence import add_class_needs, add_own_needs
+from gpuplanner.sizing.evidence import add_class_needs, add_own_needs, first_text
 from gpuplanner.sizing.profile_sizes import slices, smallest_profile
 from gpuplanner.sizing.requests import resolve_requests, sizes
 
@@ -121,7 +121,12 @@ def rightsize(
     needs = add_class_needs(observed, minimum_jobs=minimum_evidence).with_columns(
         sms_needed=pl.coalesce("own_sms", "class_sms", "asked_sms"),
         memory_needed_gib=pl.coalesce("own_memory_gib", "class_memory_gib", "asked_memory_gib"),
-        evidence=_evidence(),
+        evidence=first_text(
+            (pl.col("minutes").is_not_null(), "telemetry"),
+            (pl.col("own_sms").is_not_null() | pl.col("own_memory_gib").is_not_null(), "job statistics"),
+            (pl.col("class_jobs").is_not_null(), "class"),
+            (pl.lit(True), "request"),
+        ),
     )
     return _explained(_decided(needs, known), known).select(COLUMNS)
 
@@ -186,19 +191,6 @@ def _asked(jobs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
     )
 
 
-def _evidence() -> pl.Expr:
-    own = pl.col("own_sms").is_not_null() | pl.col("own_memory_gib").is_not_null()
-    return (
-        pl.when(pl.col("minutes").is_not_null())
-        .then(pl.lit("telemetry"))
-        .when(own)
-        .then(pl.lit("job statistics"))
-        .when(pl.col("class_jobs").is_not_null())
-        .then(pl.lit("class"))
-        .otherwise(pl.lit("request"))
-    )
-
-
 def _decided(needs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
     """Exchange the profile for the smallest that fits; for a larger one only where the use is larger."""
     ranks = {part.name: rank for rank, part in enumerate(slices(board))}
@@ -216,11 +208,7 @@ def _decided(needs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
     larger = pl.col("fitting") > pl.col("rank")
     same = ~pl.col("sizable") | (pl.col("fitting") == pl.col("rank")) | (larger & (use_fits | ~own))
     return needs.with_columns(enough=enough, fitting=fitting).with_columns(
-        change=pl.when(same)
-        .then(pl.lit("same"))
-        .when(larger)
-        .then(pl.lit("larger"))
-        .otherwise(pl.lit("smaller")),
+        change=first_text((same, "same"), (larger, "larger"), (pl.lit(True), "smaller")),
         profile_needed=pl.when(same).then("profile").otherwise("enough"),
     )
 
@@ -234,22 +222,15 @@ def _explained(decided: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
         separator=" and ",
         ignore_nulls=True,
     )
-    reason = (
-        pl.when(pl.col("instances") == 0)
-        .then(pl.lit("asks for no GPU"))
-        .when(pl.col("profile").is_null())
-        .then(pl.lit("request not known"))
-        .when(pl.col("instances") > 1)
-        .then(pl.lit("more than one GPU or instance: kept"))
-        .when(pl.col("rank").is_null())
-        .then(pl.lit("variant of a profile: kept"))
-        .when(pl.col("evidence") == "telemetry")
-        .then(by_telemetry)
-        .when(pl.col("evidence") == "job statistics")
-        .then(pl.format("{} + headroom", by_record))
-        .when(pl.col("evidence") == "class")
-        .then(pl.format("{} observed jobs of its class", "class_jobs"))
-        .otherwise(pl.lit("nothing observed"))
+    reason = first_text(
+        (pl.col("instances") == 0, "asks for no GPU"),
+        (pl.col("profile").is_null(), "request not known"),
+        (pl.col("instances") > 1, "more than one GPU or instance: kept"),
+        (pl.col("rank").is_null(), "variant of a profile: kept"),
+        (pl.col("evidence") == "telemetry", by_telemetry),
+        (pl.col("evidence") == "job statistics", pl.format("{} + headroom", by_record)),
+        (pl.col("evidence") == "class", pl.format("{} observed jobs of its class", "class_jobs")),
+        (pl.lit(True), "nothing observed"),
     )
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
     shares = dict(sizes(board).select("profile", "share").iter_rows())

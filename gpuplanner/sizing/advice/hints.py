@@ -7,6 +7,7 @@ import polars as pl
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.sizing.advice.size_risk import CONFIDENCE_PERCENT, size_risks
 from gpuplanner.sizing.advice.time_limits import COVERED_PERCENT, MARGIN, limit_risks, runs_needed
+from gpuplanner.sizing.evidence import first_text
 from gpuplanner.sizing.past_use import REQUEST
 
 
@@ -142,85 +143,46 @@ def _asked(jobs: pl.DataFrame) -> pl.DataFrame:
 def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataFrame:
     """Hints where there is enough evidence and little risk, and a reason in any case."""
     table = table.with_columns(pl.col("size_runs", "limit_runs", "later_runs").fill_null(0))
-    one = pl.col("instances") == 1
-    failures = {
-        name: (pl.col(risk) * pl.col(runs)).round().cast(pl.Int64)
-        for name, risk, runs in (
-            ("size", "size_risk", "size_runs"),
-            ("limit", "risk_time_out", "later_runs"),
-        )
-    }
-    size_refused = (
-        pl.when(~one & (pl.col("size_runs") < minimum))
-        .then(
-            pl.format(
-                "{} with samples of all GPUs, {} needed", _some("size_runs", "full run"), pl.lit(minimum)
-            )
-        )
-        .when(~one & (pl.col("size_risk") > highest_risk))
-        .then(
-            pl.format(
-                "held back: in {} of {} runs more GPUs worked than in the others",
-                failures["size"],
-                "size_runs",
-            )
-        )
-        .when(one & pl.col("gpu_model").is_null() & pl.col("board").is_null())
-        .then(pl.lit("board not named"))
-        .when(one & pl.col("board").is_null())
-        .then(pl.format("board {} is not known as one of the catalogue", "gpu_model"))
-        .when(one & pl.col("rank_asked").is_null())
-        .then(pl.lit("variant of a profile: kept"))
-        .when(one & (pl.col("size_runs") < minimum))
-        .then(
-            pl.format("{} with measured memory, {} needed", _some("size_runs", "full run"), pl.lit(minimum))
-        )
-        .when(one & (pl.col("size_risk") > highest_risk))
-        .then(
-            pl.format(
-                "held back: {} of {} runs would not have fitted where the others did",
-                failures["size"],
-                "size_runs",
-            )
-        )
+    one, no_board = pl.col("instances") == 1, pl.col("board").is_null()
+    few_sizes, risky_size = pl.col("size_runs") < minimum, pl.col("size_risk") > highest_risk
+    size_failures = (pl.col("size_risk") * pl.col("size_runs")).round().cast(pl.Int64), "size_runs"
+    sized = _some("size_runs", "full run"), pl.lit(minimum)
+    size_refused = first_text(
+        (~one & few_sizes, pl.format("{} with samples of all GPUs, {} needed", *sized)),
+        (
+            ~one & risky_size,
+            pl.format("held back: in {} of {} runs more GPUs worked than in the others", *size_failures),
+        ),
+        (one & no_board & pl.col("gpu_model").is_null(), "board not named"),
+        (one & no_board, pl.format("board {} is not known as one of the catalogue", "gpu_model")),
+        (one & pl.col("rank_asked").is_null(), "variant of a profile: kept"),
+        (one & few_sizes, pl.format("{} with measured memory, {} needed", *sized)),
+        (
+            one & risky_size,
+            pl.format("held back: {} of {} runs would not have fitted where the others did", *size_failures),
+        ),
     )
+    limit_failures = (pl.col("risk_time_out") * pl.col("later_runs")).round().cast(pl.Int64), "later_runs"
+    outlasted = pl.format("{} of {} later runs outlast the limit of those before", *limit_failures)
     few = max(minimum, runs_needed())
-    limit_refused = (
-        pl.when(pl.col("limit_runs") < few)
-        .then(pl.format("{}, {} needed", _some("limit_runs", "full run"), pl.lit(few)))
-        .when(pl.col("limit").is_infinite())
-        .then(
+    limit_refused = first_text(
+        (
+            pl.col("limit_runs") < few,
+            pl.format("{}, {} needed", _some("limit_runs", "full run"), pl.lit(few)),
+        ),
+        (
+            pl.col("limit").is_infinite(),
             pl.format(
-                "more than {} % of {} runs were stopped by their limit",
-                pl.lit(100 - COVERED_PERCENT),
-                "limit_runs",
-            )
-        )
-        .when(pl.col("freed") <= 0)
-        .then(pl.lit("the limits asked for are tighter already"))
-        .when(pl.col("risk_time_out") > highest_risk)
-        .then(
-            pl.format(
-                "held back: {} of {} later runs outlast the limit of those before",
-                failures["limit"],
-                "later_runs",
-            )
-        )
+                f"more than {100 - COVERED_PERCENT} % of {{}} runs were stopped by their limit", "limit_runs"
+            ),
+        ),
+        (pl.col("freed") <= 0, "the limits asked for are tighter already"),
+        (pl.col("risk_time_out") > highest_risk, pl.format("held back: {}", outlasted)),
     )
-    tested = (
-        pl.when(pl.col("later_runs") > 0)
-        .then(
-            pl.format(
-                "{} of {} later runs outlast the limit of those before", failures["limit"], "later_runs"
-            )
-        )
-        .otherwise(pl.lit("no later run to test it on"))
-    )
+    tested = first_text((pl.col("later_runs") > 0, outlasted), (pl.lit(True), "no later run to test it on"))
     covers = pl.format(
-        "covers {} % of runs like these {}, plus {} %; {}",
-        pl.lit(COVERED_PERCENT),
+        f"covers {COVERED_PERCENT} % of runs like these {{}}, plus {100 * MARGIN:.0f} %; {{}}",
         "limit_runs",
-        pl.lit(round(100 * MARGIN)),
         tested,
     )
     reached = (
@@ -229,10 +191,9 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
         .otherwise(pl.format("at most {} worked in {} full runs", _some("active", "GPU"), "size_runs"))
     )
     proven = pl.format(
-        "{}; at most {} % of later runs need more ({} % confidence)",
+        f"{{}}; at most {{}} % of later runs need more ({CONFIDENCE_PERCENT} % confidence)",
         reached,
         (100 * pl.col("size_risk_at_most")).ceil().cast(pl.Int64),
-        pl.lit(CONFIDENCE_PERCENT),
     )
     unchanged = pl.col("rank") == pl.col("rank_asked")
     return table.with_columns(

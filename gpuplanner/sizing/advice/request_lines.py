@@ -12,7 +12,6 @@ from gpuplanner.schemas import WHOLE_GPU
 
 FORMS = ("sbatch", "pod", "dra")
 """Forms that :func:`request_lines` prints."""
-MAX_NOTE = 200
 
 _OBJECT_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _GRES_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -136,7 +135,7 @@ def request_lines(
     else:
         text = message("form of request lines", f"one of {', '.join(FORMS)}", repr(form), "Use one of these.")
         raise SchemaError(text)
-    head = [f"# {note[:MAX_NOTE]!a}"] if note else []
+    head = [f"# {note[:200]!a}"] if note else []
     return "".join(f"{line}\n" for line in [*head, *lines])
 
 

@@ -7,7 +7,7 @@ import math
 import polars as pl
 
 from gpuplanner.hardware import as_board
-from gpuplanner.sizing.requests import sizes
+from gpuplanner.sizing.requests import SIZES, sizes
 
 FULL_STATES = ("COMPLETED", "TIMEOUT")
 """Runs that reached their end or their limit. What failed or was cancelled may have stopped before its peak: it
@@ -96,20 +96,11 @@ def size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _profile_ranks(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Sizes of the GPU models in order: ``board``, ``rank``, ``profile``, ``memory_gib``, ``share``."""
-    tables = [
-        sizes(as_board(name)).select(pl.lit(name).alias("board"), "rank", "profile", "memory_gib", "share")
-        for name in jobs["board"].drop_nulls().unique().sort()
-    ]
-    schema = {
-        "board": pl.String,
-        "rank": pl.Int32,
-        "profile": pl.String,
-        "memory_gib": pl.Float64,
-        "share": pl.Float64,
-    }
+    """The :func:`sizes` of all boards behind their names, those that have a rank."""
+    boards = jobs["board"].drop_nulls().unique().sort()
+    tables = [sizes(as_board(name)).select(pl.lit(name).alias("board"), *SIZES) for name in boards]
     return (
-        pl.concat([pl.DataFrame(schema=schema), *tables])
+        pl.concat([pl.DataFrame(schema={"board": pl.String, **SIZES}), *tables])
         .filter(pl.col("rank").is_not_null())
         .unique(["board", "rank"], keep="first", maintain_order=True)
     )

@@ -17,8 +17,6 @@ MARGIN = 0.75
 """Share by which a limit exceeds the run that it rests on: later runs are not always like earlier ones, and of those
 that began lately only the short ones have ended. The smallest multiple of a quarter with which at most 5 % of later
 runs outlast the limit on Philly and on ITP; on MIT Supercloud, where it was not chosen, 3.6 % do (9.9 % without)."""
-LIMIT_STEP_S = 60.0
-"""Slurm keeps time limits in minutes."""
 
 
 def runs_needed(percent: int = COVERED_PERCENT) -> int:
@@ -85,11 +83,9 @@ def _limit(ordered: list[float]) -> float | None:
     place = _place(len(ordered))
     if place > len(ordered):
         return None
-    return math.inf if math.isinf(ordered[place - 1]) else _in_minutes((1 + MARGIN) * ordered[place - 1])
-
-
-def _in_minutes(seconds: float) -> float:
-    return math.ceil(seconds / LIMIT_STEP_S - 1e-9) * LIMIT_STEP_S
+    limit_s = (1 + MARGIN) * ordered[place - 1]
+    # Slurm keeps time limits in minutes.
+    return limit_s if math.isinf(limit_s) else math.ceil(limit_s / 60.0 - 1e-9) * 60.0
 
 
 def _outlasting(start_s: np.ndarray, held_s: np.ndarray, needed_s: np.ndarray) -> list[bool]:

@@ -11,10 +11,6 @@ from gpuplanner.sizing.classes.facts import NUMBERS, job_facts
 from gpuplanner.sizing.classes.rules import Rule, shipped_rules
 
 COLUMNS = ("job_id", "attempt", "job_class", "class_source", "rule", "facts")
-HOLDS_GPU = (pl.col("gpus") != 0).fill_null(True)
-"""Work without a GPU is of none of the classes; of what is not known, names may yet tell."""
-DIGITS = 4
-"""Significant digits of the numbers among the facts seen."""
 
 
 def classify(
@@ -65,7 +61,9 @@ def classify(
     seen = job_facts(jobs, samples, tz=tz).rename({"job_class": "given"}).with_row_index("row")
     numbers = dict(enumerate(tried))
     first = pl.coalesce(*(pl.when(rule.holds()).then(number) for number, rule in numbers.items()), None)
-    decided = seen.with_columns(number=pl.when(HOLDS_GPU).then(first).cast(pl.Int32))
+    # Work without a GPU is of none of the classes; of what is not known, names may yet tell.
+    holds_gpu = (pl.col("gpus") != 0).fill_null(True)
+    decided = seen.with_columns(number=pl.when(holds_gpu).then(first).cast(pl.Int32))
     named = pl.concat(
         [
             decided.filter(number=number).select(
@@ -94,7 +92,7 @@ def classify(
 
 def _shown(fact: str) -> pl.Expr:
     """``fact=value`` as text."""
-    value = pl.col(fact).cast(pl.Float64).round_sig_figs(DIGITS) if fact in NUMBERS else pl.col(fact)
+    value = pl.col(fact).cast(pl.Float64).round_sig_figs(4) if fact in NUMBERS else pl.col(fact)
     text = value.cast(pl.String).str.strip_suffix(".0") if fact in NUMBERS else value
     return pl.concat_str(pl.lit(f"{fact}="), text)
 

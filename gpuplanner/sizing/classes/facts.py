@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.inbox.core.times import known_zone
-from gpuplanner.schemas import Jobs, Samples, conform, empty
+from gpuplanner.schemas import Jobs, conform
+from gpuplanner.sizing.evidence import samples_of_runs
 
 TEXTS = ("job_name", "partition", "queue")
 """Names, where the table has such columns; ``schemas.Jobs`` alone has none of them."""
@@ -83,11 +84,9 @@ def spaced(text: pl.Expr) -> pl.Expr:
 
 def _steadiness(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
     """Mean and standard deviation of SM activity over the minutes that a job held its GPUs."""
-    table = conform(samples, Samples, where="job classes: samples") if samples is not None else empty(Samples)
-    held = (pl.col("time") >= pl.col("start_time")) & (pl.col("time") < pl.col("end_time")).fill_null(True)
     return (
-        table.join(jobs.select("row", "job_id", "start_time", "end_time"), on="job_id")
-        .filter(held & pl.col("sm_activity").is_not_null())
+        samples_of_runs(jobs, samples, where="job classes: samples")
+        .filter(pl.col("sm_activity").is_not_null())
         .group_by("row", pl.col("time").dt.truncate("1m"))
         .agg(pl.col("sm_activity").mean())
         .sort("row", "time")  # floats are added in a fixed order

@@ -21,7 +21,6 @@ from gpuplanner.strict_yaml import LinedMapping
 CLASSES = ("pretraining", "fine-tuning", "evaluation", "inference", "interactive")
 """Classes that a rule may name."""
 
-KEYS = ("name", "class", "because", "source", "when")
 MAX_TEXT = 200
 
 
@@ -162,7 +161,7 @@ def read_rules(path: str | Path) -> tuple[Rule, ...]:
 
 
 def _rule(item: object, where: str) -> Rule:
-    known = _mapping(item, KEYS, where)
+    known = _mapping(item, ("name", "class", "because", "source", "when"), where)
     where = _at(where, known, "name")
     name = _text(known, "name", where)
     where = f"{where.rpartition(', ')[0]}, rule {name!r}"

@@ -123,23 +123,6 @@ def learn_tool(runs: Runs, centre: Floats, *, known: bool = True) -> Floats:
     return fit_knobs(runs, centre, TOOL_PRIOR, BETWEEN[known], SHRINK)
 
 
-def quantile(values: Floats, level: float, weights: Floats | None = None) -> float:
-    """Upper quantile that a next value stays below with the level, as split-conformal bounds take it.
-
-    Examples
-    --------
-    >>> quantile(np.arange(1.0, 20.0), 0.95)
-    19.0
-    """
-    if not len(values):
-        return float("nan")
-    order = np.argsort(values)
-    share = np.full(len(values), 1.0) if weights is None else weights[order] / weights.mean()
-    reached = np.cumsum(share) / (share.sum() + 1.0)
-    place = int(np.searchsorted(reached, level - 1e-9))
-    return float(values[order][min(place, len(values) - 1)])
-
-
 def source_names(runs: Runs) -> Sequence[str]:
     """Sources in the order of their names."""
     return sorted(set(runs.sources))

@@ -36,25 +36,16 @@ _HUB = {
 """What a Hub-style config.json calls each field."""
 _GPT = {"gated": False, "bias": True, "norm": "layer"}
 _FAMILIES: dict[str, dict[str, Any]] = {
-    "gpt2": {**_GPT, "tied": True},
+    **{family: {**_GPT, "tied": True} for family in ("gpt2", "bloom", "opt")},
     "gpt_neox": _GPT,
-    "bloom": {**_GPT, "tied": True},
-    "opt": {**_GPT, "tied": True},
     "phi": {**_GPT, "norms": 1},
     "falcon": {"gated": False, "norm": "layer", "tied": True, "norms": 1},
     "bert": {**_GPT, "kind": "encoder", "tied": True},
-    "qwen2": {"qkv_bias": True},
-    "qwen": {"qkv_bias": True},
-    "qwen3": {"qk_norm": True},
-    "qwen3_moe": {"qk_norm": True},
+    **{family: {"qkv_bias": True} for family in ("qwen2", "qwen")},
+    **{family: {"qk_norm": True} for family in ("qwen3", "qwen3_moe")},
     "gemma": {"tied": True},
     "gemma2": {"tied": True, "norms": 4},
-    "llama": {},
-    "mistral": {},
-    "mixtral": {},
-    "deepseek_v2": {},
-    "deepseek_v3": {},
-    "phi3": {},
+    **{family: {} for family in ("llama", "mistral", "mixtral", "deepseek_v2", "deepseek_v3", "phi3")},
 }
 """What ``model_type`` says that the fields of a config.json do not."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])\b", re.IGNORECASE)

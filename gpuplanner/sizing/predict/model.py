@@ -6,7 +6,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import Any
 
@@ -31,6 +31,8 @@ class PeakModel:
 
     Parameters
     ----------
+    provenance : str
+        What the runs are that it was learned from.
     knobs : Mapping
         Multiplier of each component, for a tool that was not seen.
     tools : Mapping
@@ -45,8 +47,6 @@ class PeakModel:
         The same after `FEW` rows of a tool: the largest of the tools that were tried so, as there are few of them.
     rows : Mapping
         Tool → rows learned from.
-    accuracy : Mapping
-        Family of jobs → mean accuracy and rows, each source left out in turn.
     few_generic : float
         As `few`, of a tool that is not known.
     architecture, beyond : float
@@ -58,8 +58,11 @@ class PeakModel:
         Tool, or "" for all → lowest and highest logarithm of parameters, tokens of a micro-batch and GPUs.
     kinds : Mapping
         Tool → methods with the precision at which they were seen.
+    accuracy : Mapping
+        Family of jobs → mean accuracy and rows, each source left out in turn.
     """
 
+    provenance: str = "no measurement"
     knobs: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(COMPONENTS, 1.0))
     tools: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     radii: Mapping[str, float] = field(default_factory=dict)
@@ -67,14 +70,13 @@ class PeakModel:
     generic: float = 0.8
     few: float = 0.15
     rows: Mapping[str, int] = field(default_factory=dict)
-    accuracy: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    provenance: str = "no measurement"
     few_generic: float = 0.4
     architecture: float = 0.0
     beyond: float = 0.0
     models: tuple[str, ...] = ()
     extents: Mapping[str, Extent] = field(default_factory=dict)
     kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    accuracy: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     def seen(self, tool: str) -> bool:
         """Whether runs of the tool were learned from."""
@@ -133,24 +135,13 @@ def peak_model_text(model: PeakModel) -> str:
     >>> read_peak_model(peak_model_text(shipped_model())) == shipped_model()
     True
     """
-    document = {
-        "format": FORMAT,
-        "provenance": model.provenance,
-        "knobs": dict(model.knobs),
-        "tools": {name: dict(knobs) for name, knobs in sorted(model.tools.items())},
-        "radii": {name: round(value, 4) for name, value in sorted(model.radii.items())},
-        "unseen": round(model.unseen, 4),
-        "generic": round(model.generic, 4),
-        "few": round(model.few, 4),
-        "rows": dict(sorted(model.rows.items())),
-        "few_generic": round(model.few_generic, 4),
-        "architecture": round(model.architecture, 4),
-        "beyond": round(model.beyond, 4),
-        "models": list(model.models),
-        "extents": {name: [list(ends) for ends in extent] for name, extent in sorted(model.extents.items())},
-        "kinds": {name: list(kinds) for name, kinds in sorted(model.kinds.items())},
-        "accuracy": {name: [round(value[0], 4), value[1]] for name, value in sorted(model.accuracy.items())},
-    }
+    document: dict[str, Any] = {"format": FORMAT}
+    for entry in fields(model):
+        value = getattr(model, entry.name)
+        # Components stand in the order in which they are counted, everything else in that of the names.
+        by_name = isinstance(value, Mapping) and entry.name != "knobs"
+        document[entry.name] = dict(sorted(value.items())) if by_name else value
+    document = json.loads(json.dumps(document), parse_float=lambda digits: round(float(digits), 4))
     return json.dumps(document, indent=1) + "\n"
 
 
@@ -166,28 +157,24 @@ def read_peak_model(text: str, *, where: str = "peak model") -> PeakModel:
         told: dict[str, Any] = json.loads(text)
         if told["format"] != FORMAT:
             raise KeyError(told["format"])
+        told_numbers = ("unseen", "generic", "few", "few_generic", "architecture", "beyond")
         return PeakModel(
-            {name: float(told["knobs"][name]) for name in COMPONENTS},
-            {
+            provenance=str(told["provenance"]),
+            knobs={name: float(told["knobs"][name]) for name in COMPONENTS},
+            tools={
                 tool: {name: float(knobs[name]) for name in COMPONENTS}
                 for tool, knobs in told["tools"].items()
             },
-            {tool: float(value) for tool, value in told["radii"].items()},
-            float(told["unseen"]),
-            float(told["generic"]),
-            float(told["few"]),
-            {tool: int(count) for tool, count in told["rows"].items()},
-            {name: (float(value), int(rows)) for name, (value, rows) in told["accuracy"].items()},
-            str(told["provenance"]),
-            float(told.get("few_generic", 0.4)),
-            float(told.get("architecture", 0.0)),
-            float(told.get("beyond", 0.0)),
-            tuple(told.get("models", ())),
-            {
+            radii={tool: float(value) for tool, value in told["radii"].items()},
+            rows={tool: int(count) for tool, count in told["rows"].items()},
+            models=tuple(told.get("models", ())),
+            extents={
                 tool: tuple((float(low), float(high)) for low, high in extent)
                 for tool, extent in told.get("extents", {}).items()
             },
-            {tool: tuple(kinds) for tool, kinds in told.get("kinds", {}).items()},
+            kinds={tool: tuple(kinds) for tool, kinds in told.get("kinds", {}).items()},
+            accuracy={name: (float(value), int(rows)) for name, (value, rows) in told["accuracy"].items()},
+            **{name: float(told[name]) for name in told_numbers},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = message(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
@@ -139,12 +139,6 @@ class ServingPrediction:
     ttft_low_ms: float
     ttft_high_ms: float
     tokens_per_s: float
-
-
-FITTED = tuple(
-    field.name for field in fields(ServingSpeed) if field.type == "float" and "factor" not in field.name
-)
-"""Parameters that a fit moves."""
 
 
 @functools.cache

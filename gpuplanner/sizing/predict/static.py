@@ -30,8 +30,8 @@ def regime_bytes(regime: str, optimizer: str = "adamw") -> tuple[float, float, f
     return weights, gradients, states
 
 
-def stage_params(model: Architecture, tp: int, pp: int, stage: str = "first") -> float:
-    """Parameters of the first or last rank of a pipeline: its layers and the embedding or head at its end.
+def stage_params(model: Architecture, tp: int, pp: int) -> float:
+    """Parameters of the first rank of a pipeline: its layers, positions and the embedding.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def stage_params(model: Architecture, tp: int, pp: int, stage: str = "first") ->
         return model.given_params
     ends = model.embedding_params(128 * tp if tp > 1 else 1)
     count = 2 if pp == 1 and not model.tied and model.kind == "decoder" else 1
-    positions = model.positions * model.hidden if stage == "first" else 0
+    positions = model.positions * model.hidden
     return (model.layers / pp * model.layer_params() + count * ends + positions + model.extra / pp) / tp
 
 

@@ -16,9 +16,6 @@ from gpuplanner.sizing.speed.boundness import Fitted, log_boundness
 from gpuplanner.sizing.speed.slices import full_profile, profile_table, sm_fraction
 from gpuplanner.sizing.speed.speed_tables import SpeedJobs
 
-CARRIED = ", carried by SMs"
-"""Ends the evidence of a profile that was not measured on any board of the same name."""
-
 COLUMNS = ("job_class", "profile", "speed", "speed_low", "speed_high", "evidence")
 """Columns of a prediction."""
 
@@ -168,7 +165,8 @@ class SpeedModel:
         return with_radii(rows, self.radii).with_columns(
             speed_low=pl.col("speed") * (-half).exp(),
             speed_high=(pl.col("speed") * half.exp()).clip(upper_bound=1.0),
-            evidence=pl.col("evidence") + pl.when("carried").then(pl.lit(CARRIED)).otherwise(pl.lit("")),
+            evidence=pl.col("evidence")
+            + pl.when("carried").then(pl.lit(", carried by SMs")).otherwise(pl.lit("")),
         )
 
     def _nearest(self, fractions: pl.Series) -> pl.Series:

@@ -13,8 +13,6 @@ from gpuplanner.sizing.predict.methods import TARGETS, method_names
 
 _BETWEEN = re.compile(r"[^a-z0-9]+")
 _PAIRS = re.compile(r"(?<![a-z0-9])dpo(?![a-z0-9])")
-_FILLER = "-"
-"""Under this name stand words that say nothing about the meaning, such as who does it."""
 
 
 @functools.cache
@@ -24,7 +22,7 @@ def _known(kind: str) -> tuple[dict[str, list[frozenset[str]]], frozenset[str]]:
     said: dict[str, list[frozenset[str]]] = {}
     filler: frozenset[str] = frozenset()
     for word, called in rows:
-        if word == _FILLER:
+        if word == "-":  # words that say nothing about the meaning, such as who does it
             filler = frozenset(called.split())
             continue
         names = [word, *called.split("|")]
