@@ -103,13 +103,9 @@ def slurm_type_of(board: str) -> str:
     """
     found = names_of(board, "nvml")
     if not found:
-        text = message(
-            f"Slurm type of {board}",
-            "a board whose NVML name is in board_names.csv",
-            "none",
-            "Name the type that slurmd finds ('slurmd -G') with --gres-type.",
-        )
-        raise GeometryError(text)
+        expected = "a board whose NVML name is in board_names.csv"
+        todo = "Name the type that slurmd finds ('slurmd -G') with --gres-type."
+        raise GeometryError(message(f"Slurm type of {board}", expected, "none", todo))
     return slurm_type(found[0])
 
 

@@ -369,13 +369,9 @@ def gpu_price(board: str, *, term: str = "on_demand") -> ListPrice:
     name = find_any_board(board)
     rows = _prices(name, term)
     if rows.is_empty():
-        text = message(
-            f"price of {name} ({term})",
-            "at least one row in gpu_prices",
-            "none",
-            "Set price_usd_per_gpu_hour in the scenario.",
-        )
-        raise ScenarioError(text)
+        expected = "at least one row in gpu_prices"
+        todo = "Set price_usd_per_gpu_hour in the scenario."
+        raise ScenarioError(message(f"price of {name} ({term})", expected, "none", todo))
     prices = rows["price_per_gpu_hour"]
     middle, low, high = (float(each) for each in (prices.median(), prices.min(), prices.max()))  # type: ignore[arg-type]
     source = "; ".join(rows["source"].unique().sort())

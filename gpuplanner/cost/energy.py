@@ -82,13 +82,8 @@ def power_model(board: str, *, side: str = "value") -> PowerModel:
     spec = board_spec(name)
     tdp_w = spec.tdp_w
     if tdp_w is None:
-        text = message(
-            f"power of {name}",
-            "a tdp_w in gpu_specs",
-            "none",
-            "Add the rating to gpu_specs.csv with its source.",
-        )
-        raise ScenarioError(text)
+        todo = "Add the rating to gpu_specs.csv with its source."
+        raise ScenarioError(message(f"power of {name}", "a tdp_w in gpu_specs", "none", todo))
     idle, base, slope = (
         parameter(key) for key in ("idle_fraction", "active_base_fraction", "active_slope_fraction")
     )
@@ -136,13 +131,9 @@ def gpu_kwh(
     """
     slack = 1e-6 * max(powered_gpu_hours, 1.0)
     if not -slack <= active_gpu_hours <= resident_gpu_hours + slack <= powered_gpu_hours + 2 * slack:
-        text = message(
-            "energy",
-            "active <= resident <= powered GPU-hours",
-            f"{active_gpu_hours:.6g}, {resident_gpu_hours:.6g}, {powered_gpu_hours:.6g}",
-            "Use figures of one run and one window.",
-        )
-        raise ScenarioError(text)
+        expected = "active <= resident <= powered GPU-hours"
+        got = f"{active_gpu_hours:.6g}, {resident_gpu_hours:.6g}, {powered_gpu_hours:.6g}"
+        raise ScenarioError(message("energy", expected, got, "Use figures of one run and one window."))
     idle_wh = law.idle_w * max(powered_gpu_hours - resident_gpu_hours, 0.0)
     mean_activity = active_gpu_hours / resident_gpu_hours if resident_gpu_hours > 0 else 0.0
     return kwh_from_watt_hours(idle_wh + law.busy_w(mean_activity) * resident_gpu_hours)

@@ -134,13 +134,9 @@ def _requests(jobs: pl.DataFrame) -> pl.DataFrame:
     """The jobs table with the two columns of the resolved request."""
     missing = [name for name in REQUEST_COLUMNS if name not in jobs.columns]
     if missing:
-        text = message(
-            "demand: jobs",
-            f"columns {', '.join(map(repr, REQUEST_COLUMNS))}",
-            f"none of {examples(missing)}",
-            "Add them with sizing.resolve_requests(jobs, board).",
-        )
-        raise SchemaError(text)
+        expected = f"columns {', '.join(map(repr, REQUEST_COLUMNS))}"
+        todo = "Add them with sizing.resolve_requests(jobs, board)."
+        raise SchemaError(message("demand: jobs", expected, f"none of {examples(missing)}", todo))
     return conform(jobs, Jobs, where="demand: jobs").with_columns(
         jobs["profile"].cast(pl.String), jobs["instances"].cast(pl.Int64)
     )

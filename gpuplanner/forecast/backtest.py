@@ -250,13 +250,10 @@ def _origins(
     """Ends of history to forecast from, ascending, and the distance between them."""
     last = grid.values.shape[1] - ahead
     if ahead < 1 or windows < 1 or last < 2 or (step is not None and step < 1):
-        text = message(
-            "forecast: history",
-            "horizon, windows and step of at least 1, and two slots more than the horizon",
-            f"horizon {ahead}, windows {windows}, step {step}, {grid.values.shape[1]} slots",
-            "Shorten the horizon or give a longer history.",
-        )
-        raise SchemaError(text)
+        expected = "horizon, windows and step of at least 1, and two slots more than the horizon"
+        got = f"horizon {ahead}, windows {windows}, step {step}, {grid.values.shape[1]} slots"
+        todo = "Shorten the horizon or give a longer history."
+        raise SchemaError(message("forecast: history", expected, got, todo))
     earliest = min(2 * grid.week, max(2 * grid.season, last // 2), last)
     if step is None and walk:
         earliest = min(max(earliest, grid.values.shape[1] // 2), last)

@@ -70,13 +70,9 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     odd = table.filter(~pl.col("y").is_finite() | (pl.col("y") < 0))
     if odd.height:
         first = odd.sort("unique_id", "ds").row(0, named=True)
-        text = message(
-            "forecast: demand",
-            "finite values of at least 0",
-            f"{odd.height} others, first {first['y']} in {first['unique_id']!r} at {first['ds']}",
-            "Mend or leave out these slots; a slot without a row carries the last value on.",
-        )
-        raise SchemaError(text)
+        got = f"{odd.height} others, first {first['y']} in {first['unique_id']!r} at {first['ds']}"
+        todo = "Mend or leave out these slots; a slot without a row carries the last value on."
+        raise SchemaError(message("forecast: demand", "finite values of at least 0", got, todo))
     times = table["ds"].unique().sort()
     if len(times) < 2:
         text = message(
@@ -92,13 +88,9 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     twice = table.filter(table.select("unique_id", "ds").is_duplicated())
     if off.height or twice.height:
         fault, rows = ("off the grid", off) if off.height else ("that stand twice", twice)
-        text = message(
-            "forecast: demand",
-            f"one row per series and slot of {slot}",
-            f"{rows.height} rows {fault}, first {examples(rows['ds'].cast(pl.String).to_list())}",
-            "Make the series with demand_series.",
-        )
-        raise SchemaError(text)
+        expected = f"one row per series and slot of {slot}"
+        got = f"{rows.height} rows {fault}, first {examples(rows['ds'].cast(pl.String).to_list())}"
+        raise SchemaError(message("forecast: demand", expected, got, "Make the series with demand_series."))
     ids = table["unique_id"].unique().sort()
     values = np.full((len(ids), slots), np.nan)
     values[table["unique_id"].cast(pl.Enum(ids)).to_physical().to_numpy(), (place // step).to_numpy()] = (

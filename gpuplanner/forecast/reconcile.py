@@ -73,13 +73,10 @@ def reconcile_to_pool(
     )
     if alone.height:
         series = alone["unique_id"].unique().sort().to_list()
-        text = message(
-            "reconcile_to_pool",
-            "tenants and pool with the same profiles and slots",
-            f"{alone.height} rows of one side only, in {examples(series)}",
-            "Forecast both from the same demand with the same horizon.",
-        )
-        raise SchemaError(text)
+        expected = "tenants and pool with the same profiles and slots"
+        got = f"{alone.height} rows of one side only, in {examples(series)}"
+        todo = "Forecast both from the same demand with the same horizon."
+        raise SchemaError(message("reconcile_to_pool", expected, got, todo))
     total, members = pl.col("mean").sum().over(keys), pl.len().over(keys)
     share = pl.when(total > 0).then(pl.col("mean") / total).otherwise(1 / members)
     shared = (
@@ -152,13 +149,10 @@ def reconcile_mint(
     ids = table["unique_id"].unique(maintain_order=True).to_list()
     needed = {*sums, *(part for parts in sums.values() for part in parts)}
     if not all(sums.values()) or not sums or needed - set(ids) or set(ids) - set(errors):
-        text = message(
-            "reconcile_mint",
-            f"{examples(sorted(needed))}, each sum with its parts, and past errors of every series",
-            f"series {examples(ids)}, errors of {len(errors)}",
-            "Forecast all of them from the same demand.",
-        )
-        raise SchemaError(text)
+        expected = f"{examples(sorted(needed))}, each sum with its parts, and past errors of every series"
+        got = f"series {examples(ids)}, errors of {len(errors)}"
+        todo = "Forecast all of them from the same demand."
+        raise SchemaError(message("reconcile_mint", expected, got, todo))
     leaves = [uid for uid in ids if uid not in sums]
     summing = np.array(
         [[uid == leaf or leaf in sums.get(uid, ()) for uid in ids] for leaf in leaves], dtype=float

@@ -107,13 +107,9 @@ def rightsize(
     [('gpu', '1g.20gb', 1.0), ('gpu', 'gpu', 56.0)]
     """
     if not 0 <= headroom < 1 or minimum_evidence < 1:
-        text = message(
-            "rightsize",
-            "headroom from 0 to below 1 and minimum_evidence of at least 1",
-            f"{headroom!r} and {minimum_evidence!r}",
-            "Use for example 0.1 and 5.",
-        )
-        raise SchemaError(text)
+        expected = "headroom from 0 to below 1 and minimum_evidence of at least 1"
+        got = f"{headroom!r} and {minimum_evidence!r}"
+        raise SchemaError(message("rightsize", expected, got, "Use for example 0.1 and 5."))
     known = as_board(board)
     table = conform(jobs, Jobs, where="rightsize: jobs").with_columns(cut=pl.col("instances").is_not_null())
     asked = _asked(resolve_requests(table, known), known)

@@ -74,13 +74,9 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     (20, 0.0, 0.14)
     """
     if minimum_evidence < 2 or not 0 <= highest_risk <= 1:
-        text = message(
-            "hints",
-            "minimum_evidence of at least 2 and highest_risk from 0 to 1",
-            f"{minimum_evidence!r} and {highest_risk!r}",
-            "Use for example 5 and 0.1.",
-        )
-        raise SchemaError(text)
+        expected = "minimum_evidence of at least 2 and highest_risk from 0 to 1"
+        got = f"{minimum_evidence!r} and {highest_risk!r}"
+        raise SchemaError(message("hints", expected, got, "Use for example 5 and 0.1."))
     groups = history.select(REQUEST).unique(maintain_order=True).with_row_index("group")
     jobs = history.join(groups, on=REQUEST, how="left", nulls_equal=True, maintain_order="left")
     table = groups

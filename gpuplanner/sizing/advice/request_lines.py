@@ -154,13 +154,9 @@ def _sbatch(request: Request, gres_type: str | None) -> list[str]:
     """Options of sbatch: GPUs of a node, nodes and time limit, up to the next minute."""
     sliced = request.profile != WHOLE_GPU
     if sliced if gres_type is None else not is_gres_type(gres_type):
-        text = message(
-            f"Slurm GRES type for {request.profile}",
-            "letters, digits, '_', '.' and '-'",
-            repr(gres_type),
-            "Take it from GresTypes of the site, or what slurmd detects.",
-        )
-        raise SchemaError(text)
+        place = f"Slurm GRES type for {request.profile}"
+        todo = "Take it from GresTypes of the site, or what slurmd detects."
+        raise SchemaError(message(place, "letters, digits, '_', '.' and '-'", repr(gres_type), todo))
     kind = "" if gres_type is None else f"{gres_type}_{request.profile}:" if sliced else f"{gres_type}:"
     of_node, left = divmod(request.count, request.nodes)
     # What does not divide evenly cannot be said by the node, only in all.
@@ -179,13 +175,8 @@ def _object_name(request: Request, name: str | None) -> str:
         kind = "gpus" if request.profile == WHOLE_GPU else f"mig-{re.sub(r'[^a-z0-9]', '-', request.profile)}"
         return f"{kind}-{request.count}"
     if not _OBJECT_NAME.fullmatch(name):
-        text = message(
-            "name of Kubernetes objects",
-            "up to 63 lower-case letters, digits and '-'",
-            repr(name),
-            "Mend it.",
-        )
-        raise SchemaError(text)
+        expected = "up to 63 lower-case letters, digits and '-'"
+        raise SchemaError(message("name of Kubernetes objects", expected, repr(name), "Mend it."))
     return name
 
 
