@@ -11,7 +11,7 @@ from gpuplanner.study.fleet_decision import FleetCompared
 from gpuplanner.study.past.pools import pools_of
 from gpuplanner.views import decide
 from gpuplanner.widgets import ALL_BOARDS
-from tests.study.test_fleet import MIXED, TWO_BOARDS, made
+from tests.study.test_fleet import H200S, MIXED, TWO_BOARDS, made
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,8 @@ def test_all_boards_are_told_with_their_sum(two, found):
     assert panel.scenario == two
 
 
-def test_a_fleet_of_one_board_has_nothing_to_choose():
-    panel = decide(Scenario(policies="whole_on_off")).boards()
+def test_a_fleet_of_one_board_has_nothing_to_choose(tmp_path):
+    write_dataset(made(H200S), tmp_path / "one")
+    panel = decide(Scenario(data=str(tmp_path / "one"), policies="whole_on_off")).boards()
     assert panel.board.disabled
-    assert panel.board.options == ("H100-80GB-SXM5",)
+    assert panel.board.options == ("H200-141GB",)
