@@ -120,10 +120,6 @@ def opened(chromium, lab):
     page.close()
 
 
-def test_decision_keeps_its_layout(opened):
-    check_decision(decision_boxes(opened(DECISION)), gpus_per_node=8)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("width", [1280, 1600])
 @pytest.mark.parametrize("name", [DECISION, WHAT_IF, REPORT])
