@@ -98,6 +98,18 @@ def planted_model(
     return WaitModel(asked, waits, *size_classes(asked, waits.judged))
 
 
+@pytest.fixture(scope="module")
+def full() -> WaitModel:
+    """A fleet of two nodes on which the jobs wait."""
+    return planted_model(13.0, nodes=2, days=14)
+
+
+@pytest.fixture(scope="module")
+def grown(full) -> Recommendation:
+    """What is recommended for it."""
+    return recommend(full, STATED)
+
+
 def test_a_half_empty_fleet_is_released_within_the_limits():
     model = planted_model(4.0, nodes=8, days=21)
     found = recommend(model, WaitTarget())
@@ -135,14 +147,13 @@ def test_services_keep_their_gpus():
     assert smallest_units(changed, pools_of(asked.fleet), patient) == [5]
 
 
-def test_a_full_fleet_grows_until_each_size_meets_the_target():
-    found = recommend(planted_model(26.0, days=14), STATED)
-    assert found.action == "buy"
-    assert found.gpus > found.fleet_gpus
-    assert found.worth > 0
-    large = found.service[-1]
+def test_a_full_fleet_grows_until_each_size_meets_the_target(grown):
+    assert grown.action == "buy"
+    assert grown.gpus > grown.fleet_gpus
+    assert grown.worth > 0
+    large = grown.service[-1]
     assert large.observed_p95_minutes > 30 >= large.recommended_p95_minutes
-    assert found.headroom.headroom.factor < 1
+    assert grown.headroom.headroom.factor < 1
 
 
 def test_a_purchase_that_ends_little_waiting_needs_a_stated_target():
@@ -188,18 +199,17 @@ def test_full_gpus_are_partitioned_for_those_who_wait():
     assert 10 < second.gpus == found.gpus < 32
 
 
-def test_jobs_of_low_measured_use_run_on_smaller_profiles_before_gpus_are_bought():
-    model = planted_model(26.0, days=14)
-    fleet, requests = model.asked.fleet, model.asked.granted
+def test_jobs_of_low_measured_use_run_on_smaller_profiles_before_gpus_are_bought(full, grown):
+    fleet, requests = full.asked.fleet, full.asked.granted
     capacity = np.concatenate([fleet.capacity, np.zeros_like(fleet.capacity)], axis=2)
     fleet = replace(fleet, profiles=("gpu", "1g.10gb"), capacity=capacity, weights=np.array([1.0, 1 / 7]))
     small = replace(requests, profile=(requests.total == 1) * 1)
-    asked = replace(model.asked, fleet=fleet, views=model.asked.views | {RIGHTSIZED: small})
-    found = recommend(replace(model, asked=asked), STATED)
+    asked = replace(full.asked, fleet=fleet, views=full.asked.views | {RIGHTSIZED: small})
+    found = recommend(replace(full, asked=asked), STATED)
     assert found.measures[0].action == "rightsize"
-    assert found.gpus < recommend(model, STATED).gpus
+    assert found.gpus < grown.gpus
     unmeasured = replace(asked, jobs=asked.jobs.with_columns(sm_activity=pl.lit(None, pl.Float64)))
-    assert recommend(replace(model, asked=unmeasured), STATED).action == "buy"
+    assert recommend(replace(full, asked=unmeasured), STATED).action == "buy"
 
 
 def test_without_observed_waits_nothing_is_recommended():
