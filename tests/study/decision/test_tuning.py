@@ -67,10 +67,9 @@ def sizes_tried(trials: Sequence[Trial], policy: str) -> dict[int, set[tuple]]:
     return found
 
 
-def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(handed_over):
+def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(large):
     """And more nodes are kept than are needed without it, if that saves more."""
-    data = handed_over(planted.planted("too_large-1").cluster)
-    answer = decide(Scenario(data=data, path="slurm", policies=ON_OFF))
+    answer = decide(Scenario(data=large, path="slurm", policies=ON_OFF))
     sizes = sizes_tried(answer.contest.arena.trials, ON_OFF)
     assert len(sizes) > 2
     assert all(len(settings) >= 2 for settings in sizes.values()), sizes
@@ -95,9 +94,15 @@ def test_power_ups_are_those_of_nodes_that_were_called_in_the_evaluation_window(
 
 
 @pytest.fixture(scope="module")
-def operated() -> Comparison:
-    """The sample, whose operator powers no node and makes no instance for a job."""
-    return comparison(Scenario(path="operator"))
+def large(handed_over) -> str:
+    """A cluster that is too large."""
+    return handed_over(planted.planted("too_large-1").cluster)
+
+
+@pytest.fixture(scope="module")
+def operated(large) -> Comparison:
+    """A cluster whose operator powers no node and makes no instance for a job."""
+    return comparison(Scenario(data=large, path="operator"))
 
 
 def test_policies_that_the_actuator_cannot_perform_stay_with_the_reason(operated):
@@ -120,8 +125,8 @@ def test_they_are_grey_on_the_page_and_in_the_workbook_s_table(operated):
     assert "power-ups a week" not in page  # no policy that can be performed has any
 
 
-def test_power_ups_stand_where_a_policy_powers_nodes():
-    found = comparison(Scenario(path="slurm"))
+def test_power_ups_stand_where_a_policy_powers_nodes(large):
+    found = comparison(Scenario(data=large, path="slurm"))
     assert found.row(ON_OFF).power_ups_per_week > 0
     assert {found.row(name).power_ups_per_week for name in ("today", "static_mig")} == {None}
 
