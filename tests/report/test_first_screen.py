@@ -123,8 +123,10 @@ def thin_trace(folder) -> str:
 
 
 @pytest.fixture(scope="module", params=["sample", "thin"])
-def found(request, tmp_path_factory) -> Comparison:
-    data = "sample" if request.param == "sample" else thin_trace(tmp_path_factory.mktemp("thin"))
+def found(request, quick, tmp_path_factory) -> Comparison:
+    if request.param == "sample":
+        return comparison(quick)
+    data = thin_trace(tmp_path_factory.mktemp("thin"))
     return comparison(Scenario(data=data, policies="static_whole,whole_on_off"))
 
 
