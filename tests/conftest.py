@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import json
 import os
 import shutil
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import settings
 
@@ -59,6 +61,24 @@ def public_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"public traces not found in {folder}; set GPUPLANNER_DATA to their folder")
     return folder
+
+
+@pytest.fixture
+def philly_jobs(public_data: Path) -> pl.DataFrame:
+    """Jobs of the public Philly trace on whole GPUs, each of which starts as it is submitted."""
+    trace = pl.read_csv(public_data / "philly" / "philly.csv.gz", try_parse_dates=True).drop_nulls()
+    submit = pl.col("timestamp").dt.cast_time_unit("us").dt.replace_time_zone("UTC")
+    return trace.select(
+        job_id=pl.int_range(pl.len()).cast(pl.String),
+        attempt=pl.lit(1),
+        tenant="cluster",
+        submit_time=submit,
+        start_time=submit,
+        end_time=submit + pl.duration(seconds=pl.col("duration").cast(pl.Int64)),
+        state=pl.lit("UNKNOWN"),
+        profile=pl.lit("gpu"),
+        instances="num_gpus",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +150,18 @@ def command(capsys, monkeypatch) -> Callable[..., tuple[int, str, str]]:
             code = int(end.code or 0)
         out = capsys.readouterr()
         return code, out.out, out.err
+
+    return run
+
+
+@pytest.fixture
+def answer(command) -> Callable[..., Any]:
+    """Run a command that prints JSON, see that it ends well, and read what it prints."""
+
+    def run(*arguments: object) -> Any:
+        code, out, err = command(*map(str, arguments))
+        assert code == 0, err
+        return json.loads(out)
 
     return run
 

@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from gpuplanner.cli import main
-
 TRUTH = 10 / 7 + 30 / 7 + 20
 SACCT = """\
 JobID|Account|State|Submit|Start|End|NodeList|AllocTRES
@@ -17,33 +15,20 @@ JobID|Account|State|Submit|Start|End|NodeList|AllocTRES
 """
 
 
-@pytest.fixture
-def run(capsys, monkeypatch):
-    def command(*words):
-        monkeypatch.setattr("sys.argv", ["gpuplanner", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        assert end.value.code == 0, printed.err
-        return json.loads(printed.out)
-
-    return command
-
-
-def test_three_jobs_on_slices_and_whole_gpus(tmp_path, run):
+def test_three_jobs_on_slices_and_whole_gpus(tmp_path, answer):
     source, folder, page = tmp_path / "sacct.txt", tmp_path / "trace", tmp_path / "report"
     source.write_text(SACCT)
-    assert run("ingest", "auto", source, "--tz", "UTC", "-o", folder, "--json")["gpu_hours"] == pytest.approx(
-        TRUTH
-    )
-    told = run("describe", folder, "--json")
+    assert answer("ingest", "auto", source, "--tz", "UTC", "-o", folder, "--json")[
+        "gpu_hours"
+    ] == pytest.approx(TRUTH)
+    told = answer("describe", folder, "--json")
     assert told["facts"]["gpu_hours"] == pytest.approx(TRUTH)
     assert told["facts"]["boards"] == "3 × A100-40GB"
     booked = {row["bucket"]: row["gpu_hours"] for row in told["ledger"]}
     assert booked["unobserved"] == pytest.approx(TRUTH)
     assert sum(booked.values()) == pytest.approx(30)  # the two instances fit on one board
     assert sum(row["gpu_hours"] for row in told["GPU-hours by how attempts ended"]) == pytest.approx(TRUTH)
-    run("report", "all", "--data", folder, "-o", page, "--json")
+    answer("report", "all", "--data", folder, "-o", page, "--json")
     study = json.loads((page / "study.json").read_text())
     assert study["headline"]["allocated_gpu_hours"] == pytest.approx(TRUTH)
     charged = [row for row in study["tables"]["costs"] if row["SubAccountName"] in ("bio", "law")]

@@ -179,21 +179,9 @@ def test_every_slot_equals_a_count_of_its_minutes(rows, first, length):
 
 
 @pytest.mark.data
-def test_philly_gpu_hours_are_conserved(public_data):
-    trace = pl.read_csv(public_data / "philly" / "philly.csv.gz", try_parse_dates=True).drop_nulls()
-    submit = pl.col("timestamp").dt.cast_time_unit("us").dt.replace_time_zone("UTC")
-    jobs = trace.select(
-        job_id=pl.int_range(pl.len()).cast(pl.String),
-        attempt=pl.lit(1),
-        tenant="cluster",
-        submit_time=submit,
-        start_time=submit,
-        end_time=submit + pl.duration(seconds=pl.col("duration").cast(pl.Int64)),
-        state=pl.lit("UNKNOWN"),
-        profile=pl.lit("gpu"),
-        instances="num_gpus",
-    )
-    demand = demand_series(jobs)
+def test_philly_gpu_hours_are_conserved(public_data, philly_jobs):
+    trace = pl.read_csv(public_data / "philly" / "philly.csv.gz").drop_nulls()
+    demand = demand_series(philly_jobs)
     published = trace["gpu_time"].sum() / 3600
     assert demand["y"].sum() == pytest.approx(published, rel=1e-9)
     assert demand["tenant"].n_unique() == 10

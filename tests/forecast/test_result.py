@@ -70,21 +70,8 @@ def test_no_forecast_without_a_past_error(make_demand):
 @pytest.mark.long
 @pytest.mark.data
 @pytest.mark.slow
-def test_philly_a_week_ahead(public_data):
-    trace = pl.read_csv(public_data / "philly" / "philly.csv.gz", try_parse_dates=True).drop_nulls()
-    submit = pl.col("timestamp").dt.cast_time_unit("us").dt.replace_time_zone("UTC")
-    jobs = trace.select(
-        job_id=pl.int_range(pl.len()).cast(pl.String),
-        attempt=pl.lit(1),
-        tenant="cluster",
-        submit_time=submit,
-        start_time=submit,
-        end_time=submit + pl.duration(seconds=pl.col("duration").cast(pl.Int64)),
-        state=pl.lit("UNKNOWN"),
-        profile=pl.lit("gpu"),
-        instances="num_gpus",
-    )
-    demand = demand_series(jobs, end=datetime(2017, 12, 22, 7, tzinfo=UTC))
+def test_philly_a_week_ahead(philly_jobs):
+    demand = demand_series(philly_jobs, end=datetime(2017, 12, 22, 7, tzinfo=UTC))
     hours = demand["ds"].unique().sort()
     chosen, naive, covered = [], [], []
     for weeks_back in range(3):

@@ -7,7 +7,6 @@ from datetime import datetime
 
 import pytest
 
-from gpuplanner.cli import main
 from gpuplanner.scenario import Scenario
 from gpuplanner.study import evaluate
 from tests.inbox.kubernetes.test_made_up_cluster import Cluster
@@ -26,19 +25,10 @@ SHORT = (
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Run a command in this process and read what it prints as JSON."""
+def run(answer, monkeypatch, tmp_path):
+    """Run a command without studies of other tests, and read what it prints as JSON."""
     monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path / "cache"))
-
-    def command(*words):
-        monkeypatch.setattr("sys.argv", ["gpuplanner", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        assert end.value.code == 0, printed.err
-        return json.loads(printed.out)
-
-    return command
+    return answer
 
 
 def hours_of(headline):
