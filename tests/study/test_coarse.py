@@ -8,7 +8,7 @@ import pytest
 
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.coarse import coarse
-from gpuplanner.study.decision.record import Comparison, FrontierPoint, PolicyRow, compared
+from gpuplanner.study.decision.record import Comparison, FrontierPoint, PolicyRow
 from gpuplanner.study.decision.sentences import no_decision
 
 KNOWN = Scenario(path="slurm")
@@ -38,12 +38,3 @@ def test_a_limit_takes_the_cheapest_setting_within_it(tried, minutes, saved):
 @pytest.mark.parametrize(("times", "saved"), [(0.5, 700.0), (1.5, 100.0), (2.0, None)])
 def test_more_jobs_keep_what_was_tried_on_for_longer(tried, times, saved):
     assert coarse(tried, KNOWN, KNOWN.but(arrival_scale=times)).decision.saving.value == saved
-
-
-def test_prices_are_the_exact_answer(quick):
-    """Nothing that is played reads a price, so that the coarse worth is the exact one."""
-    known = quick.but(ownership="owned", policies="whole_on_off")
-    asked = known.but(price_usd_per_kwh=0.5)
-    found, exact = coarse(compared(known), known, asked), compared(asked)
-    assert found.decision.worth == exact.decision.worth
-    assert found.policies == exact.policies

@@ -13,12 +13,13 @@ import pytest
 from gpuplanner.report.ways import ways
 from gpuplanner.scenario import Scenario
 from gpuplanner.simulate.nodes import NodeFleet, Switching
+from gpuplanner.study.coarse import coarse
 from gpuplanner.study.decision.arena import Trial, WaySetting
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.decision.decide import decide
 from gpuplanner.study.decision.frames import policies_met, policy_table
 from gpuplanner.study.decision.layouts import assign_layouts
-from gpuplanner.study.decision.record import Comparison, comparison, power_ups
+from gpuplanner.study.decision.record import Comparison, compared, comparison, power_ups
 from gpuplanner.study.decision.tuning import Tuning
 from gpuplanner.study.decision.types import NODE_POOLS, ON_DEMAND, ON_OFF
 from tests.clusters import planted
@@ -129,6 +130,15 @@ def test_power_ups_stand_where_a_policy_powers_nodes(large):
     found = comparison(Scenario(data=large, path="slurm"))
     assert found.row(ON_OFF).power_ups_per_week > 0
     assert {found.row(name).power_ups_per_week for name in ("today", "static_mig")} == {None}
+
+
+def test_prices_of_a_coarse_answer_are_the_exact_ones(large):
+    """Nothing that is played reads a price, so that the coarse worth is the exact one."""
+    known = Scenario(data=large, path="slurm", ownership="owned")
+    asked = known.but(price_usd_per_kwh=0.5)
+    found, exact = coarse(compared(known), known, asked), compared(asked)
+    assert found.decision.worth == exact.decision.worth != compared(known).decision.worth
+    assert found.policies == exact.policies
 
 
 @pytest.mark.parametrize(("excess_min", "is_good"), [(9.0, True), (11.0, False)])
