@@ -14,6 +14,7 @@ import pytest
 
 from gpuplanner.files import to_json
 from gpuplanner.inbox import Dataset, write_dataset
+from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.report import figures
 from gpuplanner.report.first_screen import badge, first_screen
 from gpuplanner.report.fleet import fleet_picture
@@ -36,6 +37,7 @@ from gpuplanner.study.decision.types import (
     Worth,
 )
 from gpuplanner.units import NO_FIGURE
+from tests.clusters import planted as clusters
 
 FORMS = {
     "saving": figures.count, "left_out_share": figures.per_cent, "worth.usd_per_week": figures.money,
@@ -122,12 +124,21 @@ def thin_trace(folder) -> str:
     return str(folder / "thin")
 
 
-@pytest.fixture(scope="module", params=["sample", "thin"])
-def found(request, quick, tmp_path_factory) -> Comparison:
-    if request.param == "sample":
-        return comparison(quick)
-    data = thin_trace(tmp_path_factory.mktemp("thin"))
-    return comparison(Scenario(data=data, policies="static_whole,whole_on_off"))
+def large_cluster(folder) -> str:
+    """A cluster with more GPUs than its jobs need."""
+    files = clusters.planted("too_large-1").cluster.files()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    nodes = folder / "nodes.txt" if "nodes.txt" in files else None
+    write_dataset(read_slurm([folder / "sacct.txt"], tz="UTC", nodes=nodes), folder / "data")
+    return str(folder / "data")
+
+
+@pytest.fixture(scope="module", params=["large", "thin"])
+def found(request, tmp_path_factory) -> Comparison:
+    folder = tmp_path_factory.mktemp(request.param)
+    data = large_cluster(folder) if request.param == "large" else thin_trace(folder)
+    return comparison(Scenario(data=data, policies="static_whole,whole_on_off", path="slurm"))
 
 
 def planted() -> Comparison:
@@ -177,6 +188,7 @@ def test_every_figure_of_the_screen_is_the_comparisons(found):
     if found.decision.action != "none":
         assert {"gpus", "fleet_gpus", "jobs_delayed"} <= names
     assert (found.decision.saving.value is None) == ("saving.value" not in names)
+    assert (found.decision.action == "none") == (found.decision.saving.value is None)
 
 
 def test_no_figure_stands_outside_of_the_comparison(found):
