@@ -19,7 +19,8 @@ import polars as pl
 
 from gpuplanner.inbox.public.job_tables import DLRM
 from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.sizing.classes import CLASSES, classify
+from gpuplanner.sizing.classes.rules import CLASSES
+from gpuplanner.sizing.classes.classify import classify
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_generator

@@ -30,7 +30,9 @@ import polars as pl
 
 from gpuplanner.inbox.core.dataset import REJECTS, gpu_hours
 from gpuplanner.inbox.store import FORMAT
-from gpuplanner.schemas import JOB_STATES, Inventory, Jobs, empty
+from gpuplanner.schemas.vocabulary import JOB_STATES
+from gpuplanner.schemas.domain import Inventory, Jobs
+from gpuplanner.schemas.check import empty
 
 BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)

@@ -16,7 +16,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.demand.runoff import PATHS, run_off
-from gpuplanner.forecast import affordable, fold_scores, mean_scores
+from gpuplanner.forecast.candidates import affordable
+from gpuplanner.forecast.record import fold_scores, mean_scores
 from gpuplanner.study.future.demand_at_hand import laid_out
 from gpuplanner.study.future.rolling import rolling
 

@@ -11,8 +11,10 @@ import math
 import platform
 import time
 
-from gpuplanner.catalog import board_names
-from gpuplanner.hardware import Layout, Placement, layout_faults, load_gpu_model, placed_layouts
+from gpuplanner.catalog.loader import board_names
+from gpuplanner.hardware.layout import Layout, Placement, layout_faults
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.hardware.enumerate import placed_layouts
 from gpuplanner.hardware import enumerate as enumeration
 
 REPEATS = 3

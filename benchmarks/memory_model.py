@@ -17,12 +17,9 @@ import polars as pl
 from memory_fit.evaluate import Evaluation, accuracy_of, evaluate, scored
 from memory_fit.fitting import few_rows, fit_model
 
-from gpuplanner.sizing.predict import (
-    TrainingJob,
-    measured_runs,
-    peak_model_text,
-    predict_table,
-)
+from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.table import measured_runs, predict_table
+from gpuplanner.sizing.predict.model import peak_model_text
 from gpuplanner.sizing.predict.calibrate import (
     Floats,
     Runs,

@@ -16,8 +16,12 @@ import time
 import numpy as np
 import polars as pl
 
-from gpuplanner.hardware import ChangeCost, load_gpu_model
-from gpuplanner.simulate.nodes import Flexible, LayoutChanges, NodeFleet, NodeRequests, play
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.simulate.nodes.instance_sets import Flexible
+from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.play import play
 
 BOARD = "H100-80GB-SXM5"
 NODES, PER_NODE = 64, 8
@@ -28,7 +32,9 @@ BEFORE_S = {"static": 0.077, "drained when planned": 0.084, "reserved 6 h ahead"
 """CPU seconds of the same jobs and changes on the engine of layouts that this one replaced, on the same two cores."""
 FIRST_CALL = """
 import time
-from gpuplanner.simulate.nodes import LayoutChanges, NodeFleet, NodeRequests, play
+from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.play import play
 import gpuplanner.simulate.nodes.loop
 asked = NodeRequests([0], [0], [1], [1], [1], [1], [1])
 fleet = NodeFleet(("gpu", "1g.10gb"), [1], [[[1, 0], [0, 7]]], [0], [1.0, 1 / 7])

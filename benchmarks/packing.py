@@ -22,7 +22,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pulp
 
-from gpuplanner.packing import PackingProblem, pack, read_packing, verify_packing
+from gpuplanner.packing.problem import PackingProblem
+from gpuplanner.packing.search import pack
+from gpuplanner.packing.read import read_packing
+from gpuplanner.packing.verify import verify_packing
 from gpuplanner.packing.bounds import heaviest, thresholds
 from gpuplanner.packing.greedy import fit
 from gpuplanner.packing.grid import as_grid

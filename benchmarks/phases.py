@@ -19,7 +19,9 @@ from phase_jobs.held_out_jobs import GROUPS, make_held_out
 from phase_jobs.score import Score, score_changes, tolerance
 from phase_jobs.synthetic_jobs import make_job
 
-from gpuplanner.phases import VERDICTS, find_phases, find_spikes, judge_claim
+from gpuplanner.phases.claim import VERDICTS, judge_claim
+from gpuplanner.phases.segments import find_phases
+from gpuplanner.phases.spikes import find_spikes
 from gpuplanner.phases.pace import find_paces
 
 NEAR = timedelta(minutes=3)

@@ -19,18 +19,14 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from gpuplanner.hardware import ChangeCost
-from gpuplanner.planner import (
-    Limits,
-    PlanProblem,
-    Quota,
-    StatePrices,
-    assign,
-    plan,
-    plan_fleet,
-    verify,
-    verify_fleet,
-)
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.planner.contract.limits import Limits, Quota
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.several_pools import plan_fleet, verify_fleet
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.planner.program.families import build
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort, relative_gap

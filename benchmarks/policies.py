@@ -23,7 +23,8 @@ sys.path += [str(ROOT), str(ROOT / "benchmarks" / "planted_clusters")]
 
 from planted_clusters.clusters import write_cluster  # noqa: E402
 
-from gpuplanner.inbox import add, write_dataset  # noqa: E402
+from gpuplanner.inbox.additions import add  # noqa: E402
+from gpuplanner.inbox.draft import write_dataset  # noqa: E402
 from gpuplanner.scenario import Scenario  # noqa: E402
 from gpuplanner.study.decision.arena import Trial  # noqa: E402
 from gpuplanner.study.decision.compare import Contest, JudgedWay, holdout_from, judge  # noqa: E402

@@ -36,9 +36,9 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from gpuplanner.demand import demand_series
-from gpuplanner.inbox import read
-from gpuplanner.inbox.telemetry import hourly
+from gpuplanner.demand.series import demand_series
+from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.telemetry.hourly import hourly
 
 ZONE = "America/Los_Angeles"
 NUMBERS = ("duration", "num_gpus", "gpu_time")

@@ -20,7 +20,7 @@ from speed_fit.fit import fit_law
 from speed_fit.held_out import SPLIT, halves, transferred
 from speed_fit.measurements import JOB
 
-from gpuplanner.files import write_atomically
+from gpuplanner.files.single import write_atomically
 from gpuplanner.sizing.speed.law import MAX_LOG
 from gpuplanner.sizing.speed.store import DEFAULT
 

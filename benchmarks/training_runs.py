@@ -22,7 +22,7 @@ def compare(runs=RUNS):
     """Rows that ran, with what is predicted of each; and those that ran out of memory."""
     import polars as pl
 
-    from gpuplanner.sizing.predict import predict_table
+    from gpuplanner.sizing.predict.table import predict_table
     from gpuplanner.sizing.predict.reading.rows import question
     from gpuplanner.sizing.predict.throughput import board_facts, tokens_per_s
 

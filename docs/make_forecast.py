@@ -15,8 +15,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.forecast import CANDIDATES, CHOSEN, LEVELS, Judged, realised
-from gpuplanner.inbox import Dataset
+from gpuplanner.forecast.candidates import CANDIDATES
+from gpuplanner.forecast.record import CHOSEN
+from gpuplanner.forecast.models import LEVELS
+from gpuplanner.forecast.judge import Judged, realised
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.public.job_tables import ITP, OPENB, PHILLY
 from gpuplanner.inbox.public.series import read_helios_sequence
 from gpuplanner.study.future.demand_at_hand import laid_out, occupied

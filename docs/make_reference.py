@@ -12,7 +12,8 @@ from gpuplanner.cli.app import Exit, app, register_commands
 from gpuplanner.knobs import knobs_of
 from gpuplanner.report.words import glossary
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import TABLES, to_markdown
+from gpuplanner.schemas.domain import TABLES
+from gpuplanner.schemas.check import to_markdown
 from gpuplanner.study.bundled import claims_folder
 
 HERE = Path(__file__).parent

@@ -12,26 +12,25 @@ from gpuplanner._version import __version__
 from gpuplanner.knobs import CATALOGUES
 
 if TYPE_CHECKING:
-    from gpuplanner.catalog import facts
-    from gpuplanner.hardware import load_gpu_model, prove
-    from gpuplanner.inbox import open_dataset, read
-    from gpuplanner.planner import Plan, PlanProblem, plan, verify
+    from gpuplanner.catalog.loader import facts
+    from gpuplanner.hardware.gpu import load_gpu_model
+    from gpuplanner.hardware.feasibility import prove
+    from gpuplanner.inbox.store import open_dataset
+    from gpuplanner.inbox.registry import read
+    from gpuplanner.planner.contract.plan import Plan
+    from gpuplanner.planner.contract.problem import PlanProblem
+    from gpuplanner.planner.methods.search import plan
+    from gpuplanner.planner.verification.plans import verify
     from gpuplanner.scenario import Scenario
-    from gpuplanner.study import Study
-    from gpuplanner.views import (
-        AheadQuestion,
-        View,
-        ahead,
-        compare,
-        costs,
-        decide,
-        evaluate,
-        explore,
-        layouts,
-        open_study,
-        size,
-        twenty_jobs,
-    )
+    from gpuplanner.study.study import Study
+    from gpuplanner.widgets.ahead import AheadQuestion
+    from gpuplanner.views.view import View
+    from gpuplanner.views.forward import ahead, costs
+    from gpuplanner.views.study import compare, decide, evaluate, open_study
+    from gpuplanner.views.trace import explore
+    from gpuplanner.views.planned import layouts
+    from gpuplanner.views.sized import size
+    from gpuplanner.views.claims import twenty_jobs
     from gpuplanner.widgets.whatif import whatif
 
 _HOME = {
@@ -91,13 +90,13 @@ __all__ = [
 
 
 def _find_board(text: str) -> str:
-    from gpuplanner.catalog import find_any_board
+    from gpuplanner.catalog.loader import find_any_board
 
     return find_any_board(text)
 
 
 def _find_currency(code: str) -> str:
-    from gpuplanner.catalog import facts
+    from gpuplanner.catalog.loader import facts
 
     return code if code == "USD" or code in facts("currencies")["code"] else ""
 

@@ -417,7 +417,7 @@ class Scenario:
         ScenarioError
             If the file is not a mapping of known keys to fitting values.
         """
-        from gpuplanner.files import read_yaml
+        from gpuplanner.files.text import read_yaml
 
         path = Path(path)
         values = read_yaml(path)
@@ -438,7 +438,7 @@ class Scenario:
 
     def to_yaml(self) -> str:
         """Print every key, so that nothing depends on defaults that may change."""
-        from gpuplanner.files import to_yaml
+        from gpuplanner.files.text import to_yaml
 
         return to_yaml(dataclasses.asdict(self))
 

@@ -20,7 +20,8 @@ import gpuplanner
 from gpuplanner.cli.app import main
 from gpuplanner.scenario import Scenario
 from gpuplanner.solving.effort import Effort
-from gpuplanner.study import Study, evaluate
+from gpuplanner.study.study import Study
+from gpuplanner.study.evaluation import evaluate
 from tests.examples import QUICK_EXAMPLES
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -18,16 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import GpuPlannerWarning, OutputError, TraceFormatError
-from gpuplanner.files import (
-    Mark,
-    folder,
-    foreign,
-    replaced_directory,
-    sha256,
-    sole_writer,
-    write_atomically,
-)
-from gpuplanner.inbox import add, open_dataset
+from gpuplanner.files import folder
+from gpuplanner.files import foreign
+from gpuplanner.files.manifest import Mark
+from gpuplanner.files.folder import replaced_directory
+from gpuplanner.files.text import sha256
+from gpuplanner.files.lock import sole_writer
+from gpuplanner.files.single import write_atomically
+from gpuplanner.inbox.additions import add
+from gpuplanner.inbox.store import open_dataset
 from tests.examples import examples
 
 MARK = Mark("about.txt", "made here", names=("content.txt", "deep/*.txt"))
@@ -308,7 +307,9 @@ def test_a_fault_after_the_exchange_loses_nothing(tmp_path: Path, monkeypatch: p
 KILLED = """
 import json, os, shutil, signal, sys, warnings
 from pathlib import Path
-from gpuplanner.files import Mark, foreign, replaced_directory
+from gpuplanner.files import foreign
+from gpuplanner.files.manifest import Mark
+from gpuplanner.files.folder import replaced_directory
 
 above, steps, known = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 out, mark = above / "out", Mark("about.txt", "made here", names=("content.txt", "deep/ours.txt"))
@@ -395,7 +396,7 @@ STOPPED = """
 import os, signal, sys
 from pathlib import Path
 from gpuplanner.files import folder
-from gpuplanner.inbox import add
+from gpuplanner.inbox.additions import add
 folder.exchanged = lambda one, other: False
 rename = Path.rename
 def die(one, other):

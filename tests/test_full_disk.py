@@ -17,11 +17,11 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import GpuPlannerError, OutputError
-from gpuplanner.files import write_atomically
+from gpuplanner.files.single import write_atomically
 from gpuplanner.files.faults import explained
 from gpuplanner.report import months as room
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import Study
+from gpuplanner.study.study import Study
 from gpuplanner.study.past.quality import DataQuality, data_quality
 from tests.report.test_months import Works
 from tests.study.recurring.small_fleets import SmallFleet
@@ -76,20 +76,21 @@ def jobs(place: Path, rows: int) -> Path:
 
 
 def trace(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.inbox import write_dataset
+    from gpuplanner.inbox.draft import write_dataset
     from gpuplanner.inbox.public.job_tables import ITP
 
     write_dataset(ITP([jobs(place, rows)]), out)
 
 
 def added(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.inbox import add
+    from gpuplanner.inbox.additions import add
 
     add("itp", [jobs(place, rows)], out)
 
 
 def telemetry(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.inbox import read, write_dataset
+    from gpuplanner.inbox.registry import read
+    from gpuplanner.inbox.draft import write_dataset
 
     head, log = "timestamp, index, power.draw [W]\n", place / "n1.csv"
     lines = (
@@ -111,7 +112,7 @@ def workbook(out: Path, place: Path, rows: int, study: Study) -> None:
 
 
 def exported(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.planner import plan_to_json
+    from gpuplanner.planner.contract.plan import plan_to_json
     from gpuplanner.study.handover.calendar import export_plan
 
     (place / "plan.json").write_text(plan_to_json(study.plan, study.problem))

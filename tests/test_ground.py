@@ -13,7 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.errors import OutputError, ScenarioError
-from gpuplanner.files import Mark, read_yaml, replaced_directory, to_json, write_atomically
+from gpuplanner.files.manifest import Mark
+from gpuplanner.files.text import read_yaml, to_json
+from gpuplanner.files.folder import replaced_directory
+from gpuplanner.files.single import write_atomically
 from gpuplanner.plain import of_plain, to_plain
 from gpuplanner.units import NO_FIGURE, figure_text, money, split_exactly
 

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import OutputError
-from gpuplanner.files import overwriting, replaced_directory, write_atomically
+from gpuplanner.files.ours import overwriting
+from gpuplanner.files.folder import replaced_directory
+from gpuplanner.files.single import write_atomically
 from gpuplanner.files.ours import is_ours, note_of, note_written
-from gpuplanner.inbox import write_dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.store import MARK
 from gpuplanner.report import page
 from gpuplanner.scenario import Scenario
 from gpuplanner.views.view import View
-from gpuplanner.widgets import whatif
+from gpuplanner.widgets.whatif import whatif
 from tests.study.test_fleet import MIXED, TWO_BOARDS, made
 
 OPTIONS = {

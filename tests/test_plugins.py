@@ -20,9 +20,10 @@ import json, sys, warnings
 from datetime import UTC, datetime
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
-    from gpuplanner.inbox import read
+    from gpuplanner.inbox.registry import read
     from gpuplanner.study.decision.policies import POLICY_NAMES
-    from gpuplanner.planner import PlanProblem, plan
+    from gpuplanner.planner.contract.problem import PlanProblem
+    from gpuplanner.planner.methods.search import plan
     from gpuplanner.study.handover.calendar import calendar_pack
     problem = PlanProblem("A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 4]]],
                           change_gpu_hours=0.05, nodes=["n1"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.cli.app import main
 from gpuplanner.errors import PrivacyError
-from gpuplanner.inbox import open_dataset
+from gpuplanner.inbox.store import open_dataset
 from gpuplanner.privacy import merge_small_groups, new_key, pseudonym, read_key, rows_that_name
 
 DUMP = """JobID|User|Account|State|Submit|Start|End|AllocTRES|NNodes

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import WorkerError
-from gpuplanner.inbox import add
+from gpuplanner.inbox.additions import add
 from gpuplanner.workers import in_turn
 
 

@@ -32,7 +32,7 @@ from claim_table import (
     report,
 )
 
-from gpuplanner.sizing.predict import measured_runs
+from gpuplanner.sizing.predict.table import measured_runs
 from gpuplanner.sizing.predict.calibrate import fit_knobs, predicted_gib
 from gpuplanner.solving.effort import Effort
 from gpuplanner.solving.linear import LinearModel

@@ -29,9 +29,16 @@ from claim_table import (
     share_interval,
 )
 
-from gpuplanner.hardware import ChangeCost, Seconds, load_gpu_model, parse_layout
-from gpuplanner.planner import PlanProblem, assign, plan, verify
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Switching, play
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.seconds import Seconds
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.hardware.layout import parse_layout
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.verification.plans import verify
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
+from gpuplanner.simulate.nodes.play import play
 from gpuplanner.sizing.profile_sizes import plain_profiles
 
 GPU_MODEL = load_gpu_model("H100-80GB-SXM5")

@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.schemas import Samples, check
+from gpuplanner.schemas.domain import Samples
+from gpuplanner.schemas.check import check
 from phase_jobs.synthetic_jobs import BEGIN, SyntheticJob
 
 FINE_S = 5

@@ -222,9 +222,10 @@ def measured(folder: Path) -> tuple[dict[str, float], list[tuple[str, float, flo
 
 def as_played(jobs: list[Job], machines: int, idle_s: float, *, queue: str, look_s: float, placement: str):
     """The same day in the engine: start of each job, and what was on."""
-    from gpuplanner.hardware import load_gpu_model
+    from gpuplanner.hardware.gpu import load_gpu_model
     from gpuplanner.hardware.abilities import abilities
-    from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Switching, play
+    from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
+    from gpuplanner.simulate.nodes.play import play
 
     board = load_gpu_model(BOARD)
     able = abilities("slurm", board)
@@ -326,10 +327,10 @@ def main() -> int:
 
 def _prepare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> None:
     """Write the day, and the pack of its machines."""
-    from gpuplanner.export import FleetRules, PoolRule
+    from gpuplanner.export.fleet_rules import FleetRules, PoolRule
     from gpuplanner.export.pack import PageWords, to_pack
-    from gpuplanner.hardware import ChangeCost
-    from gpuplanner.simulate import Drain
+    from gpuplanner.hardware.change_cost import ChangeCost
+    from gpuplanner.simulate.rules import Drain
 
     nodes = tuple(f"n{number + 1}" for number in range(machines))
     whole = ("gpu",) * GPUS

@@ -9,8 +9,8 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.hardware import as_board
-from gpuplanner.schemas import check, conform
+from gpuplanner.hardware.gpu import as_board
+from gpuplanner.schemas.check import check, conform
 from gpuplanner.schemas.kinds import meaning, number
 from gpuplanner.sizing.speed.slices import sm_fraction
 from gpuplanner.sizing.speed.speed_tables import FACTS, KINDS

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.hardware.gpu import GpuModel, as_board
 
 SOURCE = "miso"
 CITATION = "Li et al., MISO, SoCC 2022; boringlee24/socc22-miso @ 39b1ee69d73c, MIT"

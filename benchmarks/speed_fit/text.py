@@ -19,7 +19,7 @@ def model_to_json(model: SpeedModel) -> str:
 
     Examples
     --------
-    >>> from gpuplanner.sizing.speed import default_model, model_from_json
+    >>> from gpuplanner.sizing.speed.store import default_model, model_from_json
     >>> model_from_json(model_to_json(default_model())).fitted == default_model().fitted
     True
     """

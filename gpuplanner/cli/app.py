@@ -113,7 +113,7 @@ class Exit(IntEnum):
 
 def main() -> None:
     """Run the command line and turn errors into one line and an exit code."""
-    from gpuplanner.files import overwriting
+    from gpuplanner.files.ours import overwriting
 
     register_commands(*sys.argv[1:2])
     warnings.formatwarning = _one_line

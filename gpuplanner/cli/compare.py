@@ -57,7 +57,7 @@ def compare(
     slow-downs of jobs on several nodes, the GPU-hours that these lose by placement.
     Of several GPU models, each by itself, quotas as well.
     """
-    from gpuplanner.files import require_file
+    from gpuplanner.files.place import require_file
     from gpuplanner.study.fleet_decision import FleetCompared
     from gpuplanner.study.past.pools import pools_of
 
@@ -234,7 +234,7 @@ def fairness(
 
     Of a fleet of several boards, board by board: quotas count on each.
     """
-    from gpuplanner.files import require_file
+    from gpuplanner.files.place import require_file
     from gpuplanner.study.past.pools import pools_of
     from gpuplanner.study.tenants.fairness import fairness as account
 
@@ -277,7 +277,7 @@ def _show_account(found: Fairness, *, quiet: bool) -> None:
 
 
 def _show_teams(found: Fairness) -> None:
-    from gpuplanner.metrics import NOBODY
+    from gpuplanner.metrics.borrowing import NOBODY
 
     put(found.sentence)
     table = found.teams.select(

@@ -85,8 +85,8 @@ def cost(
 
     from gpuplanner.errors import ScenarioError, message
     from gpuplanner.export.focus import write_focus
-    from gpuplanner.files import require_file
-    from gpuplanner.inbox import open_dataset
+    from gpuplanner.files.place import require_file
+    from gpuplanner.inbox.store import open_dataset
     from gpuplanner.study.forecast_ledger import errors_in_money, read_ledger
     from gpuplanner.study.future.cost_review import cost_review
     from gpuplanner.study.handover.workbooks import write_cost_workbook

@@ -98,7 +98,7 @@ def forecast(
     quiet: Quiet = False,
 ) -> None:
     """Forecast the demand for each profile, with the past error of every model; --backtest: from many origins."""
-    from gpuplanner.files import require_file
+    from gpuplanner.files.place import require_file
 
     for file in (out, paths):
         if file is not None:
@@ -148,18 +148,11 @@ def _backtest(
     """Scores of every candidate and of what was chosen, from many origins."""
     import polars as pl
 
-    from gpuplanner.forecast import (
-        CANDIDATES,
-        affordable,
-        best_fixed,
-        expected_cpu_s,
-        fold_scores,
-        fold_table,
-        mean_scores,
-        weights_in_words,
-    )
+    from gpuplanner.forecast.candidates import CANDIDATES, affordable, expected_cpu_s
+    from gpuplanner.forecast.record import best_fixed, fold_scores, fold_table, mean_scores
+    from gpuplanner.forecast.result import weights_in_words
     from gpuplanner.names import resolve
-    from gpuplanner.planner import UNMET_PRICE
+    from gpuplanner.planner.contract.problem import UNMET_PRICE
     from gpuplanner.study.future.announced import read_calendar
     from gpuplanner.study.future.demand_at_hand import wanted
     from gpuplanner.study.future.rolling import rolling
@@ -237,7 +230,7 @@ def _ahead(
 ) -> None:  # fmt: skip
     """Forecast GPUs from the end of the data, or from a given origin."""
     from gpuplanner.names import resolve
-    from gpuplanner.planner import UNMET_PRICE
+    from gpuplanner.planner.contract.problem import UNMET_PRICE
     from gpuplanner.study.future.announced import read_announced, read_calendar
     from gpuplanner.study.future.demand_at_hand import wanted
     from gpuplanner.study.future.rolling import ahead_of
@@ -292,7 +285,7 @@ def _instant(text: str | None, zone: str) -> datetime | None:
 def _write(path: Path | None, table: object, quiet: bool) -> None:
     if path is None:
         return
-    from gpuplanner.files import write_atomically
+    from gpuplanner.files.single import write_atomically
 
     frame: pl.DataFrame = table()  # type: ignore[operator]
     write_atomically(path, frame.write_parquet)

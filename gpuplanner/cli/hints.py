@@ -83,8 +83,11 @@ def hints(
 
     from gpuplanner.errors import ScenarioError, message
     from gpuplanner.names import resolve
-    from gpuplanner.sizing import FORMS, REQUEST, asked_and_used, peak_trends, plugin_configs, sharing
-    from gpuplanner.sizing import hints as hints_of
+    from gpuplanner.sizing.advice.request_lines import FORMS
+    from gpuplanner.sizing.past_use import REQUEST, asked_and_used
+    from gpuplanner.sizing.peak_trend import peak_trends
+    from gpuplanner.sizing.shared_gpus import plugin_configs, sharing
+    from gpuplanner.sizing.advice.hints import hints as hints_of
     from gpuplanner.study.past.history import end_of, grouped, load_trace
 
     forms = (PLUGIN,) if share else FORMS
@@ -148,7 +151,8 @@ def hints(
 
 def _with_classes(jobs: pl.DataFrame) -> pl.DataFrame:
     """Jobs with the class that a rule can give before they run; by how they ran, groups would foretell themselves."""
-    from gpuplanner.sizing.classes import classify, shipped_rules
+    from gpuplanner.sizing.classes.classify import classify
+    from gpuplanner.sizing.classes.rules import shipped_rules
 
     rules = [rule for rule in shipped_rules() if rule.before_run]
     return jobs.with_columns(classify(jobs, rules)["job_class"])
@@ -164,8 +168,8 @@ def _boards(given: list[str] | None) -> dict[str | None, str]:
 
 def _gres_types(given: list[str] | None) -> dict[str | None, str]:
     """Slurm types by board of the catalogue; None: of every other board."""
-    from gpuplanner.catalog import find_board
-    from gpuplanner.sizing import is_gres_type
+    from gpuplanner.catalog.loader import find_board
+    from gpuplanner.sizing.advice.request_lines import is_gres_type
 
     types: dict[str | None, str] = {}
     for text in given or []:
@@ -186,8 +190,8 @@ def _all_lines(groups: pl.DataFrame, form: str, types: dict[str | None, str]) ->
 def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: str) -> str | None:
     """Lines for one group, or None where nothing changes."""
     from gpuplanner.errors import GpuPlannerError
-    from gpuplanner.hardware import load_gpu_model
-    from gpuplanner.sizing import Request, request_lines
+    from gpuplanner.hardware.gpu import load_gpu_model
+    from gpuplanner.sizing.advice.request_lines import Request, request_lines
 
     profile, count = row["profile_hint"] or row["profile"], row["instances_hint"] or row["instances"]
     if (profile, count) == (row["profile"], row["instances"]) and row["limit_hint_s"] is None:
@@ -206,9 +210,9 @@ def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: s
 
 def _gres_type(row: dict[str, Any], profile: str, given: dict[str | None, str]) -> str | None:
     """Slurm's type: the one given, the site's own word, or what slurmd finds; none where no board is known."""
-    from gpuplanner.catalog import slurm_type_of
-    from gpuplanner.schemas import WHOLE_GPU
-    from gpuplanner.sizing import is_gres_type
+    from gpuplanner.catalog.aliases import slurm_type_of
+    from gpuplanner.schemas.vocabulary import WHOLE_GPU
+    from gpuplanner.sizing.advice.request_lines import is_gres_type
 
     word, board = row["gpu_model"], row["board"]
     named = given.get(board) or given.get(None)

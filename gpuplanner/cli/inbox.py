@@ -27,7 +27,7 @@ from gpuplanner.cli.show import show, show_frame
 if TYPE_CHECKING:
     import polars as pl
 
-    from gpuplanner.inbox import Dataset
+    from gpuplanner.inbox.core.dataset import Dataset
 
 
 @app.command()
@@ -170,7 +170,7 @@ def describe(
 ) -> None:
     """Say what a folder holds: jobs and where their time went, telemetry, bills, nodes, series; and what is wrong."""
     from gpuplanner import study
-    from gpuplanner.files import require_file
+    from gpuplanner.files.place import require_file
     from gpuplanner.study.past.quality import data_quality
 
     if smallest_group and job_class is not None:
@@ -212,7 +212,8 @@ def _something(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _write_hours(folder: str, file: Path) -> None:
-    from gpuplanner.files import require_file, write_atomically
+    from gpuplanner.files.place import require_file
+    from gpuplanner.files.single import write_atomically
     from gpuplanner.files.csv import write_csv_safe
     from gpuplanner.study.past.description import hours_of_telemetry
 

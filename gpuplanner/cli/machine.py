@@ -21,8 +21,8 @@ BoardName = Annotated[str, typer.Argument(metavar="BOARD", help="Board; a unique
 @catalog.command("boards")
 def catalog_boards(as_json: Json = False) -> None:
     """List the boards whose MIG geometry is known."""
-    from gpuplanner.catalog import board_names
-    from gpuplanner.hardware import load_gpu_model
+    from gpuplanner.catalog.loader import board_names
+    from gpuplanner.hardware.gpu import load_gpu_model
 
     boards = [load_gpu_model(name) for name in board_names()]
     import polars as pl
@@ -49,7 +49,7 @@ def catalog_profiles(board: BoardName, as_json: Json = False) -> None:
     """
     import polars as pl
 
-    from gpuplanner.catalog import facts, find_board
+    from gpuplanner.catalog.loader import facts, find_board
 
     modes = facts("partition_modes").filter(pl.col("gpu_model").str.to_lowercase() == board.lower())
     if modes.height:
@@ -83,7 +83,8 @@ def catalog_layouts(
     as_json: Json = False,
 ) -> None:
     """Count the layouts of a board, placed and by profile counts, all and maximal; or list the maximal ones."""
-    from gpuplanner.hardware import layout_counts, list_layouts, parse_placements
+    from gpuplanner.hardware.enumerate import layout_counts, list_layouts
+    from gpuplanner.hardware.layout import parse_placements
 
     chosen = None if profiles is None else [name.strip() for name in profiles.split(",") if name.strip()]
     if not listed and beside is None:
@@ -103,7 +104,7 @@ def catalog_prices(board: BoardName, as_json: Json = False) -> None:
     """List the shipped prices of a board, with source and date."""
     import polars as pl
 
-    from gpuplanner.catalog import facts, find_board
+    from gpuplanner.catalog.loader import facts, find_board
 
     rows = facts("gpu_prices").filter(pl.col("gpu_model") == find_board(board))
     show_frame(rows if as_json else rows.drop("source", "licence"), as_json=as_json)
@@ -149,8 +150,8 @@ def verify(
     Files of a pack that state no layouts are compared with the hash in its manifest. A plan's bound is the planner's
     word: it may not exceed the cost. Exits with 1 if something is wrong.
     """
-    from gpuplanner.planner import read_problems
-    from gpuplanner.study import verify_any
+    from gpuplanner.planner.several_pools import read_problems
+    from gpuplanner.study.handover.read_back import verify_any
     from gpuplanner.study.difference import carried_out
     from gpuplanner.study.future.plans import plan_problem
 
@@ -220,7 +221,7 @@ def export(
     quiet: Quiet = False,
 ) -> None:
     """Write what is decided, or a calendar, as files that operators apply, with a README that says how."""
-    from gpuplanner.study import export_plan
+    from gpuplanner.study.handover.calendar import export_plan
 
     if not given_file.endswith(".json"):
         from gpuplanner.study.handover.decision_pack import export_decision

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuplanner.files import allow_overwriting
+from gpuplanner.files.ours import allow_overwriting
 from gpuplanner.knobs import knobs_of
 from gpuplanner.scenario import Scenario
 

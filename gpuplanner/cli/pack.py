@@ -12,7 +12,7 @@ from gpuplanner.cli.options import Json, Overwrite, Quiet
 from gpuplanner.cli.show import show
 
 if TYPE_CHECKING:
-    from gpuplanner.packing import CostedPacking, Packing
+    from gpuplanner.packing.result import CostedPacking, Packing
     from gpuplanner.packing.problem import AnyProblem
 
 _EXITS = {"time_limit": Exit.TIME_LIMIT, "user": Exit.INTERRUPTED}
@@ -67,9 +67,9 @@ def pack(
     quiet: Quiet = False,
 ) -> None:
     """Pack jobs that start, end and take a part of a GPU into few GPUs, or cheap ones, with a proven bound."""
-    from gpuplanner.files import require_file
+    from gpuplanner.files.place import require_file
     from gpuplanner.files.csv import write_csv_safe
-    from gpuplanner.packing import read_instances, read_packing
+    from gpuplanner.packing.read import read_instances, read_packing
 
     if out is not None:
         require_file(out, inputs=[file])
@@ -91,7 +91,9 @@ def _packed(
 ) -> tuple[Packing | CostedPacking, Packing]:
     """What there is to say, and the packing: for few bins, or for the costs; checked again."""
     from gpuplanner.errors import require_sound
-    from gpuplanner.packing import pack, pack_for_cost, verify_cost, verify_packing
+    from gpuplanner.packing.search import pack
+    from gpuplanner.packing.costs import pack_for_cost
+    from gpuplanner.packing.verify import verify_cost, verify_packing
 
     if not costs:
         found = pack(problem, **limits)

@@ -14,7 +14,7 @@ from gpuplanner.cli.show import show, show_frame
 if TYPE_CHECKING:
     import polars as pl
 
-    from gpuplanner.hardware import GpuModel
+    from gpuplanner.hardware.gpu import GpuModel
 
 
 @app.command()
@@ -31,8 +31,8 @@ def phases(
     quiet: Quiet = False,
 ) -> None:
     """Show phases, dips, bottlenecks and slice fit of jobs with telemetry, by class or of one job."""
-    from gpuplanner.phases import phases_of_jobs
-    from gpuplanner.study import load_trace
+    from gpuplanner.phases.demand import phases_of_jobs
+    from gpuplanner.study.past.history import load_trace
     from gpuplanner.study.past.explore import Inbox
 
     trace = load_trace(data)
@@ -76,8 +76,9 @@ def _one_job(
 ) -> None:
     import polars as pl
 
-    from gpuplanner.phases import find_spikes, fit_phases
-    from gpuplanner.phases.signatures import signatures_of
+    from gpuplanner.phases.spikes import find_spikes
+    from gpuplanner.phases.fit import fit_phases
+    from gpuplanner.phases.signatures.jobs import signatures_of
 
     fitted = fit_phases(found, board)
     spans = fitted.select("phase", phase_start="start").sort("phase_start")
@@ -108,8 +109,11 @@ def _all_jobs(
 ) -> None:
     import polars as pl
 
-    from gpuplanner.phases import claim_by_class, demand_by_class, fit_phases, spikes_of_jobs
-    from gpuplanner.phases.signatures import signatures_by_class, signatures_of
+    from gpuplanner.phases.claim import claim_by_class
+    from gpuplanner.phases.demand import demand_by_class
+    from gpuplanner.phases.fit import fit_phases
+    from gpuplanner.phases.spikes import spikes_of_jobs
+    from gpuplanner.phases.signatures.jobs import signatures_by_class, signatures_of
 
     demand = demand_by_class(found)
     bounds = signatures_by_class(signatures_of(samples, board, jobs=jobs), jobs)

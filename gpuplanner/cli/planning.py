@@ -78,9 +78,11 @@ def plan(
 ) -> None:
     """Plan MIG layouts over time, with a lower bound; with --services, size services for the fewest GPUs."""
     from gpuplanner.cli.compare import show_comparison
-    from gpuplanner.files import require_file, write_atomically
+    from gpuplanner.files.place import require_file
+    from gpuplanner.files.single import write_atomically
     from gpuplanner.names import resolve
-    from gpuplanner.planner import METHODS, plan_to_json
+    from gpuplanner.planner.methods.search import METHODS
+    from gpuplanner.planner.contract.plan import plan_to_json
     from gpuplanner.study.decision.record import compared as compared_ways
     from gpuplanner.study.future.calm import calm_and_free
     from gpuplanner.study.future.fixed_layout import over_fixed

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpuplanner.cli.options import Given
-    from gpuplanner.planner import FleetPlan, Plan, PlanProblem
+    from gpuplanner.planner.several_pools import FleetPlan
+    from gpuplanner.planner.contract.plan import Plan
+    from gpuplanner.planner.contract.problem import PlanProblem
     from gpuplanner.study.future.calm import PlanChoice
     from gpuplanner.study.past.pools import FleetPools
 
@@ -32,12 +34,10 @@ def plan_file(
     quiet: bool,
 ) -> Exit:
     """Plan the pools of a problem file, check the plans, print and write them."""
-    from gpuplanner.files import require_file, write_atomically
-    from gpuplanner.planner import (
-        fleet_to_json,
-        plan_to_json,
-        read_problems,
-    )
+    from gpuplanner.files.place import require_file
+    from gpuplanner.files.single import write_atomically
+    from gpuplanner.planner.several_pools import fleet_to_json, read_problems
+    from gpuplanner.planner.contract.plan import plan_to_json
     from gpuplanner.study.future.calm import choices
     from gpuplanner.study.future.plans import Planned
 
@@ -81,8 +81,8 @@ def plan_pools(
 ) -> Exit:
     """Plan a fleet of several boards: each pool by itself, and what all of them cost; print and write them."""
     from gpuplanner.cli.compare import compare_pools, show_pools
-    from gpuplanner.files import write_atomically
-    from gpuplanner.planner import fleet_to_json
+    from gpuplanner.files.single import write_atomically
+    from gpuplanner.planner.several_pools import fleet_to_json
     from gpuplanner.study.future.fleet_plans import fleet_planned
 
     planned = fleet_planned(fleet, **how, tell=None if quiet else lambda name: say(f"planning {name} ..."))
@@ -143,7 +143,9 @@ def idle_remarks(fleet: FleetPools) -> list[str]:
 def _checked(path: str, pools: Mapping[str, PlanProblem], asked: Mapping[str, Any]) -> FleetPlan:
     """The plans of a fleet, each checked again."""
     from gpuplanner.errors import require_sound
-    from gpuplanner.planner import assign, plan_fleet, verify, verify_fleet
+    from gpuplanner.planner.numbered.assign import assign
+    from gpuplanner.planner.several_pools import plan_fleet, verify_fleet
+    from gpuplanner.planner.verification.plans import verify
 
     fleet = plan_fleet(pools, **asked)
     faults = verify_fleet(fleet, pools)
@@ -156,7 +158,7 @@ def _checked(path: str, pools: Mapping[str, PlanProblem], asked: Mapping[str, An
 
 def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[str, object]:
     """What ``plan`` prints of a plan: its figures, and what changes of layout cost; in JSON, each of them."""
-    from gpuplanner.planner import layout_changes
+    from gpuplanner.planner.numbered.assign import layout_changes
 
     figures: dict[str, object] = {key: getattr(found, key) for key in _PLAN_KEYS}
     if problem.board.profiles:

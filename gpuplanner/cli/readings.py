@@ -33,10 +33,10 @@ def scrape(
     quiet: Quiet = False,
 ) -> None:
     """Read GPU telemetry of a span from a live Prometheus; a token goes in GPUPLANNER_PROMETHEUS_TOKEN."""
-    from gpuplanner.files import held_directory
-    from gpuplanner.inbox import add_read
+    from gpuplanner.files.folder import held_directory
+    from gpuplanner.inbox.additions import add_read
     from gpuplanner.inbox.store import MARK
-    from gpuplanner.inbox.telemetry import Server, read_live
+    from gpuplanner.inbox.telemetry.readers.live import Server, read_live
 
     matchers = {}
     for text in match or []:
@@ -67,8 +67,8 @@ def bill(
 ) -> None:
     """Sum a cloud bill by month, tenant and GPU instance type, and check the sums against its lines."""
     from gpuplanner.errors import TraceFormatError, message
-    from gpuplanner.inbox import open_dataset
-    from gpuplanner.inbox.bills import difference, summarise, totals, unknown_types
+    from gpuplanner.inbox.store import open_dataset
+    from gpuplanner.inbox.bills.summary import difference, summarise, totals, unknown_types
 
     found = open_dataset(folder)
     charges = found.tables.get("charges")

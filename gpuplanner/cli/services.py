@@ -94,7 +94,8 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
     """Size the services of one scenario for the fewest GPUs, and print the plan."""
     import polars as pl
 
-    from gpuplanner.files import require_file, write_atomically
+    from gpuplanner.files.place import require_file
+    from gpuplanner.files.single import write_atomically
     from gpuplanner.services.demands import read_service_demands
     from gpuplanner.services.plan_file import services_to_json
     from gpuplanner.services.profiles import BOARD, read_service_profiles

@@ -28,7 +28,7 @@ _EXACT = re.compile(r"-?\d{1,60}(\.\d{1,30})?")
 def show(values: Mapping[str, object], *, as_json: bool) -> None:
     """Print a mapping: JSON, or one ``key  value`` line each; what is within another stands below it."""
     if as_json:
-        from gpuplanner.files import to_json
+        from gpuplanner.files.text import to_json
         from gpuplanner.plain import to_plain
 
         put(to_json(to_plain(values)))
@@ -58,7 +58,7 @@ def _mappings(value: object) -> list[Mapping[str, object]]:
 def show_frame(frame: pl.DataFrame, *, as_json: bool, title: str = "") -> None:
     """Print a table: JSON rows, or aligned text, the first rows of a long one."""
     if as_json:
-        from gpuplanner.files import to_json
+        from gpuplanner.files.text import to_json
         from gpuplanner.plain import to_plain
 
         put(to_json(to_plain(frame.to_dicts())))

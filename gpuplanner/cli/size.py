@@ -14,7 +14,7 @@ from gpuplanner.cli.show import show, show_frame
 if TYPE_CHECKING:
     import polars as pl
 
-    from gpuplanner.sizing.predict import PeakModel
+    from gpuplanner.sizing.predict.model import PeakModel
     from gpuplanner.study.wish import Wish
 
 PLAN = (
@@ -207,7 +207,7 @@ def _at_hand(scenario: str | None) -> dict[str, int | None] | None:
 def _own_speeds(path: Path) -> pl.DataFrame:
     """A table of what is known of jobs; columns that nobody reads are named."""
     from gpuplanner.errors import TraceFormatError, examples, message
-    from gpuplanner.sizing.speed import SpeedJobs
+    from gpuplanner.sizing.speed.speed_tables import SpeedJobs
 
     rows, names = _read(path), list(SpeedJobs.columns())
     if other := [name for name in rows.columns if name not in names]:
@@ -220,7 +220,7 @@ def _own_speeds(path: Path) -> pl.DataFrame:
 
 def _speeds(path: Path, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
     """Speeds of the jobs of a table on the slices of a board."""
-    from gpuplanner.sizing.speed import default_model
+    from gpuplanner.sizing.speed.store import default_model
     from gpuplanner.study.job_slices import wide_speeds
 
     board = _one_board(boards, "--speed-table")
@@ -289,10 +289,10 @@ def _task(wish: Wish) -> str:
 
 def _predict(path: Path, out: Path | None, model: PeakModel | None, *, as_json: bool) -> None:
     """Predict each row of a table: the peak of training, or without a model of peaks the speed of serving."""
-    from gpuplanner.files import require_file
+    from gpuplanner.files.place import require_file
     from gpuplanner.files.csv import write_csv_safe
     from gpuplanner.names import nearest
-    from gpuplanner.sizing.predict import predict_table
+    from gpuplanner.sizing.predict.table import predict_table
     from gpuplanner.sizing.predict.reading.rows import READ
     from gpuplanner.sizing.predict.serving_table import SERVING_COLUMNS, predict_serving_table
 
@@ -328,8 +328,11 @@ def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) ->
 
 
 def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
-    from gpuplanner.files import require_file, write_atomically
-    from gpuplanner.sizing.predict import learned, measured_runs, peak_model_text, unread_rows
+    from gpuplanner.files.place import require_file
+    from gpuplanner.files.single import write_atomically
+    from gpuplanner.sizing.predict.learning import learned
+    from gpuplanner.sizing.predict.table import measured_runs, unread_rows
+    from gpuplanner.sizing.predict.model import peak_model_text
 
     if out is None:
         text = "--learn goes with -o MODEL.json"
@@ -351,8 +354,8 @@ def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> 
 
 def _model(path: Path | None) -> PeakModel:
     from gpuplanner.errors import TraceFormatError
-    from gpuplanner.files import read_text
-    from gpuplanner.sizing.predict import read_peak_model, shipped_model
+    from gpuplanner.files.text import read_text
+    from gpuplanner.sizing.predict.model import read_peak_model, shipped_model
 
     if path is None:
         return shipped_model()

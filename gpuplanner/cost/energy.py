@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.catalog import board_spec, facts, find_any_board, parameter
+from gpuplanner.catalog.loader import board_spec, facts, find_any_board, parameter
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import resolve
 from gpuplanner.units import kwh_from_watt_hours

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.catalog import parameter
+from gpuplanner.catalog.loader import parameter
 from gpuplanner.cost.energy import HOURS_PER_YEAR, power_model
 from gpuplanner.units import GRAMS_PER_KILOGRAM, WATTS_PER_KILOWATT
 

@@ -9,11 +9,11 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.catalog import facts, find_any_board
+from gpuplanner.catalog.loader import facts, find_any_board
 from gpuplanner.cost.energy import HOURS_PER_YEAR
 from gpuplanner.cost.showback import Price, Rate
 from gpuplanner.errors import GpuPlannerError, ScenarioError, message
-from gpuplanner.files import read_yaml
+from gpuplanner.files.text import read_yaml
 from gpuplanner.files.strict_rows import days_of, fault, keys_of, list_of, number_of, word_of
 from gpuplanner.names import nearest
 

@@ -10,10 +10,11 @@ from decimal import Decimal
 
 import polars as pl
 
-from gpuplanner.catalog import gpu_price
+from gpuplanner.catalog.loader import gpu_price
 from gpuplanner.cost.footprint import FINE
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.schemas import Costs, check
+from gpuplanner.schemas.domain import Costs
+from gpuplanner.schemas.check import check
 from gpuplanner.schemas.kinds import DECIMAL
 from gpuplanner.units import money, split_exactly
 

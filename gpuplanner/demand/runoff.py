@@ -17,7 +17,8 @@ import polars as pl
 from gpuplanner.demand.hazards import Hazards, decay, fit_hazards, group_numbers, width_class
 from gpuplanner.demand.series import DAY_H, day_shares, occupancy
 from gpuplanner.intervals import require_zone, untimed
-from gpuplanner.schemas import Jobs, some_columns
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.check import some_columns
 from gpuplanner.units import SECONDS_PER_HOUR
 
 NEEDED = (

@@ -10,7 +10,8 @@ import polars as pl
 from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.intervals import EPOCH, require_zone, slot_count, slot_sums, slot_ticks, ticks, untimed
 from gpuplanner.names import resolve
-from gpuplanner.schemas import Demand, Jobs, conform, empty
+from gpuplanner.schemas.domain import Demand, Jobs
+from gpuplanner.schemas.check import conform, empty
 
 CLOCKS = ("held", "wanted")
 REQUEST_COLUMNS = ("profile", "instances")

@@ -12,7 +12,10 @@ from importlib import resources
 import polars as pl
 
 from gpuplanner.export.states import NodeState, file_stamp, node_states, stamp, states_at
-from gpuplanner.hardware import ChangeCost, GpuModel, Reconfiguration, minutes
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.reconfigure import Reconfiguration
+from gpuplanner.hardware.seconds import minutes
 from gpuplanner.units import SECONDS_PER_MINUTE
 
 SHARED_PARTS = {"COMMON": "common.sh", "KUBERNETES": "kubernetes.sh"}

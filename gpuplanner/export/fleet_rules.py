@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.export.states import NodeState
-from gpuplanner.hardware import OFF, parse_layout
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.hardware.layout import OFF, parse_layout
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 _PLAN: dict[str, Any] = {
     "node": pl.String, "gpu": pl.Int32, "slot_start": pl.Datetime("us", "UTC"),

@@ -47,7 +47,8 @@ def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
 
     Examples
     --------
-    >>> from gpuplanner.schemas import Costs, empty
+    >>> from gpuplanner.schemas.domain import Costs
+    >>> from gpuplanner.schemas.check import empty
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_focus(Path(folder) / "bill.csv", empty(Costs)).read_text()[:41]

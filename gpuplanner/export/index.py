@@ -10,8 +10,9 @@ import polars as pl
 
 from gpuplanner.export.changes import filled_template, held_by, layout_changes_of
 from gpuplanner.export.states import checked_plan, stamp
-from gpuplanner.hardware import ChangeCost, GpuModel, as_board
-from gpuplanner.simulate import Drain
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.simulate.rules import Drain
 
 INDEX: dict[str, Any] = {
     "change": pl.String,

@@ -17,9 +17,10 @@ from gpuplanner.errors import GeometryError, OutputError, examples, message
 from gpuplanner.export.changes import change_script, held_by, layout_changes_of
 from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.export.states import NodeState, checked_plan
-from gpuplanner.hardware import ChangeCost, GpuModel, as_board
-from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate import Drain
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.simulate.rules import Drain
 
 CONFIG_MAP = "gpuplanner-mig-config"
 NAMESPACE = "gpu-operator"

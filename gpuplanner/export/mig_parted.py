@@ -12,8 +12,9 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.export.states import NodeState, checked_plan, node_states
-from gpuplanner.hardware import GpuModel, as_board, parse_layout
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.layout import parse_layout
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 ALL_DISABLED = "all-disabled"
 """Config with which the GPU operator labels its MIG nodes; no state of a plan has this name."""
@@ -49,7 +50,7 @@ def to_mig_parted(plan: pl.DataFrame, board: GpuModel | str, *, at: datetime | N
     Examples
     --------
     >>> from datetime import UTC
-    >>> from gpuplanner.schemas import LayoutPlan
+    >>> from gpuplanner.schemas.domain import LayoutPlan
     >>> start, end = datetime(2026, 11, 2, tzinfo=UTC), datetime(2026, 11, 3, tzinfo=UTC)
     >>> plan = pl.DataFrame({
     ...     "node": ["n1", "n1"], "gpu": [0, 1], "slot_start": start, "slot_end": end,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuplanner.catalog import facts, measure_words
+from gpuplanner.catalog.loader import facts, measure_words
 from gpuplanner.errors import GeometryError
 from gpuplanner.export.changes import filled_template
 from gpuplanner.export.fleet_rules import BY_JOBS, FleetRules
@@ -14,9 +14,11 @@ from gpuplanner.export.kubernetes import CONFIG_MAP, NAMESPACE, to_change_script
 from gpuplanner.export.mig_parted import named_configs, to_mig_parted
 from gpuplanner.export.slurm import to_slurm_files
 from gpuplanner.export.states import checked_plan
-from gpuplanner.hardware import ChangeCost, GpuModel, as_board, minutes
-from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate import Drain
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.seconds import minutes
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.simulate.rules import Drain
 from gpuplanner.units import counted
 
 PAGE = "README.md"

@@ -11,8 +11,8 @@ from gpuplanner.export.kubernetes import DATA_KEY
 from gpuplanner.export.mig_parted import ALL_DISABLED
 from gpuplanner.export.reread_parted import check_parted
 from gpuplanner.export.reread_slurm import check_gres_conf, check_slurm
-from gpuplanner.files import read_text
-from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.files.text import read_text
+from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.strict_yaml import LinedMapping, load_strict
 
 MAX_BYTES = 4_000_000

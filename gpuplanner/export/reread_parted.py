@@ -12,7 +12,8 @@ import polars as pl
 
 from gpuplanner.errors import GeometryError
 from gpuplanner.export.states import MAX_LABEL
-from gpuplanner.hardware import GpuModel, prove
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.feasibility import prove
 from gpuplanner.hardware.layout import slices
 from gpuplanner.names import nearest
 from gpuplanner.strict_yaml import LinedMapping

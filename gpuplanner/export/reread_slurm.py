@@ -7,8 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from gpuplanner.errors import GeometryError
-from gpuplanner.hardware import GpuModel, format_layout, parse_layout, prove, spread
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.layout import format_layout, parse_layout
+from gpuplanner.hardware.feasibility import prove
+from gpuplanner.hardware.spread import spread
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 _STATED = re.compile(r"#\s*(\S+) gpu (\d{1,4}): (gpu|off|\S+:\d+)")
 _GRES = re.compile(r"gpu(?::(?P<type>[^:]*[^:0-9][^:]*))?(?::(?P<count>[0-9]{1,6}))?", re.IGNORECASE)

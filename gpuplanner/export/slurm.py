@@ -12,7 +12,7 @@ from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.catalog import names_of, slurm_type, slurm_type_of
+from gpuplanner.catalog.aliases import names_of, slurm_type, slurm_type_of
 from gpuplanner.errors import GeometryError, message
 from gpuplanner.export.changes import (
     LayoutChange,
@@ -23,9 +23,11 @@ from gpuplanner.export.changes import (
     template_text,
 )
 from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp, states_at
-from gpuplanner.hardware import OFF, ChangeCost, GpuModel, as_board
-from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate import Drain
+from gpuplanner.hardware.layout import OFF
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.simulate.rules import Drain
 
 GRES_CONF = """\
 # On every node; slurmd asks the driver what slices there are. It needs Slurm's NVML plugin (gpu_nvml.so), which some

@@ -14,8 +14,12 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import GeometryError, SchemaError, examples, message
-from gpuplanner.hardware import OFF, GpuModel, as_board, format_layout, parse_layout, prove
-from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
+from gpuplanner.hardware.layout import OFF, format_layout, parse_layout
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.feasibility import prove
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import LayoutPlan
+from gpuplanner.schemas.check import check
 
 MAX_LABEL = 63
 """Longest value of a Kubernetes label."""

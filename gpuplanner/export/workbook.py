@@ -18,7 +18,7 @@ import polars as pl
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerWarning, OutputError, SchemaError, examples, message
 from gpuplanner.export.headings import unit_of
-from gpuplanner.files import write_atomically
+from gpuplanner.files.single import write_atomically
 from gpuplanner.units import LOCALES, in_locale
 
 MAX_ROWS = 1_048_576

@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, examples, message
-from gpuplanner.schemas import Demand, conform
+from gpuplanner.schemas.domain import Demand
+from gpuplanner.schemas.check import conform
 
 DAY = timedelta(days=1)
 WEEK = timedelta(days=7)

@@ -9,7 +9,8 @@ import polars as pl
 
 from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.forecast.models import LEVELS
-from gpuplanner.schemas import Forecast, check
+from gpuplanner.schemas.domain import Forecast
+from gpuplanner.schemas.check import check
 
 FEWEST = 3
 """Errors of a series, or at the same slots, below which their covariance is not measured."""

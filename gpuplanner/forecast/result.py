@@ -12,7 +12,8 @@ from gpuplanner.forecast.candidates import CANDIDATES, Known, weighed
 from gpuplanner.forecast.judge import Judged, ahead, judge
 from gpuplanner.forecast.models import NAIVE, RULES
 from gpuplanner.forecast.record import NAMES, score, series_record
-from gpuplanner.schemas import Forecast, check
+from gpuplanner.schemas.domain import Forecast
+from gpuplanner.schemas.check import check
 
 
 @dataclass(frozen=True)

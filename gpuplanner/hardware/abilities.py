@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gpuplanner.catalog import PathFact, path_facts, paths_by_source
+from gpuplanner.catalog.loader import PathFact, path_facts, paths_by_source
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware.change_cost import ChangeCost, known_by
 from gpuplanner.hardware.gpu import GpuModel
@@ -93,7 +93,7 @@ def abilities(
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> for board in ("A100-80GB", "H100-80GB-SXM5"):
     ...     on = abilities("dra", load_gpu_model(board))
     ...     print(on.unit, on.cuts_on_demand, on.substitutes)

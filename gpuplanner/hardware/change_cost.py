@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-from gpuplanner.catalog import path_facts
+from gpuplanner.catalog.loader import path_facts
 from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.hardware.reconfigure import AnyLayout, Reconfiguration, instances_changed
@@ -16,7 +16,7 @@ from gpuplanner.hardware.seconds import Seconds, known_seconds, minutes
 from gpuplanner.names import resolve
 from gpuplanner.paths import MADE_BY
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.units import SECONDS_PER_HOUR
 
 _RESET_ARCHITECTURES = ("Ampere",)

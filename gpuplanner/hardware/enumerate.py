@@ -280,7 +280,7 @@ def list_layouts(
 
     Examples
     --------
-    >>> from gpuplanner.hardware import parse_placements
+    >>> from gpuplanner.hardware.layout import parse_placements
     >>> found = list_layouts("A30", ["2g.12gb", "4g.24gb"])
     >>> found.by_counts.select("layout", "driver").rows()
     [('4g.24gb:1', '4g.24gb@0'), ('2g.12gb:2', '2g.12gb@0 2g.12gb@2')]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.hardware.layout import Layout, Placement, engine_faults, free_slices, maximum_faults, slices
 from gpuplanner.hardware.profile import MigProfile, refuse
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.units import counted
 
 

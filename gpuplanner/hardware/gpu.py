@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from gpuplanner.catalog import board_names, facts
+from gpuplanner.catalog.loader import board_names, facts
 from gpuplanner.errors import GeometryError
 from gpuplanner.hardware.profile import RESOURCES, MigProfile, ProfileName, refuse
 from gpuplanner.names import resolve
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 Rows: TypeAlias = pl.DataFrame | Iterable[Mapping[str, Any]]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpuplanner.errors import GeometryError, message
 from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.hardware.profile import RESOURCES, MigProfile, ProfileName, refuse
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 OFF = "off"
 """Layout text of a GPU that is not needed."""

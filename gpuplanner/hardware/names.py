@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuplanner.catalog import board_names, boards_called
+from gpuplanner.catalog.loader import board_names
+from gpuplanner.catalog.aliases import boards_called
 from gpuplanner.errors import GeometryError
 from gpuplanner.hardware.gpu import load_gpu_model
 from gpuplanner.hardware.profile import ProfileName
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 _SHARED = re.compile(r"[-.]shared$", re.IGNORECASE)
 _CUT = re.compile(

@@ -154,7 +154,7 @@ class MigProfile:
 
         Examples
         --------
-        >>> from gpuplanner.hardware import load_gpu_model
+        >>> from gpuplanner.hardware.gpu import load_gpu_model
         >>> board = load_gpu_model("H100-80GB-SXM5")
         >>> board.profile("2g.20gb").serves(board.profile("1g.20gb"))
         True

@@ -52,7 +52,7 @@ class Reconfiguration:
 
         Examples
         --------
-        >>> from gpuplanner.hardware import ChangeCost
+        >>> from gpuplanner.hardware.change_cost import ChangeCost
         >>> cost = ChangeCost.of("H100-80GB-SXM5")
         >>> [cost.change(old, "1g.20gb:4").emptied for old in ("1g.10gb:7", "gpu", "1g.20gb:4")]
         [7, 1, 0]
@@ -72,7 +72,7 @@ def instances_changed(
 
     Examples
     --------
-    >>> from gpuplanner.hardware import as_board
+    >>> from gpuplanner.hardware.gpu import as_board
     >>> board = as_board("H100-80GB-SXM5")
     >>> parts = instances_changed(board, "4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3", one_by_one=True)
     >>> [" ".join(map(str, part)) for part in parts]

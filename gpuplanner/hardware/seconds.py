@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Self
 
-from gpuplanner.catalog import parameter
+from gpuplanner.catalog.loader import parameter
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.units import SECONDS_PER_MINUTE
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from gpuplanner.hardware.enumerate import pareto_counts
 from gpuplanner.hardware.feasibility import resolve_counts
 from gpuplanner.hardware.gpu import GpuModel, as_board
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 MOST_GPUS = 64
 """GPUs of one node, at most: more is a fault of what was written down, and the search would be long."""
@@ -116,7 +116,7 @@ def at_least(board: GpuModel, counts: Mapping[str, int]) -> int:
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> at_least(load_gpu_model("A100-40GB"), {"4g.20gb": 3})
     3
     """

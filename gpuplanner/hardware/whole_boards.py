@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuplanner.catalog import board_names, board_spec, find_any_board, whole_board_names
+from gpuplanner.catalog.loader import board_names, board_spec, find_any_board, whole_board_names
 from gpuplanner.errors import GeometryError
 from gpuplanner.hardware.gpu import GpuModel, load_gpu_model
 

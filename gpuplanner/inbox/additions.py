@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuplanner.errors import TraceFormatError, examples, file_name, message
-from gpuplanner.files import held_directory, spare_room
+from gpuplanner.files.folder import held_directory, spare_room
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.lines.text_file import fingerprint
 from gpuplanner.inbox.core.merge_jobs import SUPERSEDED
@@ -29,7 +29,7 @@ from gpuplanner.inbox.store import MARK, OF_EACH, open_dataset, read_sources, to
 from gpuplanner.workers import Workers, in_turn
 
 if TYPE_CHECKING:
-    from gpuplanner.inbox.telemetry import Server
+    from gpuplanner.inbox.telemetry.readers.live import Server
 
 KIND = "kind"
 PROMETHEUS = "prometheus"
@@ -237,7 +237,7 @@ def add_live(
 
     The first reading begins ``at_first_s`` before ``until``. What it does not answer raises, as in :func:`add`.
     """
-    from gpuplanner.inbox.telemetry import read_live
+    from gpuplanner.inbox.telemetry.readers.live import read_live
 
     folder = Path(directory)
     known = read_sources(folder) if (folder / MARK.file).exists() else []

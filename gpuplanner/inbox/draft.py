@@ -13,7 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.files import replaced_directory, to_json
+from gpuplanner.files.folder import replaced_directory
+from gpuplanner.files.text import to_json
 from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
 from gpuplanner.inbox.core.findings import UNKNOWN_GPUS, Finding, combined, report, run_checks
 from gpuplanner.inbox.core.job_rows import unresolved_gpu_hours
@@ -35,7 +36,8 @@ from gpuplanner.inbox.store import FORMAT, MARK, OF_EACH, SOURCES, Layer, Stored
 from gpuplanner.inbox.telemetry.coverage import coverage
 from gpuplanner.inbox.telemetry.holders import devices_of, find_holders, shared_names
 from gpuplanner.inbox.telemetry.join_report import join_report
-from gpuplanner.schemas import TABLES, Jobs, conform
+from gpuplanner.schemas.domain import TABLES, Jobs
+from gpuplanner.schemas.check import conform
 
 ANY_DEVICE = ("slurm", "job-table")
 """Sources whose GPUs without a type may be whole ones or MIG instances."""
@@ -97,7 +99,7 @@ def write_dataset(dataset: Dataset, directory: str | Path) -> Path:
     Examples
     --------
     >>> import tempfile
-    >>> from gpuplanner.inbox import read
+    >>> from gpuplanner.inbox.registry import read
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "cluster01.csv"
     ...     _ = path.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\n")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.catalog import export_command, facts
+from gpuplanner.catalog.loader import export_command, facts
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.lines.text_file import head

@@ -18,7 +18,9 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.files import DATASET_FORMAT, Mark, kept_aside
+from gpuplanner.files.ours import DATASET_FORMAT
+from gpuplanner.files.manifest import Mark
+from gpuplanner.files.leftovers import kept_aside
 from gpuplanner.inbox.core.dataset import REJECTS, Dataset, Scan, Stated
 from gpuplanner.inbox.core.kept_files import (
     REMEDY,
@@ -35,7 +37,7 @@ from gpuplanner.inbox.telemetry.hold_times import with_until
 from gpuplanner.inbox.telemetry.holders import DEVICE_KEY, DEVICES, SPANS, Holders
 from gpuplanner.inbox.telemetry.metric_ladder import on_one_rung, rungs
 from gpuplanner.intervals import require_zone
-from gpuplanner.schemas import TABLES
+from gpuplanner.schemas.domain import TABLES
 
 FORMAT = DATASET_FORMAT
 """Text in provenance.json by which a dataset is known."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.catalog import export_command
+from gpuplanner.catalog.loader import export_command
 from gpuplanner.errors import TraceFormatError, examples, file_name, message
 from gpuplanner.inbox.additions import Added, add
 from gpuplanner.inbox.core.lines.text_file import fingerprint, head

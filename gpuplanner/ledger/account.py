@@ -15,7 +15,9 @@ from gpuplanner.ledger.node_pool import node_pool
 from gpuplanner.ledger.pools import gpu_jobs, inferred_inventory, with_boards
 from gpuplanner.ledger.sweep import PoolHours, Reservation, sweep_pool
 from gpuplanner.ledger.window import Window
-from gpuplanner.schemas import BUCKETS, Inventory, Jobs, Ledger, check, conform, some_columns
+from gpuplanner.schemas.vocabulary import BUCKETS
+from gpuplanner.schemas.domain import Inventory, Jobs, Ledger
+from gpuplanner.schemas.check import check, conform, some_columns
 
 TIMES = ("submit_time", "start_time", "end_time")
 COLUMNS = (

@@ -12,7 +12,9 @@ from gpuplanner.inbox.telemetry.hold_times import with_until
 from gpuplanner.inbox.telemetry.holders import TOGETHER, each_holder, kind_of_device, members_on
 from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import Window
-from gpuplanner.schemas import USED_FROM, Jobs, Samples, conform, some_columns
+from gpuplanner.schemas.vocabulary import USED_FROM
+from gpuplanner.schemas.domain import Jobs, Samples
+from gpuplanner.schemas.check import conform, some_columns
 
 PROCESS_FROM_GIB = 0.25
 """Device memory from which a process is taken to be there: a CUDA context alone takes about 0.3 GB [1]_.

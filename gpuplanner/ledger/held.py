@@ -12,7 +12,8 @@ from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.inbox.core.node_names import on_nodes
 from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import Window
-from gpuplanner.schemas import Inventory, Jobs, conform, some_columns
+from gpuplanner.schemas.domain import Inventory, Jobs
+from gpuplanner.schemas.check import conform, some_columns
 
 LOST_STATES = ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "CANCELLED")
 """States whose GPU-time may have to be spent again. How much of it was saved by checkpoints is not known."""

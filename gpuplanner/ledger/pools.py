@@ -9,13 +9,15 @@ from typing import TypeVar
 import numpy as np
 import polars as pl
 
-from gpuplanner.hardware import load_gpu_model, profile_on
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.hardware.names import profile_on
 from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.intervals import HOUR_TICKS, untimed
 from gpuplanner.ledger.slabs import Slabs
 from gpuplanner.ledger.sweep import TOLERANCE_GPUS, Spans
 from gpuplanner.ledger.window import Window
-from gpuplanner.schemas import Inventory, Jobs, conform, some_columns
+from gpuplanner.schemas.domain import Inventory, Jobs
+from gpuplanner.schemas.check import conform, some_columns
 
 Table = TypeVar("Table", pl.DataFrame, pl.LazyFrame)
 _OF_HELD = ("start_time", "end_time", "profile_requested", "gpus", "gpus_by_memory", "instances")

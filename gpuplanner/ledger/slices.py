@@ -8,11 +8,15 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.hardware import GpuModel, any_board, parse_layout
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.whole_boards import any_board
+from gpuplanner.hardware.layout import parse_layout
 from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import Window
-from gpuplanner.schemas import WHOLE_GPU, Inventory, Jobs, conform, some_columns
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import Inventory, Jobs
+from gpuplanner.schemas.check import conform, some_columns
 
 PARTS = ("held", "cut_idle", "lost_to_layout", "whole")
 """What a slice-hour was.

@@ -10,7 +10,9 @@ import polars as pl
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.intervals import require_zone
 from gpuplanner.names import resolve
-from gpuplanner.schemas import BUCKETS, Ledger, conform
+from gpuplanner.schemas.vocabulary import BUCKETS
+from gpuplanner.schemas.domain import Ledger
+from gpuplanner.schemas.check import conform
 
 DARK_BUCKETS = ("held_idle", "free", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
 """Paid for, no work done. Unobserved time is not among them: nothing may be claimed of it."""
@@ -37,7 +39,7 @@ def reconcile(ledger: pl.DataFrame, installed: float, *, tolerance: float = 1e-9
 
     Examples
     --------
-    >>> from gpuplanner.schemas import empty
+    >>> from gpuplanner.schemas.check import empty
     >>> reconcile(empty(Ledger), 24.0)["difference_gpu_hours"]
     -24.0
     """
@@ -64,7 +66,7 @@ def by_bucket(ledger: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.schemas import empty
+    >>> from gpuplanner.schemas.check import empty
     >>> by_bucket(empty(Ledger))["bucket"].to_list()[:3]
     ['used', 'unobserved', 'held_idle']
     """
@@ -94,7 +96,7 @@ def by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.schemas import empty
+    >>> from gpuplanner.schemas.check import empty
     >>> by_tenant(empty(Ledger)).columns
     ['tenant', 'held_gpu_hours', 'used', 'unobserved', 'held_idle', 'idle_share']
     """
@@ -124,7 +126,7 @@ def dark_share(ledger: pl.DataFrame) -> dict[str, float]:
 
     Examples
     --------
-    >>> from gpuplanner.schemas import empty
+    >>> from gpuplanner.schemas.check import empty
     >>> dark_share(empty(Ledger))["dark"]
     0.0
     """

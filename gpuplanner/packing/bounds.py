@@ -12,10 +12,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gpuplanner.hardware import as_board, pareto_counts
+from gpuplanner.hardware.gpu import as_board
+from gpuplanner.hardware.enumerate import pareto_counts
 from gpuplanner.packing.grid import Grid, as_grid
 from gpuplanner.packing.problem import AnyProblem, Integers, MigPackingProblem, PackingProblem
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 Weighing: TypeAlias = tuple[Integers, int]
 """Whole weights of the items, and the most that one bin can hold of them."""

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware import GpuModel
+from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.packing.problem import AnyProblem, Integers, MigPackingProblem
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,7 @@ def _instances(problem: MigPackingProblem, fields: _Fields) -> tuple[Integers, I
 
 def _ways(board: GpuModel, names: list[str], fields: _Fields) -> Mapping[str, list[tuple[int, int]]]:
     """Start slice and word of every way to place each profile, in the driver's order of trying."""
-    from gpuplanner.hardware import driver_starts
+    from gpuplanner.hardware.feasibility import driver_starts
 
     memory = fields.add("memory slices", board.memory_slices)
     slices = [fields.add(f"memory slice {place}", 1) for place in range(board.memory_slices)]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.errors import ScenarioError, examples, message
-from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 Integers: TypeAlias = NDArray[np.int64]
 

@@ -8,8 +8,8 @@ from typing import NoReturn
 import numpy as np
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.files import read_text
-from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.files.text import read_text
+from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_faultless
 from gpuplanner.packing.problem import LARGEST, MAX_ITEMS, MigPackingProblem, PackingProblem

@@ -7,10 +7,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
-from gpuplanner.hardware import Layout, Placement, layout_faults
+from gpuplanner.hardware.layout import Layout, Placement, layout_faults
 from gpuplanner.packing.problem import AnyProblem, MigPackingProblem, PackingProblem
 from gpuplanner.packing.result import STOPS, CostedPacking, Packing
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 
 def verify_packing(packing: Packing, problem: AnyProblem) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.hardware.gpu import GpuModel, as_board
 
 SUPPORTED, NOT_SUPPORTED, CANNOT_TELL = "supported", "not supported", "cannot tell"
 VERDICTS = (SUPPORTED, NOT_SUPPORTED, CANNOT_TELL)

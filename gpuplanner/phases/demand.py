@@ -7,7 +7,8 @@ import polars as pl
 from gpuplanner.errors import SchemaError, message
 from gpuplanner.inbox.telemetry.holders import SHARED
 from gpuplanner.phases.segments import find_phases
-from gpuplanner.schemas import Samples, conform
+from gpuplanner.schemas.domain import Samples
+from gpuplanner.schemas.check import conform
 
 DEVICE = ("node", "gpu", "instance")
 NEED_QUANTILE = 0.95

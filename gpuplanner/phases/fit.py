@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.sizing import smallest_profile
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.sizing.profile_sizes import smallest_profile
 
 MARGIN = 0.10
 """Share added to the peak of memory; SM activity is a 95 % quantile and gets none, as in right-sizing."""

@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, examples, message
-from gpuplanner.schemas import Samples, conform
+from gpuplanner.schemas.domain import Samples
+from gpuplanner.schemas.check import conform
 
 LEAST_NOISE = {"sm_activity": 0.02, "memory_used_gib": 0.5, "power_w": 10.0}
 """Signals, and the least noise each is taken to have; below it, meters round or hardly move."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from gpuplanner.errors import ScenarioError, examples
-from gpuplanner.files import read_text, to_json
+from gpuplanner.files.text import read_text, to_json
 from gpuplanner.planner.contract.plain_values import refuse
 from gpuplanner.planner.contract.plan import FORMAT as PLAN_FORMAT
 from gpuplanner.planner.contract.plan import LARGEST_FILE, Plan, plan_from_plain

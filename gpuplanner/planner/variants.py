@@ -13,7 +13,7 @@ from gpuplanner.planner.contract.plain_values import refuse
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.methods.search import plan
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.solving.effort import relative_gap
 
 AS_IT_STANDS = "as it stands"

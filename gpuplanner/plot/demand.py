@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.demand import change_points
+from gpuplanner.demand.record import change_points
 from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.plot import theme
 from gpuplanner.plot.prepare import (

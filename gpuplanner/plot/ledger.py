@@ -22,7 +22,7 @@ from gpuplanner.plot.prepare import (
     utc_axis,
     utc_text,
 )
-from gpuplanner.schemas import BUCKETS
+from gpuplanner.schemas.vocabulary import BUCKETS
 
 NOBODY = "-"
 _MAX_BARS = 100

@@ -43,7 +43,7 @@ def chart_spec(chart: ChartType) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from gpuplanner.plot import plot_costs
+    >>> from gpuplanner.plot.ledger import plot_costs
     >>> import polars as pl
     >>> chart_spec(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))["width"]
     'container'
@@ -119,7 +119,7 @@ def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH) -
 
     Examples
     --------
-    >>> from gpuplanner.plot import plot_costs
+    >>> from gpuplanner.plot.ledger import plot_costs
     >>> import polars as pl
     >>> chart_to_svg(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))[:4]
     '<svg'
@@ -162,7 +162,7 @@ def picture_html(chart: ChartType, *, width: int = NOTEBOOK_WIDTH) -> str:
 
     Examples
     --------
-    >>> from gpuplanner.plot import plot_costs
+    >>> from gpuplanner.plot.ledger import plot_costs
     >>> import polars as pl
     >>> text = picture_html(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))
     >>> text[:9], text.count("data:image/svg+xml")
@@ -213,7 +213,7 @@ def charts_to_svg(charts: Sequence[ChartType], *, width: int = SVG_WIDTH) -> str
 
     Examples
     --------
-    >>> from gpuplanner.plot import plot_costs
+    >>> from gpuplanner.plot.ledger import plot_costs
     >>> import polars as pl
     >>> costs = plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD")
     >>> charts_to_svg([costs, costs])[:4]

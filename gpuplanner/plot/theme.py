@@ -10,7 +10,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 INK, MUTED, GREY, GRID = "#1f2933", "#52606d", "#c4cbd2", "#e4e7eb"
 QUIET = "#8a949e"

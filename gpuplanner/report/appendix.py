@@ -9,7 +9,7 @@ import polars as pl
 from gpuplanner import plot
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
-from gpuplanner.study import Study
+from gpuplanner.study.study import Study
 from gpuplanner.study.future.calm import choice_sentence, choice_table
 
 MOST_GPUS = 128

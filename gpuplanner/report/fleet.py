@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from gpuplanner.errors import GpuPlannerError
-from gpuplanner.hardware import GpuModel, load_gpu_model
+from gpuplanner.hardware.gpu import GpuModel, load_gpu_model
 from gpuplanner.hardware.enumerate import placement_table
 from gpuplanner.report.figures import layout_words, nodes_words, shown
 from gpuplanner.report.words import safe

@@ -5,8 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner import plot
-from gpuplanner.demand import POOL
-from gpuplanner.forecast import CHOSEN, Judged, fold_scores, mean_scores
+from gpuplanner.demand.series import POOL
+from gpuplanner.forecast.record import CHOSEN, fold_scores, mean_scores
+from gpuplanner.forecast.judge import Judged
 from gpuplanner.report import page
 from gpuplanner.report.section import Section
 from gpuplanner.study.forecast_ledger import record_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.study import Study
+from gpuplanner.study.study import Study
 from gpuplanner.study.future.cost_review import cost_review
 from gpuplanner.study.waits.summary import cause_table
 from gpuplanner.units import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, three_figures

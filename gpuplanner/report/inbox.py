@@ -9,11 +9,11 @@ import polars as pl
 
 from gpuplanner import plot
 from gpuplanner._version import __version__
-from gpuplanner.cost import Price
-from gpuplanner.demand import pool
+from gpuplanner.cost.showback import Price
+from gpuplanner.demand.series import pool
 from gpuplanner.report import page
 from gpuplanner.report.section import Section, Text, still
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.study.past.explore import EVERYBODY, Inbox
 from gpuplanner.study.past.quality import DataQuality, by_figure
 

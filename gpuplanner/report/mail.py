@@ -7,7 +7,7 @@ from email.policy import SMTP
 from html import escape
 
 from gpuplanner.errors import printable
-from gpuplanner.study import Study
+from gpuplanner.study.study import Study
 from gpuplanner.units import in_locale
 
 STYLE = "font-family:sans-serif;font-size:15px;line-height:1.45;color:#1a1a1a;max-width:40em"

@@ -17,7 +17,10 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.errors import GpuPlannerError, MissingDependencyError, ScenarioError, message
-from gpuplanner.files import MANIFEST, is_intact, sha256, sole_writer, to_json, write_atomically
+from gpuplanner.files.manifest import MANIFEST, is_intact
+from gpuplanner.files.text import sha256, to_json
+from gpuplanner.files.lock import sole_writer
+from gpuplanner.files.single import write_atomically
 from gpuplanner.report.mail import report_mail
 from gpuplanner.report.recurring.chain import (
     DONE,
@@ -38,7 +41,8 @@ from gpuplanner.report.recurring.overview import chain_page
 from gpuplanner.report.render import write_report
 from gpuplanner.report.scorecards import write_scorecards
 from gpuplanner.scenario import FILES, Scenario
-from gpuplanner.study import Study, evaluate
+from gpuplanner.study.study import Study
+from gpuplanner.study.evaluation import evaluate
 from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.past.history import begin_of, end_of, load_trace, long_trace, months_from
 from gpuplanner.study.recurring.nodes_seen import nodes_changed, nodes_seen

@@ -19,7 +19,7 @@ import polars as pl
 from gpuplanner import plot
 from gpuplanner._optional import import_optional
 from gpuplanner.export.headings import heading, unit_of
-from gpuplanner.files import write_atomically
+from gpuplanner.files.single import write_atomically
 from gpuplanner.report.section import Section, section_css
 from gpuplanner.report.words import as_json, localised, safe, told, words_on
 from gpuplanner.units import NO_FIGURE, figure_text

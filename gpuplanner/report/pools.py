@@ -10,14 +10,15 @@ from urllib.parse import quote
 import polars as pl
 
 from gpuplanner import plot
-from gpuplanner.files import replaced_directory, to_json
-from gpuplanner.planner import fleet_to_json
+from gpuplanner.files.folder import replaced_directory
+from gpuplanner.files.text import to_json
+from gpuplanner.planner.several_pools import fleet_to_json
 from gpuplanner.report import page
 from gpuplanner.report.first_screen import warning_list
 from gpuplanner.report.render import MARK, write_report
 from gpuplanner.report.section import Section
-from gpuplanner.schemas import BUCKETS
-from gpuplanner.study import Study
+from gpuplanner.schemas.vocabulary import BUCKETS
+from gpuplanner.study.study import Study
 from gpuplanner.study.decision.left_out import warnings_about
 from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.fleet_decision import FleetCompared, decision_table, fleet_sentence

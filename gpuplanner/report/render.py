@@ -23,9 +23,13 @@ from gpuplanner.errors import (
     first_line,
     message,
 )
-from gpuplanner.files import MANIFEST, Mark, remove_ours, replaced_directory, to_json, write_atomically
+from gpuplanner.files.manifest import MANIFEST, Mark
+from gpuplanner.files.ours import remove_ours
+from gpuplanner.files.folder import replaced_directory
+from gpuplanner.files.text import to_json
+from gpuplanner.files.single import write_atomically
 from gpuplanner.names import nearest
-from gpuplanner.planner import plan_to_json
+from gpuplanner.planner.contract.plan import plan_to_json
 from gpuplanner.report.cost import savings_record
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import badge, fleet_words
@@ -35,7 +39,8 @@ from gpuplanner.report.section import FRAGMENT
 from gpuplanner.report.sent import browser, markdown_text, message_text, pdf_into, tables_into
 from gpuplanner.report.tearsheet import PDF, links, period
 from gpuplanner.scenario import FILES, Scenario
-from gpuplanner.study import Study, evaluate
+from gpuplanner.study.study import Study
+from gpuplanner.study.evaluation import evaluate
 from gpuplanner.study.bundled import notebook_folder
 from gpuplanner.study.forecast_ledger import read_ledger, remember
 from gpuplanner.study.future.options import check_options

@@ -9,7 +9,8 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, first_line, message, printable
-from gpuplanner.files import Mark, replaced_directory
+from gpuplanner.files.manifest import Mark
+from gpuplanner.files.folder import replaced_directory
 from gpuplanner.report.figures import NOBODY
 from gpuplanner.study.decision.types import TeamRow
 from gpuplanner.units import in_locale

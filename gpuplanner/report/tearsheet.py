@@ -18,7 +18,7 @@ from gpuplanner.report.teams import placements
 from gpuplanner.report.teams import teams as shared_by
 from gpuplanner.report.ways import waits_section, ways
 from gpuplanner.report.words import safe
-from gpuplanner.study import Study
+from gpuplanner.study.study import Study
 from gpuplanner.study.decision.frames import curve_table
 from gpuplanner.study.decision.left_out import warnings_about
 from gpuplanner.study.future.cost_review import cost_review

@@ -37,7 +37,7 @@ def check(frame: pl.DataFrame, schema: type[dy.Schema], *, where: str) -> pl.Dat
 
     Examples
     --------
-    >>> from gpuplanner.schemas import Demand
+    >>> from gpuplanner.schemas.domain import Demand
     >>> check(pl.DataFrame({"ds": []}), Demand, where="demand")
     Traceback (most recent call last):
         ...
@@ -89,7 +89,7 @@ def some_columns(
 
     Examples
     --------
-    >>> from gpuplanner.schemas import Jobs
+    >>> from gpuplanner.schemas.domain import Jobs
     >>> jobs = pl.DataFrame({"tenant": ["a"]}, schema={"tenant": pl.Categorical})
     >>> some_columns(jobs, Jobs, ["tenant", "gpus"], where="jobs").dtypes
     [Categorical, Float64]
@@ -149,7 +149,8 @@ def filter_rows(frame: pl.DataFrame, schema: type[dy.Schema]) -> tuple[pl.DataFr
 
     Examples
     --------
-    >>> from gpuplanner.schemas import Ledger, empty
+    >>> from gpuplanner.schemas.domain import Ledger
+    >>> from gpuplanner.schemas.check import empty
     >>> good, bad = filter_rows(empty(Ledger), Ledger)
     >>> good.height, bad.height, bad.columns[-1]
     (0, 0, 'reason')
@@ -178,7 +179,7 @@ def to_markdown(name: str, schema: type[dy.Schema]) -> str:
 
     Examples
     --------
-    >>> from gpuplanner.schemas import Demand
+    >>> from gpuplanner.schemas.domain import Demand
     >>> print(to_markdown("demand", Demand).splitlines()[0])
     ## `demand`
     """

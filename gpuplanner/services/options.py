@@ -11,10 +11,12 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import GeometryError, InfeasiblePlanError, ScenarioError, examples, message
-from gpuplanner.hardware import GpuModel, MigProfile, pareto_counts
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.profile import MigProfile
+from gpuplanner.hardware.enumerate import pareto_counts
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.services.demands import ServiceDemand
-from gpuplanner.sizing import smallest_of_compute
+from gpuplanner.sizing.profile_sizes import smallest_of_compute
 
 SHORTFALL = 1e-6
 """A rate counts as met if no more than this share of it is missing: the tolerance of the solvers."""

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpuplanner.hardware import GpuModel, format_layout
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.layout import format_layout
 from gpuplanner.services.first_fit import Sizing
 from gpuplanner.services.options import Choices
 

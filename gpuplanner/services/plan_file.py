@@ -9,9 +9,9 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import to_json
+from gpuplanner.files.text import to_json
 from gpuplanner.planner.contract.plain_values import board_from_plain, to_plain
-from gpuplanner.schemas import check
+from gpuplanner.schemas.check import check
 from gpuplanner.services.plan import Segment, ServicePlan
 from gpuplanner.services.profiles import ServiceProfiles
 

@@ -9,12 +9,12 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner.errors import OTHER_FILE, examples
-from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
-from gpuplanner.schemas import conform
+from gpuplanner.schemas.check import conform
 from gpuplanner.services.demands import refuse
-from gpuplanner.sizing import smallest_of_compute
+from gpuplanner.sizing.profile_sizes import smallest_of_compute
 
 ThroughputOf = Literal["process", "instance"]
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.schemas import check
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.schemas.check import check
 from gpuplanner.services.demands import service_demands
 from gpuplanner.services.first_fit import sized_alone
 from gpuplanner.services.options import choices_for, least

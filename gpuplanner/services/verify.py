@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from gpuplanner.errors import GpuPlannerError
-from gpuplanner.hardware import parse_layout, prove
+from gpuplanner.hardware.layout import parse_layout
+from gpuplanner.hardware.feasibility import prove
 from gpuplanner.services.plan import Segment, ServicePlan
 
 _TOLERANCE = 2e-6

@@ -232,7 +232,10 @@ def _find_starts(jobs: pl.DataFrame, nodes: int, gpus_per_node: int, queue: str)
             shortest_first=queue == "sjf",
         )
 
-    from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, QuotaGroup, Sharing, play, play_shared
+    from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+    from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
+    from gpuplanner.simulate.nodes.play import play
+    from gpuplanner.simulate.nodes.shared_play import play_shared
 
     requests = NodeRequests(
         submit_s,

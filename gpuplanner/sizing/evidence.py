@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.hardware import GpuModel
-from gpuplanner.schemas import WHOLE_GPU, Samples, conform, empty
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import Samples
+from gpuplanner.schemas.check import conform, empty
 from gpuplanner.sizing.requests import canonical_names
 
 ACTIVITY_QUANTILE = 0.95

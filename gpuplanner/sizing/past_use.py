@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from gpuplanner.catalog import find_board
+from gpuplanner.catalog.loader import find_board
 from gpuplanner.errors import GeometryError
-from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.schemas import USED_FROM, WHOLE_GPU, Jobs, conform
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.schemas.vocabulary import USED_FROM, WHOLE_GPU
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.check import conform
 from gpuplanner.sizing.evidence import samples_of_runs
 from gpuplanner.sizing.requests import resolve_requests, sizes
 from gpuplanner.sizing.right_profiles import EVIDENCE, rightsize

@@ -10,8 +10,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.hardware import as_board
-from gpuplanner.schemas import WHOLE_GPU, Samples, conform
+from gpuplanner.hardware.gpu import as_board
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import Samples
+from gpuplanner.schemas.check import conform
 from gpuplanner.sizing.profile_sizes import slices
 
 BINS = 48

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import polars as pl
 
-from gpuplanner.hardware import GpuModel, MigProfile, as_board
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.profile import MigProfile
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 
 def plain_profiles(board: GpuModel) -> tuple[MigProfile, ...]:

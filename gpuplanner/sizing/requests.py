@@ -7,8 +7,10 @@ import warnings
 import polars as pl
 
 from gpuplanner.errors import GeometryError, GpuPlannerWarning, examples
-from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.schemas import WHOLE_GPU, Jobs, conform
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.check import conform
 from gpuplanner.sizing.profile_sizes import slices, smallest_of_share
 
 SIZES = {

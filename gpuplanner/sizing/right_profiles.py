@@ -5,8 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.schemas import WHOLE_GPU, Jobs, conform
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.check import conform
 from gpuplanner.sizing.evidence import add_class_needs, add_own_needs, first_text
 from gpuplanner.sizing.profile_sizes import slices, smallest_profile
 from gpuplanner.sizing.requests import resolve_requests, sizes
@@ -142,7 +144,7 @@ def keep_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.hardware import whole_board
+    >>> from gpuplanner.hardware.whole_boards import whole_board
     >>> jobs = {"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 0.5}
     >>> jobs = pl.DataFrame(jobs).with_columns(submit_time=datetime(2026, 2, 2, tzinfo=UTC))
     >>> keep_requests(jobs, whole_board("T4")).select("profile_needed", "change", "reason").row(0)

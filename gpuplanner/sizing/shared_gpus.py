@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import GeometryError
-from gpuplanner.hardware import GpuModel, any_board
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.whole_boards import any_board
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 WHOLE, MIG, MPS, IN_TURN = "whole", "mig", "mps", "time-slicing"
 COVERED = 0.95
@@ -50,7 +51,7 @@ def sharing(history: pl.DataFrame) -> pl.DataFrame:
     Examples
     --------
     >>> from datetime import UTC, datetime, timedelta
-    >>> from gpuplanner.sizing import asked_and_used
+    >>> from gpuplanner.sizing.past_use import asked_and_used
     >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
     >>> jobs = pl.DataFrame({"job_id": list("abcdefgh"), "attempt": 1, "tenant": "t", "user": "u", "state": "COMPLETED",
     ...     "gpus": 1.0, "gpu_model": ["H100-80GB-SXM5"] * 4 + ["T4"] * 4, "job_class": "evaluation",

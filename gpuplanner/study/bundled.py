@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuplanner.files import sha256
+from gpuplanner.files.text import sha256
 
 PACKAGE = Path(__file__).resolve().parent.parent
 

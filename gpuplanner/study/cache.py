@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from gpuplanner.errors import OutputError
-from gpuplanner.files import sha256, sha256_of_all, to_json, write_atomically
+from gpuplanner.files.text import sha256, sha256_of_all, to_json
+from gpuplanner.files.single import write_atomically
 from gpuplanner.plugins import plugged_in
 from gpuplanner.scenario import FILES, Scenario
 from gpuplanner.study.bundled import PACKAGE, input_hashes

@@ -13,13 +13,17 @@ import polars as pl
 
 from gpuplanner import inbox
 from gpuplanner.errors import ScenarioError, examples, message
-from gpuplanner.export import FileReport
+from gpuplanner.export.reread import FileReport
 from gpuplanner.export.states import NodeState, checked_plan, stamp, states_at
-from gpuplanner.hardware import EMPTIED, GpuModel, parse_layout, prove
+from gpuplanner.paths import EMPTIED
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.layout import parse_layout
+from gpuplanner.hardware.feasibility import prove
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.node_names import expand_node_list
-from gpuplanner.planner import PlanProblem, assign
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.study.handover.read_back import read_plan
 
 GPUS: dict[str, Any] = {

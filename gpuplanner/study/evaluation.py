@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from gpuplanner.demand import pool
-from gpuplanner.ledger import by_bucket, by_tenant, held_by_state
-from gpuplanner.planner import layout_changes
+from gpuplanner.demand.series import pool
+from gpuplanner.ledger.views import by_bucket, by_tenant
+from gpuplanner.ledger.held import held_by_state
+from gpuplanner.planner.numbered.assign import layout_changes
 from gpuplanner.scenario import FILES, Scenario
-from gpuplanner.sizing import asked_and_used, sharing
+from gpuplanner.sizing.past_use import asked_and_used
+from gpuplanner.sizing.shared_gpus import sharing
 from gpuplanner.study.bundled import input_hashes
 from gpuplanner.study.cache import cache_folder, content_key
 from gpuplanner.study.decision.frames import curve_table, policy_table, service_table

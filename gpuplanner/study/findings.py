@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import polars as pl
 
-from gpuplanner.demand import complete_until
+from gpuplanner.demand.record import complete_until
 from gpuplanner.intervals import untimed
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import TODAY, Decision

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.demand import POOL, demand_series, pool
+from gpuplanner.demand.series import POOL, demand_series, pool
 from gpuplanner.errors import ScenarioError, first_line, message
-from gpuplanner.hardware import GpuModel
-from gpuplanner.planner import UNMET_PRICE
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.planner.contract.problem import UNMET_PRICE
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.outlook import at_quantile
 from gpuplanner.study.past.history import history

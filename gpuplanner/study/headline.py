@@ -9,7 +9,7 @@ from typing import Any, Self
 import polars as pl
 
 from gpuplanner.plain import of_plain, rounded, to_plain
-from gpuplanner.planner import Plan
+from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.study.decision.types import DECIMALS, Decision
 from gpuplanner.study.future.money import Money
 from gpuplanner.study.future.outlook import Tomorrow

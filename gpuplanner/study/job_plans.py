@@ -11,10 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuplanner.catalog import has_price, parameter
-from gpuplanner.cost import facility_kwh, gpu_hour_price, gpu_kwh, power_model
+from gpuplanner.catalog.loader import has_price, parameter
+from gpuplanner.cost.energy import facility_kwh, gpu_kwh, power_model
+from gpuplanner.cost.showback import gpu_hour_price
 from gpuplanner.errors import ScenarioError
-from gpuplanner.sizing.predict import Architecture, PeakModel, TrainingJob, peak_gib
+from gpuplanner.sizing.predict.architecture import Architecture
+from gpuplanner.sizing.predict.model import PeakModel
+from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.peak import peak_gib
 from gpuplanner.sizing.predict.methods import TARGETS
 from gpuplanner.sizing.predict.reading.rows import job_of
 from gpuplanner.sizing.predict.serving import Serving

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from gpuplanner.catalog import board_names, parameter
+from gpuplanner.catalog.loader import board_names, parameter
 from gpuplanner.errors import GeometryError, SchemaError, message
-from gpuplanner.hardware import GpuModel, load_gpu_model
-from gpuplanner.sizing.predict import Architecture, PeakModel, TrainingJob
+from gpuplanner.hardware.gpu import GpuModel, load_gpu_model
+from gpuplanner.sizing.predict.architecture import Architecture
+from gpuplanner.sizing.predict.model import PeakModel
+from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.serving import Serving, footprint, layout_of, serve
 from gpuplanner.sizing.predict.serving_speed import EngineLayout
 from gpuplanner.sizing.predict.throughput import Board, slice_board, tokens_per_s
@@ -178,7 +180,7 @@ def slice_plans(
 
 def _speeds(known: pl.DataFrame, board: GpuModel) -> dict[str, tuple[float, float, float]]:
     """Least, likely and largest speed by slice; none where no source states SMs, or another board's was measured."""
-    from gpuplanner.sizing.speed import default_model
+    from gpuplanner.sizing.speed.store import default_model
 
     try:
         speeds = default_model().predict(known, board, where="--speed-table")

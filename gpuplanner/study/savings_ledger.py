@@ -14,7 +14,7 @@ import polars as pl
 
 from gpuplanner.cost.showback import CENTS
 from gpuplanner.errors import ScenarioError, first_line, message
-from gpuplanner.files import to_json
+from gpuplanner.files.text import to_json
 from gpuplanner.intervals import waiting_since
 from gpuplanner.ledger.views import HELD_BUCKETS
 from gpuplanner.plain import of_plain, rounded, to_plain

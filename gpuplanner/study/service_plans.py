@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuplanner.catalog import has_price
-from gpuplanner.cost import gpu_hour_price
+from gpuplanner.catalog.loader import has_price
+from gpuplanner.cost.showback import gpu_hour_price
 from gpuplanner.errors import InfeasiblePlanError, message
-from gpuplanner.sizing.predict import Architecture
+from gpuplanner.sizing.predict.architecture import Architecture
 from gpuplanner.sizing.predict.serving import layout_of, sequence_capacity
 from gpuplanner.sizing.predict.serving_queue import QueueResult, ReplicaSpeed, simulate_queue
 from gpuplanner.sizing.predict.serving_speed import (

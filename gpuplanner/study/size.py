@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.catalog import board_names, slurm_type_of
+from gpuplanner.catalog.loader import board_names
+from gpuplanner.catalog.aliases import slurm_type_of
 from gpuplanner.errors import GpuPlannerError, InfeasiblePlanError, message
-from gpuplanner.hardware import load_gpu_model
+from gpuplanner.hardware.gpu import load_gpu_model
 from gpuplanner.plain import to_plain
-from gpuplanner.sizing import Request, request_lines
-from gpuplanner.sizing.predict import Architecture, PeakModel, TrainingJob, explained, shipped_model
+from gpuplanner.sizing.advice.request_lines import Request, request_lines
+from gpuplanner.sizing.predict.architecture import Architecture
+from gpuplanner.sizing.predict.model import PeakModel, shipped_model
+from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.peak import explained
 from gpuplanner.sizing.predict.throughput import NODE
 from gpuplanner.sizing.predict.tools import ANY, ToolFact, tool_called, tool_facts, what_it_does
 from gpuplanner.study.job_plans import JobPlan, pool_plans, training_plans

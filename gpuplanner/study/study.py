@@ -11,9 +11,12 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, first_line, message
-from gpuplanner.files import Mark, replaced_directory, to_json
+from gpuplanner.files.manifest import Mark
+from gpuplanner.files.folder import replaced_directory
+from gpuplanner.files.text import to_json
 from gpuplanner.plain import of_plain, to_plain
-from gpuplanner.planner import Plan, PlanProblem, plan_from_json, plan_to_json
+from gpuplanner.planner.contract.plan import Plan, plan_from_json, plan_to_json
+from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.record import Comparison
 from gpuplanner.study.decision.types import Decision

@@ -10,12 +10,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.errors import GeometryError, ScenarioError
-from gpuplanner.hardware import GpuModel
+from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.names import resolve
-from gpuplanner.planner import PlanProblem
+from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.contract.problem import ROUNDING
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.sizing.predict.throughput import board_facts
 from gpuplanner.sizing.right_profiles import HEADROOM
 from gpuplanner.study.past.history import history
@@ -85,7 +85,7 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
     One A100 for three instances of demand, and two idle T4, on which work takes three times as long:
 
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.hardware import whole_board
+    >>> from gpuplanner.hardware.whole_boards import whole_board
     >>> hours = {"slot_start": datetime(2026, 11, 2, tzinfo=UTC), "slot_hours": 1, "profiles": ["gpu"]}
     >>> problems = {
     ...     "A100": PlanProblem("A100-40GB", 1, 1, tenants=["ads"], demand=[[[3.0]]], **hours),
@@ -302,7 +302,7 @@ def find_substitute_profile(home: GpuModel, profile: str, board: GpuModel) -> tu
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> a100, h100 = load_gpu_model("A100-80GB"), load_gpu_model("H100-80GB-SXM5")
     >>> find_substitute_profile(h100, "gpu", a100), find_substitute_profile(a100, "gpu", h100)
     (('gpu', 3.16...), ('gpu', 1.0))

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from gpuplanner.catalog import board_names, boards_called, find_any_board, has_price, whole_board_names
+from gpuplanner.catalog.loader import board_names, find_any_board, has_price, whole_board_names
+from gpuplanner.catalog.aliases import boards_called
 from gpuplanner.errors import GeometryError, ScenarioError, message
-from gpuplanner.sizing.predict import Architecture, describe
+from gpuplanner.sizing.predict.architecture import Architecture
+from gpuplanner.sizing.predict.describe import describe
 from gpuplanner.sizing.predict.describe import published_preset
 from gpuplanner.sizing.predict.reading.words import meaning
 from gpuplanner.sizing.predict.throughput import Board, board_facts

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.files import overwriting
-from gpuplanner.forecast import CANDIDATES, fold_scores, mean_scores
-from gpuplanner.report import cost, forecast
+from gpuplanner.files.ours import overwriting
+from gpuplanner.forecast.candidates import CANDIDATES
+from gpuplanner.forecast.record import fold_scores, mean_scores
+from gpuplanner.report import cost
+from gpuplanner.report import forecast
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.record import compared
 from gpuplanner.study.future.burst import burst_plan, read_burst
@@ -21,7 +23,8 @@ from gpuplanner.study.future.purchase import refresh as renew
 from gpuplanner.study.future.rolling import rolling, wanted
 from gpuplanner.study.handover.workbooks import write_cost_workbook
 from gpuplanner.views.view import View
-from gpuplanner.widgets import AheadPanel, AheadQuestion, CostPanel
+from gpuplanner.widgets.ahead import AheadPanel, AheadQuestion
+from gpuplanner.widgets.costs import CostPanel
 
 USUAL = AheadQuestion()
 

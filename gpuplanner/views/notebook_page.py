@@ -12,7 +12,8 @@ from typing import Any
 from gpuplanner._optional import import_optional
 from gpuplanner._version import __version__
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import require_file, write_atomically
+from gpuplanner.files.place import require_file
+from gpuplanner.files.single import write_atomically
 from gpuplanner.names import resolve
 from gpuplanner.report import page
 from gpuplanner.report.render import cell_text, run_notebook

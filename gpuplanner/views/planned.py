@@ -11,20 +11,23 @@ import polars as pl
 
 from gpuplanner import plot
 from gpuplanner.hardware.enumerate import placement_table
-from gpuplanner.planner import Plan, PlanProblem
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.program.realised_cost import dearest_instances
 from gpuplanner.planner.variants import compare_plans, price_of_limits, with_limit
 from gpuplanner.plot.layout import MAX_GPUS
 from gpuplanner.report import page
 from gpuplanner.report.section import still
 from gpuplanner.scenario import Scenario
-from gpuplanner.sizing import asked_and_used, sharing
+from gpuplanner.sizing.past_use import asked_and_used
+from gpuplanner.sizing.shared_gpus import sharing
 from gpuplanner.study.future.outlook import OUTLOOKS
 from gpuplanner.study.future.plans import Planned, plan_view
 from gpuplanner.study.handover.calendar import hand_over_plan
 from gpuplanner.study.past.history import history
 from gpuplanner.views.view import View
-from gpuplanner.widgets import LimitsPanel, files_button, price_html
+from gpuplanner.widgets.limits import LimitsPanel, price_html
+from gpuplanner.widgets.written import files_button
 
 VIEW = "rightsized"
 DEAREST = 8

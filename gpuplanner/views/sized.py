@@ -12,7 +12,7 @@ from gpuplanner import plot
 from gpuplanner.report import page
 from gpuplanner.report.section import still
 from gpuplanner.scenario import Scenario
-from gpuplanner.sizing.predict import shipped_model
+from gpuplanner.sizing.predict.model import shipped_model
 from gpuplanner.study.past.history import boards_at_hand, boards_of_trace
 from gpuplanner.study.size import Sized, sized, stack
 from gpuplanner.study.wish import Wish, boards_named

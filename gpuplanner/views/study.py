@@ -11,8 +11,10 @@ import polars as pl
 
 from gpuplanner import study as walk
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import overwriting
-from gpuplanner.report import appendix, page, tearsheet
+from gpuplanner.files.ours import overwriting
+from gpuplanner.report import appendix
+from gpuplanner.report import page
+from gpuplanner.report import tearsheet
 from gpuplanner.report.figures import headline
 from gpuplanner.report.first_screen import curve_figure, first_screen, fleet_words, teams_table
 from gpuplanner.report.fleet import fleet_picture
@@ -23,7 +25,7 @@ from gpuplanner.report.teams import placements, teams
 from gpuplanner.report.ways import decided, waits_section, ways
 from gpuplanner.report.words import safe
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import Study
+from gpuplanner.study.study import Study
 from gpuplanner.study.decision.frames import curve_table, policy_table
 from gpuplanner.study.decision.record import Comparison, compared
 from gpuplanner.study.decision.types import Decision
@@ -37,13 +39,9 @@ from gpuplanner.study.tenants.node_distance import placement_table
 from gpuplanner.study.tenants.tried import is_asked, rules_tried
 from gpuplanner.study.waits.summary import cause_table
 from gpuplanner.views.view import View
-from gpuplanner.widgets import (
-    ALL_BOARDS,
-    BoardsPanel,
-    SharingPanel,
-    WhatIf,
-    whatif,
-)
+from gpuplanner.widgets.boards import ALL_BOARDS, BoardsPanel
+from gpuplanner.widgets.rules import SharingPanel
+from gpuplanner.widgets.whatif import WhatIf, whatif
 
 
 @dataclass(frozen=True, kw_only=True)

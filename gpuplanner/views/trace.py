@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.inbox import Dataset
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.report import inbox
 from gpuplanner.study.past.explore import EVERYBODY, Inbox, open_inbox
 from gpuplanner.views.view import View
-from gpuplanner.widgets import ExplorePanel, explore_inbox
+from gpuplanner.widgets.explore import ExplorePanel, explore_inbox
 
 
 def explore(

@@ -10,7 +10,8 @@ from altair.typing import ChartType
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import overwriting, write_atomically
+from gpuplanner.files.ours import overwriting
+from gpuplanner.files.single import write_atomically
 from gpuplanner.files.csv import write_csv_safe
 from gpuplanner.report import page
 from gpuplanner.report.section import Section, charts_of, show, still

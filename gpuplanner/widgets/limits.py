@@ -11,7 +11,9 @@ from typing import Any
 import polars as pl
 
 from gpuplanner._optional import import_optional
-from gpuplanner.planner import Plan, PlanProblem, plan
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.variants import price_of_limits, with_limit
 from gpuplanner.units import NO_FIGURE
 from gpuplanner.widgets.background import BackgroundPanel, table_html

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import GpuPlannerError
-from gpuplanner.files import overwriting, write_atomically
+from gpuplanner.files.ours import overwriting
+from gpuplanner.files.single import write_atomically
 from gpuplanner.knobs import Knob, Slider, knobs_of
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.coarse import coarse

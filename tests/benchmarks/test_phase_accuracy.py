@@ -12,8 +12,9 @@ from phase_jobs.held_out_jobs import GROUPS, LEAST_DIPS, make_held_out
 from phase_jobs.score import Score, score_changes, tolerance
 from phase_jobs.synthetic_jobs import SHAPES, make_job
 
-from gpuplanner.inbox import read
-from gpuplanner.phases import find_phases, find_spikes
+from gpuplanner.inbox.registry import read
+from gpuplanner.phases.segments import find_phases
+from gpuplanner.phases.spikes import find_spikes
 from gpuplanner.phases.pace import find_pace, find_paces
 
 TARGET = 0.9

@@ -5,14 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.catalog import (
-    all_boards,
-    board_names,
-    boards_called,
-    facts,
-    names_of,
-    slurm_type_of,
-)
+from gpuplanner.catalog.aliases import all_boards, boards_called, names_of, slurm_type_of
+from gpuplanner.catalog.loader import board_names, facts
 from gpuplanner.errors import GeometryError
 
 AMBIGUOUS = {

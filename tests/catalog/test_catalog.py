@@ -5,11 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.catalog import (
-    FACT_TABLES,
-    facts,
-)
-from gpuplanner.cost import carbon_factor
+from gpuplanner.catalog.loader import FACT_TABLES, facts
+from gpuplanner.cost.energy import carbon_factor
 from gpuplanner.errors import ScenarioError
 
 

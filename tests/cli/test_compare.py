@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuplanner.inbox import add
+from gpuplanner.inbox.additions import add
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.record import comparison
 

@@ -47,7 +47,7 @@ def test_a_description_that_is_shared_shows_small_tenants_together(command, tele
 def test_nodes_and_the_dark_share_are_a_count_of_the_jobs(command):
     """Hours in which attempts held GPUs, spread over the nodes that they name; the ledger closes over all of them."""
     from gpuplanner.inbox.core.node_names import expand_node_list
-    from gpuplanner.study import load_trace
+    from gpuplanner.study.past.history import load_trace
 
     told = json.loads(command("describe", "sample", "--by-node", "--json")[1])
     trace = load_trace("sample")
@@ -111,7 +111,8 @@ def test_jobs_of_a_class_are_listed_with_what_named_it(command):
 
 
 def test_every_job_has_its_class_where_rules_name_it(command, tmp_path):
-    from gpuplanner.inbox import open_dataset, write_dataset
+    from gpuplanner.inbox.store import open_dataset
+    from gpuplanner.inbox.draft import write_dataset
     from gpuplanner.study.bundled import sample_folder
 
     sample = open_dataset(sample_folder())

@@ -9,9 +9,11 @@ import polars as pl
 import pytest
 import yaml
 
-from gpuplanner.inbox import open_dataset, write_dataset
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.schemas import Jobs, check
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.check import check
 from gpuplanner.study.bundled import sample_folder
 
 

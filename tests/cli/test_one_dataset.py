@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.cli.app import main
-from gpuplanner.inbox import open_dataset
+from gpuplanner.inbox.store import open_dataset
 
 Run = Callable[..., Any]
 USED_FROM = 0.05

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 import typer
 
-from gpuplanner.catalog import export_command
+from gpuplanner.catalog.loader import export_command
 from gpuplanner.cli.start.asking import Asker
-from gpuplanner.inbox import write_dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.types import ACTIONS
 from tests.study.test_fleet import made, nodes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cost import facility_kwh, gpu_kwh, power_model
+from gpuplanner.cost.energy import facility_kwh, gpu_kwh, power_model
 from gpuplanner.errors import ScenarioError
 
 H100 = "H100-80GB-SXM5"

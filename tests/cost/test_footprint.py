@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cost import Facility, RangedAmount, by_state, footprint, power_model, total_of
+from gpuplanner.cost.footprint import Facility, RangedAmount, by_state, footprint, total_of
+from gpuplanner.cost.energy import power_model
 from gpuplanner.cost.footprint import state_watts
-from gpuplanner.schemas import BUCKETS
+from gpuplanner.schemas.vocabulary import BUCKETS
 
 H100 = "H100-80GB-SXM5"
 NOON = datetime(2026, 2, 1, 12, tzinfo=UTC)

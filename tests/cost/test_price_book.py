@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.cost.price_book import PriceBook, read_price_book
 from gpuplanner.errors import ScenarioError
 from gpuplanner.units import MINOR_UNITS

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.demand import change_points
+from gpuplanner.demand.record import change_points
 from gpuplanner.demand.record import PENALTY, SHORTEST_DAYS, _pelt
 
 

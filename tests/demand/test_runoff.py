@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.demand import demand_series, runoff
+from gpuplanner.demand import runoff
+from gpuplanner.demand.series import demand_series
 from gpuplanner.demand.runoff import HALF_LIFE_H, LIKENESS, PATHS, _blocks, occupancy, run_off
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.demand import demand_series, excluded
-from gpuplanner.schemas import Demand, check
+from gpuplanner.demand.series import demand_series, excluded
+from gpuplanner.schemas.domain import Demand
+from gpuplanner.schemas.check import check
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
 

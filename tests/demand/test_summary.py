@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
-from gpuplanner.demand import pool, weekly
-from gpuplanner.schemas import Demand, check
+from gpuplanner.demand.series import pool, weekly
+from gpuplanner.schemas.domain import Demand
+from gpuplanner.schemas.check import check
 
 SATURDAY = datetime(2026, 1, 31, tzinfo=UTC)
 

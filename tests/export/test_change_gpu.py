@@ -13,10 +13,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.export import FleetRules, PoolRule, to_change_scripts
+from gpuplanner.export.fleet_rules import FleetRules, PoolRule
+from gpuplanner.export.kubernetes import to_change_scripts
 from gpuplanner.export.pack import PAGE, PageWords, to_pack
-from gpuplanner.hardware import ChangeCost
-from gpuplanner.simulate import Drain
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.simulate.rules import Drain
 from tests.export.stub_cluster import fenced
 
 BOARD = "H100-80GB-SXM5"

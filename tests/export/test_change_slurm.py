@@ -12,7 +12,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.export import to_mig_parted, to_slurm_files
+from gpuplanner.export.mig_parted import to_mig_parted
+from gpuplanner.export.slurm import to_slurm_files
 
 BOARD = "H100-80GB-SXM5"
 MORNING = "20261102T080000Z"

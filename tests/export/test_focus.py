@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.cost import Price, Rate, showback
+from gpuplanner.cost.showback import Price, Rate, showback
 from gpuplanner.errors import CheckError
 from gpuplanner.export.focus import MANDATORY, check_focus, focus_text, write_focus
 from gpuplanner.inbox.bills.focus import read_focus

@@ -10,10 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.export import change_index, to_change_scripts, to_index_text, to_slurm_files
-from gpuplanner.hardware import ChangeCost
-from gpuplanner.planner import PlanProblem, plan
-from gpuplanner.simulate import Drain
+from gpuplanner.export.index import change_index, to_index_text
+from gpuplanner.export.kubernetes import to_change_scripts
+from gpuplanner.export.slurm import to_slurm_files
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.simulate.rules import Drain
 from gpuplanner.study.handover.calendar import calendar_pack
 
 BOARD = "H100-80GB-SXM5"

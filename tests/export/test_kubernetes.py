@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from gpuplanner.errors import GeometryError
-from gpuplanner.export import to_change_scripts, to_config_map, to_mig_parted
-from gpuplanner.inbox import read
+from gpuplanner.export.kubernetes import to_change_scripts, to_config_map
+from gpuplanner.export.mig_parted import to_mig_parted
+from gpuplanner.inbox.registry import read
 
 BOARD = "H100-80GB-SXM5"
 MORNING = "change-20261102T080000Z.sh"

@@ -14,8 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import GeometryError, SchemaError
-from gpuplanner.export import NodeState, to_config_map, to_mig_parted, to_slurm, verify_file
-from gpuplanner.hardware import format_layout, load_gpu_model, multisets
+from gpuplanner.export.states import NodeState
+from gpuplanner.export.kubernetes import to_config_map
+from gpuplanner.export.mig_parted import to_mig_parted
+from gpuplanner.export.slurm import to_slurm
+from gpuplanner.export.reread import verify_file
+from gpuplanner.hardware.layout import format_layout
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.hardware.enumerate import multisets
 from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"

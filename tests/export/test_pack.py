@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuplanner.export import FleetRules, PoolRule, states_layouts, verify_file
+from gpuplanner.export.fleet_rules import FleetRules, PoolRule
+from gpuplanner.export.reread import states_layouts, verify_file
 from gpuplanner.export.fleet_rules import BY_JOBS
 from gpuplanner.export.pack import PAGE, MeasureWords, Pack, PageWords, to_pack
-from gpuplanner.hardware import ChangeCost
-from gpuplanner.simulate import Drain
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.simulate.rules import Drain
 from tests.export.stub_cluster import Stub, _counts, fenced
 from tests.export.stub_cluster import _cut as layouts_cut
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuplanner.export import FleetRules, PoolRule, verify_file
+from gpuplanner.export.fleet_rules import FleetRules, PoolRule
+from gpuplanner.export.reread import verify_file
 from gpuplanner.export.pack import PAGE, Pack, PageWords, to_pack
-from gpuplanner.hardware import ChangeCost, list_layouts
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.enumerate import list_layouts
 from gpuplanner.paths import MADE_BY
-from gpuplanner.simulate import Drain
+from gpuplanner.simulate.rules import Drain
 
 BOARDS = ("H100-80GB-SXM5", "H100-80GB-PCIe", "A100-40GB", "A100-80GB", "A30-24GB", "H200-141GB")
 DECISIONS = 500

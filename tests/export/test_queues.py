@@ -12,14 +12,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.export import TenantQuota
+from gpuplanner.export.fleet_rules import TenantQuota
 from gpuplanner.export.pack import PAGE, Making
 from gpuplanner.export.pools.queues import shared_out
-from gpuplanner.hardware import ChangeCost, as_board
-from gpuplanner.inbox import write_dataset
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import as_board
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Drain
+from gpuplanner.simulate.rules import Drain
 from gpuplanner.study.handover.decision_pack import _quotas
 from gpuplanner.study.past.history import history
 from tests.clusters import cut_clusters

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.export import FileReport, verify_file
+from gpuplanner.export.reread import FileReport, verify_file
 
 BOARD = "A100-40GB"
 

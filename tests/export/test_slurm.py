@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import GeometryError
-from gpuplanner.export import to_slurm, to_slurm_files
+from gpuplanner.export.slurm import to_slurm, to_slurm_files
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 

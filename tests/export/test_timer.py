@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import yaml
 
-from gpuplanner.hardware import ChangeCost
-from gpuplanner.planner import PlanProblem, plan
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
 from gpuplanner.study.handover.calendar import calendar_pack
 from tests.export.stub_cluster import Stub, fenced
 

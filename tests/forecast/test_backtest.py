@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.forecast import backtest
+from gpuplanner.forecast.backtest import backtest
 
 
 @pytest.mark.parametrize(

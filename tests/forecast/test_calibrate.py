@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.forecast import CHOSEN, backtest, fold_table, judge
+from gpuplanner.forecast.record import CHOSEN, fold_table
+from gpuplanner.forecast.backtest import backtest
+from gpuplanner.forecast.judge import judge
 from gpuplanner.forecast.calibrate import _shifts, mean_at
 
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")

@@ -5,14 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.forecast import (
-    backtest,
-    best_fixed,
-    fold_scores,
-    judge,
-    mean_scores,
-    score,
-)
+from gpuplanner.forecast.backtest import backtest
+from gpuplanner.forecast.record import best_fixed, fold_scores, mean_scores, score
+from gpuplanner.forecast.judge import judge
 from gpuplanner.forecast.judge import records
 from gpuplanner.forecast.models import MODELS
 

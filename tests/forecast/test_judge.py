@@ -7,7 +7,10 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from gpuplanner.forecast import LEVELS, backtest, fold_scores, fold_table, judge, mean_scores
+from gpuplanner.forecast.models import LEVELS
+from gpuplanner.forecast.backtest import backtest
+from gpuplanner.forecast.record import fold_scores, fold_table, mean_scores
+from gpuplanner.forecast.judge import judge
 from gpuplanner.forecast.judge import ahead, plan_at, realised
 
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.forecast import reconcile_mint, reconcile_to_pool
+from gpuplanner.forecast.reconcile import reconcile_mint, reconcile_to_pool
 from gpuplanner.forecast.reconcile import VALUES, _shrunk_covariance
-from gpuplanner.schemas import Forecast, check
+from gpuplanner.schemas.domain import Forecast
+from gpuplanner.schemas.check import check
 
 NOW = pl.Series([0]).cast(pl.Datetime("us", "UTC"))[0]
 

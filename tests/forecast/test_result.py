@@ -8,11 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.demand import demand_series
+from gpuplanner.demand.series import demand_series
 from gpuplanner.errors import SchemaError
-from gpuplanner.forecast import forecast_demand
+from gpuplanner.forecast.result import forecast_demand
 from gpuplanner.forecast.scores import mae, seasonal_scale
-from gpuplanner.schemas import Forecast, check
+from gpuplanner.schemas.domain import Forecast
+from gpuplanner.schemas.check import check
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware import ChangeCost
+from gpuplanner.hardware.change_cost import ChangeCost
 
 BOARDS = ("A100-80GB", "H100-80GB-SXM5")
 

@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 import polars as pl
 import pytest
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import GeometryError
-from gpuplanner.hardware import GpuModel, as_board, load_gpu_model, prove
+from gpuplanner.hardware.gpu import GpuModel, as_board, load_gpu_model
+from gpuplanner.hardware.feasibility import prove
 from gpuplanner.hardware.gpu import RESOURCES
 
 Rows: TypeAlias = Callable[..., list[dict[str, Any]]]

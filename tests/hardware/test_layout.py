@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.errors import GeometryError
-from gpuplanner.hardware import (
+from gpuplanner.hardware.layout import (
     format_layout,
     free_slices,
     layout_faults,
-    load_gpu_model,
     parse_layout,
     parse_placements,
-    placed_layouts,
 )
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.hardware.enumerate import placed_layouts
 
 BOARD = "A100-40GB"
 NAMES = [profile.name for profile in load_gpu_model("RTX-PRO-6000").profiles]

@@ -8,18 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.catalog import board_names, names_of, slurm_type
-from gpuplanner.hardware import (
-    DeviceWord,
-    Share,
-    at_least,
-    boards_meant,
-    common_share,
-    fewest_gpus,
-    load_gpu_model,
-    parse_device,
-    prove,
-)
+from gpuplanner.catalog.loader import board_names
+from gpuplanner.catalog.aliases import names_of, slurm_type
+from gpuplanner.hardware.names import DeviceWord, Share, boards_meant, common_share, parse_device
+from gpuplanner.hardware.spread import at_least, fewest_gpus
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.hardware.feasibility import prove
 from gpuplanner.hardware.spread import MOST_GPUS
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.errors import GeometryError
-from gpuplanner.hardware import ProfileName
+from gpuplanner.hardware.profile import ProfileName
 
 ATTRIBUTES = ["", "+me", "+me.all", "-me", "+gfx"]
 

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.catalog import parameter
-from gpuplanner.hardware import PATHS, ChangeCost, load_gpu_model, multisets, parse_placements
+from gpuplanner.catalog.loader import parameter
+from gpuplanner.paths import PATHS
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.hardware.enumerate import multisets
+from gpuplanner.hardware.layout import parse_placements
 
 H100 = "H100-80GB-SXM5"
 

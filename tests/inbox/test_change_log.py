@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import read
-from gpuplanner.ledger import gpu_time_ledger
+from gpuplanner.inbox.registry import read
+from gpuplanner.ledger.account import gpu_time_ledger
 
 START = datetime(2026, 11, 2, 8, tzinfo=UTC)
 HEAD = "time,change,node,gpus,event\n"

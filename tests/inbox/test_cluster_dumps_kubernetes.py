@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.catalog import boards_called
-from gpuplanner.inbox import Dataset
+from gpuplanner.catalog.aliases import boards_called
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.kubernetes.doubts import (
     BY_CATALOGUE,
     CLOSED,

@@ -13,11 +13,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.catalog import board_spec, export_command
+from gpuplanner.catalog.loader import board_spec, export_command
 from gpuplanner.cost.energy import power_model
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.hardware import parse_device
-from gpuplanner.inbox import Dataset, open_dataset
+from gpuplanner.hardware.names import parse_device
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.schedulers.job_table import JOB_TABLE
 from gpuplanner.inbox.together import add_together, parts_of

@@ -12,15 +12,18 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import SchemaError, TraceFormatError
-from gpuplanner.inbox import Dataset, add, open_dataset, read
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.additions import add
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.bills.summary import summarise, unknown_types
 from gpuplanner.inbox.core.source_checks import check_words
 from gpuplanner.inbox.registry import foreign_form
 from gpuplanner.inbox.together import add_together, parts_of
-from gpuplanner.phases import phases_of_jobs
-from gpuplanner.study import describe
+from gpuplanner.phases.demand import phases_of_jobs
+from gpuplanner.study.past.description import describe
 from gpuplanner.study.decision.beginning import beginning
 
 CASES = Path(__file__).parent / "cluster_dumps"

@@ -17,7 +17,7 @@ import pytest
 
 from gpuplanner.cli.app import app, register_commands
 from gpuplanner.errors import GpuPlannerError, GpuPlannerWarning
-from gpuplanner.inbox import open_dataset
+from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.together import add_together, parts_of, require_jobs
 from gpuplanner.study.decision.beginning import beginning
 

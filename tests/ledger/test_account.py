@@ -11,14 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.ledger import (
-    assumptions,
-    gpu_time_ledger,
-    inferred_inventory,
-    installed_gpu_hours,
-    reconcile,
-)
-from gpuplanner.schemas import Ledger, check
+from gpuplanner.ledger.account import assumptions, gpu_time_ledger
+from gpuplanner.ledger.pools import inferred_inventory, installed_gpu_hours
+from gpuplanner.ledger.views import reconcile
+from gpuplanner.schemas.domain import Ledger
+from gpuplanner.schemas.check import check
 from tests.examples import examples
 
 BUSY, IDLE = {"sm_activity": 0.5}, {"sm_activity": 0.01}

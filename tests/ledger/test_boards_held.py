@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.hardware import fewest_gpus, load_gpu_model
-from gpuplanner.ledger import inferred_inventory, slabs
+from gpuplanner.hardware.spread import fewest_gpus
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.ledger import slabs
+from gpuplanner.ledger.pools import inferred_inventory
 
 H100 = "H100-80GB-SXM5"
 BOARD = load_gpu_model(H100)

@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuplanner.inbox import read
-from gpuplanner.ledger import gpu_time_ledger, inferred_inventory, installed_gpu_hours, reconcile
-from gpuplanner.study import load_trace
+from gpuplanner.inbox.registry import read
+from gpuplanner.ledger.account import gpu_time_ledger
+from gpuplanner.ledger.pools import inferred_inventory, installed_gpu_hours
+from gpuplanner.ledger.views import reconcile
+from gpuplanner.study.past.history import load_trace
 
 OPENB = [(pods, nodes) for pods in ("default", "cpu050", "gpuspec10") for nodes in ("gpu_node", "all_node")]
 

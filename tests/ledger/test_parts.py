@@ -11,19 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.ledger import (
-    assumptions,
-    by_period,
-    gpu_hours_by_node,
-    gpu_time_ledger,
-    held_by_activity,
-    held_by_state,
-    inferred_inventory,
-    installed_gpu_hours,
-    reconcile,
-    requested_allocated_active,
-    slice_hours,
-)
+from gpuplanner.ledger.account import assumptions, gpu_time_ledger
+from gpuplanner.ledger.views import by_period, reconcile
+from gpuplanner.ledger.held import gpu_hours_by_node, held_by_state, requested_allocated_active
+from gpuplanner.ledger.activity import held_by_activity
+from gpuplanner.ledger.pools import inferred_inventory, installed_gpu_hours
+from gpuplanner.ledger.slices import slice_hours
 from tests.examples import examples
 
 H100 = "H100-80GB-SXM5"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.ledger import DARK_BUCKETS, by_bucket, by_tenant, dark_share, reconcile
-from gpuplanner.schemas import BUCKETS, Ledger, conform
+from gpuplanner.ledger.views import DARK_BUCKETS, by_bucket, by_tenant, dark_share, reconcile
+from gpuplanner.schemas.vocabulary import BUCKETS
+from gpuplanner.schemas.domain import Ledger
+from gpuplanner.schemas.check import conform
 
 
 @pytest.fixture

@@ -5,13 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from gpuplanner.metrics import (
-    entitlements,
-    finish_time_fairness,
-    isolated_outcomes,
-    jain_index,
-    rho_by_tenant,
-)
+from gpuplanner.metrics.tenants import entitlements, jain_index
+from gpuplanner.metrics.finish_time import finish_time_fairness, isolated_outcomes, rho_by_tenant
 from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
 
 

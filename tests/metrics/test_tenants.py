@@ -10,18 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.metrics import (
-    NOBODY,
-    Claims,
-    borrowing,
-    entitlements,
-    jain_index,
-    shares_over_time,
-    tenant_accounts,
-)
-from gpuplanner.simulate import Checkpoints
+from gpuplanner.metrics.borrowing import NOBODY, borrowing
+from gpuplanner.metrics.claims import Claims
+from gpuplanner.metrics.tenants import entitlements, jain_index, shares_over_time, tenant_accounts
+from gpuplanner.simulate.rules import Checkpoints
 from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Sharing, play_shared
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.sharing import Sharing
+from gpuplanner.simulate.nodes.shared_play import play_shared
 from tests.examples import examples
 
 GPUS = 4

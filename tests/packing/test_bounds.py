@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.packing import PackingProblem
+from gpuplanner.packing.problem import PackingProblem
 from gpuplanner.packing.bounds import heaviest, loads, moment_bound, thresholds, weighings
 from gpuplanner.packing.grid import as_grid, moments_that_matter
 from gpuplanner.packing.pattern_bound import Goal, as_knapsack, program_of, stronger_bounds

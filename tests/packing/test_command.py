@@ -98,7 +98,7 @@ def test_faulty_lists_of_instances(capsys, monkeypatch, instances, text, said):
 def test_nothing_is_written_that_does_not_hold(capsys, monkeypatch, tmp_path, file, costs):
     """All items in one bin, which holds 160 of 100 at once."""
     import gpuplanner.packing as packing
-    from gpuplanner.packing import CostedPacking, Packing
+    from gpuplanner.packing.result import CostedPacking, Packing
 
     wrong = Packing(1, 1, np.zeros(4, dtype=np.int64), None, "proof", 0.1)
     monkeypatch.setattr(packing, "pack", lambda *_, **__: wrong, raising=False)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.packing import Packing, PackingProblem, pack, verify_packing
+from gpuplanner.packing.result import Packing
+from gpuplanner.packing.problem import PackingProblem
+from gpuplanner.packing.search import pack
+from gpuplanner.packing.verify import verify_packing
 from gpuplanner.packing.exact import settle
 from gpuplanner.packing.grid import as_grid
 from gpuplanner.packing.pattern_bound import program_of

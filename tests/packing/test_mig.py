@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.hardware import load_gpu_model
-from gpuplanner.packing import MigPackingProblem, pack, verify_packing
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.packing.problem import MigPackingProblem
+from gpuplanner.packing.search import pack
+from gpuplanner.packing.verify import verify_packing
 from gpuplanner.packing.bounds import heaviest, loads, moment_bound
 from gpuplanner.packing.grid import as_grid
 from tests.seeds import seeds

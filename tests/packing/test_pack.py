@@ -8,7 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.packing import PackingProblem, pack, search, verify_packing
+from gpuplanner.packing import search
+from gpuplanner.packing.problem import PackingProblem
+from gpuplanner.packing.search import pack
+from gpuplanner.packing.verify import verify_packing
 from gpuplanner.packing.greedy import RULES, fit, orders
 from gpuplanner.packing.grid import as_grid
 from tests.examples import examples

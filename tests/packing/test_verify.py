@@ -7,15 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuplanner.packing import (
-    MigPackingProblem,
-    Packing,
-    PackingProblem,
-    pack,
-    pack_for_cost,
-    verify_cost,
-    verify_packing,
-)
+from gpuplanner.packing.problem import MigPackingProblem, PackingProblem
+from gpuplanner.packing.result import Packing
+from gpuplanner.packing.search import pack
+from gpuplanner.packing.costs import pack_for_cost
+from gpuplanner.packing.verify import verify_cost, verify_packing
 
 
 def holds(problem: PackingProblem, bins: np.ndarray) -> bool:

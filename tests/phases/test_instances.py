@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.phases import phases_of_jobs
-from gpuplanner.phases.signatures import signatures_of
+from gpuplanner.phases.demand import phases_of_jobs
+from gpuplanner.phases.signatures.jobs import signatures_of
 
 
 @pytest.mark.parametrize(

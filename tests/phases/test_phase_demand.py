@@ -9,12 +9,9 @@ import polars as pl
 import pytest
 
 from gpuplanner.cli.app import main
-from gpuplanner.hardware import load_gpu_model
-from gpuplanner.phases import (
-    demand_by_class,
-    fit_phases,
-    phases_of_jobs,
-)
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.phases.demand import demand_by_class, phases_of_jobs
+from gpuplanner.phases.fit import fit_phases
 
 BOARD = "H100-80GB-SXM5"
 

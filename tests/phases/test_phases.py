@@ -9,7 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.phases import SPIKE_LABELS, find_phases, find_spikes
+from gpuplanner.phases.labels import SPIKE_LABELS
+from gpuplanner.phases.segments import find_phases
+from gpuplanner.phases.spikes import find_spikes
 from gpuplanner.phases.segments import binary_segmentation
 from gpuplanner.phases.signals import step_for
 

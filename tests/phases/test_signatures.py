@@ -8,17 +8,11 @@ import polars as pl
 import pytest
 
 from gpuplanner import plot
-from gpuplanner.inbox import read
-from gpuplanner.phases import find_phases
-from gpuplanner.phases.signatures import (
-    BOUNDS,
-    Counters,
-    advice,
-    load_thresholds,
-    signature,
-    signatures_by_class,
-    signatures_of,
-)
+from gpuplanner.inbox.registry import read
+from gpuplanner.phases.segments import find_phases
+from gpuplanner.phases.signatures.bounds import BOUNDS, Counters, signature
+from gpuplanner.phases.signatures.facts import advice, load_thresholds
+from gpuplanner.phases.signatures.jobs import signatures_by_class, signatures_of
 
 BOARD = "H100-80GB-SXM5"
 QUIET = {

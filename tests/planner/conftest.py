@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.hardware import format_layout, pareto_counts
-from gpuplanner.planner import TIERS, PlanProblem
+from gpuplanner.hardware.layout import format_layout
+from gpuplanner.hardware.enumerate import pareto_counts
+from gpuplanner.planner.contract.problem_check import TIERS
+from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.contract.substitution import serves
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)

@@ -12,8 +12,9 @@ from functools import cache
 
 import numpy as np
 
-from gpuplanner.hardware import GpuModel, as_board, format_layout, parse_layout
-from gpuplanner.planner import PlanProblem
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.layout import format_layout, parse_layout
+from gpuplanner.planner.contract.problem import PlanProblem
 from tests.planner.conftest import shortage_cost
 
 MOST_STATES = 10_000

@@ -7,18 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.hardware import format_layout, multisets
-from gpuplanner.planner import (
-    METHODS,
-    Limits,
-    PlanProblem,
-    StatePrices,
-    assign,
-    plan,
-    plan_from_json,
-    plan_to_json,
-    verify,
-)
+from gpuplanner.hardware.layout import format_layout
+from gpuplanner.hardware.enumerate import multisets
+from gpuplanner.planner.methods.search import METHODS, plan
+from gpuplanner.planner.contract.limits import Limits
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.planner.methods import stages
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb", "gpu")

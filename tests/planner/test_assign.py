@@ -15,8 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware import ChangeCost, GpuModel
-from gpuplanner.planner import Limits, PlanProblem, assign, plan, plan_from_json, plan_to_json, verify
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.planner.contract.limits import Limits
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.planner.numbered.assign import changes_when_numbered
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]

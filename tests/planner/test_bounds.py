@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import Limits, PlanProblem, StatePrices, plan
+from gpuplanner.planner.contract.limits import Limits
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.program import bound
 from gpuplanner.planner.program.bound import lower_bound
 from gpuplanner.planner.program.fluid import Fluid

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import PlanProblem, plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.methods.calendar import calendar_counts
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort

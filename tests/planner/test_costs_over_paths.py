@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import StatePrices, plan
+from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.program.realised_cost import realised_cost, realised_costs
 from tests.seeds import seeds
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import Limits, PlanProblem
+from gpuplanner.planner.contract.limits import Limits
+from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.numbered.assign import changes_when_numbered
 from gpuplanner.planner.numbered.placer import ParkedPlacer

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import Limits, PlanProblem, plan
+from gpuplanner.planner.contract.limits import Limits
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.methods.dynamic import dynamic_counts
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort

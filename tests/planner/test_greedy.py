@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import StatePrices, assign, plan, verify
+from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.planner.methods.forward import greedy_counts
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import Effort

@@ -12,16 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.planner import (
-    Limits,
-    PlanProblem,
-    Quota,
-    assign,
-    plan,
-    plan_from_json,
-    plan_to_json,
-    verify,
-)
+from gpuplanner.planner.contract.limits import Limits, Quota
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.planner.contract.limits import admitted_demand
 from gpuplanner.planner.verification.limits import within_quotas
 

@@ -10,22 +10,20 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.planner import (
-    METHODS,
-    Limits,
-    PlanProblem,
-    Quota,
-    assign,
+from gpuplanner.planner.methods.search import METHODS, plan
+from gpuplanner.planner.contract.limits import Limits, Quota
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.several_pools import (
     fleet_from_json,
     fleet_to_json,
-    instance_prices,
-    plan,
     plan_fleet,
-    plan_to_json,
     read_problems,
-    verify,
     verify_fleet,
 )
+from gpuplanner.planner.program.realised_cost import instance_prices
+from gpuplanner.planner.contract.plan import plan_to_json
+from gpuplanner.planner.verification.plans import verify
 
 
 @pytest.fixture(scope="module")

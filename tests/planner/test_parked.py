@@ -13,8 +13,14 @@ import polars as pl
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from gpuplanner.hardware import as_board, format_layout, pareto_counts, parse_layout
-from gpuplanner.planner import Limits, PlanProblem, assign, plan, verify
+from gpuplanner.hardware.gpu import as_board
+from gpuplanner.hardware.layout import format_layout, parse_layout
+from gpuplanner.hardware.enumerate import pareto_counts
+from gpuplanner.planner.contract.limits import Limits
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
 from gpuplanner.planner.contract.state_prices import StatePrices
 from gpuplanner.planner.program.fluid import Fluid

@@ -16,7 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import InfeasiblePlanError
-from gpuplanner.planner import PlanProblem, plan, plan_from_json, plan_to_json, verify
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.planner.methods import stages
 
 NAMES = ["1g.5gb", "2g.10gb", "3g.20gb", "gpu"]

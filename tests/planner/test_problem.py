@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware import load_gpu_model
-from gpuplanner.planner import PlanProblem, plan, plan_from_json, plan_to_json
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
 
 ONE = [[[1.0, 2.0]]]
 

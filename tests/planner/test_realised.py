@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.hardware import parse_layout
-from gpuplanner.planner import plan
+from gpuplanner.hardware.layout import parse_layout
+from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import realised_cost
 from tests.seeds import seeds

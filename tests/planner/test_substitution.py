@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.catalog import board_names
-from gpuplanner.hardware import load_gpu_model
+from gpuplanner.catalog.loader import board_names
+from gpuplanner.hardware.gpu import load_gpu_model
 from gpuplanner.planner.contract.substitution import serves, up_sets
 from gpuplanner.planner.verification.plans import Matching
 from tests.examples import examples

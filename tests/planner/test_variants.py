@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.planner import Limits, PlanProblem
+from gpuplanner.planner.contract.limits import Limits
+from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.variants import AS_IT_STANDS, compare_plans, price_of_limits, with_limit
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]

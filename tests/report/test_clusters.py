@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import evaluate
+from gpuplanner.study.evaluation import evaluate
 from tests.inbox.kubernetes.test_made_up_cluster import Cluster
 from tests.inbox.slurm.made_up_cluster import made_up_cluster
 

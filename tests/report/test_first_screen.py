@@ -12,8 +12,9 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
-from gpuplanner.files import to_json
-from gpuplanner.inbox import Dataset, write_dataset
+from gpuplanner.files.text import to_json
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.report import figures
 from gpuplanner.report.first_screen import badge, first_screen
@@ -21,7 +22,7 @@ from gpuplanner.report.fleet import fleet_picture
 from gpuplanner.report.page import render_page, section
 from gpuplanner.report.ways import decided, ways
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import load_trace
+from gpuplanner.study.past.history import load_trace
 from gpuplanner.study.decision.record import Comparison, comparison
 from gpuplanner.study.decision.sentences import no_decision
 from gpuplanner.study.decision.types import (

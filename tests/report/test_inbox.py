@@ -8,12 +8,12 @@ import xml.etree.ElementTree as ET
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import Dataset
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.report import inbox
 from gpuplanner.report.inbox import quality_page, quality_svg
 from gpuplanner.report.page import write_drawn
 from gpuplanner.report.section import Text, parts, still
-from gpuplanner.study import load_trace
+from gpuplanner.study.past.history import load_trace
 from gpuplanner.study.past.explore import EVERYBODY, open_inbox
 from gpuplanner.study.past.quality import data_quality
 

@@ -20,8 +20,12 @@ import pytest
 import yaml
 
 from gpuplanner.errors import GpuPlannerError, MissingDependencyError, OutputError, ScenarioError
-from gpuplanner.files import MANIFEST, Mark, replaced_directory, sole_writer, write_atomically
-from gpuplanner.inbox import open_dataset, write_dataset
+from gpuplanner.files.manifest import MANIFEST, Mark
+from gpuplanner.files.folder import replaced_directory
+from gpuplanner.files.lock import sole_writer
+from gpuplanner.files.single import write_atomically
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.report import months as room
 from gpuplanner.report.months import report_months
 from gpuplanner.report.recurring.chain import read_chain

@@ -15,14 +15,17 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import GpuPlannerError
-from gpuplanner.export import verify_file
-from gpuplanner.files import sha256
-from gpuplanner.hardware import parse_layout
-from gpuplanner.inbox import Dataset, write_dataset
+from gpuplanner.export.reread import verify_file
+from gpuplanner.files.text import sha256
+from gpuplanner.hardware.layout import parse_layout
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.report.formulas import formulas, value_text
 from gpuplanner.report.render import run_notebook, write_report
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import evaluate, load_trace, open_study
+from gpuplanner.study.evaluation import evaluate
+from gpuplanner.study.past.history import load_trace
+from gpuplanner.study.study import open_study
 from gpuplanner.study.decision.record import Comparison
 from tests.report.test_first_screen import Figures
 
@@ -311,7 +314,7 @@ def test_notebooks_run_headless(root, tmp_path, name, parameters):
 @pytest.mark.slow
 def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
     """What the report says of OpenB is what ten lines of polars say of the raw file."""
-    from gpuplanner.inbox import read
+    from gpuplanner.inbox.registry import read
 
     pods = public_data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz"
     nodes = public_data / "alibaba_gpu_v2023" / "openb_node_list_gpu_node.csv"
@@ -336,7 +339,7 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
 @pytest.mark.slow
 def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
     """October 2017 in Seattle: what was allocated, and by whom."""
-    from gpuplanner.inbox import read
+    from gpuplanner.inbox.registry import read
 
     path = public_data / "philly" / "philly.csv.gz"
     write_dataset(read("philly", path, tz="America/Los_Angeles"), tmp_path / "philly")

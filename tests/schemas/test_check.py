@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.schemas import TABLES, Forecast, Jobs, check, conform, empty, filter_rows, to_markdown
+from gpuplanner.schemas.domain import TABLES, Forecast, Jobs
+from gpuplanner.schemas.check import check, conform, empty, filter_rows, to_markdown
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 

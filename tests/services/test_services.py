@@ -14,14 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError
-from gpuplanner.hardware import as_board, multisets
+from gpuplanner.hardware.gpu import as_board
+from gpuplanner.hardware.enumerate import multisets
 from gpuplanner.services import program as service_search
 from gpuplanner.services.demands import read_service_demands
 from gpuplanner.services.plan import Segment, ServicePlan
 from gpuplanner.services.profiles import read_service_profiles
 from gpuplanner.services.search import plan_services
 from gpuplanner.services.verify import verify_services
-from gpuplanner.sizing import smallest_of_compute
+from gpuplanner.sizing.profile_sizes import smallest_of_compute
 from gpuplanner.solving.solver import Solution
 from tests.examples import examples
 from tests.seeds import seeds

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from gpuplanner.errors import MissingDependencyError
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.play import play
 
 
 def python(code, **environment):
@@ -52,7 +53,9 @@ def test_without_numba_the_extra_is_named(monkeypatch):
 
 WALK = """
 import numpy as np
-from gpuplanner.simulate.nodes import LayoutChanges, NodeFleet, NodeRequests, play
+from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.play import play
 rng = np.random.default_rng(7)
 n = 400
 profile = rng.choice([0, 0, 1, 2], n)

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.metrics import mean_interval
+from gpuplanner.metrics.intervals import mean_interval
 from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.play import play
 
 CASES = 100
 

@@ -13,7 +13,8 @@ import pytest
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
 from gpuplanner.simulate.job_list import read_job_list, simulate_job_list, summarize_run
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.play import play
 
 HEAD = "job_id,submit_time,duration,num_gpus\n"
 WITH_LIMIT = "job_id,submit_time,duration,num_gpus,limit_s\n"

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate.nodes import LayoutChanges, NodeFleet, NodeNetwork, NodeRequests, Switching, play
+from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
+from gpuplanner.simulate.nodes.network import NodeNetwork
+from gpuplanner.simulate.nodes.play import play
 from tests.simulate.hand_cases import (
     HALVES,
     LARGER,

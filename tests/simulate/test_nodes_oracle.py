@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.hardware import load_gpu_model
-from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switching, instance_sets, play
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.simulate.nodes.instance_sets import Flexible, instance_sets
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
+from gpuplanner.simulate.nodes.play import play
 from tests.examples import examples
 from tests.simulate.nodes_slow import play_slow, random_case, spells_of
 

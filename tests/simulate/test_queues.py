@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuplanner.simulate.nodes import play
+from gpuplanner.simulate.nodes.play import play
 from tests.simulate.hand_cases import LARGER, WHOLE, fleet_of, requests_of, starts_of
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate import bootstrap_days
+from gpuplanner.simulate.replications import bootstrap_days
 from tests.examples import examples
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)

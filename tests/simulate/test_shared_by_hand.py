@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate import Checkpoints, Failures, FairShare, Preemption
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, QuotaGroup, Sharing, play_shared
+from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
+from gpuplanner.simulate.nodes.shared_play import play_shared
 
 NODE = NodeFleet.whole([4])
 PREEMPTION = Preemption(overhead_s=10.0, min_run_s=30.0)

@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.metrics import mean_interval
-from gpuplanner.simulate import Checkpoints, Failures, Preemption
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Sharing, play_shared
+from gpuplanner.metrics.intervals import mean_interval
+from gpuplanner.simulate.rules import Checkpoints, Failures, Preemption
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.sharing import Sharing
+from gpuplanner.simulate.nodes.shared_play import play_shared
 
 pytestmark = pytest.mark.long
 MEAN_S = 100.0

@@ -7,8 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.metrics import mean_interval
-from gpuplanner.simulate.nodes import LayoutChanges, NodeRequests, play
+from gpuplanner.metrics.intervals import mean_interval
+from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
+from gpuplanner.simulate.nodes.machine import NodeRequests
+from gpuplanner.simulate.nodes.play import play
 from tests.simulate.hand_cases import PROFILES, fleet_of
 
 SERVICE_S = 100.0

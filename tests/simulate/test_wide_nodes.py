@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Switching, play, play_shared
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
+from gpuplanner.simulate.nodes.play import play
+from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.simulate.nodes.network import NodeNetwork
 from tests.examples import examples
 from tests.simulate.test_nodes_oracle import intervals

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.schemas import Jobs, Samples, conform
+from gpuplanner.schemas.domain import Jobs, Samples
+from gpuplanner.schemas.check import conform
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 

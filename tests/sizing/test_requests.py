@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuplanner.errors import GeometryError, GpuPlannerWarning
-from gpuplanner.hardware import load_gpu_model
-from gpuplanner.sizing import resolve_requests, slices, unknown_profiles
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.sizing.requests import resolve_requests, unknown_profiles
+from gpuplanner.sizing.profile_sizes import slices
 from gpuplanner.sizing.requests import sizes
 
 

@@ -8,8 +8,9 @@ import polars as pl
 import pytest
 import yaml
 
-from gpuplanner.catalog import facts
-from gpuplanner.sizing import asked_and_used, plugin_configs, sharing
+from gpuplanner.catalog.loader import facts
+from gpuplanner.sizing.past_use import asked_and_used
+from gpuplanner.sizing.shared_gpus import plugin_configs, sharing
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 

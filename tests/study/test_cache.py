@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.forecast import ForecastResult
+from gpuplanner.forecast.result import ForecastResult
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Switching, play
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
+from gpuplanner.simulate.nodes.play import play
 from gpuplanner.study import cache
 from gpuplanner.study.cache import shelved, stage
 from gpuplanner.study.decision import arena

@@ -9,7 +9,10 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from gpuplanner.planner import PlanProblem, assign, plan, verify
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.report.appendix import layouts
 from gpuplanner.study.future.calm import choice_sentence, choice_table, choices, play
 from gpuplanner.study.future.plans import Planned, plan_problem

@@ -9,9 +9,11 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import add, read
+from gpuplanner.inbox.additions import add
+from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.schemas import TABLES, Inventory, Jobs, conform
+from gpuplanner.schemas.domain import TABLES, Inventory, Jobs
+from gpuplanner.schemas.check import conform
 from gpuplanner.study.past.accounts import trace_ledger
 from gpuplanner.study.past.closed_nodes import out_of_service
 

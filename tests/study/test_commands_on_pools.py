@@ -8,8 +8,8 @@ import sys
 import polars as pl
 import pytest
 
-from gpuplanner.cli import main
-from gpuplanner.inbox import write_dataset
+from gpuplanner.cli.app import main
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.past.pools import pools_of
 from gpuplanner.study.tenants.tried import rules_tried

@@ -14,10 +14,12 @@ import polars as pl
 import pytest
 
 from gpuplanner.export.focus import write_focus
-from gpuplanner.inbox import read, write_dataset
+from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import Study, load_trace
+from gpuplanner.study.study import Study
+from gpuplanner.study.past.history import load_trace
 from gpuplanner.study.future.cost_review import cost_review
 from gpuplanner.study.future.purchase import purchase
 from gpuplanner.study.handover.workbooks import write_study_workbook

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import write_dataset
-from gpuplanner.study import describe
+from gpuplanner.inbox.draft import write_dataset
+from gpuplanner.study.past.description import describe
 from gpuplanner.study.past import description
 from gpuplanner.study.past.history import load_trace
 

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.planner import PlanProblem, plan, plan_to_json
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.contract.plan import plan_to_json
 from gpuplanner.study.difference import carried_out, difference
 
 BOARD = "H100-80GB-SXM5"

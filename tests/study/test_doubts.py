@@ -8,7 +8,7 @@ from datetime import timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.ledger import by_bucket
+from gpuplanner.ledger.views import by_bucket
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.findings import doubts
 from gpuplanner.study.past.accounts import ledger

@@ -8,9 +8,10 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox import Dataset
-from gpuplanner.ledger import by_bucket, held_by_activity
-from gpuplanner.study import load_trace
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.ledger.views import by_bucket
+from gpuplanner.ledger.activity import held_by_activity
+from gpuplanner.study.past.history import load_trace
 from gpuplanner.study.past.explore import EVERYBODY, open_inbox
 from gpuplanner.study.past.history import begin_of, end_of
 

@@ -11,8 +11,10 @@ import pytest
 
 from gpuplanner import Scenario
 from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware import any_board, load_gpu_model
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
+from gpuplanner.hardware.whole_boards import any_board
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.play import play
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.decision.record import comparison
 from gpuplanner.study.past.nodes import TodaysNodes

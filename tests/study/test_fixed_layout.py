@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.report.appendix import layouts
-from gpuplanner.simulate.nodes import NodeRequests
+from gpuplanner.simulate.nodes.machine import NodeRequests
 from gpuplanner.study.future.fixed_layout import OverFixed, compare_with_fixed
 
 DAY_S, SUBMIT_S = 86_400.0, 3600.0

@@ -9,12 +9,15 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox import Dataset, write_dataset
-from gpuplanner.ledger import installed_gpu_hours
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.draft import write_dataset
+from gpuplanner.ledger.pools import installed_gpu_hours
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import Inventory, Jobs, conform
-from gpuplanner.simulate.nodes import NodeFleet, play
-from gpuplanner.study import evaluate
+from gpuplanner.schemas.domain import Inventory, Jobs
+from gpuplanner.schemas.check import conform
+from gpuplanner.simulate.nodes.machine import NodeFleet
+from gpuplanner.simulate.nodes.play import play
+from gpuplanner.study.evaluation import evaluate
 from gpuplanner.study.decision.asked import counts_of
 from gpuplanner.study.future.drains import week_requests
 from gpuplanner.study.future.workload import past_jobs, replicate, workload

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware import load_gpu_model
+from gpuplanner.hardware.gpu import load_gpu_model
 from gpuplanner.planner.contract.problem import UNMET_PRICE
 from gpuplanner.report.forecast import forecast_record
 from gpuplanner.scenario import Scenario

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import OutputError, ScenarioError
-from gpuplanner.planner import PlanProblem, plan, plan_to_json
-from gpuplanner.study import export_plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.contract.plan import plan_to_json
+from gpuplanner.study.handover.calendar import export_plan
 from gpuplanner.study.future.plans import Planned
 from gpuplanner.study.handover import calendar
 from gpuplanner.study.handover.calendar import hand_over_plan
 from gpuplanner.study.handover.read_back import read_plan, verify_any
-from gpuplanner.widgets import files_button
+from gpuplanner.widgets.written import files_button
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
-from gpuplanner.ledger import gpu_time_ledger
+from gpuplanner.ledger.account import gpu_time_ledger
 from gpuplanner.study.past.held_nodes import seen_nodes
 
 DAY = datetime(2026, 3, 2, tzinfo=UTC)

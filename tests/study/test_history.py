@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import read, write_dataset
+from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import describe
+from gpuplanner.study.past.description import describe
 from gpuplanner.study.decision.asked import asked_of
 from gpuplanner.study.past import history as history_room
 from gpuplanner.study.past.accounts import ledger

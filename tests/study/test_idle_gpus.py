@@ -7,8 +7,9 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from gpuplanner.catalog import parameter
-from gpuplanner.cost import gpu_hour_price, power_model
+from gpuplanner.catalog.loader import parameter
+from gpuplanner.cost.showback import gpu_hour_price
+from gpuplanner.cost.energy import power_model
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.idle_gpus import idle_gpus
 from gpuplanner.study.past.history import history

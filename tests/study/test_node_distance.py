@@ -8,9 +8,9 @@ import sys
 import polars as pl
 import pytest
 
-from gpuplanner.cli import main
+from gpuplanner.cli.app import main
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox import write_dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.report.teams import placements
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.tenants.node_distance import placement_table

@@ -8,10 +8,14 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.hardware import parse_layout, prove
-from gpuplanner.inbox import Dataset, add, read
+from gpuplanner.hardware.layout import parse_layout
+from gpuplanner.hardware.feasibility import prove
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.additions import add
+from gpuplanner.inbox.registry import read
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import Inventory, Jobs, conform
+from gpuplanner.schemas.domain import Inventory, Jobs
+from gpuplanner.schemas.check import conform
 from gpuplanner.study.past.fleet import installed, planned_fleet
 from gpuplanner.study.past.history import begin_of, end_of, history, load_trace
 from gpuplanner.study.past.nodes import todays_nodes

@@ -11,21 +11,22 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.export import change_index, to_change_scripts, to_slurm_files
-from gpuplanner.hardware import ChangeCost, GpuModel, load_gpu_model, whole_board
+from gpuplanner.export.index import change_index
+from gpuplanner.export.kubernetes import to_change_scripts
+from gpuplanner.export.slurm import to_slurm_files
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel, load_gpu_model
+from gpuplanner.hardware.whole_boards import whole_board
 from gpuplanner.hardware.change_cost import cost_of_change, drain_time
-from gpuplanner.planner import (
-    PlanProblem,
-    StatePrices,
-    assign,
-    layout_changes,
-    plan,
-    plan_to_json,
-    verify,
-)  # fmt: skip
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.numbered.assign import assign, layout_changes
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.contract.plan import plan_to_json
+from gpuplanner.planner.verification.plans import verify  # fmt: skip
 from gpuplanner.report import appendix
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Drain
+from gpuplanner.simulate.rules import Drain
 from gpuplanner.study.future.drains import GpuCalendar, drain_of
 from gpuplanner.study.handover.calendar import export_plan
 from gpuplanner.study.handover.read_back import verify_any

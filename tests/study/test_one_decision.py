@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import open_study
+from gpuplanner.study.study import open_study
 from gpuplanner.study.decision.record import compared
 from gpuplanner.study.findings import findings
 from gpuplanner.study.future.money import money

@@ -15,18 +15,15 @@ from gpuplanner.export.index import change_index
 from gpuplanner.export.kubernetes import to_change_scripts
 from gpuplanner.export.slurm import to_slurm_files
 from gpuplanner.export.states import checked_plan
-from gpuplanner.planner import (
-    Plan,
-    PlanProblem,
-    StatePrices,
-    assign,
-    layout_changes,
-    plan,
-    verify,
-)
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.numbered.assign import assign, layout_changes
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.planner.numbered.assign import layouts_before
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Drain
+from gpuplanner.simulate.rules import Drain
 from gpuplanner.study.future.drains import GpuCalendar
 from gpuplanner.study.future.plans import plan_problem
 from tests.study.planned_operations import operations_on_an_idle_fleet

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.export import change_index, to_change_scripts
-from gpuplanner.hardware import ChangeCost
-from gpuplanner.planner import PlanProblem, assign
+from gpuplanner.export.index import change_index
+from gpuplanner.export.kubernetes import to_change_scripts
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.numbered.assign import assign
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Drain
+from gpuplanner.simulate.rules import Drain
 from gpuplanner.study.future.drains import GpuCalendar, drain_of
 from gpuplanner.study.future.plans import plan_view
 from tests.examples import examples

@@ -7,7 +7,7 @@ import pytest
 from gpuplanner.errors import GpuPlannerError, ScenarioError
 from gpuplanner.report.render import write_report
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import evaluate
+from gpuplanner.study.evaluation import evaluate
 from gpuplanner.study.past.history import history
 
 FAULTS = [

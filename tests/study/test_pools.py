@@ -12,10 +12,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.cli import main
+from gpuplanner.cli.app import main
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox import write_dataset
-from gpuplanner.planner import PlanProblem, plan, verify_fleet
+from gpuplanner.inbox.draft import write_dataset
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.several_pools import verify_fleet
 from gpuplanner.report.pools import fleet_hours, fleet_page, folder_of, planned_of
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.sentences import no_decision

@@ -8,9 +8,10 @@ from datetime import UTC, date, datetime
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import read, write_dataset
+from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.core.findings import JOB_CHECKS
-from gpuplanner.study import describe
+from gpuplanner.study.past.description import describe
 from gpuplanner.study.past.quality import (
     FIGURES,
     data_quality,

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.demand import run_off
-from gpuplanner.metrics import student_t
+from gpuplanner.demand.runoff import run_off
+from gpuplanner.metrics.intervals import student_t
 from gpuplanner.study.tenants.advice import quota_at
 from tests.clusters.growth import months
 from tests.clusters.traces import read_cluster

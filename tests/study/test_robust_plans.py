@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.planner import PlanProblem, verify
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future import robust_plans as module
 from gpuplanner.study.future.outlook import paths_of

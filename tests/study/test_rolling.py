@@ -9,11 +9,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.demand import complete_until
+from gpuplanner.demand.record import complete_until
 from gpuplanner.errors import ScenarioError
-from gpuplanner.forecast import CANDIDATES
+from gpuplanner.forecast.candidates import CANDIDATES
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import Samples, conform
+from gpuplanner.schemas.domain import Samples
+from gpuplanner.schemas.check import conform
 from gpuplanner.study.future.announced import read_announced
 from gpuplanner.study.future.demand_at_hand import by_board, laid_out, sampled, wanted
 from gpuplanner.study.future.rolling import ahead_of

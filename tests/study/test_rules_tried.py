@@ -12,10 +12,12 @@ import pytest
 
 from gpuplanner import Scenario
 from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware import load_gpu_model
-from gpuplanner.inbox import write_dataset
-from gpuplanner.simulate import Failures
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play, play_shared
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.inbox.draft import write_dataset
+from gpuplanner.simulate.rules import Failures
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.play import play
+from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.study.decision.arena import Arena
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.past.nodes import TodaysNodes

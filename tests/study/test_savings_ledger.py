@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox import write_dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import load_trace
+from gpuplanner.study.past.history import load_trace
 from gpuplanner.study.decision.record import Comparison, PolicyRow
 from gpuplanner.study.decision.sentences import no_decision
 from gpuplanner.study.decision.types import STATIC_MIG, TODAY, Saving

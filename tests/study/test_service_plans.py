@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from gpuplanner.catalog import gpu_price
+from gpuplanner.catalog.loader import gpu_price
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError
 from gpuplanner.study.service_plans import size_service
 from gpuplanner.study.wish import Wish

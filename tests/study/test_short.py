@@ -8,10 +8,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import read, write_dataset
-from gpuplanner.report import appendix, tearsheet
+from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.draft import write_dataset
+from gpuplanner.report import appendix
+from gpuplanner.report import tearsheet
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import evaluate, open_study
+from gpuplanner.study.evaluation import evaluate
+from gpuplanner.study.study import open_study
 from gpuplanner.study.future.workload import too_short
 from gpuplanner.study.handover.workbooks import write_study_workbook
 

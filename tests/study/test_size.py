@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from gpuplanner.cli.app import app, register_commands
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError
-from gpuplanner.hardware import load_gpu_model
+from gpuplanner.hardware.gpu import load_gpu_model
 from gpuplanner.scenario import Scenario
-from gpuplanner.sizing.predict import peak_gib
+from gpuplanner.sizing.predict.peak import peak_gib
 from gpuplanner.sizing.predict.throughput import flops_per_token
 from gpuplanner.study.job_slices import share_of
 from gpuplanner.study.past.history import boards_at_hand

@@ -11,9 +11,11 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.planner import verify
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.scenario import Scenario
-from gpuplanner.study import Study, evaluate, load_trace, open_study
+from gpuplanner.study.study import Study, open_study
+from gpuplanner.study.evaluation import evaluate
+from gpuplanner.study.past.history import load_trace
 from gpuplanner.study.decision.record import comparison
 from gpuplanner.study.future.money import money
 from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, pooled

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.hardware import load_gpu_model, whole_board
-from gpuplanner.planner import Limits, PlanProblem, Quota
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.hardware.whole_boards import whole_board
+from gpuplanner.planner.contract.limits import Limits, Quota
+from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.study.substitute_models import (
     FlexibleDemand,
     Substitute,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.planner import plan_to_json
+from gpuplanner.planner.contract.plan import plan_to_json
 from gpuplanner.report.render import write_report
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.plans import plan_view

@@ -7,7 +7,7 @@ import pytest
 
 import gpuplanner
 from gpuplanner.errors import ScenarioError
-from gpuplanner.views import explore
+from gpuplanner.views.trace import explore
 from gpuplanner.views.study import ShownStudy
 
 VIEWS = ("ways", "forecast", "fleet", "teams", "money")

@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.cost_review import cost_review
 from gpuplanner.units import money_text
-from gpuplanner.widgets import CostPanel
+from gpuplanner.widgets.costs import CostPanel
 from gpuplanner.widgets.costs import months_seen
 
 ASKED = Scenario(month="2026-02", path="slurm", policies="static_mig,whole_on_off")

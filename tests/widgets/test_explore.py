@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.errors import GpuPlannerError
 from gpuplanner.study.past.explore import EVERYBODY, open_inbox
-from gpuplanner.widgets import explore_inbox
+from gpuplanner.widgets.explore import explore_inbox
 
 
 class Said:

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuplanner.planner import Limits, PlanProblem
+from gpuplanner.planner.contract.limits import Limits
+from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.variants import price_of_limits, with_limit
-from gpuplanner.widgets import LimitsPanel
+from gpuplanner.widgets.limits import LimitsPanel
 from gpuplanner.widgets.limits import LIMITS, price_html
 
 HOSTILE = "<script>alert(1)</script>"

@@ -9,7 +9,7 @@ import pytest
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.tenants.quotas import StartHours
 from gpuplanner.study.tenants.tried import rules_at_hand, tried_with
-from gpuplanner.widgets import SharingPanel
+from gpuplanner.widgets.rules import SharingPanel
 from gpuplanner.widgets.rules import AS_SET
 
 

@@ -19,7 +19,8 @@ from gpuplanner.study.decision.policies import SHORT
 from gpuplanner.study.decision.record import comparison
 from gpuplanner.study.decision.types import NextStep
 from gpuplanner.study.past.history import history
-from gpuplanner.widgets import WhatIf, background, whatif
+from gpuplanner.widgets import background
+from gpuplanner.widgets.whatif import WhatIf, whatif
 from gpuplanner.widgets.whatif import CONTROLS
 
 panels = importlib.import_module("gpuplanner.widgets.whatif")  # its function has the name of the module

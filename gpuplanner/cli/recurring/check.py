@@ -58,7 +58,9 @@ def check(
 
 def _write(found: Gate, out: Path) -> None:
     """Payloads of what failed; of an earlier run nothing is left where all passed."""
-    from gpuplanner.files import Mark, replaced_directory, to_json
+    from gpuplanner.files.manifest import Mark
+    from gpuplanner.files.folder import replaced_directory
+    from gpuplanner.files.text import to_json
     from gpuplanner.study.recurring.alerts import CHECK_FORMAT, Alerts, mail_text, metrics_text
 
     names = ("alertmanager.json", "chat.json", "webhook.json", "mail.eml")

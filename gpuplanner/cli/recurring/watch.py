@@ -66,7 +66,7 @@ def watch(
         _replayed(asked, back, seconds, as_json=as_json, quiet=quiet)
         return
     from gpuplanner.errors import GpuPlannerError
-    from gpuplanner.files import sole_writer
+    from gpuplanner.files.lock import sole_writer
     from gpuplanner.plain import to_plain
     from gpuplanner.study.recurring.watched import require_free, state_of
 
@@ -121,7 +121,7 @@ def _read(
 
 def _looked(asked: Scenario, out: Path, before: Watched, every: int) -> tuple[Watched, FleetLook | None]:
     """One look, and its pack on the disk; data that are those of the last look are not looked at again."""
-    from gpuplanner.files import to_json
+    from gpuplanner.files.text import to_json
     from gpuplanner.study.bundled import input_hashes
     from gpuplanner.study.recurring.watch import look
     from gpuplanner.study.recurring.watched import PACK, advice_of
@@ -148,8 +148,9 @@ def _keep(state: Watched, found: FleetLook | None, out: Path, seconds: float, lo
 
 def _write_pack(found: FleetLook, folder: Path) -> None:
     """The plan, the order of its first change, and the files of its paths where nodes have names and can be cut."""
-    from gpuplanner.files import Mark, replaced_directory
-    from gpuplanner.planner import plan_to_json
+    from gpuplanner.files.manifest import Mark
+    from gpuplanner.files.folder import replaced_directory
+    from gpuplanner.planner.contract.plan import plan_to_json
     from gpuplanner.study.handover.calendar import export_plan
 
     planned = found.planned

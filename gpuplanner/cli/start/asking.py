@@ -103,7 +103,7 @@ def known_zone(text: str) -> str:
 
 def board(asker: Asker) -> str | None:
     """Board of GPUs that nobody names; None: nothing is said of cutting them."""
-    from gpuplanner.catalog import find_any_board
+    from gpuplanner.catalog.loader import find_any_board
 
     none = "none"
     found, given = asker.answer(

@@ -11,7 +11,8 @@ import typer
 
 from gpuplanner.cli.app import app, put, say
 from gpuplanner.cli.options import Given, GpuModels, Json, Quiet, stated_models, takes
-from gpuplanner.cli.start import asking, telling
+from gpuplanner.cli.start import asking
+from gpuplanner.cli.start import telling
 from gpuplanner.cli.start.several import clusters, start_pools
 from gpuplanner.errors import GpuPlannerError, ScenarioError, TraceFormatError, message
 
@@ -238,7 +239,7 @@ def _resolved(own: Scenario) -> Scenario:
 
 def _is_source(given: Path) -> bool:
     """Whether a YAML file is what a cluster wrote; what cannot be read is left to the reader of scenarios."""
-    from gpuplanner.inbox import detect
+    from gpuplanner.inbox.registry import detect
 
     try:
         detect(given)
@@ -258,7 +259,7 @@ def _folder_of(base: Scenario, given: str) -> Path:
 
 def _read(parts: tuple[SourcePart, ...], folder: Path, options: dict[str, Any]) -> bool:
     """Read files into a folder; False where the list of jobs holds none that asks for a GPU."""
-    from gpuplanner.inbox import open_dataset
+    from gpuplanner.inbox.store import open_dataset
     from gpuplanner.inbox.core.progress import progress_bar
     from gpuplanner.inbox.together import add_together, require_jobs
 

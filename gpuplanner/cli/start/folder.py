@@ -6,7 +6,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuplanner.files import MANIFEST, Mark, replaced_directory
+from gpuplanner.files.manifest import MANIFEST, Mark
+from gpuplanner.files.folder import replaced_directory
 from gpuplanner.files.manifest import Written, read_manifest, state_manifest
 from gpuplanner.files.text import sha256
 

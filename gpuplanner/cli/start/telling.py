@@ -60,7 +60,7 @@ class PlayedWays:
 
 def read_lines(parts: Sequence[SourcePart], began: Beginning, rows: Mapping[str, int], folder: Path) -> None:
     """Say what was read: the jobs, and each further source."""
-    from gpuplanner.inbox import SOURCES
+    from gpuplanner.inbox.sources import SOURCES
 
     label = "Read"
     folder = min(folder, Path(os.path.relpath(folder)), key=lambda one: len(str(one)))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.export.fleet_rules import BY_JOBS, PoolRule
 from gpuplanner.export.kubernetes import allocatable, to_config_map
 from gpuplanner.export.pack import Making, Pack, Step, add_release, filled, lines_of
-from gpuplanner.hardware import format_layout
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.hardware.layout import format_layout
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 NODE_CLASSES = {"aws": ("karpenter.k8s.aws", "EC2NodeClass"), "azure": ("karpenter.azure.com", "AKSNodeClass"),
                 "gcp": ("karpenter.k8s.gcp", "GCENodeClass")}  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.export.fleet_rules import PoolRule
 from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.export.pack import Making, Pack, Step, add_release, lines_of

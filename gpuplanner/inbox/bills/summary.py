@@ -8,7 +8,7 @@ from typing import Literal
 
 import polars as pl
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.schemas.kinds import DECIMAL
 
 GPU_HOUR_UNITS = r"(?i)^gpu[- ]?hours?$"

@@ -7,21 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from gpuplanner.catalog import all_boards, boards_called
+from gpuplanner.catalog.aliases import all_boards, boards_called
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.hardware import (
-    DeviceWord,
-    Share,
-    any_board,
-    boards_meant,
-    common_share,
-    fewest_gpus,
-    format_layout,
-    parse_device,
-    profile_on,
-)
+from gpuplanner.hardware.names import DeviceWord, Share, boards_meant, common_share, parse_device, profile_on
+from gpuplanner.hardware.whole_boards import any_board
+from gpuplanner.hardware.spread import fewest_gpus
+from gpuplanner.hardware.layout import format_layout
 from gpuplanner.names import resolve
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 AMBIGUOUS = "?"
 """Word for a device on a node of several kinds, of which nothing tells which one it is."""

@@ -43,7 +43,8 @@ from gpuplanner.inbox.core.quarantine import (
 )
 from gpuplanner.inbox.core.shares import Counting
 from gpuplanner.inbox.core.times import iso
-from gpuplanner.schemas import Jobs, conform, filter_rows
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.check import conform, filter_rows
 
 UNRESOLVED = "unresolved_gpus"
 """Column of rows on their way to jobs: GPUs, about, of a job whose number of GPUs is not known."""

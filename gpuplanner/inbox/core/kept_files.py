@@ -13,7 +13,8 @@ import polars as pl
 
 from gpuplanner.errors import SchemaError, TraceFormatError, first_line, message
 from gpuplanner.inbox.core.findings import COLUMNS as QUALITY
-from gpuplanner.schemas import Jobs, check
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.check import check
 
 REMEDY = "Make it with: gpuplanner ingest SOURCE PATH... -o DIR."
 

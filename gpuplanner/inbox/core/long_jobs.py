@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner.inbox.core.kept_files import slim_types
 from gpuplanner.privacy import merged_groups
-from gpuplanner.schemas import Jobs
+from gpuplanner.schemas.domain import Jobs
 
 ROWS = 1 << 21
 """Jobs that are in memory at a time, about: figures of more are added up, and may differ in their last digit."""

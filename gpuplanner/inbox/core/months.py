@@ -9,7 +9,8 @@ from pathlib import Path
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from gpuplanner.schemas import LATER_COUNTERS, Samples, empty
+from gpuplanner.schemas.domain import LATER_COUNTERS, Samples
+from gpuplanner.schemas.check import empty
 
 ROW_GROUP = 1 << 18
 """Rows of a part of a file that is read at once."""

@@ -14,14 +14,14 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.catalog import MAX_GPUS_PER_NODE
+from gpuplanner.catalog.cluster_words import MAX_GPUS_PER_NODE
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.boards import possible_boards
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.long_rows import LongTable
 from gpuplanner.inbox.core.node_names import nodes_of_lists
 from gpuplanner.intervals import untimed
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.units import SECONDS_PER_HOUR, counted
 
 ALONE = timedelta(days=365)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from gpuplanner.catalog import MAX_GPUS_PER_NODE, partitions_of_units
+from gpuplanner.catalog.cluster_words import MAX_GPUS_PER_NODE, partitions_of_units
 from gpuplanner.errors import GeometryError, examples
-from gpuplanner.hardware import parse_device, parse_layout
+from gpuplanner.hardware.names import parse_device
+from gpuplanner.hardware.layout import parse_layout
 from gpuplanner.inbox.core.boards import (
     AMBIGUOUS,
     PARTITION,
@@ -27,7 +28,7 @@ from gpuplanner.inbox.core.boards import (
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.long_rows import LongTable
 from gpuplanner.inbox.core.node_names import known_nodes
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.units import SECONDS_PER_HOUR
 
 DEVICES = "devices"

@@ -15,7 +15,8 @@ from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check, Finding, combined, report, run_checks
 from gpuplanner.inbox.core.job_rows import file_findings, provenance, require_some, satisfying_schema
 from gpuplanner.inbox.core.lines.rows import Rows
-from gpuplanner.schemas import TABLES, check
+from gpuplanner.schemas.domain import TABLES
+from gpuplanner.schemas.check import check
 
 KEYS = {
     "inventory": ("node",),

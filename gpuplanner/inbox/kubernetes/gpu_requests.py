@@ -11,7 +11,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from gpuplanner.catalog import resource_words, sharing_systems
+from gpuplanner.catalog.cluster_words import resource_words, sharing_systems
 from gpuplanner.inbox.core.lines.rows import refuse
 from gpuplanner.inbox.kubernetes.objects import (
     MAX_MEMORY_MIB,

@@ -32,7 +32,7 @@ from gpuplanner.inbox.kubernetes.nodes import Node
 from gpuplanner.inbox.kubernetes.objects import gpu_resource, unread_kind
 from gpuplanner.inbox.kubernetes.pods import SERVERS, WORST, Holding, Owner, gangs
 from gpuplanner.inbox.kubernetes.resource_claims import FULL, INSTANCES, Held, class_of, held
-from gpuplanner.schemas import SERVICE, WHOLE_GPU
+from gpuplanner.schemas.vocabulary import SERVICE, WHOLE_GPU
 from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
 COLUMN_MAP = {

@@ -26,7 +26,8 @@ from gpuplanner.inbox.kubernetes.objects import (
     unread_kind,
 )
 from gpuplanner.inbox.kubernetes.pods import PodPlace, Thing, identity
-from gpuplanner.schemas import QueueQuotas, conform
+from gpuplanner.schemas.readings import QueueQuotas
+from gpuplanner.schemas.check import conform
 
 FINISHED = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
 """Reason of the condition Finished → state; older versions give another reason for both."""

@@ -12,18 +12,20 @@ from fractions import Fraction
 
 import polars as pl
 
-from gpuplanner.catalog import (
+from gpuplanner.catalog.cluster_words import (
     MAX_GPUS_PER_NODE,
     InstanceType,
-    board_names,
-    boards_called,
-    facts,
     instance_type,
     node_labels,
     partitions_of,
     resource_words,
 )
-from gpuplanner.hardware import boards_meant, common_share, format_layout, load_gpu_model, profile_on, prove
+from gpuplanner.catalog.loader import board_names, facts
+from gpuplanner.catalog.aliases import boards_called
+from gpuplanner.hardware.names import boards_meant, common_share, profile_on
+from gpuplanner.hardware.layout import format_layout
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.hardware.feasibility import prove
 from gpuplanner.inbox.core.boards import layouts_on
 from gpuplanner.inbox.kubernetes.gpu_requests import node_memory_words
 from gpuplanner.inbox.kubernetes.objects import (
@@ -36,7 +38,7 @@ from gpuplanner.inbox.kubernetes.objects import (
     text,
     unread_kind,
 )
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.units import MIB_PER_GIB
 
 PRODUCT = "nvidia.com/gpu.product"

@@ -11,7 +11,8 @@ import polars as pl
 from gpuplanner.inbox.kubernetes.node_gpus import CONFIG, NodeGpus, gpus_of_node
 from gpuplanner.inbox.kubernetes.objects import Object, instant, name_of, part, parts, text
 from gpuplanner.inbox.kubernetes.resource_claims import ClaimedDevice
-from gpuplanner.schemas import TABLES, Inventory, conform
+from gpuplanner.schemas.domain import TABLES, Inventory
+from gpuplanner.schemas.check import conform
 
 STATE = "nvidia.com/mig.config.state"
 CLIQUE = "nvidia.com/gpu.clique"

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any
 
-from gpuplanner.catalog import resource_words, sharing_systems
+from gpuplanner.catalog.cluster_words import resource_words, sharing_systems
 from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.lines.rows import refuse
 from gpuplanner.inbox.core.times import FIRST_INSTANT, LAST_INSTANT

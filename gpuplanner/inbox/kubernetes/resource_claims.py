@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
-from gpuplanner.catalog import boards_called, resource_words
+from gpuplanner.catalog.aliases import boards_called
+from gpuplanner.catalog.cluster_words import resource_words
 from gpuplanner.inbox.kubernetes.node_gpus import partitions_in_mode
 from gpuplanner.inbox.kubernetes.objects import GPU_LIKE, Object, count, part, parts, text
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from gpuplanner.catalog import export_command
+from gpuplanner.catalog.loader import export_command
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.rows import OUT_OF_TIME, Rows, out_of_time

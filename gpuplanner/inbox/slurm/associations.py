@@ -8,14 +8,15 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.hardware import parse_device
+from gpuplanner.hardware.names import parse_device
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import header_has, looks
 from gpuplanner.inbox.core.table_rows import assemble_reading
 from gpuplanner.inbox.slurm.fields import TYPED_GPU
-from gpuplanner.schemas import QueueQuotas, conform, empty
+from gpuplanner.schemas.readings import QueueQuotas
+from gpuplanner.schemas.check import conform, empty
 
 COLUMNS = {
     "Account": Field("tenant"),

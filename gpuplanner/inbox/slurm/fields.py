@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.inbox.core.boards import SHARES
 from gpuplanner.inbox.core.lines.json_items import is_json
 from gpuplanner.inbox.core.shares import device_words

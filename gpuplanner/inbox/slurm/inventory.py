@@ -13,7 +13,8 @@ from zoneinfo import ZoneInfo
 import polars as pl
 
 from gpuplanner.errors import GeometryError, TraceFormatError, examples, message
-from gpuplanner.hardware import OFF, parse_device, parse_layout
+from gpuplanner.hardware.layout import OFF, parse_layout
+from gpuplanner.hardware.names import parse_device
 from gpuplanner.inbox.core.boards import Boards, layouts_on, stated_boards, told_by_profiles
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import Check
@@ -29,7 +30,9 @@ from gpuplanner.inbox.core.source import looks
 from gpuplanner.inbox.core.table_rows import assemble_nodes
 from gpuplanner.inbox.core.times import INSTANT, known_zone
 from gpuplanner.inbox.slurm.fields import NO_VALUE
-from gpuplanner.schemas import TABLES, WHOLE_GPU, Inventory, check, conform
+from gpuplanner.schemas.domain import TABLES, Inventory
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.check import check, conform
 from gpuplanner.schemas.domain import MAX_GPUS_PER_JOB
 
 SINFO_HEADER = {"NODELIST", "GRES"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.catalog import export_command
+from gpuplanner.catalog.loader import export_command
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, RUN_S, Check, Finding

@@ -17,7 +17,7 @@ import polars as pl
 from gpuplanner.errors import SchemaError, examples, message
 from gpuplanner.inbox.telemetry.hold_times import held_readings
 from gpuplanner.inbox.telemetry.readers.limits import POWER_MARGIN, board_limits
-from gpuplanner.schemas import Samples
+from gpuplanner.schemas.domain import Samples
 
 
 def columns_of(samples: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:

@@ -78,7 +78,8 @@ def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) 
     A GPU that rises from 100 to 500 W within an hour, and goes on at 500 W for half of the next:
 
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.schemas import Samples, conform
+    >>> from gpuplanner.schemas.domain import Samples
+    >>> from gpuplanner.schemas.check import conform
     >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     >>> times = [noon + timedelta(minutes=minutes) for minutes in (0, 30, 60, 90)]
     >>> read = {"time": times, "node": "n1", "gpu": 0, "power_w": [100.0, 300.0, 500.0, 500.0]}

@@ -22,7 +22,7 @@ from gpuplanner.inbox.telemetry.holders import (
     first_part,
 )
 from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
-from gpuplanner.schemas import USED_FROM
+from gpuplanner.schemas.vocabulary import USED_FROM
 
 UNLISTED = "stated_not_in_jobs"
 NO_NODE = "node_not_in_jobs"

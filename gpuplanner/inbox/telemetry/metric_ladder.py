@@ -14,7 +14,8 @@ import polars as pl
 
 from gpuplanner.inbox.telemetry.holders import DEVICE_KEY
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
-from gpuplanner.schemas import Samples, conform
+from gpuplanner.schemas.domain import Samples
+from gpuplanner.schemas.check import conform
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 

@@ -18,7 +18,7 @@ from gpuplanner.inbox.telemetry.holders import BETWEEN_JOBS, DEVICE_KEY
 from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION
 from gpuplanner.inbox.telemetry.metric_ladder import ORDER, RUNGS, best_rungs, on_one_rung, rungs
 from gpuplanner.inbox.telemetry.sample_findings import JUDGED_BY, is_of_samples, of_samples, rejected
-from gpuplanner.schemas import Samples
+from gpuplanner.schemas.domain import Samples
 
 FACTS = ("profile", "job_id")
 ACTIVITY = ("sm_activity", "activity_source")
@@ -79,7 +79,8 @@ def overlay(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[p
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.schemas import Samples, conform
+    >>> from gpuplanner.schemas.domain import Samples
+    >>> from gpuplanner.schemas.check import conform
     >>> row = {"time": datetime(2026, 1, 1, tzinfo=UTC), "node": "n1", "gpu": 0, "activity_source": "none"}
     >>> first, second = (
     ...     conform(pl.DataFrame([row | read]), Samples, where="example")

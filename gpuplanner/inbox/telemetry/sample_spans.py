@@ -19,7 +19,8 @@ from gpuplanner.inbox.telemetry.joining import WINDOW_ROWS, Joiner, holders_tabl
 from gpuplanner.inbox.telemetry.metric_ladder import climbed, on_one_rung
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
 from gpuplanner.inbox.telemetry.spill import Columns, Spill
-from gpuplanner.schemas import Samples, empty
+from gpuplanner.schemas.domain import Samples
+from gpuplanner.schemas.check import empty
 from gpuplanner.schemas.domain import LATER_COUNTERS
 
 BLOCK_BYTES = 24 << 20

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from gpuplanner.catalog import board_spec
-from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.catalog.loader import board_spec
+from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.phases.signatures.bounds import COUNTERS, FIELDS, Counters, signature
 from gpuplanner.phases.signatures.facts import advice, load_thresholds
-from gpuplanner.schemas import Samples, conform
+from gpuplanner.schemas.domain import Samples
+from gpuplanner.schemas.check import conform
 
 DEVICE = ("node", "gpu", "instance")
 

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.errors import GeometryError, ScenarioError, examples, message
-from gpuplanner.hardware import ChangeCost, GpuModel, Seconds, load_gpu_model
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel, load_gpu_model
+from gpuplanner.hardware.seconds import Seconds
 from gpuplanner.hardware.profile import RESOURCES
 from gpuplanner.strict_json import LARGEST
 
@@ -37,7 +39,7 @@ def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
     --------
     >>> to_plain(load_gpu_model("A30"))
     {'name': 'A30-24GB'}
-    >>> from gpuplanner.hardware import whole_board
+    >>> from gpuplanner.hardware.whole_boards import whole_board
     >>> to_plain(whole_board("T4"))
     {'name': 'T4', 'whole': {'memory_gib': 16.0, 'sms': 40, 'architecture': 'Turing'}}
     >>> to_plain(ChangeCost.of("H100-80GB-SXM5", change_s=90))["change_s"]
@@ -193,7 +195,7 @@ def change_from_plain(board: GpuModel, values: str | Mapping[str, Any]) -> Chang
 
     Examples
     --------
-    >>> from gpuplanner.hardware import as_board
+    >>> from gpuplanner.hardware.gpu import as_board
     >>> cost = ChangeCost.of("A100-80GB", "nvml")
     >>> change_from_plain(as_board("A100-80GB"), to_plain(cost)) == cost
     True

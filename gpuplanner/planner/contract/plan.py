@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gpuplanner.errors import InfeasiblePlanError, ScenarioError, message
-from gpuplanner.files import to_json
+from gpuplanner.files.text import to_json
 from gpuplanner.planner.contract.plain_values import from_plain, grid, refuse, texts, to_plain
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.strict_json import load_json

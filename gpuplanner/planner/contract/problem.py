@@ -12,7 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.errors import GeometryError, ScenarioError, message
-from gpuplanner.hardware import ChangeCost, GpuModel, as_board, format_layout, parse_layout, prove
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.layout import format_layout, parse_layout
+from gpuplanner.hardware.feasibility import prove
 from gpuplanner.planner.contract.limits import Limits, Quota, admitted_demand
 from gpuplanner.planner.contract.plain_values import (
     board_from_plain,
@@ -26,7 +29,7 @@ from gpuplanner.planner.contract.plain_values import (
 )
 from gpuplanner.planner.contract.problem_check import TIERS, problem_faults
 from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 ROUNDING = 1e-9
 """Demand above a whole number of instances by no more than this needs no further instance."""

@@ -12,7 +12,7 @@ import numpy as np
 from gpuplanner.errors import examples
 from gpuplanner.planner.contract.limits import limit_faults
 from gpuplanner.planner.contract.plain_values import is_amount, is_count
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.strict_json import LARGEST
 
 if TYPE_CHECKING:

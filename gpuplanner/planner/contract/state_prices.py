@@ -20,9 +20,11 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from gpuplanner.hardware import ChangeCost, GpuModel, parse_layout
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.layout import parse_layout
 from gpuplanner.planner.contract.plain_values import is_amount, refuse
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.units import SECONDS_PER_HOUR
 
 
@@ -67,7 +69,7 @@ class StatePrices:
     --------
     Half of the work ends at once, the other half after two hours:
 
-    >>> from gpuplanner.hardware import as_board
+    >>> from gpuplanner.hardware.gpu import as_board
     >>> board = as_board("A100-40GB")
     >>> prices = StatePrices(drain=0.2, dress=0.1, remaining_h={"1g.5gb": [0.0, 2.0], "gpu": [0.0, 2.0]})
     >>> [round(prices.drain_of(board, layout), 3) for layout in ("gpu", "1g.5gb:1", "1g.5gb:7", "3g.20gb:2")]

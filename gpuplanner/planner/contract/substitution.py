@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.hardware import GpuModel
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 
 def serves(board: GpuModel, instance: str, request: str) -> bool:
@@ -27,7 +27,7 @@ def serves(board: GpuModel, instance: str, request: str) -> bool:
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> board = load_gpu_model("H100-80GB-SXM5")
     >>> serves(board, "2g.20gb", "1g.20gb"), serves(board, "1g.20gb", "2g.20gb")
     (True, False)
@@ -47,7 +47,7 @@ def up_sets(
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> names = ("2g.10gb", "1g.5gb", "gpu")
     >>> up_sets(load_gpu_model("A100-40GB"), names, names)
     (((0,), (0,)), ((0, 1), (0, 1)), ((2,), (2,)))

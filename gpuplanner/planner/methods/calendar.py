@@ -40,7 +40,7 @@ def calendar_counts(fluid: Fluid, distinct: int, effort: Effort) -> Counts | Non
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.planner import PlanProblem
+    >>> from gpuplanner.planner.contract.problem import PlanProblem
     >>> problem = PlanProblem(
     ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
     ...     slot_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[1, 1, 3, 2, 1, 1]]],

@@ -119,7 +119,7 @@ def greedy_counts(fluid: Fluid, effort: Effort) -> Counts:
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.planner import PlanProblem
+    >>> from gpuplanner.planner.contract.problem import PlanProblem
     >>> problem = PlanProblem(
     ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
     ...     slot_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[2, 0, 0, 2]]],

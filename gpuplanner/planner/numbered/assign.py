@@ -11,13 +11,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.hardware import OFF
+from gpuplanner.hardware.layout import OFF
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import Counts, PlanProblem
 from gpuplanner.planner.numbered.placer import OFF_PLACE as _OFF
 from gpuplanner.planner.numbered.placer import ParkedPlacer, Places
 from gpuplanner.planner.numbered.placer import Placer as _Placer
-from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import LayoutPlan
+from gpuplanner.schemas.check import check
 from gpuplanner.units import SECONDS_PER_MINUTE
 
 _CHANGES = {
@@ -63,7 +65,7 @@ def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.planner import plan
+    >>> from gpuplanner.planner.methods.search import plan
     >>> problem = PlanProblem(
     ...     "A100-40GB", 3, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb", "gpu"],
     ...     [[[2, 2, 4], [1, 1, 1]]],
@@ -85,7 +87,7 @@ def layouts_before(plan: Plan, problem: PlanProblem) -> pl.DataFrame | None:
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.planner import plan
+    >>> from gpuplanner.planner.methods.search import plan
     >>> problem = PlanProblem(
     ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[4, 4, 4]]],
     ...     initial={"gpu": 1, "3g.20gb:2": 1},
@@ -133,7 +135,7 @@ def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.planner import plan
+    >>> from gpuplanner.planner.methods.search import plan
     >>> problem = PlanProblem(
     ...     "A100-40GB", 3, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[4, 4, 4]]],
     ...     initial={"gpu": 3},

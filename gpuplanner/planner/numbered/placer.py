@@ -9,9 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuplanner.hardware import OFF, ChangeCost, GpuModel
+from gpuplanner.hardware.layout import OFF
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.planner.contract.problem import Counts, PlanProblem
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 OFF_PLACE = -1
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from gpuplanner.planner.contract.problem import ROUNDING, Floats, PlanProblem
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import instance_prices
 from gpuplanner.planner.program.slot_floors import window_floors
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.solving.effort import Effort
 
 _NAMED = 3

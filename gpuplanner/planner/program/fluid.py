@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.hardware import format_layout, multisets, pareto_counts, parse_layout
+from gpuplanner.hardware.layout import format_layout, parse_layout
+from gpuplanner.hardware.enumerate import multisets, pareto_counts
 from gpuplanner.planner.contract.problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.contract.substitution import membership, serves, up_sets
 from gpuplanner.planner.program.change_costs import Ways, ways_of
 from gpuplanner.planner.program.shortage import ShortageSteps, shortage_steps
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ def realised_cost(
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.planner import plan
+    >>> from gpuplanner.planner.methods.search import plan
     >>> problem = PlanProblem(
     ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
     ...     slot_hours=1, tenants=["ads"], profiles=["3g.20gb"], demand=[[[2, 2, 4]]],
@@ -68,7 +68,7 @@ def realised_costs(
     ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
     ...     slot_hours=1, tenants=["ads"], profiles=["gpu"], demand=[[[1, 1]]],
     ... )
-    >>> from gpuplanner.planner import plan
+    >>> from gpuplanner.planner.methods.search import plan
     >>> one_gpu = plan(problem)
     >>> paths = np.array([[[1.0, 1.0]], [[2.0, 0.5]]])
     >>> [realised_costs(problem, [one_gpu], paths, waits=waits).tolist() for waits in (False, True)]
@@ -154,7 +154,7 @@ def instance_prices(plan: Plan, problem: PlanProblem) -> Floats:
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.planner import plan
+    >>> from gpuplanner.planner.methods.search import plan
     >>> problem = PlanProblem(
     ...     "A100-40GB", 1, 1, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 3]]]
     ... )
@@ -186,7 +186,7 @@ def dearest_instances(plan: Plan, problem: PlanProblem, *, count: int = 10) -> p
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.planner import plan
+    >>> from gpuplanner.planner.methods.search import plan
     >>> problem = PlanProblem(
     ...     "A100-40GB", 1, 1, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 3]]]
     ... )

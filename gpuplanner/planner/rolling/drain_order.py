@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuplanner.hardware import OFF, GpuModel, Reconfiguration, parse_layout
+from gpuplanner.hardware.layout import OFF, parse_layout
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.reconfigure import Reconfiguration
 from gpuplanner.planner.contract.problem import Counts
 from gpuplanner.planner.contract.substitution import membership, up_sets
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 
 @dataclass(frozen=True)

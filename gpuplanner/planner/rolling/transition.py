@@ -10,10 +10,15 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.hardware import OFF, ChangeCost, GpuModel, Reconfiguration, as_board
+from gpuplanner.hardware.layout import OFF
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.reconfigure import Reconfiguration
 from gpuplanner.planner.contract.plain_values import is_count, refuse
 from gpuplanner.planner.rolling.drain_order import DrainUnit, Move, Supply, ordered
-from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import LayoutPlan
+from gpuplanner.schemas.check import check
 
 ACTIONS = ("return", "cut", "recut", "uncut", "wait", "release")
 """``return``: comes back as it is: with the layout that it was parked with, or whole if it was released. ``cut``: was

@@ -70,7 +70,7 @@ def weigh(
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.planner import plan
+    >>> from gpuplanner.planner.methods.search import plan
     >>> problem = PlanProblem(
     ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC), slot_hours=1,
     ...     tenants=["ads"], profiles=["gpu"], demand=[[[1, 1, 1]]], initial={"gpu": 3}, change_gpu_hours=0.0,

@@ -9,11 +9,11 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.hardware import OFF
+from gpuplanner.hardware.layout import OFF
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import Floats, PlanProblem
 from gpuplanner.planner.contract.problem_check import TIERS
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 
 def within_quotas(problem: PlanProblem) -> Floats:

@@ -9,11 +9,13 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import SchemaError, examples
-from gpuplanner.hardware import OFF
+from gpuplanner.hardware.layout import OFF
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.verification.limits import gpu_faults
-from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import LayoutPlan
+from gpuplanner.schemas.check import check
 
 
 def layout_plan_faults(frame: pl.DataFrame, plan: Plan, problem: PlanProblem) -> list[str]:

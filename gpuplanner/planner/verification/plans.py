@@ -16,7 +16,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import GpuPlannerError
-from gpuplanner.hardware import OFF, format_layout, parse_layout, prove
+from gpuplanner.hardware.layout import OFF, format_layout, parse_layout
+from gpuplanner.hardware.feasibility import prove
 from gpuplanner.planner.contract.plan import STATUSES, STOPS, Plan
 from gpuplanner.planner.contract.problem import Floats, PlanProblem
 from gpuplanner.planner.contract.problem_check import TIERS
@@ -24,7 +25,7 @@ from gpuplanner.planner.contract.substitution import serves
 from gpuplanner.planner.verification.limits import count_faults, pinned_alone_fits, within_quotas
 from gpuplanner.planner.verification.numbered_gpus import layout_plan_faults
 from gpuplanner.planner.verification.state_changes import parked_faults, state_changes
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 _TOLERANCE = 1e-6
 
@@ -50,7 +51,7 @@ def verify(plan: Plan, problem: PlanProblem, layout_plan: pl.DataFrame | None = 
     --------
     >>> from dataclasses import replace
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.planner import plan
+    >>> from gpuplanner.planner.methods.search import plan
     >>> problem = PlanProblem(
     ...     "A100-40GB", 3, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 2, 4]]]
     ... )

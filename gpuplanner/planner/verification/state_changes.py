@@ -13,7 +13,7 @@ import numpy as np
 from gpuplanner.planner.contract.plan import Plan
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.verification.limits import power_for
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 
 @dataclass

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import to_json
+from gpuplanner.files.text import to_json
 from gpuplanner.plain import of_plain, to_plain
 from gpuplanner.strict_json import load_json
 

@@ -9,8 +9,11 @@ from typing import Self
 
 import numpy as np
 
-from gpuplanner.hardware import ChangeCost, GpuModel, driver_starts, placed_layouts
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.feasibility import driver_starts
+from gpuplanner.hardware.enumerate import placed_layouts
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.simulate.nodes.node_world import NONE, InstanceSets
 
 EMPTY = 0
@@ -57,7 +60,7 @@ def instance_sets(board: GpuModel, profiles: tuple[str, ...]) -> InstanceSets:
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> found = instance_sets(load_gpu_model("H100-80GB-SXM5"), ("gpu", "1g.10gb", "3g.40gb"))
     >>> found.room[EMPTY].tolist()
     [1, 7, 2]

@@ -64,7 +64,8 @@ class LayoutChanges:
     --------
     A node of two GPUs is partitioned at 50 s; the request that runs there holds it up until 100 s.
 
-    >>> from gpuplanner.simulate.nodes import NodeRequests, play
+    >>> from gpuplanner.simulate.nodes.machine import NodeRequests
+    >>> from gpuplanner.simulate.nodes.play import play
     >>> fleet = NodeFleet(("gpu", "1g.10gb"), [2], [[[2, 0], [0, 14]]], [0], [1.0, 1 / 7])
     >>> asked = NodeRequests([0, 60], [0, 60], [100, 5], [100, 5], [0, 1], [1, 1], [1, 1])
     >>> planned = LayoutChanges([0], [50.0], [50.0], [np.inf], [60.0], [1])

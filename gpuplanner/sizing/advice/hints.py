@@ -61,7 +61,7 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     Examples
     --------
     >>> from datetime import UTC, datetime, timedelta
-    >>> from gpuplanner.sizing import asked_and_used
+    >>> from gpuplanner.sizing.past_use import asked_and_used
     >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
     >>> jobs = pl.DataFrame({"job_id": list("abcdefghijklmnopqrst"), "attempt": 1, "tenant": "t", "state": "COMPLETED",
     ...     "gpus": 1.0, "gpu_model": "H100-80GB-SXM5", "submit_time": nine, "start_time": nine,

@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.hardware import GpuModel, ProfileName
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.profile import ProfileName
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 FORMS = ("sbatch", "pod", "dra")
 """Forms that :func:`request_lines` prints."""
@@ -43,7 +44,7 @@ class Request:
 
     Examples
     --------
-    >>> from gpuplanner.hardware import as_board
+    >>> from gpuplanner.hardware.gpu import as_board
     >>> Request("3g.39gb", 1, board=as_board("A100-80GB")).profile
     '3g.40gb'
     """

@@ -6,7 +6,7 @@ import math
 
 import polars as pl
 
-from gpuplanner.hardware import as_board
+from gpuplanner.hardware.gpu import as_board
 from gpuplanner.sizing.requests import SIZES, sizes
 
 FULL_STATES = ("COMPLETED", "TIMEOUT")

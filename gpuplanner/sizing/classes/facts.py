@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.inbox.core.times import known_zone
-from gpuplanner.schemas import Jobs, conform
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.check import conform
 from gpuplanner.sizing.evidence import samples_of_runs
 
 TEXTS = ("job_name", "partition", "queue")

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, examples, message
-from gpuplanner.files import read_yaml
+from gpuplanner.files.text import read_yaml
 from gpuplanner.names import nearest
 from gpuplanner.sizing.classes.facts import BEFORE_RUN, NUMBERS, TEXTS, spaced
 from gpuplanner.strict_yaml import LinedMapping

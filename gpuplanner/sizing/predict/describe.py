@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import resolve
 from gpuplanner.sizing.predict.architecture import Architecture, agree, fields_of, with_width_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.sizing.predict.architecture import Architecture
 
 TARGETS = ("q", "k", "v", "o", "gate", "up", "down")

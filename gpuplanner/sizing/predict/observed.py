@@ -7,7 +7,7 @@ import itertools
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.hardware import GpuModel, as_board
+from gpuplanner.hardware.gpu import GpuModel, as_board
 
 HEADROOM = 0.05
 """What is added to a peak that is none but a peak; an upper bound has its headroom within."""

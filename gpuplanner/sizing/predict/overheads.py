@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from gpuplanner.catalog import parameter
+from gpuplanner.catalog.loader import parameter
 from gpuplanner.sizing.predict.adapters import beside_params
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.static import FULLY, regime_bytes

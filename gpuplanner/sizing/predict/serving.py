@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from gpuplanner.catalog import parameter
+from gpuplanner.catalog.loader import parameter
 from gpuplanner.sizing.predict.architecture import Architecture
 from gpuplanner.sizing.predict.overheads import GIB
 from gpuplanner.sizing.predict.serving_speed import (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.catalog import parameter
+from gpuplanner.catalog.loader import parameter
 from gpuplanner.sizing.predict.architecture import Architecture
 from gpuplanner.sizing.predict.throughput import NODE, Board
 

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import polars as pl
 
-from gpuplanner.catalog import boards_called, find_any_board
+from gpuplanner.catalog.aliases import boards_called
+from gpuplanner.catalog.loader import find_any_board
 from gpuplanner.errors import GpuPlannerError, ScenarioError, SchemaError, examples, first_line, message
 from gpuplanner.names import nearest
 from gpuplanner.sizing.predict.architecture import Architecture

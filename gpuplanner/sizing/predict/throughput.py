@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from gpuplanner.catalog import board_spec, find_any_board, parameter
-from gpuplanner.hardware import load_gpu_model
+from gpuplanner.catalog.loader import board_spec, find_any_board, parameter
+from gpuplanner.hardware.gpu import load_gpu_model
 from gpuplanner.sizing.predict.activations import layer_bytes
 from gpuplanner.sizing.predict.job import TrainingJob
 from gpuplanner.sizing.predict.methods import matrices, methods

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 
 ANY = "any"
 """The generic row: what is assumed of a tool that is not known."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner.errors import GeometryError, GpuPlannerWarning, SchemaError, examples, message
-from gpuplanner.hardware import GpuModel, as_board
-from gpuplanner.schemas import check, conform
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.schemas.check import check, conform
 from gpuplanner.sizing.speed.boundness import Fitted, log_boundness
 from gpuplanner.sizing.speed.slices import full_profile, profile_table, sm_fraction
 from gpuplanner.sizing.speed.speed_tables import SpeedJobs
@@ -120,7 +120,7 @@ class SpeedModel:
 
         Examples
         --------
-        >>> from gpuplanner.sizing.speed import default_model
+        >>> from gpuplanner.sizing.speed.store import default_model
         >>> jobs = pl.DataFrame({"job_class": ["tuning"], "memory_gib": 12.0, "power_share": 0.5})
         >>> default_model().predict(jobs, "A100-40GB").select("profile", "evidence").rows()
         [('3g.20gb', 'telemetry'), ('4g.20gb', 'telemetry'), ('7g.40gb', 'whole GPU'), ('gpu', 'whole GPU')]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.errors import GeometryError, message
-from gpuplanner.hardware import GpuModel, MigProfile
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.profile import MigProfile
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.sizing.profile_sizes import plain_profiles
 
 
@@ -15,7 +16,7 @@ def full_profile(board: GpuModel) -> MigProfile:
 
     Examples
     --------
-    >>> from gpuplanner.hardware import as_board
+    >>> from gpuplanner.hardware.gpu import as_board
     >>> full_profile(as_board("H100-80GB-SXM5")).name
     '7g.80gb'
     """
@@ -32,7 +33,7 @@ def sm_fraction(board: GpuModel, profile: MigProfile) -> float:
 
     Examples
     --------
-    >>> from gpuplanner.hardware import as_board
+    >>> from gpuplanner.hardware.gpu import as_board
     >>> board = as_board("H100-80GB-SXM5")
     >>> round(sm_fraction(board, board.profile("3g.40gb")), 3)  # not 3/7
     0.455
@@ -45,7 +46,7 @@ def profile_table(board: GpuModel) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.hardware import as_board
+    >>> from gpuplanner.hardware.gpu import as_board
     >>> table = profile_table(as_board("A100-40GB")).select("profile", "fraction", "uncut")
     >>> table.with_columns(pl.col("fraction", "uncut").round(2)).rows()[-3:]
     [('4g.20gb', 0.57, 0.52), ('7g.40gb', 1.0, 0.91), ('gpu', 1.0, 1.0)]

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Outcome, Switching, play
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Outcome, Switching
+from gpuplanner.simulate.nodes.play import play
 from gpuplanner.study.decision.asked import AS_TODAY, Asked, counts_of, size_classes
 from gpuplanner.study.decision.types import TODAY
 from gpuplanner.study.waits.explain import ExplainedWaits

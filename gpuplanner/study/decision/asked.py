@@ -11,10 +11,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.hardware import OFF, GpuModel, parse_layout
+from gpuplanner.hardware.layout import OFF, parse_layout
+from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.inbox.core.node_names import known_nodes
-from gpuplanner.schemas import SERVICE, WHOLE_GPU
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests
+from gpuplanner.schemas.vocabulary import SERVICE, WHOLE_GPU
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
 from gpuplanner.study.past.history import History
 from gpuplanner.study.past.nodes import TodaysNodes, todays_nodes
 from gpuplanner.study.tenants.quotas import SharingRules, quotas_of_queues
@@ -223,7 +224,7 @@ def ascending_profiles(board: GpuModel, names: Iterable[str]) -> tuple[str, ...]
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> ascending_profiles(load_gpu_model("A100-40GB"), ["3g.20gb", "gpu", "1g.5gb"])
     ('gpu', '1g.5gb', '3g.20gb')
     """
@@ -237,7 +238,7 @@ def larger_profiles(board: GpuModel, profiles: Sequence[str]) -> list[list[int]]
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> larger_profiles(load_gpu_model("A100-40GB"), ["gpu", "1g.5gb", "2g.10gb", "3g.20gb"])
     [[], [2, 3], [3], []]
     """

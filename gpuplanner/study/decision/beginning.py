@@ -8,10 +8,11 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.catalog import export_command, paths_by_source
+from gpuplanner.catalog.loader import export_command, paths_by_source
 from gpuplanner.errors import ScenarioError, TraceFormatError, message
 from gpuplanner.hardware.abilities import default_path
-from gpuplanner.inbox import Dataset, open_dataset
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.core.quarantine import believed
 from gpuplanner.inbox.store import MARK, told_by
 from gpuplanner.inbox.telemetry.join_report import match_words

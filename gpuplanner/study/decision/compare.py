@@ -10,7 +10,7 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware.abilities import PathAbilities, abilities
-from gpuplanner.inbox import open_dataset
+from gpuplanner.inbox.store import open_dataset
 from gpuplanner.names import resolve
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.bundled import data_folder

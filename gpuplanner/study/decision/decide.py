@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from gpuplanner.export import FleetRules
-from gpuplanner.hardware import format_layout
-from gpuplanner.inbox import open_dataset
+from gpuplanner.export.fleet_rules import FleetRules
+from gpuplanner.hardware.layout import format_layout
+from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.telemetry.join_report import matched_gpu_hours
-from gpuplanner.ledger import by_bucket, by_tenant
+from gpuplanner.ledger.views import by_bucket, by_tenant
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import SERVICE, WHOLE_GPU
+from gpuplanner.schemas.vocabulary import SERVICE, WHOLE_GPU
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.arena import (

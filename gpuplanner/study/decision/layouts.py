@@ -10,12 +10,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.export import FleetRules, PoolRule
+from gpuplanner.export.fleet_rules import FleetRules, PoolRule
 from gpuplanner.export.fleet_rules import line_up_layouts
-from gpuplanner.hardware import MADE_BY, ChangeCost, GpuModel, format_layout, pareto_counts
+from gpuplanner.paths import MADE_BY
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.layout import format_layout
+from gpuplanner.hardware.enumerate import pareto_counts
 from gpuplanner.hardware.abilities import RETURNED, PathAbilities
-from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.nodes import Flexible, NodeFleet, NodeRequests, Switching
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.simulate.nodes.instance_sets import Flexible
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
 from gpuplanner.study.decision.arena import Knobs, Trial, WaySetting, cut_fleet
 from gpuplanner.study.decision.asked import AS_TODAY, Asked
 from gpuplanner.study.decision.types import CUT_BY_JOBS
@@ -89,7 +94,7 @@ def deal_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> lis
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> deal_layouts(load_gpu_model("H100-80GB-SXM5"), {"1g.10gb": 7, "3g.40gb": 2}, 2)
     ['3g.40gb:1,1g.10gb:4', '3g.40gb:1,1g.10gb:4']
     """

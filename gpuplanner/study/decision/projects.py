@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.nodes import NodeRequests
+from gpuplanner.simulate.nodes.machine import NodeRequests
 from gpuplanner.simulate.tables import Floats
 from gpuplanner.study.decision.asked import AS_TODAY
 from gpuplanner.study.decision.compare import opened

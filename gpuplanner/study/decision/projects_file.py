@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.catalog import find_any_board
+from gpuplanner.catalog.loader import find_any_board
 from gpuplanner.errors import GpuPlannerError
-from gpuplanner.files import read_yaml
+from gpuplanner.files.text import read_yaml
 from gpuplanner.files.strict_rows import days_of, fault, keys_of, list_of, number_of, word_of
 
 KINDS = ("release", "freeze")

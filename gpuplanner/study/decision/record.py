@@ -12,9 +12,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpuplanner.cost import RangedAmount, carbon_factor
-from gpuplanner.export import FleetRules
-from gpuplanner.files import to_json
+from gpuplanner.cost.footprint import RangedAmount
+from gpuplanner.cost.energy import carbon_factor
+from gpuplanner.export.fleet_rules import FleetRules
+from gpuplanner.files.text import to_json
 from gpuplanner.plain import of_plain, rounded, to_plain
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.cache import shelved, stage

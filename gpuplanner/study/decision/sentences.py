@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpuplanner.catalog import board_names, measure_words
+from gpuplanner.catalog.loader import board_names, measure_words
 from gpuplanner.inbox.telemetry.join_report import match_words
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.arena import Trial

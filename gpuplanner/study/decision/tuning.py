@@ -10,8 +10,8 @@ from functools import cached_property, partial
 import numpy as np
 
 from gpuplanner.hardware.abilities import PathAbilities
-from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.nodes import Switching
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.simulate.nodes.machine import Switching
 from gpuplanner.study.decision.arena import Arena, Knobs, Mask, Trial, WaySetting, cut_fleet, least
 from gpuplanner.study.decision.asked import REQUESTED, RIGHTSIZED
 from gpuplanner.study.decision.layouts import (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.catalog import parameter
-from gpuplanner.cost import PowerModel, Price, facility_kwh, gpu_kwh
+from gpuplanner.catalog.loader import parameter
+from gpuplanner.cost.energy import PowerModel, facility_kwh, gpu_kwh
+from gpuplanner.cost.showback import Price
 from gpuplanner.hardware.abilities import RETURNED, ownership_of, scenario_abilities
 from gpuplanner.paths import OWNED, RENTED, RESERVED
 from gpuplanner.scenario import Scenario
@@ -40,7 +41,7 @@ def worth_of(
 
     Examples
     --------
-    >>> from gpuplanner.cost import power_model
+    >>> from gpuplanner.cost.energy import power_model
     >>> law = power_model("H100-80GB-SXM5")
     >>> found = worth_of(
     ...     Saving(1000.0), gpus_freed_at_peak=6, fleet_gpus=24, ownership="owned",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand import occupancy
+from gpuplanner.demand.series import occupancy
 from gpuplanner.errors import ScenarioError, examples, first_line, message
 from gpuplanner.units import SECONDS_PER_HOUR
 

@@ -12,9 +12,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.cost.showback import CENTS
-from gpuplanner.demand import occupancy
+from gpuplanner.demand.series import occupancy
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import read_yaml
+from gpuplanner.files.text import read_yaml
 from gpuplanner.files.strict_rows import fault, keys_of, list_of, number_of
 from gpuplanner.intervals import waiting_since
 from gpuplanner.scenario import Scenario

@@ -107,7 +107,8 @@ def choices(
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.planner import PlanProblem, plan
+    >>> from gpuplanner.planner.contract.problem import PlanProblem
+    >>> from gpuplanner.planner.methods.search import plan
     >>> problem = PlanProblem(
     ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["7g.40gb"], [[[1, 2, 0]]],
     ...     change_gpu_hours=0.1,

@@ -9,13 +9,15 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.catalog import facts
-from gpuplanner.cost import CarbonFactor, Price, RangedAmount, allocated, total_of
+from gpuplanner.catalog.loader import facts
+from gpuplanner.cost.energy import CarbonFactor
+from gpuplanner.cost.showback import Price, allocated
+from gpuplanner.cost.footprint import RangedAmount, total_of
 from gpuplanner.cost.price_book import PriceBook
 from gpuplanner.cost.showback import CENTS, UNALLOCATED
 from gpuplanner.errors import CheckError, message
-from gpuplanner.inbox.bills import gpu_lines
-from gpuplanner.ledger import held_by_state
+from gpuplanner.inbox.bills.summary import gpu_lines
+from gpuplanner.ledger.held import held_by_state
 from gpuplanner.ledger.held import LOST_STATES
 from gpuplanner.ledger.window import Window
 from gpuplanner.scenario import Scenario

@@ -12,16 +12,18 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand import POOL, complete_until, run_off
+from gpuplanner.demand.series import POOL
+from gpuplanner.demand.record import complete_until
+from gpuplanner.demand.runoff import run_off
 from gpuplanner.demand.runoff import NEEDED
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.inbox import scan_samples
+from gpuplanner.inbox.store import scan_samples
 from gpuplanner.inbox.telemetry.holders import DEVICE_KEY, devices_of
 from gpuplanner.inbox.telemetry.hourly import hourly
 from gpuplanner.intervals import untimed
 from gpuplanner.ledger.activity import PROCESS_FROM_GIB
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import USED_FROM, WHOLE_GPU
+from gpuplanner.schemas.vocabulary import USED_FROM, WHOLE_GPU
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.future.announced import hours_of
 from gpuplanner.study.future.gpus_wanted import Wanted

@@ -10,13 +10,21 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware import EMPTIED, OFF, ChangeCost, GpuModel, parse_layout
+from gpuplanner.paths import EMPTIED
+from gpuplanner.hardware.layout import OFF, parse_layout
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.hardware.change_cost import cost_of_change
-from gpuplanner.planner import PlanProblem
+from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.scenario import Scenario, windows_of
-from gpuplanner.schemas import WHOLE_GPU, LayoutPlan, check
-from gpuplanner.simulate import Drain
-from gpuplanner.simulate.nodes import LayoutChanges, NodeFleet, NodeNetwork, NodeRequests, Outcome, play
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import LayoutPlan
+from gpuplanner.schemas.check import check
+from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Outcome
+from gpuplanner.simulate.nodes.network import NodeNetwork
+from gpuplanner.simulate.nodes.play import play
 from gpuplanner.simulate.tables import Ints
 from gpuplanner.study.decision.asked import ascending_profiles, counts_of, larger_profiles, requests_of
 from gpuplanner.study.future.workload import past_jobs, replicate, workload

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from gpuplanner.hardware import any_board, whole_board
+from gpuplanner.hardware.whole_boards import any_board, whole_board
 from gpuplanner.hardware.change_cost import cost_of_change
-from gpuplanner.planner import FleetPlan, PlanProblem
+from gpuplanner.planner.several_pools import FleetPlan
+from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.study.future.plans import Planned, plan_problem, planned_for
 from gpuplanner.study.past.fleet import UNNAMED, in_service, known_board
 from gpuplanner.study.past.history import history

@@ -10,9 +10,11 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand import POOL, RunOff, remaining_run_time
+from gpuplanner.demand.series import POOL
+from gpuplanner.demand.runoff import RunOff
+from gpuplanner.demand.hazards import remaining_run_time
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.forecast import cost_curve, representatives
+from gpuplanner.forecast.decide import cost_curve, representatives
 from gpuplanner.study.future.announced import gpus_announced
 
 

@@ -8,23 +8,11 @@ from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.catalog import board_names, find_any_board, has_price, parameter, whole_board_names
-from gpuplanner.cost import (
-    CarbonFactor,
-    Facility,
-    PowerModel,
-    Price,
-    RangedAmount,
-    Rate,
-    by_state,
-    carbon_factor,
-    footprint,
-    gpu_hour_price,
-    measured_energy,
-    power_model,
-    showback,
-    total_of,
-)
+from gpuplanner.catalog.loader import board_names, find_any_board, has_price, parameter, whole_board_names
+from gpuplanner.cost.energy import CarbonFactor, PowerModel, carbon_factor, power_model
+from gpuplanner.cost.footprint import Facility, RangedAmount, by_state, footprint, total_of
+from gpuplanner.cost.showback import Price, Rate, gpu_hour_price, showback
+from gpuplanner.cost.measured import measured_energy
 from gpuplanner.cost.footprint import AMOUNTS, state_watts
 from gpuplanner.cost.grid import read_grid
 from gpuplanner.cost.price_book import PriceBook, read_price_book
@@ -33,7 +21,8 @@ from gpuplanner.errors import GeometryError, GpuPlannerError, ScenarioError, mes
 from gpuplanner.ledger.window import Window
 from gpuplanner.paths import RENTED
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import Costs, empty
+from gpuplanner.schemas.domain import Costs
+from gpuplanner.schemas.check import empty
 from gpuplanner.study.cache import stage
 from gpuplanner.study.past.accounts import ledger
 from gpuplanner.study.past.fleet import PlannedFleet

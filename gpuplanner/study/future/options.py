@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gpuplanner.catalog import facts, has_price
-from gpuplanner.cost import carbon_factor, gpu_hour_price
+from gpuplanner.catalog.loader import facts, has_price
+from gpuplanner.cost.energy import carbon_factor
+from gpuplanner.cost.showback import gpu_hour_price
 from gpuplanner.errors import GpuPlannerError, ScenarioError, message
 from gpuplanner.intervals import slot_ticks
 from gpuplanner.scenario import Scenario

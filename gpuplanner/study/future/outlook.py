@@ -12,11 +12,13 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand import PATHS, POOL, RunOff, demand_series, excluded, pool, run_off
+from gpuplanner.demand.runoff import PATHS, RunOff, run_off
+from gpuplanner.demand.series import POOL, demand_series, excluded, pool
 from gpuplanner.demand.runoff import NEEDED
-from gpuplanner.forecast import ForecastResult, forecast_demand, reconcile_to_pool
+from gpuplanner.forecast.result import ForecastResult, forecast_demand
+from gpuplanner.forecast.reconcile import reconcile_to_pool
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.study.cache import Stage, shelved, stage
 from gpuplanner.study.past.history import VIEWS, History, history
 from gpuplanner.study.past.pools import FleetPools
@@ -259,7 +261,8 @@ def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.schemas import Forecast, empty
+    >>> from gpuplanner.schemas.domain import Forecast
+    >>> from gpuplanner.schemas.check import empty
     >>> at_quantile(empty(Forecast), 0.9).columns
     ['unique_id', 'ds', 'y']
     """

@@ -10,22 +10,21 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand import remaining_while_busy
+from gpuplanner.demand.hazards import remaining_while_busy
 from gpuplanner.errors import ScenarioError, message, require_sound
-from gpuplanner.hardware import EMPTIED, GpuModel
+from gpuplanner.paths import EMPTIED
+from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.hardware.change_cost import cost_of_change
 from gpuplanner.hardware.seconds import known_seconds
-from gpuplanner.planner import (
-    Limits,
-    Plan,
-    PlanProblem,
-    StatePrices,
-    assign,
-    plan,
-    verify,
-)
+from gpuplanner.planner.contract.limits import Limits
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.study.cache import stage
 from gpuplanner.study.future.drains import open_windows
 from gpuplanner.study.future.idle_gpus import idle_gpus

@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.catalog import find_any_board, parameter
-from gpuplanner.cost import Facility
+from gpuplanner.catalog.loader import find_any_board, parameter
+from gpuplanner.cost.footprint import Facility
 from gpuplanner.cost.footprint import state_watts
 from gpuplanner.cost.portfolio import (
     HOURS_PER_MONTH,

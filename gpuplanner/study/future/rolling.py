@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.forecast import (
-    CANDIDATES,
-    CHOSEN,
-    RULES,
-    Judged,
-    add_up,
-    ahead_table,
-    backtest,
-    fold_scores,
-    judge,
-    reconcile_mint,
-    reconcile_to_pool,
-    weighed,
-    weights_in_words,
-)
+from gpuplanner.forecast.candidates import CANDIDATES, weighed
+from gpuplanner.forecast.record import CHOSEN, fold_scores
+from gpuplanner.forecast.models import RULES
+from gpuplanner.forecast.judge import Judged, judge
+from gpuplanner.forecast.reconcile import add_up, reconcile_mint, reconcile_to_pool
+from gpuplanner.forecast.result import ahead_table, weights_in_words
+from gpuplanner.forecast.backtest import backtest
 from gpuplanner.study.future.demand_at_hand import wanted
 from gpuplanner.study.future.gpus_wanted import Wanted
 from gpuplanner.workers import Progress, Workers

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate import bootstrap_days
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.simulate.replications import bootstrap_days
 from gpuplanner.simulate.replications import SATURDAY
 from gpuplanner.study.past.history import VIEWS, History, history
 

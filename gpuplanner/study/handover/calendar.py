@@ -9,29 +9,25 @@ from types import FunctionType
 from typing import Any
 
 from gpuplanner.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, message
-from gpuplanner.export import (
-    change_index,
-    states_layouts,
-    to_change_scripts,
-    to_config_map,
-    to_index_text,
-    to_mig_parted,
-    to_slurm,
-    to_slurm_files,
-    verify_file,
-)
+from gpuplanner.export.index import change_index, to_index_text
+from gpuplanner.export.reread import states_layouts, verify_file
+from gpuplanner.export.kubernetes import to_change_scripts, to_config_map
+from gpuplanner.export.mig_parted import to_mig_parted
+from gpuplanner.export.slurm import to_slurm, to_slurm_files
 from gpuplanner.export.focus import FOCUS_TIME
 from gpuplanner.export.kubernetes import CONFIG_MAP, NAMESPACE
 from gpuplanner.export.pack import PAGE, Pack, Step, filled, page_tables
 from gpuplanner.export.workbook import write_workbook
-from gpuplanner.files import replaced_directory
+from gpuplanner.files.folder import replaced_directory
 from gpuplanner.files.csv import guarded
 from gpuplanner.names import resolve
-from gpuplanner.planner import Plan, PlanProblem, assign
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.numbered.assign import assign
 from gpuplanner.planner.numbered.assign import layouts_before
 from gpuplanner.plugins import EXPORTERS, plugged
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Drain
+from gpuplanner.simulate.rules import Drain
 from gpuplanner.study.future.drains import drain_of, rehearse
 from gpuplanner.study.future.plans import NAME_THEM, Planned
 from gpuplanner.study.handover.decision_pack import MARK, write_pack

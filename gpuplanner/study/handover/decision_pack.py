@@ -9,9 +9,10 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.export import FleetRules, TenantQuota
+from gpuplanner.export.fleet_rules import FleetRules, TenantQuota
 from gpuplanner.export.pack import PAGE, MeasureWords, Pack, PageWords, to_pack
-from gpuplanner.files import MANIFEST, Mark, replaced_directory
+from gpuplanner.files.manifest import MANIFEST, Mark
+from gpuplanner.files.folder import replaced_directory
 from gpuplanner.hardware.change_cost import cost_of_change
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.asked import RIGHTSIZED

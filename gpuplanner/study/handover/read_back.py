@@ -9,24 +9,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gpuplanner.catalog import board_names, whole_board_names
+from gpuplanner.catalog.loader import board_names, whole_board_names
 from gpuplanner.errors import ScenarioError, examples, message
-from gpuplanner.export import FileReport, states_layouts, verify_file
+from gpuplanner.export.reread import FileReport, states_layouts, verify_file
 from gpuplanner.export.pack import PAGE
-from gpuplanner.files import MANIFEST, read_text
+from gpuplanner.files.manifest import MANIFEST
+from gpuplanner.files.text import read_text
 from gpuplanner.files.manifest import Written, read_manifest
-from gpuplanner.hardware import any_board, as_board
-from gpuplanner.planner import (
-    Plan,
-    PlanProblem,
-    assign,
-    fleet_from_json,
-    verify,
-)
+from gpuplanner.hardware.whole_boards import any_board
+from gpuplanner.hardware.gpu import as_board
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.several_pools import fleet_from_json
+from gpuplanner.planner.verification.plans import verify
 from gpuplanner.planner.contract.plan import LARGEST_FILE
 from gpuplanner.planner.numbered.assign import node_reboots
 from gpuplanner.planner.verification.numbered_gpus import layout_plan_faults
-from gpuplanner.services import verify_services
+from gpuplanner.services.verify import verify_services
 from gpuplanner.services.plan_file import is_service_plan, services_from_json
 
 MADE_ELSEWHERE = "other"

@@ -9,29 +9,22 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand import demand_series, weekly
+from gpuplanner.demand.series import demand_series, weekly
 from gpuplanner.errors import GpuPlannerError, require_sound
-from gpuplanner.inbox import Dataset
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.intervals import waiting_since
-from gpuplanner.ledger import (
-    ACTIVE,
-    by_bucket,
-    by_node,
-    by_tenant,
-    dark_share,
-    gpu_time_ledger,
-    held_and_active,
-    held_by_state,
-    installed_gpu_hours,
-    reconcile,
-    requested_allocated_active,
-    slice_hours,
-)
+from gpuplanner.ledger.activity import ACTIVE, held_and_active
+from gpuplanner.ledger.views import by_bucket, by_tenant, dark_share, reconcile
+from gpuplanner.ledger.held import by_node, held_by_state, requested_allocated_active
+from gpuplanner.ledger.account import gpu_time_ledger
+from gpuplanner.ledger.pools import installed_gpu_hours
+from gpuplanner.ledger.slices import slice_hours
 from gpuplanner.ledger.held import LOST_STATES, gpu_hours_by_node
 from gpuplanner.ledger.pools import gpu_jobs, with_boards
 from gpuplanner.ledger.window import Window
-from gpuplanner.planner import PlanProblem, plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.cache import stage
 from gpuplanner.study.past.closed_nodes import out_of_service

@@ -8,12 +8,14 @@ from dataclasses import dataclass, fields
 import polars as pl
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox import Dataset, scan_samples
-from gpuplanner.inbox.bills import summarise, totals, unknown_types
-from gpuplanner.inbox.telemetry import hourly
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.store import scan_samples
+from gpuplanner.inbox.bills.summary import summarise, totals, unknown_types
+from gpuplanner.inbox.telemetry.hourly import hourly
 from gpuplanner.names import resolve
 from gpuplanner.plain import to_plain
-from gpuplanner.sizing.classes import CLASSES, classify
+from gpuplanner.sizing.classes.rules import CLASSES
+from gpuplanner.sizing.classes.classify import classify
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.past.accounts import JobFacts, describe_jobs
 from gpuplanner.study.past.history import grouped, load_trace, long_trace

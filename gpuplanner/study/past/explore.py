@@ -7,18 +7,23 @@ from functools import cached_property
 
 import polars as pl
 
-from gpuplanner.cost import Price, gpu_hour_price
-from gpuplanner.demand import demand_series
+from gpuplanner.cost.showback import Price, gpu_hour_price
+from gpuplanner.demand.series import demand_series
 from gpuplanner.errors import GpuPlannerError, ScenarioError, message
-from gpuplanner.hardware import GpuModel
-from gpuplanner.inbox import Dataset
-from gpuplanner.ledger import by_bucket, by_period, by_tenant, held_by_activity, held_by_state
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.ledger.views import by_bucket, by_period, by_tenant
+from gpuplanner.ledger.activity import held_by_activity
+from gpuplanner.ledger.held import held_by_state
 from gpuplanner.names import resolve
-from gpuplanner.phases import Spikes, claim_table, find_spikes, fit_phases, phases_of_jobs
-from gpuplanner.phases.signatures import signatures_by_class, signatures_of
+from gpuplanner.phases.spikes import Spikes, find_spikes
+from gpuplanner.phases.claim import claim_table
+from gpuplanner.phases.fit import fit_phases
+from gpuplanner.phases.demand import phases_of_jobs
+from gpuplanner.phases.signatures.jobs import signatures_by_class, signatures_of
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import BUCKETS
-from gpuplanner.sizing import resolve_requests
+from gpuplanner.schemas.vocabulary import BUCKETS
+from gpuplanner.sizing.requests import resolve_requests
 from gpuplanner.study.past.accounts import trace_ledger
 from gpuplanner.study.past.fleet import PlannedFleet, planned_fleet
 from gpuplanner.study.past.history import begin_of, end_of, grouped, load_trace

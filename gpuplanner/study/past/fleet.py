@@ -8,13 +8,14 @@ from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.catalog import board_names, whole_board_names
+from gpuplanner.catalog.loader import board_names, whole_board_names
 from gpuplanner.errors import GeometryError, ScenarioError, examples, message
-from gpuplanner.hardware import GpuModel, any_board, whole_board
-from gpuplanner.inbox import Dataset
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.whole_boards import any_board, whole_board
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.node_names import known_nodes
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.study.past.installed import Installed, Pool, in_service, installed
 from gpuplanner.study.past.nodes import (
     TodaysNodes,

@@ -10,13 +10,18 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.hardware import GpuModel, fewest_gpus, format_layout, profile_on
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.spread import fewest_gpus
+from gpuplanner.hardware.layout import format_layout
+from gpuplanner.hardware.names import profile_on
 from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.inbox.core.node_names import on_nodes
-from gpuplanner.ledger import inferred_inventory
+from gpuplanner.ledger.pools import inferred_inventory
 from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import Window
-from gpuplanner.schemas import WHOLE_GPU, Inventory, Jobs, some_columns
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import Inventory, Jobs
+from gpuplanner.schemas.check import some_columns
 
 HELD = (
     "submit_time", "start_time", "end_time", "state", "gpus", "gpus_by_memory", "gpu_model", "profile_requested",

@@ -10,17 +10,20 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from gpuplanner.catalog import board_names, whole_board_names
-from gpuplanner.demand import impute_run_times
+from gpuplanner.catalog.loader import board_names, whole_board_names
+from gpuplanner.demand.hazards import impute_run_times
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.hardware import GpuModel
-from gpuplanner.inbox import Dataset, open_dataset
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.core.quarantine import believed
 from gpuplanner.privacy import merge_small_groups
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU, Jobs
-from gpuplanner.sizing import keep_requests, resolve_requests, rightsize
-from gpuplanner.sizing.classes import class_by_shape, classify
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.sizing.right_profiles import keep_requests, rightsize
+from gpuplanner.sizing.requests import resolve_requests
+from gpuplanner.sizing.classes.classify import class_by_shape, classify
 from gpuplanner.sizing.right_profiles import HEADROOM
 from gpuplanner.study.bundled import data_folder
 from gpuplanner.study.cache import stage

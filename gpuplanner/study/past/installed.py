@@ -8,8 +8,8 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.errors import examples
-from gpuplanner.inbox import Dataset
-from gpuplanner.ledger import inferred_inventory
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.ledger.pools import inferred_inventory
 from gpuplanner.ledger.pools import gpu_jobs, with_boards
 from gpuplanner.ledger.window import Window
 from gpuplanner.study.past.held_nodes import seen_nodes, with_seen_layouts

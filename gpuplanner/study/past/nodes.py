@@ -14,10 +14,13 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import examples
-from gpuplanner.hardware import OFF, GpuModel
+from gpuplanner.hardware.layout import OFF
+from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import HOUR, Window
-from gpuplanner.schemas import WHOLE_GPU, Jobs, some_columns
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.check import some_columns
 from gpuplanner.study.past.held_nodes import BESIDE, HELD, fewest_cut, most_held, spans_in
 from gpuplanner.study.past.todays_layouts import layouts_of_node
 
@@ -114,7 +117,7 @@ def nodes_of(inventory: pl.DataFrame, board: GpuModel, *, inferred: bool) -> Tod
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> table = pl.DataFrame({"node": ["a", "b"], "gpus": [1, 2], "layouts": ["1g.5gb:7", None]})
     >>> found = nodes_of(table, load_gpu_model("A100-40GB"), inferred=False)
     >>> found.names, found.layouts

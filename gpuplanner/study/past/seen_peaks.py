@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.sizing import asked_and_used
+from gpuplanner.sizing.past_use import asked_and_used
 from gpuplanner.sizing.predict.observed import smallest_that_fits
 from gpuplanner.sizing.predict.table import predict_table
 from gpuplanner.study.past.history import load_trace

@@ -7,8 +7,10 @@ from collections import Counter
 import polars as pl
 
 from gpuplanner.errors import GeometryError
-from gpuplanner.hardware import OFF, GpuModel, format_layout, parse_layout, prove
-from gpuplanner.schemas import WHOLE_GPU
+from gpuplanner.hardware.layout import OFF, format_layout, parse_layout
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.feasibility import prove
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 
 def todays_layouts(nodes: pl.DataFrame, board: GpuModel) -> dict[str, int]:
@@ -16,7 +18,7 @@ def todays_layouts(nodes: pl.DataFrame, board: GpuModel) -> dict[str, int]:
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> nodes = pl.DataFrame({"gpus": [4, 2], "layouts": ["1g.5gb:7;1g.5gb:7;gpu", None]})
     >>> todays_layouts(nodes, load_gpu_model("A100-40GB"))
     {'1g.5gb:7': 2, 'gpu': 4}
@@ -34,7 +36,7 @@ def layouts_of_node(gpus: int, stated: str | None, board: GpuModel) -> tuple[str
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> layouts_of_node(3, "1g.5gb:7;gpu", load_gpu_model("A100-40GB"))
     ('gpu', 'gpu', '1g.5gb:7')
     """

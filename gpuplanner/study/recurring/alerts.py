@@ -10,7 +10,7 @@ from email.policy import SMTP
 from typing import Any
 
 from gpuplanner.errors import printable
-from gpuplanner.files import to_json
+from gpuplanner.files.text import to_json
 from gpuplanner.study.recurring.gate import Gate, GateCheck
 
 CHECK_FORMAT = "gpuplanner check 1"

@@ -10,16 +10,20 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.demand import RunOff, run_off
+from gpuplanner.demand.runoff import RunOff, run_off
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.planner import Plan, PlanProblem
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.numbered.assign import layouts_before
 from gpuplanner.planner.program.realised_cost import realised_cost, realised_costs
-from gpuplanner.planner.rolling import Online, roll, transition, weigh
+from gpuplanner.planner.rolling.online import Online, roll
+from gpuplanner.planner.rolling.transition import transition
+from gpuplanner.planner.rolling.worthwhile import weigh
 from gpuplanner.planner.rolling.online import Accept
 from gpuplanner.planner.rolling.worthwhile import Verdict, standing_plan
 from gpuplanner.scenario import Scenario
-from gpuplanner.sizing import asked_and_used, peak_trends
+from gpuplanner.sizing.past_use import asked_and_used
+from gpuplanner.sizing.peak_trend import peak_trends
 from gpuplanner.study.future.outlook import largest_gang
 from gpuplanner.study.future.plans import Planned, planned_for, problem_of, with_room_for_gangs
 from gpuplanner.study.past.history import History, history

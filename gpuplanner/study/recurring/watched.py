@@ -11,9 +11,12 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.files import overwriting, require_file, to_json, write_atomically
+from gpuplanner.files.ours import overwriting
+from gpuplanner.files.place import require_file
+from gpuplanner.files.text import to_json
+from gpuplanner.files.single import write_atomically
 from gpuplanner.plain import of_plain, to_plain
-from gpuplanner.planner import plan_from_json, plan_to_json
+from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
 from gpuplanner.study.recurring.nodes_seen import nodes_changed
 from gpuplanner.study.recurring.watch import FleetLook, PastAdvice
 

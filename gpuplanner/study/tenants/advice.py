@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.hardware import GpuModel
-from gpuplanner.inbox import Dataset
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.scenario import Scenario
-from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate import Checkpoints, Failures
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.simulate.rules import Checkpoints, Failures
 from gpuplanner.study.cache import stage
 from gpuplanner.study.future.outlook import demands, paths_of
 from gpuplanner.study.past.history import history

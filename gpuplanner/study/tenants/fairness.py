@@ -11,21 +11,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.metrics import (
-    NOBODY,
-    Claims,
-    borrowing,
-    finish_time_fairness,
-    isolated_outcomes,
-    jain_index,
-    lent_hours,
-    rho_by_tenant,
-    shares_over_time,
-    tenant_accounts,
-)
+from gpuplanner.metrics.borrowing import NOBODY, borrowing, lent_hours
+from gpuplanner.metrics.claims import Claims
+from gpuplanner.metrics.finish_time import finish_time_fairness, isolated_outcomes, rho_by_tenant
+from gpuplanner.metrics.tenants import jain_index, shares_over_time, tenant_accounts
 from gpuplanner.plain import of_plain, to_plain
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.play import play
 from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.decision.compare import opened

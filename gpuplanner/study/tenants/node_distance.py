@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.scenario import Scenario, slowdowns_of
-from gpuplanner.simulate.nodes import NodeNetwork
+from gpuplanner.simulate.nodes.network import NodeNetwork
 from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.arena import simulate_once
 from gpuplanner.study.decision.asked import AS_TODAY

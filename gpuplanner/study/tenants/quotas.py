@@ -9,14 +9,14 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.catalog import boards_called
+from gpuplanner.catalog.aliases import boards_called
 from gpuplanner.errors import ScenarioError, examples, message
-from gpuplanner.files import read_yaml
+from gpuplanner.files.text import read_yaml
 from gpuplanner.files.strict_rows import fault, keys_of, list_of, number_of, word_of
-from gpuplanner.hardware import GpuModel
-from gpuplanner.metrics import entitlements
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.metrics.tenants import entitlements
 from gpuplanner.names import nearest
-from gpuplanner.planner import Quota
+from gpuplanner.planner.contract.limits import Quota
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.past.history import History
 from gpuplanner.study.tenants.hours import week_hours_of
@@ -330,7 +330,7 @@ def quotas_of_queues(table: pl.DataFrame, board: GpuModel) -> SharingRules:
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> row = {"tenant": "ads", "cohort": "web", "gpu_model": None, "profile": None, "nominal": 8.0, "borrow": 4.0,
     ...     "lend": None}
     >>> quotas_of_queues(pl.DataFrame([row]), load_gpu_model("H100-80GB-SXM5")).teams[0].borrow
@@ -364,7 +364,7 @@ def quota_share(board: GpuModel, profile: str) -> float:
 
     Examples
     --------
-    >>> from gpuplanner.hardware import load_gpu_model
+    >>> from gpuplanner.hardware.gpu import load_gpu_model
     >>> quota_share(load_gpu_model("H100-80GB-SXM5"), "1g.20gb")
     0.25
     """

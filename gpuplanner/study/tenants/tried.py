@@ -13,10 +13,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.metrics import paired
+from gpuplanner.metrics.intervals import paired
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate import Checkpoints, Failures, FairShare, Preemption
-from gpuplanner.simulate.nodes import QuotaGroup, SharedOutcome, Sharing, play_shared
+from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption
+from gpuplanner.simulate.nodes.sharing import QuotaGroup, SharedOutcome, Sharing
+from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.study.cache import stage
 from gpuplanner.study.decision.arena import Arena
 from gpuplanner.study.decision.asked import AS_TODAY, Asked

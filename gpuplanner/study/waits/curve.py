@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuplanner.simulate.nodes import NodeFleet
+from gpuplanner.simulate.nodes.machine import NodeFleet
 from gpuplanner.simulate.tables import Floats
 from gpuplanner.study.decision.types import CurvePoint
 from gpuplanner.study.waits.draws import DAYS_A_WEEK, INTERVAL, REPLAYS, percentile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
 from gpuplanner.simulate.tables import Floats, Ints
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.waits.explain import ExplainedWaits

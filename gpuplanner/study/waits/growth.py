@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from gpuplanner.simulate.nodes import NodeFleet
+from gpuplanner.simulate.nodes.machine import NodeFleet
 from gpuplanner.simulate.tables import Floats
 from gpuplanner.study.decision.arena import gpu_hours
 from gpuplanner.study.decision.types import Exhaustion, Headroom, WeeklyGrowth

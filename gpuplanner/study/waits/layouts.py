@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuplanner.simulate.nodes import NodeFleet
+from gpuplanner.simulate.nodes.machine import NodeFleet
 from gpuplanner.simulate.tables import Floats, Ints
 from gpuplanner.study.waits.draws import simulate_waits
 from gpuplanner.study.waits.readings import WaitModel

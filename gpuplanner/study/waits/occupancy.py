@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from gpuplanner.jit import entry, part
-from gpuplanner.simulate.nodes import NodeRequests
+from gpuplanner.simulate.nodes.machine import NodeRequests
 from gpuplanner.simulate.tables import Floats, Ints
 
 SHORTEST_LATENCY_S, LONGEST_LATENCY_S = 60.0, 300.0

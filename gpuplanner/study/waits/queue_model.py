@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.play import play
 from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
 from gpuplanner.simulate.tables import Floats, Ints

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.jit import entry
-from gpuplanner.simulate.nodes import NodeRequests
+from gpuplanner.simulate.nodes.machine import NodeRequests
 from gpuplanner.simulate.tables import Floats, Ints
 from gpuplanner.study.waits.limits import FEWEST_WAITS, TenantUse
 

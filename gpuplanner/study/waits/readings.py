@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.simulate.nodes import NodeFleet
+from gpuplanner.simulate.nodes.machine import NodeFleet
 from gpuplanner.simulate.tables import Floats, Ints
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.waits.causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED

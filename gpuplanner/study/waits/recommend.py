@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from gpuplanner.schemas import WHOLE_GPU
-from gpuplanner.simulate.nodes import NodeFleet
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
+from gpuplanner.simulate.nodes.machine import NodeFleet
 from gpuplanner.simulate.tables import Floats
 from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED
 from gpuplanner.study.decision.types import CurvePoint, Exhaustion, Measure, SizeService, WeeklyGrowth

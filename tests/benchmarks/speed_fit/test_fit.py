@@ -12,7 +12,7 @@ from speed_fit.held_out import accuracy, halves, held_out
 from speed_fit.measurements import JOB
 from speed_fit.trials import trials
 
-from gpuplanner.sizing.speed import default_model
+from gpuplanner.sizing.speed.store import default_model
 from gpuplanner.sizing.speed.boundness import EVIDENCE
 
 

@@ -17,9 +17,10 @@ import polars as pl
 import pytest
 import yaml
 
-from gpuplanner.catalog import board_names
-from gpuplanner.export import to_mig_parted
-from gpuplanner.hardware import format_layout, pareto_counts
+from gpuplanner.catalog.loader import board_names
+from gpuplanner.export.mig_parted import to_mig_parted
+from gpuplanner.hardware.layout import format_layout
+from gpuplanner.hardware.enumerate import pareto_counts
 
 BINARY = os.environ.get("GPUPLANNER_MIG_PARTED")
 RECORD = Path(__file__).with_name("mig_parted.csv")

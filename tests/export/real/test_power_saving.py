@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.export import FleetRules, PoolRule
+from gpuplanner.export.fleet_rules import FleetRules, PoolRule
 from gpuplanner.export.pack import PageWords, to_pack
-from gpuplanner.hardware import ChangeCost
-from gpuplanner.simulate import Drain
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.simulate.rules import Drain
 from tests.export.real import slurm_cluster
 from tests.export.real.slurm_cluster import SlurmCluster, missing, until
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.export import to_mig_parted, to_slurm_files
-from gpuplanner.hardware import as_board, parse_layout
+from gpuplanner.export.mig_parted import to_mig_parted
+from gpuplanner.export.slurm import to_slurm_files
+from gpuplanner.hardware.gpu import as_board
+from gpuplanner.hardware.layout import parse_layout
 from gpuplanner.sizing.advice.request_lines import Request, request_lines
 from tests.export.real.slurm_cluster import SlurmCluster, missing, until
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import detect
-from gpuplanner.inbox.bills import gpu_lines
+from gpuplanner.inbox.registry import detect
+from gpuplanner.inbox.bills.summary import gpu_lines
 from gpuplanner.inbox.bills.azure import COLUMN_MAP, read_azure
 
 File = Callable[..., Path]

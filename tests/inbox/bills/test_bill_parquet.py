@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, detect, read
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.registry import detect, read
 from tests.examples import examples
 from tests.inbox.bills.test_cur import BILLED_USD, EFFECTIVE_USD, LINES, report
 from tests.inbox.bills.test_focus import MONTH, bill

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.inbox import detect
+from gpuplanner.inbox.registry import detect
 from gpuplanner.inbox.bills.cur import COLUMN_MAP, cur2_name, read_cur
 
 File = Callable[..., Path]

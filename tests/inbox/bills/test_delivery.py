@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import read
+from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.bills.delivery import delivered
 from tests.inbox.bills.test_bill_parquet import packed, texts
 from tests.inbox.bills.test_cur import LINES, report

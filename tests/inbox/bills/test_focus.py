@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.inbox import detect
+from gpuplanner.inbox.registry import detect
 from gpuplanner.inbox.bills.charges import tidy_tags
 from gpuplanner.inbox.bills.focus import read_focus
 

@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import detect
-from gpuplanner.inbox.bills import gpu_lines
+from gpuplanner.inbox.registry import detect
+from gpuplanner.inbox.bills.summary import gpu_lines
 from gpuplanner.inbox.bills.gcp import read_gcp
 
 File = Callable[..., Path]

@@ -14,7 +14,7 @@ import pytest
 from gpuplanner.cost.showback import Price, Rate, showback
 from gpuplanner.export.focus import write_focus
 from gpuplanner.files.csv import write_csv_safe
-from gpuplanner.inbox import detect, read
+from gpuplanner.inbox.registry import detect, read
 from gpuplanner.inbox.bills.cur import read_cur
 from gpuplanner.inbox.bills.focus import read_focus
 from gpuplanner.inbox.bills.summary import gpu_lines, summarise

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.catalog import facts
-from gpuplanner.inbox.bills import (
+from gpuplanner.catalog.loader import facts
+from gpuplanner.inbox.bills.summary import (
     difference,
     gpu_lines,
     summarise,
@@ -21,7 +21,8 @@ from gpuplanner.inbox.bills import (
     with_tenants,
 )
 from gpuplanner.inbox.bills.summary import instance_types
-from gpuplanner.schemas import TABLES, check
+from gpuplanner.schemas.domain import TABLES
+from gpuplanner.schemas.check import check
 from tests.examples import examples
 
 SEPTEMBER, OCTOBER, AUGUST = (datetime(2025, month, 1, tzinfo=UTC) for month in (9, 10, 8))

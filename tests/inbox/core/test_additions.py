@@ -16,7 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import OutputError, TraceFormatError
-from gpuplanner.inbox import add, open_dataset, read, write_dataset
+from gpuplanner.inbox.additions import add
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.core.merge_jobs import SUPERSEDED
 
 HEADER = "JobIDRaw|Account|Submit|Start|End|State|AllocTRES"
@@ -270,7 +273,8 @@ def test_what_cannot_be_added_leaves_the_folder_as_it_was(dump: Callable[..., Pa
 
 SLOW = """
 import sys, time
-from gpuplanner.inbox import add, draft
+from gpuplanner.inbox import draft
+from gpuplanner.inbox.additions import add
 write = draft.write_table
 def slow(*given, **named):
     write(*given, **named)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.catalog import board_names
-from gpuplanner.hardware import load_gpu_model
+from gpuplanner.catalog.loader import board_names
+from gpuplanner.hardware.gpu import load_gpu_model
 from gpuplanner.inbox.core.shares import resolve_jobs, resolve_nodes
 
 

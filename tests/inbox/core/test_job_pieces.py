@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import SchemaError, TraceFormatError
-from gpuplanner.inbox import open_dataset
+from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.core import kept_files as job_pieces
 from gpuplanner.inbox.core.kept_files import read_jobs
 from gpuplanner.study.bundled import sample_folder

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.inbox.core import long_jobs
 from gpuplanner.inbox.core.long_jobs import LongJobs
-from gpuplanner.ledger import inferred_inventory
+from gpuplanner.ledger.pools import inferred_inventory
 from gpuplanner.plain import to_plain
 from gpuplanner.study.bundled import sample_folder
 from gpuplanner.study.past.description import describe

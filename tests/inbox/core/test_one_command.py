@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.cli.app import main
-from gpuplanner.inbox import open_dataset
+from gpuplanner.inbox.store import open_dataset
 
 HOURS = "gpu_hours"
 HELIOS_MINUTES = {

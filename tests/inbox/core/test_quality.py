@@ -9,7 +9,8 @@ import pytest
 
 from gpuplanner.inbox.core.dataset import gpu_hours
 from gpuplanner.inbox.core.findings import JOB_CHECKS, gap_findings, run_checks
-from gpuplanner.schemas import Jobs, conform
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.check import conform
 
 ZERO = datetime(2025, 1, 1, tzinfo=UTC)
 

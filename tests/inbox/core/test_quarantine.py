@@ -23,8 +23,10 @@ from gpuplanner.inbox.core.quarantine import (
     with_past_nodes,
     with_quarantine,
 )
-from gpuplanner.ledger import gpu_time_ledger, installed_gpu_hours
-from gpuplanner.schemas import Inventory, Jobs, conform
+from gpuplanner.ledger.account import gpu_time_ledger
+from gpuplanner.ledger.pools import installed_gpu_hours
+from gpuplanner.schemas.domain import Inventory, Jobs
+from gpuplanner.schemas.check import conform
 from tests.examples import examples
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)

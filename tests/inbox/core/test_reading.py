@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset
-from gpuplanner.schemas import Jobs, check
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.check import check
 from tests.examples import examples
 
 Read = Callable[[Sequence[str | Path]], Dataset]

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import GpuPlannerWarning, TraceFormatError
-from gpuplanner.inbox import SOURCES, detect, read
+from gpuplanner.inbox.sources import SOURCES
+from gpuplanner.inbox.registry import detect, read
 from gpuplanner.inbox.core.source import OPTIONS
 
 File = Callable[..., Path]

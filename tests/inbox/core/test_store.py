@@ -10,8 +10,11 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, open_dataset, write_dataset
-from gpuplanner.schemas import Inventory, Samples, empty
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.inbox.draft import write_dataset
+from gpuplanner.schemas.domain import Inventory, Samples
+from gpuplanner.schemas.check import empty
 
 Good = tuple[str, Callable[[Sequence[str | Path]], Dataset]]
 File = Callable[..., Path]

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import open_dataset, write_dataset
-from gpuplanner.inbox.core.lines import text_blocks, text_file
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.inbox.draft import write_dataset
+from gpuplanner.inbox.core.lines import text_blocks
+from gpuplanner.inbox.core.lines import text_file
 from gpuplanner.inbox.core.lines.text_blocks import read_text_file
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.progress import progress_bar, tell_progress

@@ -21,7 +21,8 @@ import pytest
 from gpuplanner import inbox as traces
 from gpuplanner.cli.app import main
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.lines import text_blocks, text_file
+from gpuplanner.inbox.core.lines import text_blocks
+from gpuplanner.inbox.core.lines import text_file
 
 TABLE = "job_id,submission_time,duration,num_gpu\na,0,7200,8\n"
 SOURCES = sorted(traces.SOURCES)

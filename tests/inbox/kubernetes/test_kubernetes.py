@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, open_dataset, write_dataset
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.kubernetes.doubts import NO_NUMBER
 from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, SEEN_AGAIN
 from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus

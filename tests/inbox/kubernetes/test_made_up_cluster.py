@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.cli import main
+from gpuplanner.cli.app import main
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 
 File = Callable[..., Path]

@@ -9,7 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import add, read
+from gpuplanner.inbox.additions import add
+from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.kubernetes.node_gpus import instances_of_labels
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.study.past.accounts import trace_ledger

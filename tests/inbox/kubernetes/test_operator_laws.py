@@ -16,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, detect
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.registry import detect
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.inbox.slurm.inventory import read_inventory
 from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.schemas import Inventory, Jobs, check
-from gpuplanner.schemas import QueueQuotas as Quotas
+from gpuplanner.schemas.domain import Inventory, Jobs
+from gpuplanner.schemas.check import check
+from gpuplanner.schemas.readings import QueueQuotas as Quotas
 from tests.examples import examples
 
 T0 = 1_756_706_400

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import detect, read
+from gpuplanner.inbox.registry import detect, read
 from gpuplanner.inbox.public import job_tables
 from gpuplanner.inbox.public.json_logs import read_miso
 from tests.examples import examples

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import detect, read
+from gpuplanner.inbox.registry import detect, read
 from gpuplanner.inbox.public.pai import TABLES, read_pai
 
 File = Callable[..., Path]

@@ -12,7 +12,8 @@ import polars as pl
 import pytest
 
 from gpuplanner.inbox.public.job_tables import PHILLY
-from gpuplanner.schemas import Jobs, check
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.check import check
 
 File = Callable[..., Path]
 

@@ -15,9 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, detect, open_dataset, read, write_dataset
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.registry import detect, read
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.sources import BILLS, PUBLIC
-from gpuplanner.schemas import TABLES, Jobs, check
+from gpuplanner.schemas.domain import TABLES, Jobs
+from gpuplanner.schemas.check import check
 from tests.examples import examples
 
 HELIOS = """\

@@ -11,9 +11,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset
+from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.registry import detect, read
 from gpuplanner.inbox.schedulers.job_table import JOB_TABLE
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuplanner.hardware import any_board
-from gpuplanner.inbox import read
+from gpuplanner.hardware.whole_boards import any_board
+from gpuplanner.inbox.registry import read
 from gpuplanner.study.tenants.quotas import quotas_of_queues
 
 TEXT = """\

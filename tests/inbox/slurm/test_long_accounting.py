@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import add, read
+from gpuplanner.inbox.additions import add
+from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.core import job_rows
 from gpuplanner.inbox.core.lines.text_blocks import FileBlocks
 

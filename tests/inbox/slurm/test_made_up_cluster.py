@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.ledger import gpu_time_ledger
+from gpuplanner.ledger.account import gpu_time_ledger
 from tests.inbox.slurm.made_up_cluster import Cluster, made_up_cluster
 
 

@@ -12,7 +12,8 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, read
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.slurm.accounting_rows import SEEN_AGAIN
 from gpuplanner.inbox.slurm.fields import duration_s, parse_tres, slurm_state
 from gpuplanner.inbox.slurm.sacct import STEP, read_slurm

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import read
+from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.slurm.inventory import read_inventory
 
 File = Callable[..., Path]

@@ -17,7 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import OutputError
-from gpuplanner.inbox import add, open_dataset, read, write_dataset
+from gpuplanner.inbox.additions import add
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.additions import TERMS
 from gpuplanner.inbox.telemetry.joining import AGAIN
 
@@ -193,7 +196,8 @@ def test_public_runs_one_by_one(public_data: Path, tmp_path: Path):
 
 SLOW = """
 import sys, time
-from gpuplanner.inbox import add, draft
+from gpuplanner.inbox import draft
+from gpuplanner.inbox.additions import add
 link = draft.linked
 def slow(*given):
     link(*given)

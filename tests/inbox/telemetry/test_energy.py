@@ -16,12 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.inbox import open_dataset, read, scan_samples, write_dataset
+from gpuplanner.inbox.store import open_dataset, scan_samples
+from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.core.source_checks import check_words
-from gpuplanner.inbox.telemetry import hourly
+from gpuplanner.inbox.telemetry.hourly import hourly
 from gpuplanner.inbox.telemetry.energy import BOTH, COUNTER, J_PER_KWH, POWER, board_energy
 from gpuplanner.inbox.telemetry.sample_findings import TWO_ENERGIES
-from gpuplanner.schemas import LATER_COUNTERS, Samples, conform
+from gpuplanner.schemas.domain import LATER_COUNTERS, Samples
+from gpuplanner.schemas.check import conform
 from tests.examples import examples
 
 File = Callable[..., Path]

@@ -14,9 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, read
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.sources import TELEMETRY
-from gpuplanner.schemas import Samples, check
+from gpuplanner.schemas.domain import Samples
+from gpuplanner.schemas.check import check
 
 EXAMPLES = settings(
     max_examples=8, deadline=30_000, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -16,11 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.inbox import read, scan_samples, write_dataset
+from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.store import scan_samples
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.telemetry.coverage import observed_gpu_hours
 from gpuplanner.inbox.telemetry.energy import board_energy
 from gpuplanner.inbox.telemetry.hourly import READ, hourly
-from gpuplanner.schemas import Samples, conform
+from gpuplanner.schemas.domain import Samples
+from gpuplanner.schemas.check import conform
 from tests.examples import examples
 
 START = datetime(2026, 1, 31, 22, tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.telemetry import RUNGS
+from gpuplanner.inbox.telemetry.metric_ladder import RUNGS
 from gpuplanner.inbox.telemetry.metric_ladder import ORDER, climbed, on_one_rung, rungs
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES, without_blanks
 

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.cli import main
+from gpuplanner.cli.app import main
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import open_dataset
-from gpuplanner.inbox.telemetry import Server, read_live
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.inbox.telemetry.readers.live import Server, read_live
 from gpuplanner.inbox.telemetry.readers.live import MAX_POINTS, TOKEN_VARIABLE, chunks
 
 START_S = 1_775_000_000

@@ -15,7 +15,8 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import Dataset, read
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.registry import read
 
 pytestmark = pytest.mark.data
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import read
-from gpuplanner.inbox.telemetry import coverage, observed_gpu_hours
+from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.telemetry.coverage import coverage, observed_gpu_hours
 from gpuplanner.inbox.telemetry.readers.limits import board_limits
 from tests.examples import examples
 

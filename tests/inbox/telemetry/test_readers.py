@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import read
+from gpuplanner.inbox.registry import read
 
 File = Callable[..., Path]
 ORIGIN = {"origin": "2026-01-01T00:00:00Z"}

@@ -16,8 +16,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import Dataset, open_dataset, read
-from gpuplanner.inbox.telemetry import read_live
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.telemetry.readers.live import read_live
 
 pytestmark = pytest.mark.prometheus
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox import detect, read
+from gpuplanner.inbox.registry import detect, read
 from gpuplanner.inbox.sources import TELEMETRY
-from gpuplanner.schemas import Samples, check
+from gpuplanner.schemas.domain import Samples
+from gpuplanner.schemas.check import check
 
 SOURCES = {source.name: source for source in TELEMETRY}
 

@@ -11,7 +11,9 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.inbox import open_dataset, read, scan_samples, write_dataset
+from gpuplanner.inbox.store import open_dataset, scan_samples
+from gpuplanner.inbox.registry import read
+from gpuplanner.inbox.draft import write_dataset
 
 File = Callable[..., Path]
 Good = tuple[str, str, dict[str, Any], int]

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.planner import PlanProblem, StatePrices, plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.planner.program.realised_cost import counts_in
 from gpuplanner.planner.rolling.online import roll, stretch

@@ -12,8 +12,11 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import GeometryError, ScenarioError, SchemaError
-from gpuplanner.hardware import ChangeCost, GpuModel, parse_layout
-from gpuplanner.planner import assign, plan
+from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.layout import parse_layout
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.contract.substitution import serves
 from gpuplanner.planner.rolling.transition import ACTIONS, transition
 from gpuplanner.planner.verification.plans import Matching

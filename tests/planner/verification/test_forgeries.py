@@ -13,19 +13,14 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import GpuPlannerError
-from gpuplanner.planner import (
-    Limits,
-    PlanProblem,
-    Quota,
-    StatePrices,
-    fleet_to_json,
-    plan,
-    plan_fleet,
-    plan_from_json,
-    plan_to_json,
-    verify,
-)
-from gpuplanner.study import verify_any
+from gpuplanner.planner.contract.limits import Limits, Quota
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.contract.state_prices import StatePrices
+from gpuplanner.planner.several_pools import fleet_to_json, plan_fleet
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
+from gpuplanner.planner.verification.plans import verify
+from gpuplanner.study.handover.read_back import verify_any
 from tests.planner.conftest import MONDAY
 from tests.planner.verification.forgeries import PLAN, PROBLEM, TEXT, Forge, pool_of
 

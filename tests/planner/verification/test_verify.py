@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner import Plan, PlanProblem, plan, verify
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.verification.plans import verify
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.planner import Plan, PlanProblem, assign, plan, verify
+from gpuplanner.planner.contract.plan import Plan
+from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.planner.numbered.assign import assign
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.verification.plans import verify
 
 HOUR = timedelta(hours=1)
 Change = Callable[[pl.DataFrame], pl.DataFrame]

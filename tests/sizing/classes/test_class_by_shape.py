@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import write_dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.scenario import Scenario
-from gpuplanner.sizing.classes import class_by_shape
+from gpuplanner.sizing.classes.classify import class_by_shape
 from gpuplanner.study.past.history import history, load_trace
 
 

@@ -11,7 +11,8 @@ import pytest
 import sample_generator
 
 from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.sizing.classes import CLASSES, classify, shipped_rules
+from gpuplanner.sizing.classes.rules import CLASSES, shipped_rules
+from gpuplanner.sizing.classes.classify import classify
 from gpuplanner.sizing.classes.facts import job_facts
 from gpuplanner.study.past.history import load_trace
 

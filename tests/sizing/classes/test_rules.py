@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import GpuPlannerError, ScenarioError
-from gpuplanner.sizing.classes import CLASSES, NUMBERS, Range, Words, classify, read_rules, shipped_rules
+from gpuplanner.sizing.classes.rules import CLASSES, Range, Words, read_rules, shipped_rules
+from gpuplanner.sizing.classes.facts import NUMBERS
+from gpuplanner.sizing.classes.classify import classify
 from tests.examples import examples
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)

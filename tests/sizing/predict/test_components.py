@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import ScenarioError
 from gpuplanner.sizing.predict.activations import activation_bytes, layer_bytes
 from gpuplanner.sizing.predict.adapters import beside_params

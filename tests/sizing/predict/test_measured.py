@@ -9,13 +9,9 @@ from memory_fit.evaluate import OutOfMemory, evaluate
 from typer.testing import CliRunner
 
 from gpuplanner.cli.app import app, register_commands
-from gpuplanner.sizing.predict import (
-    learned,
-    measured_runs,
-    predict_table,
-    shipped_model,
-    unread_rows,
-)
+from gpuplanner.sizing.predict.learning import learned
+from gpuplanner.sizing.predict.table import measured_runs, predict_table, unread_rows
+from gpuplanner.sizing.predict.model import shipped_model
 from gpuplanner.sizing.predict.model import peak_model_text, read_peak_model
 from gpuplanner.sizing.predict.reading.rows import question
 

@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import SchemaError
-from gpuplanner.sizing.predict import TrainingJob, describe
+from gpuplanner.sizing.predict.job import TrainingJob
+from gpuplanner.sizing.predict.describe import describe
 from gpuplanner.sizing.predict.observed import fits, smallest_that_fits, with_kind
 from gpuplanner.sizing.predict.serving import cache_bytes_per_token, serve
 from gpuplanner.sizing.predict.serving_speed import EngineLayout

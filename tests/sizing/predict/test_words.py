@@ -3,9 +3,9 @@
 import polars as pl
 import pytest
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import ScenarioError
-from gpuplanner.sizing.predict import predict_table
+from gpuplanner.sizing.predict.table import predict_table
 from gpuplanner.sizing.predict.methods import method_names, methods
 from gpuplanner.sizing.predict.overheads import GIB
 from gpuplanner.sizing.predict.peak import COMPONENTS, logits_bytes, peak_gib

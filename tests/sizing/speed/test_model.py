@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import GeometryError, GpuPlannerWarning, SchemaError, TraceFormatError
-from gpuplanner.sizing.speed import default_model, model_from_json
+from gpuplanner.sizing.speed.store import default_model, model_from_json
 from gpuplanner.sizing.speed.model import COLUMNS
 from gpuplanner.sizing.speed.store import DEFAULT
 from tests.examples import examples

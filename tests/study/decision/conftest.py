@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.inbox import write_dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.inbox.slurm.sacct import read_slurm
 from tests.clusters.cluster import Cluster

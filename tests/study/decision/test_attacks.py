@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.nodes import Switching
+from gpuplanner.simulate.nodes.machine import Switching
 from gpuplanner.study.decision.arena import WaySetting
 from gpuplanner.study.decision.asked import AS_TODAY
 from gpuplanner.study.decision.compare import contest, opened

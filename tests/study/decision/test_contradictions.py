@@ -12,8 +12,8 @@ from html import unescape
 import pytest
 
 from gpuplanner.cli.start.telling import figures
-from gpuplanner.files import to_json
-from gpuplanner.inbox import write_dataset
+from gpuplanner.files.text import to_json
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.report.ways import decided, waits_section, ways
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.compare import BY_WAITS

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuplanner.inbox import Dataset, write_dataset
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.waits.summary import sum_waits

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.inbox import add
+from gpuplanner.inbox.additions import add
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.decide import decide
 from gpuplanner.study.decision.left_out import correction_of, warnings_about

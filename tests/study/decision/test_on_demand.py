@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.hardware import MADE_BY
+from gpuplanner.paths import MADE_BY
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.decision.decide import decide

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import yaml
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.nodes import NodeFleet, Switching
+from gpuplanner.simulate.nodes.machine import NodeFleet, Switching
 from gpuplanner.study.decision.arena import WaySetting
 from gpuplanner.study.decision.decide import Answer, decide
 from gpuplanner.study.decision.record import comparison_of

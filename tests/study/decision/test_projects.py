@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.files import to_json
-from gpuplanner.inbox import add
+from gpuplanner.files.text import to_json
+from gpuplanner.inbox.additions import add
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.projects import ALL, ProjectAnswer, _Case, _describe, answered
 from gpuplanner.study.decision.projects_file import read_projects

@@ -7,8 +7,8 @@ from datetime import date
 
 import pytest
 
-from gpuplanner.files import to_json
-from gpuplanner.hardware import parse_layout
+from gpuplanner.files.text import to_json
+from gpuplanner.hardware.layout import parse_layout
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.decide import Answer
 from gpuplanner.study.decision.record import Comparison, comparison_of

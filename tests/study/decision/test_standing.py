@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuplanner.inbox import add, open_dataset
+from gpuplanner.inbox.additions import add
+from gpuplanner.inbox.store import open_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.compare import opened
 from gpuplanner.study.decision.decide import decide

@@ -12,7 +12,7 @@ import pytest
 
 from gpuplanner.report.ways import ways
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.nodes import NodeFleet, Switching
+from gpuplanner.simulate.nodes.machine import NodeFleet, Switching
 from gpuplanner.study.coarse import coarse
 from gpuplanner.study.decision.arena import Trial, WaySetting
 from gpuplanner.study.decision.compare import opened

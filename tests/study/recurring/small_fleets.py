@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.inbox import Dataset, write_dataset
-from gpuplanner.schemas import Inventory, Jobs, check
+from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.draft import write_dataset
+from gpuplanner.schemas.domain import Inventory, Jobs
+from gpuplanner.schemas.check import check
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 HOUR = 3600.0

@@ -9,7 +9,8 @@ import jsonschema
 import polars as pl
 import pytest
 
-from gpuplanner.inbox import open_dataset, write_dataset
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.recurring.alerts import Alerts, mail_text
 from gpuplanner.study.recurring.gate import FORECAST, LASTS, SERVED, WILL_BE_SERVED, Gate, GateCheck, gate

@@ -11,9 +11,12 @@ import pytest
 from many_looks import many_looks
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox import add, open_dataset
-from gpuplanner.planner import plan, plan_from_json
-from gpuplanner.planner.rolling import roll, weigh
+from gpuplanner.inbox.additions import add
+from gpuplanner.inbox.store import open_dataset
+from gpuplanner.planner.methods.search import plan
+from gpuplanner.planner.contract.plan import plan_from_json
+from gpuplanner.planner.rolling.online import roll
+from gpuplanner.planner.rolling.worthwhile import weigh
 from gpuplanner.planner.rolling.worthwhile import standing_plan
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.recurring.watch import look, replay

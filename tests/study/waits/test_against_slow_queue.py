@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
 from gpuplanner.study.waits.causes import CAUSES, attribute_waits, find_fits
 from gpuplanner.study.waits.limits import NamedLimit, observe_use
 from gpuplanner.study.waits.occupancy import Handover, close_gaps, observe_occupancy

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.simulate.nodes import NodeRequests
+from gpuplanner.simulate.nodes.machine import NodeRequests
 from gpuplanner.study.waits.causes import CAUSES, attribute_waits, find_fits
 from gpuplanner.study.waits.limits import NamedLimit, find_limits, observe_use
 from gpuplanner.study.waits.occupancy import close_gaps, observe_handover, observe_occupancy

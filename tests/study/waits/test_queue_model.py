@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
 from gpuplanner.study.waits.draws import draw_record, percentile, resize_fleet
 from gpuplanner.study.waits.layouts import share_out
 from gpuplanner.study.waits.limits import NamedLimit

@@ -8,8 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.hardware import load_gpu_model
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, Sharing, play, play_shared
+from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.sharing import Sharing
+from gpuplanner.simulate.nodes.play import play
+from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.past.nodes import TodaysNodes
 from gpuplanner.study.waits.causes import CAUSES

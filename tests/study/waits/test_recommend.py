@@ -10,7 +10,9 @@ import polars as pl
 import pytest
 
 from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.simulate.nodes import NodeFleet, NodeRequests, play, play_shared
+from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
+from gpuplanner.simulate.nodes.play import play
+from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
 from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED, Asked, size_classes
 from gpuplanner.study.past.nodes import TodaysNodes

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, first_line, message
-from gpuplanner.files import sha256
+from gpuplanner.files.text import sha256
 from gpuplanner.inbox.core.lines.parquet_text import names_of
 
 GZIP = b"\x1f\x8b"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import TraceFormatError, examples, message
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.telemetry.readers.metrics import DIVISORS, QUANTITIES

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 
 QUANTITIES: dict[str, str] = {
     **dict.fromkeys(("sm_active", "tensor_active", "dram_active", "engine_active"), "share"),

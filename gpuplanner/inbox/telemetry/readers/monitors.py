@@ -20,7 +20,8 @@ from gpuplanner.inbox.telemetry.readers.metrics import DCGMI, SMI_DMON, SMI_UNIT
 from gpuplanner.inbox.telemetry.readers.numbers import known_unit, read_wide
 from gpuplanner.inbox.telemetry.readers.pages import Hints, data_only, path_of, read_pages, reads
 from gpuplanner.inbox.telemetry.sample_rows import Story, telemetry_of
-from gpuplanner.schemas import Processes, conform
+from gpuplanner.schemas.readings import Processes
+from gpuplanner.schemas.check import conform
 
 DEFAULT_INTERVAL_S = 1.0
 """Sampling interval of all three programs unless told otherwise (option ``-d``)."""

@@ -30,7 +30,8 @@ from gpuplanner.inbox.telemetry.readers.pages import (
 )
 from gpuplanner.inbox.telemetry.sample_rows import Story, finish, telemetry_of
 from gpuplanner.inbox.telemetry.sample_spans import Way
-from gpuplanner.schemas import Processes, conform
+from gpuplanner.schemas.readings import Processes
+from gpuplanner.schemas.check import conform
 
 TITLE = re.compile(r"^([A-Za-z_.]+)(?:\s*\[(.+)\])?$")
 """A field of the query, and its unit where the header states one."""

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from gpuplanner.catalog import all_boards, boards_called
+from gpuplanner.catalog.aliases import all_boards, boards_called
 from gpuplanner.errors import GeometryError, ScenarioError, message
 from gpuplanner.names import nearest
 from gpuplanner.sizing.predict.describe import size_in

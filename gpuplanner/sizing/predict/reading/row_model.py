@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import nearest
 from gpuplanner.sizing.predict.architecture import LABEL_TOLERANCE, Architecture, agree, with_width_for

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Mapping
 
-from gpuplanner.catalog import facts
+from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.names import nearest
 from gpuplanner.sizing.predict.methods import TARGETS, method_names
