@@ -28,7 +28,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import REJECTS, gpu_hours
+from gpuplanner.inbox.core.dataset import (gpu_hours)
+from gpuplanner.inbox.core.lines.reject_columns import REJECTS
 from gpuplanner.inbox.store import FORMAT
 from gpuplanner.schemas.vocabulary import JOB_STATES
 from gpuplanner.schemas.domain import Inventory, Jobs

@@ -19,7 +19,7 @@ import polars as pl
 
 from gpuplanner.forecast.models import LEVELS
 from gpuplanner.forecast.judge import realised
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.public.job_tables import ITP, OPENB, PHILLY
 from gpuplanner.study.future.demand_at_hand import laid_out
 from gpuplanner.study.future.rolling import ahead_of

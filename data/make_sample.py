@@ -15,7 +15,7 @@ import polars as pl
 from sample_generator import BOARD, as_jobs, make_requests, make_samples
 
 from gpuplanner._version import __version__
-from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
+from gpuplanner.inbox.core.dataset import (Dataset, gpu_hours)
 from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.core.findings import JOB_CHECKS, gap_findings, report, run_checks
 from gpuplanner.schemas.domain import Inventory

@@ -19,7 +19,7 @@ from gpuplanner.forecast.candidates import CANDIDATES
 from gpuplanner.forecast.record import CHOSEN
 from gpuplanner.forecast.models import LEVELS
 from gpuplanner.forecast.judge import Judged, realised
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.public.job_tables import ITP, OPENB, PHILLY
 from gpuplanner.inbox.public.series import read_helios_sequence
 from gpuplanner.study.future.demand_at_hand import laid_out, occupied

@@ -22,7 +22,7 @@ import polars as pl
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from gpuplanner.inbox.core.dataset import Dataset  # noqa: E402
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.draft import write_dataset  # noqa: E402
 from gpuplanner.scenario import Scenario  # noqa: E402
 from gpuplanner.study.recurring.watch import replay  # noqa: E402 - of the checkout

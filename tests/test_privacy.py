@@ -170,7 +170,7 @@ def test_no_group_of_too_few_is_left_over(rows, smallest):
 
 def test_a_study_shows_small_tenants_together():
     from gpuplanner.scenario import Scenario
-    from gpuplanner.study.past.accounts import ledger
+    from gpuplanner.study.past.accounts import (ledger)
     from gpuplanner.study.past.history import history
 
     users = history(Scenario()).trace.jobs.group_by("tenant").agg(pl.col("user").n_unique())

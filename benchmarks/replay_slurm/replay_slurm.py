@@ -328,7 +328,8 @@ def main() -> int:
 def _prepare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> None:
     """Write the day, and the pack of its machines."""
     from gpuplanner.export.fleet_rules import FleetRules, PoolRule
-    from gpuplanner.export.pack import PageWords, to_pack
+    from gpuplanner.export.pack import (to_pack)
+    from gpuplanner.export.bundle_files import PageWords
     from gpuplanner.hardware.change_cost import ChangeCost
     from gpuplanner.simulate.rules import Drain
 

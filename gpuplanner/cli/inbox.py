@@ -27,7 +27,7 @@ from gpuplanner.cli.show import show, show_frame
 if TYPE_CHECKING:
     import polars as pl
 
-    from gpuplanner.inbox.core.dataset import Dataset
+    from gpuplanner.inbox.core.dataset import (Dataset)
 
 
 @app.command()

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from gpuplanner._optional import late_name
 from gpuplanner.cost.energy import CarbonFactor, PowerModel, carbon_factor, facility_kwh, gpu_kwh, power_model
 from gpuplanner.cost.footprint import Facility, RangedAmount, by_state, footprint, total_of
-from gpuplanner.cost.showback import Price, Rate, allocated, gpu_hour_price, showback
+from gpuplanner.cost.showback import (Rate, allocated, showback)
+from gpuplanner.hardware.list_prices import Price, gpu_hour_price
 
 if TYPE_CHECKING:
     from gpuplanner.cost.measured import measured_energy

@@ -6,7 +6,7 @@ import polars as pl
 
 from gpuplanner.inbox.telemetry.energy import BOARD, J_PER_KWH, board_readings, board_steps
 from gpuplanner.inbox.telemetry.hold_times import held_readings
-from gpuplanner.inbox.telemetry.holders import each_holder
+from gpuplanner.inbox.telemetry.holders import (each_holder)
 from gpuplanner.schemas.vocabulary import USED_FROM
 from gpuplanner.units import SECONDS_PER_HOUR, WATTS_PER_KILOWATT
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from gpuplanner.catalog.loader import facts, find_any_board
 from gpuplanner.cost.energy import HOURS_PER_YEAR
-from gpuplanner.cost.showback import Price, Rate
+from gpuplanner.cost.showback import (Rate)
+from gpuplanner.hardware.list_prices import Price
 from gpuplanner.errors import GpuPlannerError, ScenarioError, message
 from gpuplanner.files.text import read_yaml
 from gpuplanner.files.strict_rows import days_of, fault, keys_of, list_of, number_of, word_of

@@ -8,8 +8,9 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.export.changes import filled_template, held_by, layout_changes_of
-from gpuplanner.export.states import checked_plan, stamp
+from gpuplanner.export.bundle_files import filled_template
+from gpuplanner.export.changes import held_by, layout_changes_of
+from gpuplanner.export.states import REHEARSED, checked_plan, stamp
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.simulate.rules import Drain
@@ -30,14 +31,6 @@ INDEX: dict[str, Any] = {
 }
 """Columns of the index, before what was rehearsed. ``untouched``: GPUs of the node that its configuration names too and
 leaves as they are; where nodes are emptied, their jobs have to end as well."""
-REHEARSED = {
-    "drain_median_minutes": pl.Float64,
-    "drain_p95_minutes": pl.Float64,
-    "in_the_way": pl.Float64,
-    "in_time": pl.Float64,
-}
-"""What weeks that were played say of a change: minutes from its time until the last job has ended, instances and GPUs
-in use then, share of the weeks in which it was made within its limit."""
 
 
 def change_index(

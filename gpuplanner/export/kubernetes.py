@@ -14,7 +14,8 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.errors import GeometryError, OutputError, examples, message
-from gpuplanner.export.changes import change_script, held_by, layout_changes_of
+from gpuplanner.export.bundle_files import CONFIG_MAP, NAMESPACE, change_script
+from gpuplanner.export.changes import held_by, layout_changes_of
 from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.export.states import NodeState, checked_plan
 from gpuplanner.hardware.change_cost import ChangeCost
@@ -22,8 +23,6 @@ from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.simulate.rules import Drain
 
-CONFIG_MAP = "gpuplanner-mig-config"
-NAMESPACE = "gpu-operator"
 DATA_KEY = "config.yaml"
 """The key under which the MIG manager looks for the configuration."""
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from gpuplanner.catalog.loader import facts, measure_words
+from gpuplanner.catalog.loader import measure_words
 from gpuplanner.errors import GeometryError
-from gpuplanner.export.changes import filled_template
+from gpuplanner.export.bundle_files import (
+    NAMESPACE,
+    Making,
+    MeasureWords,
+    Pack,
+    PageWords,
+    Step,
+    add_release,
+    filled,
+    lines_of,
+)
 from gpuplanner.export.fleet_rules import BY_JOBS, FleetRules
-from gpuplanner.export.index import change_index, to_index_text
-from gpuplanner.export.kubernetes import CONFIG_MAP, NAMESPACE, to_change_scripts, to_config_map
+from gpuplanner.export.index import (change_index, to_index_text)
+from gpuplanner.export.kubernetes import to_change_scripts, to_config_map
 from gpuplanner.export.mig_parted import named_configs, to_mig_parted
 from gpuplanner.export.slurm import to_slurm_files
 from gpuplanner.export.states import checked_plan
 from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.gpu import as_board
 from gpuplanner.hardware.seconds import minutes
 from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.simulate.rules import Drain
@@ -26,140 +36,20 @@ NOTHING = "Nothing has to be done."
 CHANGES_FLEET = ("repartition", "rightsize", "power_down", "autoscale")
 """Measures that files perform: those that belong to no other measure."""
 NOT_TODAY = "The dates follow the end of the record, not today; a change may begin on any later day."
-SCRIPT = ("apply", "verify", "rollback")
 
 
-@dataclass(frozen=True)
-class Step:
-    """A file in the order in which files are used, and the commands that use it, check it and take it back."""
-
-    file: str
-    what: str
-    do: str = ""
-    check: str = ""
-    undo: str = ""
-    action: str = ""
-    """The measure that it carries out by itself; none: it is one of the files of a change of the fleet."""
-
-    @classmethod
-    def script(cls, file: str, what: str, before: str = "") -> Step:
-        """A script with the three verbs that all have."""
-        return cls(file, what, *(f"{before}bash {file} {verb}" for verb in SCRIPT))
 
 
-@dataclass(frozen=True)
-class MeasureWords:
-    """A measure of the decision as the page shows it.
-
-    - ``action``, ``text``: What it does.
-    - ``condition``: What has to be in force, and seen, before.
-    - ``steps``: What somebody does and types, where no file performs it.
-    """
-
-    action: str
-    text: str
-    condition: str = ""
-    steps: Sequence[tuple[str, str | None]] = ()
 
 
-@dataclass(frozen=True)
-class PageWords:
-    """What the page says in words.
-
-    - ``sentence``, ``policy``: The decision, and the way that was chosen.
-    - ``measures``: What is to be done, in order.
-    - ``command``: What writes these files.
-    - ``touched``: Who is touched and how long it takes.
-    - ``means``: What jobs have to do, and what else belongs to it.
-    - ``not_winner``: Why these are not the files of what was decided.
-    """
-
-    sentence: str
-    policy: str
-    touched: Sequence[str] = ()
-    means: str = ""
-    not_winner: str | None = None
-    measures: Sequence[MeasureWords] = ()
-    command: str = "gpuplanner export"
 
 
-@dataclass
-class Pack:
-    """Files by their place in the pack, what uses them, and what was left out.
-
-    - ``files``: Text by place.
-    - ``steps``: What uses them.
-    - ``warnings``: What is missing, and why.
-    - ``by_hand``: Measures that no file performs.
-    """
-
-    files: dict[str, str] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    by_hand: list[str] = field(default_factory=list)
-
-    def add(self, text: str, step: Step) -> None:
-        """Add a file with what uses it."""
-        self.files[step.file] = text
-        self.steps.append(step)
 
 
-@dataclass(frozen=True)
-class Making:
-    """What the files of a path are made from.
-
-    - ``rules``: The fleet as it shall be run.
-    - ``board``: Its board.
-    - ``change``: What a change of layout costs.
-    - ``drain``: How nodes are emptied.
-    - ``gres_type``: Slurm's type of a whole GPU, where it is not what slurmd finds.
-    """
-
-    rules: FleetRules
-    board: GpuModel
-    change: ChangeCost
-    drain: Drain
-    gres_type: str | None = None
-
-    def place(self, name: str) -> str:
-        """Where a file of the path stands in the pack."""
-        return f"{self.rules.path}/{name}"
-
-    @property
-    def limit_s(self) -> str:
-        """How long a script waits for a node to empty [s]."""
-        return f"{self.drain.limit_s if self.drain.limit_s is not None else 2**31:.0f}"
-
-    def script(self, template: str, **values: str) -> str:
-        """A script of this room with what it needs to know."""
-        rules = self.rules
-        after = (
-            "Once they are empty give them back to whom they belong to"
-            if rules.returned
-            else "Once they are empty power them down"
-        )
-        known = {
-            "NAME": rules.policy,
-            "CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "BOARD": self.board.name, "TIMEOUT_S": self.limit_s,
-            "AFTERWARDS": f"{after} by your own means; the plan counts on it.", **values,
-        }  # fmt: skip
-        return filled(template, known)
 
 
-def filled(template: str, values: Mapping[str, str]) -> str:
-    """A template with its words between at-signs replaced; ``@controller.fact@`` by what the catalogue has.
-
-    Examples
-    --------
-    >>> filled("buffer.yaml", {"POOL": "cut", "LIMITS": "", "KEPT": "1"}).splitlines()[22]
-    'apiVersion: autoscaling.x-k8s.io/v1beta1'
-    """
-    return filled_template(f"templates/{template}", {**_told_to_controllers(), **values})
 
 
-def _told_to_controllers() -> dict[str, str]:
-    rows = facts("controllers").select("controller", "fact", "value").iter_rows()
-    return {f"{controller}.{fact}": value for controller, fact, value in rows}
 
 
 def to_pack(
@@ -235,16 +125,6 @@ def _by_operator(making: Making, pack: Pack) -> None:
     add_release(making, pack, rules.released, "empties the nodes of `released.txt`, which are not needed")
 
 
-def add_release(
-    making: Making, pack: Pack, nodes: Sequence[str], what: str, guarded: Callable[[str], str] = str
-) -> None:
-    """The nodes that are not needed, and the script that empties them; ``guarded`` says under which condition."""
-    if nodes:
-        script = "release_slurm.sh" if making.rules.path == "slurm" else "release.sh"
-        pack.files[making.place("released.txt")] = lines_of(nodes)
-        step = Step.script(making.place("release.sh"), what)
-        action = "release" if nodes is making.rules.released else ""
-        pack.add(making.script(script), replace(step, do=guarded(step.do), action=action))
 
 
 def _by_parted(making: Making, pack: Pack) -> None:
@@ -319,9 +199,6 @@ def _add_index(making: Making, pack: Pack) -> None:
         pack.add(f"{text}\n{NOT_TODAY}\n", Step(place, "what changes on which GPU, to read"))
 
 
-def lines_of(words: Sequence[str]) -> str:
-    """A word a line."""
-    return "".join(f"{word}\n" for word in words)
 
 
 def to_page(making: Making, pack: Pack, told: PageWords, not_winner: str | None) -> str:

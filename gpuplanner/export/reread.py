@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.export.kubernetes import DATA_KEY
+from gpuplanner.export.kubernetes import (DATA_KEY)
 from gpuplanner.export.mig_parted import ALL_DISABLED
 from gpuplanner.export.reread_parted import check_parted
 from gpuplanner.export.reread_slurm import check_gres_conf, check_slurm

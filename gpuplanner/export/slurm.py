@@ -14,14 +14,8 @@ import polars as pl
 
 from gpuplanner.catalog.aliases import names_of, slurm_type, slurm_type_of
 from gpuplanner.errors import GeometryError, message
-from gpuplanner.export.changes import (
-    LayoutChange,
-    change_script,
-    filled_template,
-    held_by,
-    layout_changes_of,
-    template_text,
-)
+from gpuplanner.export.changes import (LayoutChange, held_by, layout_changes_of)
+from gpuplanner.export.bundle_files import change_script, filled_template, template_text
 from gpuplanner.export.states import NodeState, checked_plan, file_stamp, stamp, states_at
 from gpuplanner.hardware.layout import OFF
 from gpuplanner.hardware.change_cost import ChangeCost

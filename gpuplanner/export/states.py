@@ -14,12 +14,12 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import GeometryError, SchemaError, examples, message
-from gpuplanner.hardware.layout import OFF, format_layout, parse_layout
-from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.hardware.feasibility import prove
-from gpuplanner.schemas.vocabulary import WHOLE_GPU
-from gpuplanner.schemas.domain import LayoutPlan
+from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.hardware.layout import OFF, format_layout, parse_layout
 from gpuplanner.schemas.check import check
+from gpuplanner.schemas.domain import LayoutPlan
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 
 MAX_LABEL = 63
 """Longest value of a Kubernetes label."""
@@ -214,3 +214,13 @@ def _check_ranges(frame: pl.DataFrame) -> None:
             "Make the plan anew.",
         )
         raise SchemaError(text)
+
+
+REHEARSED = {
+    "drain_median_minutes": pl.Float64,
+    "drain_p95_minutes": pl.Float64,
+    "in_the_way": pl.Float64,
+    "in_time": pl.Float64,
+}
+"""What weeks that were played say of a change: minutes from its time until the last job has ended, instances and GPUs
+in use then, share of the weeks in which it was made within its limit."""

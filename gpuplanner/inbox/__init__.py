@@ -1,7 +1,7 @@
 """The inbox: sources of every kind into one dataset, with rejects, a quality report and provenance."""
 
 from gpuplanner.inbox.additions import Added, add, add_read
-from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
+from gpuplanner.inbox.core.dataset import (Dataset, gpu_hours)
 from gpuplanner.inbox.core.source import Source
 from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.registry import detect, read

@@ -14,9 +14,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuplanner.inbox.telemetry.sample_spans import Way
 from gpuplanner.errors import TraceFormatError, examples, file_name, message
 from gpuplanner.files.folder import held_directory, spare_room
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.text_file import fingerprint
 from gpuplanner.inbox.core.merge_jobs import SUPERSEDED
 from gpuplanner.inbox.core.months import MONTH, SAMPLES
@@ -183,7 +184,7 @@ def add(
             with spare_room(directory) as room:
                 files = useful(f"source {name!r}", given, SOURCES[name].options)
                 with naming_foreign_forms(fresh):
-                    read_long = change(long(fresh, room, f"{layer}.parquet", **files))
+                    read_long = change(long(fresh, Way(room, f"{layer}.parquet"), **files))
                 facts_read = {**read_long.provenance, **own}
                 _refuse_rivals({*read_long.tables, *(["jobs"] if whole else [])}, facts, layer)
                 grown = with_files(draft, replace(read_long, provenance=facts_read), layer, room)

@@ -15,7 +15,7 @@ import polars as pl
 
 from gpuplanner.files.folder import replaced_directory
 from gpuplanner.files.text import to_json
-from gpuplanner.inbox.core.dataset import Dataset, gpu_hours
+from gpuplanner.inbox.core.dataset import (Dataset, gpu_hours)
 from gpuplanner.inbox.core.findings import UNKNOWN_GPUS, Finding, combined, report, run_checks
 from gpuplanner.inbox.core.job_rows import unresolved_gpu_hours
 from gpuplanner.inbox.core.kept_files import read_table, scan_table
@@ -34,7 +34,7 @@ from gpuplanner.inbox.core.quarantine import (
 from gpuplanner.inbox.core.shares import UNDECIDED, resolve_jobs
 from gpuplanner.inbox.store import FORMAT, MARK, OF_EACH, SOURCES, Layer, Stored, layer_of, part_of
 from gpuplanner.inbox.telemetry.coverage import coverage
-from gpuplanner.inbox.telemetry.holders import devices_of, find_holders, shared_names
+from gpuplanner.inbox.telemetry.holders import (devices_of, find_holders, shared_names)
 from gpuplanner.inbox.telemetry.join_report import join_report
 from gpuplanner.schemas.domain import TABLES, Jobs
 from gpuplanner.schemas.check import conform

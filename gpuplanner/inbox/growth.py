@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.kept_files import scan_table
 from gpuplanner.inbox.core.merge_jobs import merge
 from gpuplanner.inbox.core.months import MONTH, SAMPLES, months

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuplanner.catalog.loader import export_command, facts
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.source import load, useful
 from gpuplanner.inbox.schedulers.job_table import JOB_TABLE

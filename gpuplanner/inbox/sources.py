@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuplanner.inbox import schedulers
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.text_file import head
 from gpuplanner.inbox.core.source import Form, Source, load, published
 

@@ -21,7 +21,8 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.files.ours import DATASET_FORMAT
 from gpuplanner.files.manifest import Mark
 from gpuplanner.files.leftovers import kept_aside
-from gpuplanner.inbox.core.dataset import REJECTS, Dataset, Scan, Stated
+from gpuplanner.inbox.core.dataset import (Dataset, Scan, Stated)
+from gpuplanner.inbox.core.lines.reject_columns import REJECTS
 from gpuplanner.inbox.core.kept_files import (
     REMEDY,
     checked_jobs,
@@ -34,7 +35,8 @@ from gpuplanner.inbox.core.kept_files import (
 from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.inbox.core.months import SAMPLES, of_span, scan_months
 from gpuplanner.inbox.telemetry.hold_times import with_until
-from gpuplanner.inbox.telemetry.holders import DEVICE_KEY, DEVICES, SPANS, Holders
+from gpuplanner.inbox.telemetry.holders import (DEVICES, SPANS, Holders)
+from gpuplanner.inbox.telemetry.readers.device_key import DEVICE_KEY
 from gpuplanner.inbox.telemetry.metric_ladder import on_one_rung, rungs
 from gpuplanner.intervals import require_zone
 from gpuplanner.schemas.domain import TABLES

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.inbox.telemetry.hold_times import with_until
-from gpuplanner.inbox.telemetry.holders import TOGETHER, each_holder, kind_of_device, members_on
+from gpuplanner.inbox.telemetry.holders import (TOGETHER, each_holder, kind_of_device, members_on)
 from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import Window
 from gpuplanner.schemas.vocabulary import USED_FROM

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.errors import SchemaError, message
-from gpuplanner.inbox.telemetry.holders import SHARED
+from gpuplanner.inbox.telemetry.holders import (SHARED)
 from gpuplanner.phases.segments import find_phases
 from gpuplanner.schemas.domain import Samples
 from gpuplanner.schemas.check import conform

@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner import plot
 from gpuplanner._version import __version__
-from gpuplanner.cost.showback import Price
+from gpuplanner.hardware.list_prices import Price
 from gpuplanner.demand.series import pool
 from gpuplanner.report import page
 from gpuplanner.report.section import Section, Text, still

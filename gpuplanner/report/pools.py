@@ -24,7 +24,7 @@ from gpuplanner.study.decision.types import Decision
 from gpuplanner.study.fleet_decision import FleetCompared, decision_table, fleet_sentence
 from gpuplanner.study.future.fleet_plans import FleetPlanned, fleet_planned
 from gpuplanner.study.future.plans import Planned
-from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.accounts import (ledger)
 from gpuplanner.study.past.pools import FleetPools, pool_table
 from gpuplanner.study.tenants.fairness import Fairness
 from gpuplanner.units import counted

@@ -26,7 +26,8 @@ from gpuplanner.study.future.outlook import OUTLOOKS, expected_gpu_hours, tomorr
 from gpuplanner.study.future.plans import NAME_THEM, Planned, planned_calendar
 from gpuplanner.study.future.workload import too_short
 from gpuplanner.study.headline import headline_of
-from gpuplanner.study.past.accounts import ledger, rightsizing_table, use, weeks
+from gpuplanner.study.past.accounts import (ledger, rightsizing_table, use)
+from gpuplanner.study.future.weekly_gpus import weeks
 from gpuplanner.study.past.history import History, history
 from gpuplanner.study.provenance import provenance_of
 from gpuplanner.study.study import Study, open_study

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuplanner.catalog.loader import has_price, parameter
 from gpuplanner.cost.energy import facility_kwh, gpu_kwh, power_model
-from gpuplanner.cost.showback import gpu_hour_price
+from gpuplanner.hardware.list_prices import gpu_hour_price
 from gpuplanner.errors import ScenarioError
 from gpuplanner.sizing.predict.architecture import Architecture
 from gpuplanner.sizing.predict.model import PeakModel

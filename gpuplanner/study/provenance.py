@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from gpuplanner._version import __version__
 from gpuplanner.catalog.loader import Parameter, parameter
 from gpuplanner.cost.energy import CarbonFactor, PowerModel
-from gpuplanner.cost.showback import Price
-from gpuplanner.inbox.core.dataset import Stated
+from gpuplanner.hardware.list_prices import Price
+from gpuplanner.inbox.core.dataset import (Stated)
 from gpuplanner.ledger.account import ONE_POOL, assumptions
 from gpuplanner.study.decision.policies import MEANINGS
 from gpuplanner.study.future.money import Money

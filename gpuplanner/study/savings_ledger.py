@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.cost.showback import CENTS
+from gpuplanner.cost.showback import (CENTS)
 from gpuplanner.errors import ScenarioError, first_line, message
 from gpuplanner.files.text import to_json
 from gpuplanner.intervals import waiting_since
@@ -23,7 +23,7 @@ from gpuplanner.study.decision.policies import POWER, WAYS
 from gpuplanner.study.decision.record import Comparison, comparison
 from gpuplanner.study.decision.types import DECIMALS, LayoutOnNodes, Saving
 from gpuplanner.study.decision.worth import worth_for
-from gpuplanner.study.past.accounts import ledger as gpu_time
+from gpuplanner.study.past.accounts import (ledger as gpu_time)
 from gpuplanner.study.past.history import history
 from gpuplanner.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, money
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuplanner.catalog.loader import has_price
-from gpuplanner.cost.showback import gpu_hour_price
+from gpuplanner.hardware.list_prices import gpu_hour_price
 from gpuplanner.errors import InfeasiblePlanError, message
 from gpuplanner.sizing.predict.architecture import Architecture
 from gpuplanner.sizing.predict.serving import layout_of, sequence_capacity

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.report import inbox
 from gpuplanner.study.past.explore import EVERYBODY, Inbox, open_inbox
 from gpuplanner.views.view import View

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import polars as pl
 
 from gpuplanner._optional import import_optional
-from gpuplanner.cost.showback import UNALLOCATED
+from gpuplanner.cost.showback import (UNALLOCATED)
 from gpuplanner.paths import OWNERSHIPS
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.record import Comparison, compared

@@ -11,7 +11,7 @@ import yaml
 
 from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.schemas.domain import Jobs
 from gpuplanner.schemas.check import check
 from gpuplanner.study.bundled import sample_folder

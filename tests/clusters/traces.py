@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.registry import read
 from tests.clusters.cluster import Cluster
 from tests.clusters.mixed import MixedFleet

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cost.showback import Price, Rate, gpu_hour_price, showback
+from gpuplanner.cost.showback import (Rate, showback)
+from gpuplanner.hardware.list_prices import Price, gpu_hour_price
 from gpuplanner.errors import ScenarioError
 
 DAY, AFTER = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)

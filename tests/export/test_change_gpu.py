@@ -14,8 +14,9 @@ import polars as pl
 import pytest
 
 from gpuplanner.export.fleet_rules import FleetRules, PoolRule
-from gpuplanner.export.kubernetes import to_change_scripts
-from gpuplanner.export.pack import PAGE, PageWords, to_pack
+from gpuplanner.export.kubernetes import (to_change_scripts)
+from gpuplanner.export.pack import (PAGE, to_pack)
+from gpuplanner.export.bundle_files import PageWords
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.simulate.rules import Drain
 from tests.export.stub_cluster import fenced

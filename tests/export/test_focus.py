@@ -8,7 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.cost.showback import Price, Rate, showback
+from gpuplanner.cost.showback import (Rate, showback)
+from gpuplanner.hardware.list_prices import Price
 from gpuplanner.errors import CheckError
 from gpuplanner.export.focus import MANDATORY, check_focus, focus_text, write_focus
 from gpuplanner.inbox.bills.focus import read_focus

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.export.index import change_index, to_index_text
-from gpuplanner.export.kubernetes import to_change_scripts
+from gpuplanner.export.index import (change_index, to_index_text)
+from gpuplanner.export.kubernetes import (to_change_scripts)
 from gpuplanner.export.slurm import to_slurm_files
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.planner.contract.problem import PlanProblem

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gpuplanner.errors import GeometryError
-from gpuplanner.export.kubernetes import to_change_scripts, to_config_map
+from gpuplanner.export.kubernetes import (to_change_scripts, to_config_map)
 from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.inbox.registry import read
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.errors import GeometryError, SchemaError
 from gpuplanner.export.states import NodeState
-from gpuplanner.export.kubernetes import to_config_map
+from gpuplanner.export.kubernetes import (to_config_map)
 from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.export.slurm import to_slurm
 from gpuplanner.export.reread import verify_file

@@ -18,7 +18,8 @@ import yaml
 from gpuplanner.export.fleet_rules import FleetRules, PoolRule
 from gpuplanner.export.reread import states_layouts, verify_file
 from gpuplanner.export.fleet_rules import BY_JOBS
-from gpuplanner.export.pack import PAGE, MeasureWords, Pack, PageWords, to_pack
+from gpuplanner.export.pack import (PAGE, to_pack)
+from gpuplanner.export.bundle_files import MeasureWords, Pack, PageWords
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.simulate.rules import Drain
 from tests.export.stub_cluster import Stub, _counts, fenced

@@ -10,7 +10,8 @@ import pytest
 
 from gpuplanner.export.fleet_rules import FleetRules, PoolRule
 from gpuplanner.export.reread import verify_file
-from gpuplanner.export.pack import PAGE, Pack, PageWords, to_pack
+from gpuplanner.export.pack import (PAGE, to_pack)
+from gpuplanner.export.bundle_files import Pack, PageWords
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.hardware.enumerate import list_layouts
 from gpuplanner.paths import MADE_BY

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.export.fleet_rules import TenantQuota
-from gpuplanner.export.pack import PAGE, Making
+from gpuplanner.export.pack import (PAGE)
+from gpuplanner.export.bundle_files import Making
 from gpuplanner.export.pools.queues import shared_out
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.hardware.gpu import as_board

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.public import job_tables
 from gpuplanner.inbox.public.supercloud import read_supercloud
 from gpuplanner.inbox.slurm.sacct import read_slurm

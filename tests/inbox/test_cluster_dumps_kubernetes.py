@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.catalog.aliases import boards_called
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.kubernetes.doubts import (
     BY_CATALOGUE,
     CLOSED,

@@ -17,7 +17,7 @@ from gpuplanner.catalog.loader import board_spec, export_command
 from gpuplanner.cost.energy import power_model
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.hardware.names import parse_device
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.schedulers.job_table import JOB_TABLE

@@ -14,7 +14,7 @@ import pytest
 
 from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import SchemaError, TraceFormatError
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.additions import add
 from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.registry import read

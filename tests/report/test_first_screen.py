@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.files.text import to_json
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.slurm.sacct import read_slurm
 from gpuplanner.report import figures

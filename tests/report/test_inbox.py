@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.report import inbox
 from gpuplanner.report.inbox import quality_page, quality_svg
 from gpuplanner.report.page import write_drawn

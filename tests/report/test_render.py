@@ -18,7 +18,7 @@ from gpuplanner.errors import GpuPlannerError
 from gpuplanner.export.reread import verify_file
 from gpuplanner.files.text import sha256
 from gpuplanner.hardware.layout import parse_layout
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.report.formulas import formulas, value_text
 from gpuplanner.report.render import run_notebook, write_report

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.catalog.aliases import slurm_type_of
 from gpuplanner.errors import GeometryError, SchemaError
-from gpuplanner.export.kubernetes import allocatable
+from gpuplanner.export.kubernetes import (allocatable)
 from gpuplanner.export.reread_slurm import check_slurm
 from gpuplanner.export.states import NodeState
 from gpuplanner.hardware.gpu import as_board

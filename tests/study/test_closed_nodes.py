@@ -11,10 +11,10 @@ import pytest
 from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox.additions import add
 from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.schemas.domain import TABLES, Inventory, Jobs
 from gpuplanner.schemas.check import conform
-from gpuplanner.study.past.accounts import trace_ledger
+from gpuplanner.study.past.accounts import (trace_ledger)
 from gpuplanner.study.past.closed_nodes import out_of_service
 
 NINE = datetime(2026, 3, 2, 9, tzinfo=UTC)

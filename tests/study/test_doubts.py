@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.ledger.views import by_bucket
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.findings import doubts
-from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.accounts import (ledger)
 from gpuplanner.study.past.history import end_of, history
 from gpuplanner.study.study import Study
 

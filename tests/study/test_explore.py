@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.ledger.views import by_bucket
 from gpuplanner.ledger.activity import held_by_activity
 from gpuplanner.study.past.history import load_trace

@@ -17,7 +17,7 @@ from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
 from gpuplanner.simulate.nodes.play import play
 from gpuplanner.study.decision.asked import Asked
 from gpuplanner.study.decision.record import comparison
-from gpuplanner.study.past.nodes import TodaysNodes
+from gpuplanner.study.past.nodes import (TodaysNodes)
 from gpuplanner.study.tenants.advice import burn_down, daly_s, quotas_for
 from gpuplanner.study.tenants.fairness import Fairness, fairness, seconds_until, shared, waits_by_team
 from gpuplanner.study.tenants.quotas import (

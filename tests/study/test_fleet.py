@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.ledger.pools import installed_gpu_hours
 from gpuplanner.scenario import Scenario
@@ -21,7 +21,7 @@ from gpuplanner.study.evaluation import evaluate
 from gpuplanner.study.decision.asked import counts_of
 from gpuplanner.study.future.drains import week_requests
 from gpuplanner.study.future.workload import past_jobs, replicate, workload
-from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.accounts import (ledger)
 from gpuplanner.study.past.fleet import UNNAMED, installed, planned_fleet
 from gpuplanner.study.past.history import begin_of, end_of, history, load_trace
 

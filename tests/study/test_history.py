@@ -14,7 +14,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.study.past.description import describe
 from gpuplanner.study.decision.asked import asked_of
 from gpuplanner.study.past import history as history_room
-from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.accounts import (ledger)
 from gpuplanner.study.past.explore import open_inbox
 from gpuplanner.study.past.history import begin_of, end_of, grouped, history, load_trace, study_trace
 

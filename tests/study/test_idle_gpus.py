@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.catalog.loader import parameter
-from gpuplanner.cost.showback import gpu_hour_price
+from gpuplanner.hardware.list_prices import gpu_hour_price
 from gpuplanner.cost.energy import power_model
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.idle_gpus import idle_gpus

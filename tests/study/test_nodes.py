@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.hardware.layout import parse_layout
 from gpuplanner.hardware.feasibility import prove
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.additions import add
 from gpuplanner.inbox.registry import read
 from gpuplanner.scenario import Scenario
@@ -18,7 +18,7 @@ from gpuplanner.schemas.domain import Inventory, Jobs
 from gpuplanner.schemas.check import conform
 from gpuplanner.study.past.fleet import installed, planned_fleet
 from gpuplanner.study.past.history import begin_of, end_of, history, load_trace
-from gpuplanner.study.past.nodes import todays_nodes
+from gpuplanner.study.past.todays_nodes import todays_nodes
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3

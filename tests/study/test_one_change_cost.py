@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.export.index import change_index
-from gpuplanner.export.kubernetes import to_change_scripts
+from gpuplanner.export.index import (change_index)
+from gpuplanner.export.kubernetes import (to_change_scripts)
 from gpuplanner.export.slurm import to_slurm_files
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.hardware.gpu import GpuModel, load_gpu_model

@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.export.changes import held_by, layout_changes_of
-from gpuplanner.export.index import change_index
-from gpuplanner.export.kubernetes import to_change_scripts
+from gpuplanner.export.changes import (held_by, layout_changes_of)
+from gpuplanner.export.index import (change_index)
+from gpuplanner.export.kubernetes import (to_change_scripts)
 from gpuplanner.export.slurm import to_slurm_files
 from gpuplanner.export.states import checked_plan
 from gpuplanner.planner.contract.plan import Plan

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.export.index import change_index
-from gpuplanner.export.kubernetes import to_change_scripts
+from gpuplanner.export.index import (change_index)
+from gpuplanner.export.kubernetes import (to_change_scripts)
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.numbered.assign import assign

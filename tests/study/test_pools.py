@@ -24,7 +24,7 @@ from gpuplanner.study.decision.sentences import no_decision
 from gpuplanner.study.future.fleet_plans import filled_in_turn, fleet_planned
 from gpuplanner.study.future.outlook import OUTLOOKS, fleet_forecast
 from gpuplanner.study.future.plans import plan_problem, plan_view, planned_for
-from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.accounts import (ledger)
 from gpuplanner.study.past.history import history
 from gpuplanner.study.past.pools import clusters_of, pool_table, pools_of
 from gpuplanner.study.substitute_models import find_flexible_demand

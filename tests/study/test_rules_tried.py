@@ -20,7 +20,7 @@ from gpuplanner.simulate.nodes.play import play
 from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.study.decision.arena import Arena
 from gpuplanner.study.decision.asked import Asked
-from gpuplanner.study.past.nodes import TodaysNodes
+from gpuplanner.study.past.nodes import (TodaysNodes)
 from gpuplanner.study.tenants.advice import mtbf_seen_s
 from gpuplanner.study.tenants.quotas import SharingRules, StartHours, Stopping, TeamQuota
 from gpuplanner.study.tenants.tried import (

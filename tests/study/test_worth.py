@@ -6,7 +6,7 @@ import pytest
 
 from gpuplanner.catalog.loader import parameter
 from gpuplanner.cost.energy import PowerModel
-from gpuplanner.cost.showback import Price
+from gpuplanner.hardware.list_prices import Price
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.types import NextPurchase, Saving, Worth
 from gpuplanner.study.decision.worth import usd_per_kwh_of, worth_of

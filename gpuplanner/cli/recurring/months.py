@@ -61,7 +61,7 @@ def schedule(
     program: Annotated[str, typer.Option(help="How gpuplanner is called there.")] = "gpuplanner",
 ) -> None:
     """Print a file that runs the gate every day and reports every whole month: cron, systemd, CI, Kubernetes."""
-    from gpuplanner.export.changes import filled_template
+    from gpuplanner.export.bundle_files import filled_template
     from gpuplanner.names import resolve
 
     chosen = resolve(kind, list(KINDS), what="KIND")

@@ -6,8 +6,8 @@ import json
 
 from gpuplanner.catalog.loader import facts
 from gpuplanner.export.fleet_rules import BY_JOBS, PoolRule
-from gpuplanner.export.kubernetes import allocatable, to_config_map
-from gpuplanner.export.pack import Making, Pack, Step, add_release, filled, lines_of
+from gpuplanner.export.kubernetes import (allocatable, to_config_map)
+from gpuplanner.export.bundle_files import Making, Pack, Step, add_release, filled, lines_of
 from gpuplanner.hardware.layout import format_layout
 from gpuplanner.schemas.vocabulary import WHOLE_GPU
 

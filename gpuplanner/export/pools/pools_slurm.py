@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from gpuplanner.catalog.loader import facts
 from gpuplanner.export.fleet_rules import PoolRule
 from gpuplanner.export.mig_parted import to_mig_parted
-from gpuplanner.export.pack import Making, Pack, Step, add_release, lines_of
+from gpuplanner.export.bundle_files import Making, Pack, Step, add_release, lines_of
 from gpuplanner.export.slurm import GRES_CONF, gres_of
 
 PROGRAMS = "/etc/slurm/gpuplanner"

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuplanner.export.fleet_rules import PoolRule, TenantQuota
-from gpuplanner.export.kubernetes import allocatable
-from gpuplanner.export.pack import Making, Pack, Step, filled, lines_of
+from gpuplanner.export.kubernetes import (allocatable)
+from gpuplanner.export.bundle_files import Making, Pack, Step, filled, lines_of
 
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _ALONE = "gpuplanner"

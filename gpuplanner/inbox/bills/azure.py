@@ -12,7 +12,7 @@ from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.bills.charges import BILL, assemble_bill
 from gpuplanner.inbox.bills.delivery import delivered
 from gpuplanner.inbox.bills.focus import DETAIL
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows

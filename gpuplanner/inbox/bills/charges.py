@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner.errors import TraceFormatError, message
 from gpuplanner.inbox.bills.delivery import Delivery
 from gpuplanner.inbox.bills.summary import GPU_HOUR_UNITS, gpu_lines, looks_like_gpus
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.findings import Check, Finding
 from gpuplanner.inbox.core.lines.fields import Dialect, header_names
 from gpuplanner.inbox.core.lines.rows import PLACE, Rows

@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner.inbox.bills.charges import BILL, assemble_bill
 from gpuplanner.inbox.bills.delivery import delivered
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.json_items import read_items
 from gpuplanner.inbox.core.lines.reading import read_rows

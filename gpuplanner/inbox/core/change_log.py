@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import looks

@@ -74,8 +74,6 @@ class Stated:
 COUNTS = ("source", "rows_in", "rows_kept", "rows_rejected", "span_start", "span_end")
 """Facts that every source has."""
 
-REJECTS = pl.Schema({"file": pl.String(), "row": pl.Int64(), "reason": pl.String(), "raw": pl.String()})
-"""Columns of the reject table: file name, 1-based line number, why, and the line as it stood."""
 
 COMMON = ("jobs", "samples")
 """Tables that a dataset is named after, before any other."""

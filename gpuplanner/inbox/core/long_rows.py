@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import REJECTS
+from gpuplanner.inbox.core.lines.reject_columns import REJECTS
 from gpuplanner.inbox.core.findings import reasons_of
 from gpuplanner.inbox.core.kept_files import scan_table
 from gpuplanner.inbox.core.lines.rows import Rows, names_of

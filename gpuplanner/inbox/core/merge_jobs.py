@@ -10,7 +10,8 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.dataset import REJECTS, Dataset, gpu_hours
+from gpuplanner.inbox.core.dataset import (Dataset, gpu_hours)
+from gpuplanner.inbox.core.lines.reject_columns import REJECTS
 from gpuplanner.inbox.core.findings import JOB_CHECKS, Finding, combined, gap_findings, report, run_checks
 from gpuplanner.inbox.core.quarantine import (
     QUARANTINED,

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import PrivacyError, examples, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.findings import Finding, report
 from gpuplanner.privacy import pseudonym, pseudonymise, rows_that_name
 

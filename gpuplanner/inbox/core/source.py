@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuplanner.errors import GpuPlannerWarning, TraceFormatError, examples, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.text_file import head
 
@@ -111,10 +111,10 @@ def published(
         found: Dataset = load(form.entry)(paths, **useful(where, options, form.options))
         return found
 
-    def long(paths: Sequence[str | Path], into: Path, file: str, **options: Any) -> Dataset:  # noqa: ANN401
+    def long(paths: Sequence[str | Path], way: Any, **options: Any) -> Dataset:  # noqa: ANN401
         of_jobs = forms[0].whole_files
-        way = {"into": into} if of_jobs else {"way": load("telemetry.sample_spans:Way")(into, file)}
-        found: Dataset = load(forms[0].entry)(paths, **way, **options)
+        target = {"into": way.into} if of_jobs else {"way": way}
+        found: Dataset = load(forms[0].entry)(paths, **target, **options)
         return found
 
     return Source(

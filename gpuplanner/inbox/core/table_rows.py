@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.findings import Check, Finding, combined, report, run_checks
 from gpuplanner.inbox.core.job_rows import file_findings, provenance, require_some, satisfying_schema
 from gpuplanner.inbox.core.lines.rows import Rows

@@ -20,7 +20,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.exposition import SAMPLE, parse_labels, series_of_answer
 from gpuplanner.inbox.core.findings import Finding, report
 from gpuplanner.inbox.core.lines.text_blocks import read_document

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.json_items import is_json, read_items
 from gpuplanner.inbox.core.lines.rows import Records

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.reading import read_rows

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import file_name
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, Check, Finding
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.catalog.loader import facts
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.column_tables import source_columns
 from gpuplanner.inbox.core.lines.reading import read_rows

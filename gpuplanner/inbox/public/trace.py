@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import file_name
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, NO_QUEUE, Check
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Field

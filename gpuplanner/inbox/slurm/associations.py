@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.hardware.names import parse_device
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import header_has, looks

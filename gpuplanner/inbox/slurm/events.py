@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.fields import Dialect, Field
 from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.lines.rows import Records

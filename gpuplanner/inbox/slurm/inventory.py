@@ -16,7 +16,7 @@ from gpuplanner.errors import GeometryError, TraceFormatError, examples, message
 from gpuplanner.hardware.layout import OFF, parse_layout
 from gpuplanner.hardware.names import parse_device
 from gpuplanner.inbox.core.boards import Boards, layouts_on, stated_boards, told_by_profiles
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.findings import Check
 from gpuplanner.inbox.core.lines.fields import CSV, Field, header_names
 from gpuplanner.inbox.core.lines.json_items import is_json

@@ -10,7 +10,7 @@ import polars as pl
 
 from gpuplanner.catalog.loader import export_command
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.findings import AMBIGUOUS_TIME, RUN_S, Check, Finding
 from gpuplanner.inbox.core.job_rows import assemble
 from gpuplanner.inbox.core.lines.fields import Dialect, Field

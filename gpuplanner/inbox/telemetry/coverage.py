@@ -13,7 +13,7 @@ import polars as pl
 
 from gpuplanner.inbox.telemetry.energy import board_energy
 from gpuplanner.inbox.telemetry.hold_times import DAY_US, hold_times
-from gpuplanner.inbox.telemetry.holders import DEVICE_KEY
+from gpuplanner.inbox.telemetry.readers.device_key import DEVICE_KEY
 from gpuplanner.inbox.telemetry.metric_ladder import ORDER
 from gpuplanner.inbox.telemetry.spill import Codes, Columns, Spill, device_order
 

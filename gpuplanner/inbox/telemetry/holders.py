@@ -13,6 +13,7 @@ import polars as pl
 
 from gpuplanner.inbox.core.node_names import on_nodes
 from gpuplanner.inbox.core.times import INSTANT
+from gpuplanner.inbox.telemetry.readers.device_key import DEVICE_KEY
 
 STATED, SHARED, WHOLE_NODE, TOGETHER, NONE = "stated", "shared", "whole_node", "together", "none"
 EVIDENCE = (STATED, SHARED, WHOLE_NODE, TOGETHER, NONE)
@@ -32,7 +33,6 @@ none
 
 BETWEEN_JOBS = ","
 """What stands between the jobs of a device that several share."""
-DEVICE_KEY = ("node", "gpu", "instance")
 DEVICES = pl.Schema(
     {
         "node": pl.String(),

@@ -7,20 +7,11 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.node_names import on_nodes
 from gpuplanner.inbox.core.source_checks import source_finding
-from gpuplanner.inbox.telemetry.holders import (
-    BETWEEN_JOBS,
-    NONE,
-    SHARED,
-    STATED,
-    TOGETHER,
-    WHOLE_NODE,
-    Holders,
-    first_part,
-)
+from gpuplanner.inbox.telemetry.holders import (BETWEEN_JOBS, NONE, SHARED, STATED, TOGETHER, WHOLE_NODE, Holders, first_part)
 from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 from gpuplanner.schemas.vocabulary import USED_FROM
 

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.inbox.telemetry.gathering import HOLDER, MINUTE_US, Gathering
-from gpuplanner.inbox.telemetry.holders import BETWEEN_JOBS
+from gpuplanner.inbox.telemetry.holders import (BETWEEN_JOBS)
 from gpuplanner.inbox.telemetry.readers.labels import DEVICE
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
 from gpuplanner.inbox.telemetry.spill import Codes, Columns, device_order

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import polars as pl
 
-from gpuplanner.inbox.telemetry.holders import DEVICE_KEY
+from gpuplanner.inbox.telemetry.readers.device_key import DEVICE_KEY
 from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES
 from gpuplanner.schemas.domain import Samples
 from gpuplanner.schemas.check import conform

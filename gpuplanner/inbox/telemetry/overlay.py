@@ -9,12 +9,14 @@ from typing import Any
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.inbox.core.dataset import REJECTS, Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
+from gpuplanner.inbox.core.lines.reject_columns import REJECTS
 from gpuplanner.inbox.core.findings import Finding, combined, report
 from gpuplanner.inbox.core.months import DERIVED, by_month, scan_months
 from gpuplanner.inbox.core.times import iso
 from gpuplanner.inbox.telemetry.coverage import coverage, observed_gpu_hours
-from gpuplanner.inbox.telemetry.holders import BETWEEN_JOBS, DEVICE_KEY
+from gpuplanner.inbox.telemetry.holders import (BETWEEN_JOBS)
+from gpuplanner.inbox.telemetry.readers.device_key import DEVICE_KEY
 from gpuplanner.inbox.telemetry.joining import AGAIN, CONTRADICTION
 from gpuplanner.inbox.telemetry.metric_ladder import ORDER, RUNGS, best_rungs, on_one_rung, rungs
 from gpuplanner.inbox.telemetry.sample_findings import JUDGED_BY, is_of_samples, of_samples, rejected

@@ -9,7 +9,8 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.errors import OTHER_SOURCE, TraceFormatError, message
-from gpuplanner.inbox.core.dataset import REJECTS, Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
+from gpuplanner.inbox.core.lines.reject_columns import REJECTS
 from gpuplanner.inbox.core.findings import Finding, of_files, report
 from gpuplanner.inbox.core.lines.rows import Rows, names_of
 from gpuplanner.inbox.core.lines.text_blocks import FileBlocks, texts_of_lines

@@ -17,7 +17,8 @@ from gpuplanner.inbox.core.node_names import known_nodes
 from gpuplanner.schemas.vocabulary import SERVICE, WHOLE_GPU
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
 from gpuplanner.study.past.history import History
-from gpuplanner.study.past.nodes import TodaysNodes, todays_nodes
+from gpuplanner.study.past.nodes import (TodaysNodes)
+from gpuplanner.study.past.todays_nodes import todays_nodes
 from gpuplanner.study.tenants.quotas import SharingRules, quotas_of_queues
 from gpuplanner.units import SECONDS_PER_DAY
 

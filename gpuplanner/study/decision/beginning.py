@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.catalog.loader import export_command, paths_by_source
 from gpuplanner.errors import ScenarioError, TraceFormatError, message
 from gpuplanner.hardware.abilities import default_path
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.core.quarantine import believed
 from gpuplanner.inbox.store import MARK, told_by

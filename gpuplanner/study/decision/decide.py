@@ -49,7 +49,7 @@ from gpuplanner.study.decision.types import (
     TeamRow,
 )
 from gpuplanner.study.decision.worth import worth_for
-from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.accounts import (ledger)
 from gpuplanner.study.past.history import History, begin_of, history
 from gpuplanner.study.waits.explain import ExplainedWaits, take_jobs
 from gpuplanner.study.waits.growth import FittedGrowth, fit_growth_per_week, weekly_work

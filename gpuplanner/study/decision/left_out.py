@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.findings import UNKNOWN_GPUS, QualityWarning, warnings_of
 from gpuplanner.inbox.core.shares import UNTRACKED
 from gpuplanner.inbox.store import told_by

@@ -6,7 +6,7 @@ import polars as pl
 
 from gpuplanner.catalog.loader import parameter
 from gpuplanner.cost.energy import PowerModel, facility_kwh, gpu_kwh
-from gpuplanner.cost.showback import Price
+from gpuplanner.hardware.list_prices import Price
 from gpuplanner.hardware.abilities import RETURNED, ownership_of, scenario_abilities
 from gpuplanner.paths import OWNED, RENTED, RESERVED
 from gpuplanner.scenario import Scenario

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.cost.showback import CENTS
+from gpuplanner.cost.showback import (CENTS)
 from gpuplanner.demand.series import occupancy
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.files.text import read_yaml

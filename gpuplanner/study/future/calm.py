@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import polars as pl
 
-from gpuplanner.export.changes import held_by, layout_changes_of
+from gpuplanner.export.changes import (held_by, layout_changes_of)
 from gpuplanner.export.states import checked_plan
 from gpuplanner.plain import rounded
 from gpuplanner.planner.contract.problem import UNMET_PRICE

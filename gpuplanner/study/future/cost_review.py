@@ -11,10 +11,11 @@ import polars as pl
 
 from gpuplanner.catalog.loader import facts
 from gpuplanner.cost.energy import CarbonFactor
-from gpuplanner.cost.showback import Price, allocated
+from gpuplanner.cost.showback import (allocated)
+from gpuplanner.hardware.list_prices import Price
 from gpuplanner.cost.footprint import RangedAmount, total_of
 from gpuplanner.cost.price_book import PriceBook
-from gpuplanner.cost.showback import CENTS, UNALLOCATED
+from gpuplanner.cost.showback import (CENTS, UNALLOCATED)
 from gpuplanner.errors import CheckError, message
 from gpuplanner.inbox.bills.summary import gpu_lines
 from gpuplanner.ledger.held import held_by_state

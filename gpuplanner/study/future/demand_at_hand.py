@@ -18,7 +18,8 @@ from gpuplanner.demand.runoff import run_off
 from gpuplanner.demand.runoff import NEEDED
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.inbox.store import scan_samples
-from gpuplanner.inbox.telemetry.holders import DEVICE_KEY, devices_of
+from gpuplanner.inbox.telemetry.holders import (devices_of)
+from gpuplanner.inbox.telemetry.readers.device_key import DEVICE_KEY
 from gpuplanner.inbox.telemetry.hourly import hourly
 from gpuplanner.intervals import untimed
 from gpuplanner.ledger.activity import PROCESS_FROM_GIB

@@ -10,7 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.catalog.loader import has_price, parameter
-from gpuplanner.cost.showback import gpu_hour_price
+from gpuplanner.hardware.list_prices import gpu_hour_price
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.future.money import power_of, pue_of
 from gpuplanner.study.past.fleet import PlannedFleet

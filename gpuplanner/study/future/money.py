@@ -11,12 +11,13 @@ import polars as pl
 from gpuplanner.catalog.loader import board_names, find_any_board, has_price, parameter, whole_board_names
 from gpuplanner.cost.energy import CarbonFactor, PowerModel, carbon_factor, power_model
 from gpuplanner.cost.footprint import Facility, RangedAmount, by_state, footprint, total_of
-from gpuplanner.cost.showback import Price, Rate, gpu_hour_price, showback
+from gpuplanner.cost.showback import (Rate, showback)
+from gpuplanner.hardware.list_prices import Price, gpu_hour_price
 from gpuplanner.cost.measured import measured_energy
 from gpuplanner.cost.footprint import AMOUNTS, state_watts
 from gpuplanner.cost.grid import read_grid
 from gpuplanner.cost.price_book import PriceBook, read_price_book
-from gpuplanner.cost.showback import NOT_STATED
+from gpuplanner.cost.showback import (NOT_STATED)
 from gpuplanner.errors import GeometryError, GpuPlannerError, ScenarioError, message
 from gpuplanner.ledger.window import Window
 from gpuplanner.paths import RENTED
@@ -24,7 +25,7 @@ from gpuplanner.scenario import Scenario
 from gpuplanner.schemas.domain import Costs
 from gpuplanner.schemas.check import empty
 from gpuplanner.study.cache import stage
-from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.accounts import (ledger)
 from gpuplanner.study.past.fleet import PlannedFleet
 from gpuplanner.study.past.history import History, history
 from gpuplanner.units import kwh_from_watt_hours

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuplanner.catalog.loader import facts, has_price
 from gpuplanner.cost.energy import carbon_factor
-from gpuplanner.cost.showback import gpu_hour_price
+from gpuplanner.hardware.list_prices import gpu_hour_price
 from gpuplanner.errors import GpuPlannerError, ScenarioError, message
 from gpuplanner.intervals import slot_ticks
 from gpuplanner.scenario import Scenario

@@ -30,7 +30,7 @@ from gpuplanner.ledger.views import HELD_BUCKETS
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.record import compared
 from gpuplanner.study.future.money import book_of, money, on_demand_price, ownerships, per_kwh_of, rate_of
-from gpuplanner.study.past.accounts import ledger
+from gpuplanner.study.past.accounts import (ledger)
 from gpuplanner.study.past.history import History, history
 from gpuplanner.units import HOURS_PER_WEEK, kwh_from_watt_hours
 

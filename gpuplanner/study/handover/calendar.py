@@ -9,14 +9,15 @@ from types import FunctionType
 from typing import Any
 
 from gpuplanner.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, message
-from gpuplanner.export.index import change_index, to_index_text
+from gpuplanner.export.index import (change_index, to_index_text)
 from gpuplanner.export.reread import states_layouts, verify_file
-from gpuplanner.export.kubernetes import to_change_scripts, to_config_map
+from gpuplanner.export.kubernetes import (to_change_scripts, to_config_map)
 from gpuplanner.export.mig_parted import to_mig_parted
 from gpuplanner.export.slurm import to_slurm, to_slurm_files
 from gpuplanner.export.focus import FOCUS_TIME
-from gpuplanner.export.kubernetes import CONFIG_MAP, NAMESPACE
-from gpuplanner.export.pack import PAGE, Pack, Step, filled, page_tables
+from gpuplanner.export.bundle_files import CONFIG_MAP, NAMESPACE
+from gpuplanner.export.pack import (PAGE, page_tables)
+from gpuplanner.export.bundle_files import Pack, Step, filled
 from gpuplanner.export.workbook import write_workbook
 from gpuplanner.files.folder import replaced_directory
 from gpuplanner.files.csv import guarded

@@ -10,7 +10,8 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.export.fleet_rules import FleetRules, TenantQuota
-from gpuplanner.export.pack import PAGE, MeasureWords, Pack, PageWords, to_pack
+from gpuplanner.export.pack import (PAGE, to_pack)
+from gpuplanner.export.bundle_files import MeasureWords, Pack, PageWords
 from gpuplanner.files.manifest import MANIFEST, Mark
 from gpuplanner.files.folder import replaced_directory
 from gpuplanner.hardware.change_cost import cost_of_change

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuplanner.catalog.loader import board_names, whole_board_names
 from gpuplanner.errors import ScenarioError, examples, message
 from gpuplanner.export.reread import FileReport, states_layouts, verify_file
-from gpuplanner.export.pack import PAGE
+from gpuplanner.export.pack import (PAGE)
 from gpuplanner.files.manifest import MANIFEST
 from gpuplanner.files.text import read_text
 from gpuplanner.files.manifest import Written, read_manifest

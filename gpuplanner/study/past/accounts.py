@@ -9,28 +9,28 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand.series import demand_series, weekly
 from gpuplanner.errors import GpuPlannerError, require_sound
 from gpuplanner.inbox.core.dataset import Dataset
 from gpuplanner.inbox.core.long_jobs import LongJobs
 from gpuplanner.intervals import waiting_since
-from gpuplanner.ledger.activity import ACTIVE, held_and_active
-from gpuplanner.ledger.views import by_bucket, by_tenant, dark_share, reconcile
-from gpuplanner.ledger.held import by_node, held_by_state, requested_allocated_active
 from gpuplanner.ledger.account import gpu_time_ledger
-from gpuplanner.ledger.pools import installed_gpu_hours
+from gpuplanner.ledger.activity import ACTIVE, held_and_active
+from gpuplanner.ledger.held import (
+    LOST_STATES,
+    by_node,
+    gpu_hours_by_node,
+    held_by_state,
+    requested_allocated_active,
+)
+from gpuplanner.ledger.pools import gpu_jobs, installed_gpu_hours, with_boards
 from gpuplanner.ledger.slices import slice_hours
-from gpuplanner.ledger.held import LOST_STATES, gpu_hours_by_node
-from gpuplanner.ledger.pools import gpu_jobs, with_boards
+from gpuplanner.ledger.views import by_bucket, by_tenant, dark_share, reconcile
 from gpuplanner.ledger.window import Window
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import plan
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.cache import stage
 from gpuplanner.study.past.closed_nodes import out_of_service
 from gpuplanner.study.past.fleet import installed
-from gpuplanner.study.past.history import VIEWS, History, begin_of, end_of, history
-from gpuplanner.units import HOURS_PER_WEEK
+from gpuplanner.study.past.history import begin_of, end_of, history
 
 WEEKLY_QUANTILE = 0.95
 LEAST_OBSERVED = 0.5
@@ -123,60 +123,8 @@ def rightsizing_table(known_jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataF
     )
 
 
-@stage
-def weeks(scenario: Scenario) -> pl.DataFrame:
-    """Week by week: what each view of the small jobs wants, and the fewest GPUs that serve it.
-
-    Small jobs are those that ask for at most one GPU. The figures cover the 95 % quantile of the hours of each
-    week, by the integer optimum of a single slot; ``whole`` gives every such job a GPU of its own.
-    """
-    known = history(scenario)
-    small = {view: known.views[view].filter(pl.col("gpus") <= 1) for view in VIEWS}
-    start, end = begin_of(known.trace), known.plan_start
-    demand = {
-        view: demand_series(
-            jobs, start=start.replace(minute=0, second=0, microsecond=0), end=end, clock="wanted"
-        )
-        for view, jobs in small.items()
-    }
-    if demand["whole"].is_empty():
-        return pl.DataFrame()
-    summed = {view: weekly(series, quantile=WEEKLY_QUANTILE) for view, series in demand.items()}
-    rows = []
-    for week, slots in summed["whole"].select("week", "slots").unique(maintain_order=True).iter_rows():
-        fewest = {
-            view: _fewest_gpus(scenario, known, table.filter(week=week)) for view, table in summed.items()
-        }
-        whole = summed["whole"].filter(week=week)
-        rows.append(
-            {
-                "week": week.date(),
-                "hours": slots,
-                "mean_gpus_whole": float(whole["mean"].sum()),
-                "gpus_whole": fewest["whole"][0],
-                "gpus_requested": fewest["requested"][0],
-                "gpus_rightsized": fewest["rightsized"][0],
-                "layouts_rightsized": fewest["rightsized"][1],
-            }
-        )
-    return pl.DataFrame(rows)
 
 
-def _fewest_gpus(scenario: Scenario, known: History, wanted: pl.DataFrame) -> tuple[int, str]:
-    """Fewest GPUs for one demand vector, and their layouts in words."""
-    wanted = wanted.filter(pl.col("quantile") > 0)
-    if wanted.is_empty():
-        return 0, "-"
-    ceiling = int(wanted["quantile"].ceil().sum())
-    problem = PlanProblem(
-        known.fleet.board, ceiling, known.fleet.node_size, wanted["week"][0], HOURS_PER_WEEK, ["all"],
-        wanted["profile"].to_list(), wanted["quantile"].to_numpy().reshape(1, -1, 1), unmet_price=1e4,
-    )  # fmt: skip
-    found = plan(problem, **scenario.but(gap_target=0.0).effort).require()
-    layouts = [
-        f"{count} x {text}" for text, count in zip(found.layouts, found.counts[0], strict=True) if count
-    ]
-    return int(found.counts[0].sum()), "; ".join(layouts)
 
 
 @stage

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import polars as pl
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.store import scan_samples
 from gpuplanner.inbox.bills.summary import summarise, totals, unknown_types
 from gpuplanner.inbox.telemetry.hourly import hourly
@@ -17,7 +17,7 @@ from gpuplanner.plain import to_plain
 from gpuplanner.sizing.classes.rules import CLASSES
 from gpuplanner.sizing.classes.classify import classify
 from gpuplanner.study.bundled import data_folder
-from gpuplanner.study.past.accounts import JobFacts, describe_jobs
+from gpuplanner.study.past.accounts import (JobFacts, describe_jobs)
 from gpuplanner.study.past.history import grouped, load_trace, long_trace
 
 JOB_FACTS = tuple(field.name for field in fields(JobFacts))

@@ -7,11 +7,11 @@ from functools import cached_property
 
 import polars as pl
 
-from gpuplanner.cost.showback import Price, gpu_hour_price
+from gpuplanner.hardware.list_prices import Price, gpu_hour_price
 from gpuplanner.demand.series import demand_series
 from gpuplanner.errors import GpuPlannerError, ScenarioError, message
 from gpuplanner.hardware.gpu import GpuModel
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.ledger.views import by_bucket, by_period, by_tenant
 from gpuplanner.ledger.activity import held_by_activity
 from gpuplanner.ledger.held import held_by_state
@@ -24,7 +24,7 @@ from gpuplanner.phases.signatures.jobs import signatures_by_class, signatures_of
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas.vocabulary import BUCKETS
 from gpuplanner.sizing.requests import resolve_requests
-from gpuplanner.study.past.accounts import trace_ledger
+from gpuplanner.study.past.accounts import (trace_ledger)
 from gpuplanner.study.past.fleet import PlannedFleet, planned_fleet
 from gpuplanner.study.past.history import begin_of, end_of, grouped, load_trace
 from gpuplanner.study.past.public_traces import public_traces, read_public

@@ -12,20 +12,12 @@ from gpuplanner.catalog.loader import board_names, whole_board_names
 from gpuplanner.errors import GeometryError, ScenarioError, examples, message
 from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.hardware.whole_boards import any_board, whole_board
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.node_names import known_nodes
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.study.past.installed import Installed, Pool, in_service, installed
-from gpuplanner.study.past.nodes import (
-    TodaysNodes,
-    cut_as_held,
-    largest_on_one_node,
-    nodes_of,
-    numbered_nodes,
-    smaller_than_their_like,
-    snapshot_remark,
-)
+from gpuplanner.study.past.nodes import (TodaysNodes, cut_as_held, largest_on_one_node, nodes_of, numbered_nodes, smaller_than_their_like, snapshot_remark)
 from gpuplanner.study.past.todays_layouts import todays_layouts
 
 __all__ = ["UNNAMED", "Installed", "PlannedFleet", "Pool", "in_service", "installed", "planned_fleet"]

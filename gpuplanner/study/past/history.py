@@ -14,7 +14,7 @@ from gpuplanner.catalog.loader import board_names, whole_board_names
 from gpuplanner.demand.hazards import impute_run_times
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.hardware.gpu import GpuModel
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.core.quarantine import believed
 from gpuplanner.privacy import merge_small_groups

@@ -8,7 +8,7 @@ from datetime import datetime
 import polars as pl
 
 from gpuplanner.errors import examples
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.ledger.pools import inferred_inventory
 from gpuplanner.ledger.pools import gpu_jobs, with_boards
 from gpuplanner.ledger.window import Window

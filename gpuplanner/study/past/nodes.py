@@ -14,18 +14,18 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.errors import examples
-from gpuplanner.hardware.layout import OFF
 from gpuplanner.hardware.gpu import GpuModel
+from gpuplanner.hardware.layout import OFF
 from gpuplanner.ledger.pools import gpu_jobs
 from gpuplanner.ledger.window import HOUR, Window
-from gpuplanner.schemas.vocabulary import WHOLE_GPU
-from gpuplanner.schemas.domain import Jobs
 from gpuplanner.schemas.check import some_columns
+from gpuplanner.schemas.domain import Jobs
+from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.study.past.held_nodes import BESIDE, HELD, fewest_cut, most_held, spans_in
 from gpuplanner.study.past.todays_layouts import layouts_of_node
 
 if TYPE_CHECKING:
-    from gpuplanner.study.past.history import History
+    pass
 
 STILL_RUN, TIMES_BEFORE = 1 / 3, 2.0
 """A list of jobs of which a larger share ran in the last hour, with more GPUs than so many times those of the median
@@ -70,23 +70,6 @@ class TodaysNodes:
         return sum(self.gpus)
 
 
-def todays_nodes(known: History) -> TodaysNodes:
-    """Nodes that a study plays today's fleet on; their GPUs are those of the fleet that is planned.
-
-    Examples
-    --------
-    >>> from gpuplanner.scenario import Scenario
-    >>> from gpuplanner.study.past.history import history
-    >>> nodes = todays_nodes(history(Scenario()))
-    >>> len(nodes.names), set(nodes.gpus), nodes.total, nodes.named
-    (8, {8}, 64, True)
-    """
-    fleet = known.fleet
-    if fleet.today.total == fleet.gpus:
-        return fleet.today
-    # A study of small jobs plans for as many GPUs as these held, whatever else there is.
-    played = numbered_nodes(fleet.gpus, fleet.node_size, fleet.layouts)
-    return replace(played, inferred=fleet.today.inferred, snapshot=fleet.today.snapshot)
 
 
 def numbered_nodes(gpus: int, size: int, layouts: Mapping[str, int]) -> TodaysNodes:

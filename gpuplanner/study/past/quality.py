@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import Dataset
-from gpuplanner.inbox.core.dataset import Stated
+from gpuplanner.inbox.core.dataset import (Dataset)
+from gpuplanner.inbox.core.dataset import (Stated)
 from gpuplanner.inbox.telemetry.coverage import coverage
 from gpuplanner.study.past.history import load_trace
 

@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.hardware.gpu import GpuModel
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.simulate.rules import Checkpoints, Failures

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.registry import detect, read
 from tests.examples import examples
 from tests.inbox.bills.test_cur import BILLED_USD, EFFECTIVE_USD, LINES, report

@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.cost.showback import Price, Rate, showback
+from gpuplanner.cost.showback import (Rate, showback)
+from gpuplanner.hardware.list_prices import Price
 from gpuplanner.export.focus import write_focus
 from gpuplanner.files.csv import write_csv_safe
 from gpuplanner.inbox.registry import detect, read

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.core.dataset import gpu_hours
+from gpuplanner.inbox.core.dataset import (gpu_hours)
 from gpuplanner.inbox.core.findings import JOB_CHECKS, gap_findings, run_checks
 from gpuplanner.schemas.domain import Jobs
 from gpuplanner.schemas.check import conform

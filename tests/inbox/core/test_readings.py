@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.draft import write_dataset

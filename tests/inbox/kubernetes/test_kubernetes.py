@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.kubernetes.doubts import NO_NUMBER

@@ -13,7 +13,7 @@ from gpuplanner.inbox.additions import add
 from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.kubernetes.node_gpus import instances_of_labels
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
-from gpuplanner.study.past.accounts import trace_ledger
+from gpuplanner.study.past.accounts import (trace_ledger)
 
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-"

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.registry import detect
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.inbox.slurm.inventory import read_inventory

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.kubernetes.doubts import NO_NUMBER, UNRESOLVED_SHARES
 from gpuplanner.inbox.kubernetes.dump import RESERVES
 from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, pod_gpus

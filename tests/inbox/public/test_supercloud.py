@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.public.supercloud import read_supercloud
 
 File = Callable[..., Path]

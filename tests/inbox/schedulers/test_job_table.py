@@ -13,7 +13,7 @@ import pytest
 
 from gpuplanner.catalog.loader import facts
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.registry import detect, read
 from gpuplanner.inbox.schedulers.job_table import JOB_TABLE
 

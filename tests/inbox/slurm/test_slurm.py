@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.slurm.accounting_rows import SEEN_AGAIN
 from gpuplanner.inbox.slurm.fields import duration_s, parse_tres, slurm_state

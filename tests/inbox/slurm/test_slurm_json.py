@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.slurm.sacct import STEP, read_slurm
 
 File = Callable[..., Path]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.months import by_month, write_month
 from gpuplanner.inbox.telemetry.readers.csv_logs import read_dcgm_csv, read_node_csv
 from gpuplanner.inbox.telemetry.readers.pages import Hints

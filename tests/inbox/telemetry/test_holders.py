@@ -15,7 +15,7 @@ from gpuplanner.errors import TraceFormatError
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.node_names import expand_node_list
 from gpuplanner.inbox.telemetry.coverage import coverage
-from gpuplanner.inbox.telemetry.holders import devices_of, find_holders
+from gpuplanner.inbox.telemetry.holders import (devices_of, find_holders)
 from gpuplanner.inbox.telemetry.join_report import join_report
 from gpuplanner.schemas.domain import Jobs, Samples
 from gpuplanner.schemas.check import conform

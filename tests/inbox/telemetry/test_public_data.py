@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.registry import read
 
 pytestmark = pytest.mark.data

@@ -10,7 +10,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.inbox.core.dataset import REJECTS
+from gpuplanner.inbox.core.lines.reject_columns import REJECTS
 from gpuplanner.inbox.core.lines.cutting import UNIT_SEPARATOR, all_quoted, unquoted, with_numbers
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.lines.text_file import TextFile

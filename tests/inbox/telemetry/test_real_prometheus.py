@@ -16,7 +16,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.store import open_dataset
 from gpuplanner.inbox.registry import read
 from gpuplanner.inbox.telemetry.readers.live import read_live

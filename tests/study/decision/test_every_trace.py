@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.scenario import Scenario
 from gpuplanner.study.decision.compare import opened

@@ -14,7 +14,7 @@ from gpuplanner.simulate.nodes.sharing import Sharing
 from gpuplanner.simulate.nodes.play import play
 from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.study.decision.asked import Asked
-from gpuplanner.study.past.nodes import TodaysNodes
+from gpuplanner.study.past.nodes import (TodaysNodes)
 from gpuplanner.study.waits.causes import CAUSES
 from gpuplanner.study.waits.explain import explain_waits
 from gpuplanner.study.waits.limits import NamedLimit, observe_use

@@ -15,7 +15,7 @@ from gpuplanner.simulate.nodes.play import play
 from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
 from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED, Asked, size_classes
-from gpuplanner.study.past.nodes import TodaysNodes
+from gpuplanner.study.past.nodes import (TodaysNodes)
 from gpuplanner.study.waits.draws import scale_load
 from gpuplanner.study.waits.explain import explain_waits
 from gpuplanner.study.waits.growth import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import REJECTS
+from gpuplanner.inbox.core.lines.reject_columns import REJECTS
 from gpuplanner.inbox.core.lines.fields import Dialect, Field, column_places, cut_by_csv, header_names
 from gpuplanner.inbox.core.lines.rows import HEADER_AGAIN, PLACE, RAW, Rows
 from gpuplanner.inbox.core.lines.text_file import CONTROL_PATTERN, TextFile, count_bytes

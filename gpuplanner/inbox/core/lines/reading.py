@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import OTHER_FILE, TraceFormatError, examples, message
-from gpuplanner.inbox.core.dataset import REJECTS
+from gpuplanner.inbox.core.lines.reject_columns import REJECTS
 from gpuplanner.inbox.core.lines.cutting import Body, Heading, heading_of, without_words
 from gpuplanner.inbox.core.lines.fields import CSV, Dialect, Field, column_places
 from gpuplanner.inbox.core.lines.parquet_text import as_text, require_types

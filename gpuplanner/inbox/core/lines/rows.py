@@ -15,7 +15,7 @@ from typing import NoReturn
 import polars as pl
 
 from gpuplanner.errors import file_name
-from gpuplanner.inbox.core.dataset import REJECTS
+from gpuplanner.inbox.core.lines.reject_columns import REJECTS
 from gpuplanner.inbox.core.findings import reasons_of
 from gpuplanner.inbox.core.lines.fields import Field
 from gpuplanner.inbox.core.lines.text_file import TextFile

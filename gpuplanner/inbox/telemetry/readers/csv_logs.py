@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.exposition import parse_labels
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.column_tables import source_columns

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.exposition import SAMPLE, parse_labels
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.source import matches

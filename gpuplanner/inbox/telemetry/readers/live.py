@@ -24,7 +24,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.exposition import series_of_answer
 from gpuplanner.inbox.core.lines.text_file import TextFile
 from gpuplanner.inbox.core.times import iso, known_origin

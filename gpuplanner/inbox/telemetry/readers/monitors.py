@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import Rows
 from gpuplanner.inbox.core.source import matches

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, file_name, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.reading import all_of, in_blocks
 from gpuplanner.inbox.core.lines.rows import CONTROL, Rows
 from gpuplanner.inbox.core.lines.text_blocks import WHOLE, FileBlocks

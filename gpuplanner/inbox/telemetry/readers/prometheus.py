@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.inbox.core.dataset import REJECTS, Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
+from gpuplanner.inbox.core.lines.reject_columns import REJECTS
 from gpuplanner.inbox.core.exposition import series_of_answer
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import Rows

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.lines.rows import HEADER_AGAIN, Rows
 from gpuplanner.inbox.core.lines.text_blocks import FileBlocks

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.errors import OTHER_SOURCE, TraceFormatError, message
-from gpuplanner.inbox.core.dataset import Dataset
+from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.lines.rows import Rows, together
 from gpuplanner.inbox.core.source import matches
 from gpuplanner.inbox.core.source_checks import source_finding
