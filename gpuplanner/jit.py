@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def entry(function: Function, **options: object) -> Function:
+def compiled_entry(function: Function, **options: object) -> Function:
     """Compile a function that Python calls: at its first call, once for all. Other threads go on while it runs.
 
     The machine code is kept beside the source, else in ``NUMBA_CACHE_DIR`` or the user's cache folder, and in

@@ -70,7 +70,7 @@ def _fields(kind: type) -> Mapping[str, Any]:
 
 def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a type, and what stands for a value of it
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints, value = _fields(kind), _mapping(value)
+        hints, value = _fields(kind), _plain_mapping(value)
         return kind(**{name: _typed(hints[name], one) for name, one in value.items() if name in hints})
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
@@ -83,7 +83,7 @@ def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a type, and what sta
             return tuple(_typed(inside[0], one) for one in value)
         return tuple(_typed(part, one) for part, one in zip(inside, value, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: _typed(inside[1], one) for key, one in _mapping(value).items()}
+        return {key: _typed(inside[1], one) for key, one in _plain_mapping(value).items()}
     if kind is float and value is None:
         return math.nan
     if kind in _SIMPLE and not _fits(kind, value):
@@ -92,7 +92,7 @@ def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a type, and what sta
     return value
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _plain_mapping(value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         text = f"{str(value)[:40]!r} where values by name are expected"
         raise TypeError(text)

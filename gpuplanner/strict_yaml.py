@@ -30,7 +30,7 @@ class _Fault(yaml.constructor.ConstructorError):
         super().__init__(None, None, problem, node.start_mark)
 
 
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> LinedMapping:
+def _yaml_mapping(loader: _Loader, node: yaml.MappingNode) -> LinedMapping:
     found = LinedMapping()
     for key_node, value_node in node.value:
         if key_node.tag == _MERGE:
@@ -45,7 +45,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> LinedMapping:
     return found
 
 
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor("tag:yaml.org,2002:map", _yaml_mapping)
 
 
 def load_strict(text: str, *, where: str, error: type[GpuPlannerError] = TraceFormatError) -> Any:  # noqa: ANN401 - anything that YAML can hold

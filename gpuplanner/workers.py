@@ -15,7 +15,7 @@ from typing import Any
 from gpuplanner._optional import import_optional
 from gpuplanner.errors import WorkerError, message
 
-Progress = Callable[[int, int], None]
+TasksDone = Callable[[int, int], None]
 """Is told how many of how many tasks are done."""
 Workers = int | str
 """Processes, or the address of a Dask scheduler such as ``tcp://host:8786`` (extra ``scale``)."""
@@ -28,7 +28,7 @@ def in_turn(
     tasks: Sequence[tuple[Any, ...]],
     *,
     workers: Workers = 1,
-    progress: Progress | None = None,
+    progress: TasksDone | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Run a function on every task, and give back the number of the task with what it said, as they end.
 

@@ -18,7 +18,7 @@ from gpuplanner.sizing.predict.calibrate import (
     predicted_gib,
     source_names,
 )
-from gpuplanner.sizing.predict.learning import STUDENT, extent_of, named_knobs
+from gpuplanner.sizing.predict.learning import STUDENT, learned_extent, named_knobs
 from gpuplanner.sizing.predict.model import PeakModel
 
 LEVEL = 0.95
@@ -77,7 +77,7 @@ def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", 
         architecture=architecture,
         beyond=beyond,
         models=tuple(sorted(set(runs.models))),
-        extents={"": extent_of(runs), **{name: extent_of(runs.take(runs.of(name))) for name in tools}},
+        extents={"": learned_extent(runs), **{name: learned_extent(runs.take(runs.of(name))) for name in tools}},
         kinds={name: tuple(sorted(set(runs.take(runs.of(name)).kinds))) for name in tools},
     )
 

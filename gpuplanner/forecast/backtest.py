@@ -23,7 +23,7 @@ from gpuplanner.forecast.candidates import (
 from gpuplanner.forecast.grid import SeriesGrid, as_grid
 from gpuplanner.forecast.models import HISTORY_WEEKS, LEVELS, MODELS, REVERTING, rule_of
 from gpuplanner.forecast.scores import seasonal_scale
-from gpuplanner.workers import Progress, Workers, in_turn
+from gpuplanner.workers import TasksDone, Workers, in_turn
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def backtest(
     walk: bool = False,
     seed: int = 1,
     workers: Workers = 1,
-    progress: Progress | None = None,
+    progress: TasksDone | None = None,
 ) -> Backtest:
     """Forecast every series from several origins in its past.
 

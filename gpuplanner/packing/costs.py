@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuplanner.errors import ScenarioError, message
-from gpuplanner.jit import entry, part
+from gpuplanner.jit import compiled_entry, part
 from gpuplanner.packing.bins import Bins, Items, draw, empty_bins, free_way, items_of, put, take
 from gpuplanner.packing.bounds import needed, weighings
 from gpuplanner.packing.ejection import seat_items
@@ -212,7 +212,7 @@ class Recreation:
         return int(spent)
 
 
-@entry
+@compiled_entry
 def _recreate(
     items: Items,
     bins: Bins,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuplanner.jit import entry, part
+from gpuplanner.jit import compiled_entry, part
 from gpuplanner.packing.bins import Bins, Items, draw, empty_bins, free_way, items_of, put, take
 from gpuplanner.packing.grid import Grid
 from gpuplanner.packing.problem import Integers
@@ -93,14 +93,14 @@ class Elimination:
         return work
 
 
-@entry
+@compiled_entry
 def seat_items(items: Items, bins: Bins, who: Integers, where: Integers, how: Integers) -> None:
     """Seat items in bins, each in one of its ways."""
     for index in range(len(who)):
         put(items, bins, who[index], where[index], how[index])
 
 
-@entry
+@compiled_entry
 def _rehouse(items: Items, bins: Bins, memory: _Memory, limit: int) -> None:
     n_bins, count = len(bins.head), memory.count
     while count[_HOMELESS] > 0 and count[_WORK] < limit:

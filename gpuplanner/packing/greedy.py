@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuplanner.jit import entry
+from gpuplanner.jit import compiled_entry
 from gpuplanner.packing.bins import Bins, Items, empty_bins, fits, items_of, put
 from gpuplanner.packing.grid import Grid
 from gpuplanner.packing.problem import AnyProblem, Integers, MigPackingProblem
@@ -48,7 +48,7 @@ def fit(grid: Grid, order: Integers, *, rule: str, most: int) -> Bins | None:
     return None if used < 0 else bins
 
 
-@entry
+@compiled_entry
 def _fit(items: Items, bins: Bins, order: Integers, best: bool) -> int:
     used = 0
     for item in order:

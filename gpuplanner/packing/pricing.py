@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.jit import entry, part
+from gpuplanner.jit import compiled_entry, part
 from gpuplanner.packing.problem import Integers
 
 MOST_ACTIVE = 128
@@ -120,7 +120,7 @@ def price(
     return Priced(top, max(top, int(ceiling)), patterns, int(work), bool(ceiling > floor))
 
 
-@entry
+@compiled_entry
 def _trace(nodes: Integers, tree_item: Integers, tree_back: Integers, patterns: NDArray[np.bool_]) -> None:
     for row in range(len(nodes)):
         node = nodes[row]
@@ -129,7 +129,7 @@ def _trace(nodes: Integers, tree_item: Integers, tree_back: Integers, patterns: 
             node = tree_back[node]
 
 
-@entry
+@compiled_entry
 def _search(
     knapsack: Knapsack, order: Integers, leaving: Integers, values: Integers, prices: Integers,
     floor: int, most_labels: int, merge: bool,

@@ -12,7 +12,7 @@ from gpuplanner.units import wait_text
 
 _COLUMNS = ("layout", "gpus", "job_size", "p95_minutes", "low", "high")
 _TICKS = [0, 1, 10, 60, 600, 6000]
-_HEIGHT = 130
+_WAIT_CHART_HEIGHT = 130
 MOST_PANELS = 4
 """Job sizes that are drawn, those that wait longest."""
 
@@ -84,7 +84,7 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
             color=theme.BLUE, size=90, filled=True, opacity=1
         )
         layers += [one.encode(x=x, y=y, tooltip=hover) for one in (ring, dot)]
-        return alt.layer(*layers).properties(height=_HEIGHT, title=heading(size))
+        return alt.layer(*layers).properties(height=_WAIT_CHART_HEIGHT, title=heading(size))
 
     sizes = in_order(frame, "job_size")
     waits = {size: float(frame.filter(job_size=size)["p95_minutes"].max() or 0.0) for size in sizes}  # type: ignore[arg-type]

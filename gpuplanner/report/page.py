@@ -40,7 +40,7 @@ _SECTION = re.compile(
     r'<section id="([^"]*)"(?: class="fold(?: appendix)?"><details(?: open)?><summary>|>)<h2>(.*?)</h2>'
 )
 _APPENDIX = re.compile(r'<section id="[^"]*" class="fold appendix">.*?</section>\n?', re.DOTALL)
-_CHART = '<script type="application/json">'
+_CHART_MARKUP = '<script type="application/json">'
 
 
 def section(title: str, *fragments: str) -> Section:
@@ -145,7 +145,7 @@ def figure(
     message = safe(alt)
     return (
         f'<figure>\n<figcaption><h3>{safe(title)}</h3><p aria-hidden="true">{message}</p></figcaption>\n'
-        f'<div class="chart" role="img" aria-label="{message}">{_CHART}{as_json(spec)}</script><div></div>'
+        f'<div class="chart" role="img" aria-label="{message}">{_CHART_MARKUP}{as_json(spec)}</script><div></div>'
         f'<noscript><img alt="{message}" src="{picture}"></noscript></div>\n'
         f"{twin}</figure>"
     )
@@ -228,7 +228,7 @@ def render_page(
     >>> page.count("<script"), '<a href="#a">A</a>' in page
     (0, True)
     """
-    scripts = [_bundle(), _script()] if _CHART in body_html else []
+    scripts = [_bundle(), _script()] if _CHART_MARKUP in body_html else []
     links = "".join(
         f'<li><a href="#{anchor}">{text}</a></li>' for anchor, text in _SECTION.findall(body_html)
     )

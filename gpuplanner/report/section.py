@@ -16,7 +16,7 @@ FRAGMENT = "application/vnd.gpuplanner.fragment+html"
 
 _SPEC = re.compile(r'<script type="application/json">.*?</script>', re.DOTALL)
 _STILL = re.compile(r"</?noscript>")
-_CHART = re.compile(
+_SECTION_CHART = re.compile(
     r'<div class="chart"[^>]*><script type="application/json">(.*?)</script>.*?</noscript></div>', re.DOTALL
 )
 _FOLD = re.compile(r"<details><summary><h2>.*?</summary>", re.DOTALL)
@@ -80,7 +80,7 @@ def parts(section: Section) -> list[Text | dict[str, object]]:
     html = _FOLD.sub("", section).replace("</details></section>", "</section>")
     html = _HEADING.sub("", html)
     at = 0
-    for match in _CHART.finditer(html):
+    for match in _SECTION_CHART.finditer(html):
         found += [Text(html[at : match.start()]), json.loads(match[1])]
         at = match.end()
     return [*found, Text(html[at:])]
@@ -94,7 +94,7 @@ def charts_of(section: str) -> list[dict[str, object]]:
     >>> charts_of("<p>none</p>")
     []
     """
-    return [json.loads(match[1]) for match in _CHART.finditer(section)]
+    return [json.loads(match[1]) for match in _SECTION_CHART.finditer(section)]
 
 
 def show(section: Section) -> None:

@@ -24,7 +24,7 @@ SHORTFALL = 1e-6
 MAX_GPUS = 100_000
 """A demand for more GPUs than this is a mistake in the rates."""
 
-_ROUNDING = 1e-9
+_RATE_ROUNDING = 1e-9
 _LONGEST_TABLE = 500
 _ASKED = {"service": pl.String, "allowed_s": pl.Float64}
 
@@ -120,7 +120,7 @@ def choices_for(
     allowed_s = [demand.latency_ms / 1000 * latency_share for demand in demands.values()]
     asked = pl.DataFrame({"service": list(demands), "allowed_s": allowed_s}, schema=_ASKED)
     ran = profiles.filter(pl.col("throughput_per_s") > 0).join(asked, on="service")
-    in_time = ran.filter(pl.col("latency_s") <= pl.col("allowed_s") * (1 + _ROUNDING)).drop("allowed_s")
+    in_time = ran.filter(pl.col("latency_s") <= pl.col("allowed_s") * (1 + _RATE_ROUNDING)).drop("allowed_s")
     _refuse_the_slow(ran, in_time, demands, latency_share)
     order = ["service", "compute_slices", "throughput_per_s", "latency_s", "processes", "batch"]
     best = in_time.sort(order, descending=[name == "throughput_per_s" for name in order]).unique(
@@ -169,7 +169,7 @@ def least_weight(throughputs: Sequence[float], weights: Sequence[int], rate: flo
     """
     needed = rate * (1 - SHORTFALL)
     kinds = list(zip(weights, throughputs, strict=True))
-    fractional = math.ceil(min(weight * needed / throughput for weight, throughput in kinds) - _ROUNDING)
+    fractional = math.ceil(min(weight * needed / throughput for weight, throughput in kinds) - _RATE_ROUNDING)
     if fractional > _LONGEST_TABLE:
         return fractional
     most = [0.0]  # throughput of at most so much weight

@@ -21,7 +21,7 @@ from gpuplanner.solving.solver import solve
 
 Aim = Literal["gpus", "slices"]
 
-_ROUNDING = 1e-6
+_PROGRAM_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _best(
     """The better of the start and what the solver finds, with the solver's bound (0 if it proved nothing)."""
     model = program(choices, floor, aim, start.gpus)
     answer = solve(model, effort, start=np.concatenate([start.instances, start.on]).astype(float))
-    bound = 0 if answer.bound is None else math.ceil(answer.bound - _ROUNDING * max(1.0, answer.bound))
+    bound = 0 if answer.bound is None else math.ceil(answer.bound - _PROGRAM_ROUNDING * max(1.0, answer.bound))
     if answer.values is None:
         return start, bound
     whole = np.rint(answer.values).astype(np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.simulate.heap import pop, push
-from gpuplanner.simulate.jit import compiled, entry
+from gpuplanner.simulate.jit import compiled, event_loop_entry
 from gpuplanner.simulate.tables import EVENT, Floats, Ints, Table, table
 
 Words = NDArray[np.uint64]
@@ -89,7 +89,7 @@ def start_jobs_on_equal_nodes(
     return start_s
 
 
-@entry
+@event_loop_entry
 def run_until_done(
     submit_s: Floats,
     run_s: Floats,

@@ -7,10 +7,10 @@ thirds of the time.
 from __future__ import annotations
 
 from gpuplanner.jit import Function, part
-from gpuplanner.jit import entry as kept
+from gpuplanner.jit import compiled_entry as kept
 
 
-def entry(function: Function) -> Function:
+def event_loop_entry(function: Function) -> Function:
     """Compile a function that Python calls: at its first call, once for all."""
     return kept(function, no_cfunc_wrapper=True, _nrt=False)
 

@@ -81,11 +81,11 @@ def test_compiled_and_interpreted_code_agree():
 
 
 def test_where_nothing_can_be_kept_code_is_compiled_in_memory():
-    from gpuplanner.simulate.jit import entry
+    from gpuplanner.simulate.jit import event_loop_entry
 
     names = {}
     exec("def double(number):\n    return 2 * number", names)  # numba finds no folder for it
-    assert entry(names["double"])(21) == 42
+    assert event_loop_entry(names["double"])(21) == 42
 
 
 @pytest.mark.long

@@ -93,7 +93,7 @@ def start(
         telling.project_lines(found.projects)
     elif quiet and not as_json:
         put("\n".join(telling.sentences(found.decision)[:2]))
-    written = _written(asked, place, found, talks=talks, page=page and nothing is None)
+    written = _write_dataset(asked, place, found, talks=talks, page=page and nothing is None)
     if as_json:
         from gpuplanner.cli.show import show
 
@@ -304,7 +304,7 @@ def _compared(asked: Scenario, source: str, nothing: str | None, *, talks: bool)
     return found
 
 
-def _written(
+def _write_dataset(
     asked: Scenario, place: Path, found: Comparison, *, talks: bool, page: bool
 ) -> dict[str, str | None]:
     """Write scenario and page; where the page cannot be made, say why."""

@@ -53,14 +53,14 @@ def start_pools(
             put(f"\n{name}: {one.sentence}")
             for number, step in enumerate(one.next_steps, start=1):
                 put(f"  {number}  {step.text}")
-    written = _written(pools, scenarios, found, place, talks=talks, page=page)
+    written = _write_pools(pools, scenarios, found, place, talks=talks, page=page)
     if as_json:
         show(fleet.to_dict() | {"warnings": warnings, "folder": str(place)} | written, as_json=True)
     elif talks:
         put(f"\n{'Page':<9} {written['page'] or 'none: ' + str(written['page_reason'])}")
 
 
-def _written(
+def _write_pools(
     pools: FleetPools,
     scenarios: Sequence[Scenario],
     found: Mapping[str, Comparison],

@@ -21,12 +21,12 @@ from gpuplanner.inbox.core.source_checks import source_check
 
 PERIOD = ("BillingPeriodStartDate", "BillingPeriodEndDate")
 DATES = (*PERIOD, "Date")
-COLUMN_MAP = source_columns("azure")
+AZURE_COLUMNS = source_columns("azure")
 """Names of the Enterprise Agreement schema (2024-08-01); the Customer Agreement schema (2023-12-01-preview) has them in
 camel case, and ``billingCurrency`` and ``paygCostInBillingCurrency`` of its own [1]_."""
 
 UNUSED = ("UnusedReservation", "UnusedSavingsPlan")
-CATEGORIES = {
+AZURE_CATEGORIES = {
     **dict.fromkeys(("Usage", *UNUSED), "Usage"),
     "Purchase": "Purchase",
     "Tax": "Tax",
@@ -38,7 +38,7 @@ PRICING = {"OnDemand": "Standard", "Reservation": "Committed", "SavingsPlan": "C
 COMMITTED = ("Reservation", "SavingsPlan")
 
 
-@looks(columns_of(COLUMN_MAP))
+@looks(columns_of(AZURE_COLUMNS))
 def read_azure(paths: Sequence[str | Path]) -> Dataset:
     r"""Read cost details of Azure, either actual or amortised cost: an export holds one of the two.
 
@@ -62,7 +62,7 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
     parquet = all(path.suffix == ".parquet" for path in delivery.files)
     dates = {name: Field(name, "instant" if parquet else "text", name in PERIOD) for name in DATES}
     dialect = replace(BILL, any_of=(("BillingCurrencyCode", "BillingCurrency"),))
-    rows = read_rows(delivery.files, {**COLUMN_MAP, **dates}, source="azure", dialect=dialect)
+    rows = read_rows(delivery.files, {**AZURE_COLUMNS, **dates}, source="azure", dialect=dialect)
     blank = {name: pl.col(name).is_null() for name in PERIOD}
     rows = rows.with_columns(no_period=pl.any_horizontal(blank.values()))
     if not parquet:
@@ -77,7 +77,7 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
     rows = rows.reject(
         {
             **{f"{name}: not a day as MM/DD/YYYY or YYYY-MM-DD": pl.col(name).is_null() for name in DATES},
-            f"ChargeType: not one of {', '.join(CATEGORIES)}": ~kind.is_in(list(CATEGORIES)),
+            f"ChargeType: not one of {', '.join(AZURE_CATEGORIES)}": ~kind.is_in(list(AZURE_CATEGORIES)),
         }
     )
     day = pl.duration(days=1)
@@ -91,7 +91,7 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
         ChargePeriodEnd=pl.col("Date") + day,
         ProviderName=pl.lit("Microsoft"),
         BillingCurrency=pl.coalesce("currency_code", "currency"),
-        ChargeCategory=kind.replace_strict(CATEGORIES),
+        ChargeCategory=kind.replace_strict(AZURE_CATEGORIES),
         ChargeClass=pl.when(kind == "Refund").then(pl.lit("Correction")),
         ServiceCategory=pl.when(pl.col("ServiceName") == "Virtual Machines").then(pl.lit("Compute")),
         x_InstanceType=pl.coalesce(pl.col("info").str.extract(DETAIL), "meter"),

@@ -18,7 +18,7 @@ from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import header_has, looks
 from gpuplanner.inbox.core.source_checks import source_check
 
-COLUMN_MAP = source_columns("cur")
+CUR_COLUMNS = source_columns("cur")
 """Legacy names; :func:`cur2_name` gives those of CUR 2.0."""
 
 TAG = re.compile(r"^(?:resourceTags/|resource_tags_)")
@@ -96,7 +96,7 @@ def cur2_name(legacy: str) -> str:
 
 def looks_like_cur(lines: Sequence[str]) -> bool:
     """True if the first lines of a file look like a report, legacy or CUR 2.0."""
-    needed = [name for name, field in COLUMN_MAP.items() if not field.optional]
+    needed = [name for name, field in CUR_COLUMNS.items() if not field.optional]
     return header_has(needed)(lines) or header_has(map(cur2_name, needed))(lines)
 
 
@@ -125,7 +125,7 @@ def read_cur(paths: Sequence[str | Path]) -> Dataset:
     names = list(dict.fromkeys(name for found in headers(delivery.files).values() for name in found))
     slashes = any("/" in name for name in names)
     tags = [name for name in names if TAG.match(name)]
-    columns = {name if slashes else cur2_name(name): field for name, field in COLUMN_MAP.items()}
+    columns = {name if slashes else cur2_name(name): field for name, field in CUR_COLUMNS.items()}
     columns |= {name: Field(f"tag:{name}", nullable=True, optional=True) for name in [*tags, TAGS]}
     rows = read_rows(delivery.files, columns, source="cur", dialect=BILL)
     rows = rows.reject({f"LineItemType: not one of {', '.join(CATEGORIES)}": ~_LINE.is_in(list(CATEGORIES))})

@@ -16,7 +16,7 @@ from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import columns_of, looks
 from gpuplanner.inbox.core.source_checks import source_check
 
-COLUMN_MAP = source_columns("focus")
+FOCUS_COLUMNS = source_columns("focus")
 """What is read of the 43 columns of version 1.0 (57 of 1.2); ``x_`` columns are those of AWS and Microsoft, and our
 own ``x_InstanceType``."""
 
@@ -51,7 +51,7 @@ References
 """
 
 
-@looks(columns_of(COLUMN_MAP))
+@looks(columns_of(FOCUS_COLUMNS))
 def read_focus(paths: Sequence[str | Path]) -> Dataset:
     r"""Read bills in FOCUS.
 
@@ -77,7 +77,7 @@ def read_focus(paths: Sequence[str | Path]) -> Dataset:
         got = "; ".join(f"{path.name}: {version}" for version, path in sorted(versions.items()))
         todo = "Read each version on its own: exports of two versions may hold the same charges."
         raise TraceFormatError(message("focus", "files of one version", got, todo))
-    rows = read_rows(delivery.files, COLUMN_MAP, source="focus", dialect=BILL)
+    rows = read_rows(delivery.files, FOCUS_COLUMNS, source="focus", dialect=BILL)
     rows = rows.with_columns(x_InstanceType=INSTANCE_TYPE)
     notes = [f"FOCUS {version}" for version in versions]
     zoneless = source_check("focus: no zone", pl.col("raw").str.contains(ZONELESS))

@@ -20,10 +20,10 @@ from gpuplanner.inbox.core.lines.rows import Records, Rows
 from gpuplanner.inbox.core.source import header_has, looks
 from gpuplanner.schemas.kinds import DECIMAL
 
-COLUMN_MAP = source_columns("gcp")
+GCP_COLUMNS = source_columns("gcp")
 """Columns of the standard and the detailed table; records and lists stand as JSON [1]_."""
 
-CATEGORIES = {"regular": "Usage", "tax": "Tax", "adjustment": "Adjustment", "rounding_error": "Adjustment"}
+GCP_CATEGORIES = {"regular": "Usage", "tax": "Tax", "adjustment": "Adjustment", "rounding_error": "Adjustment"}
 """``cost_type`` → FOCUS charge category; the fee of a commitment is a purchase."""
 FEE = r"(?i)^commitment\b"
 GPU = r"(?i)\bgpu\b"
@@ -35,7 +35,7 @@ NOT_A_LINE = "not a charge line: no object with a billing_account_id"
 
 def looks_like_gcp(lines: Sequence[str]) -> bool:
     """True if the first lines of a file look like an export: names of columns, or an object of them."""
-    needed = [name for name, field in COLUMN_MAP.items() if not field.optional]
+    needed = [name for name, field in GCP_COLUMNS.items() if not field.optional]
     if header_has(needed)(lines):
         return True
     return lines[0].lstrip().startswith("{") and all(f'"{name}"' in lines[0] for name in needed[:6])
@@ -68,7 +68,7 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
     """
     delivery = delivered(paths)
     if all(path.suffix == ".parquet" for path in delivery.files):
-        rows = read_rows(delivery.files, COLUMN_MAP, source="gcp", dialect=BILL)
+        rows = read_rows(delivery.files, GCP_COLUMNS, source="gcp", dialect=BILL)
     else:
         rows = _from_json(delivery.files)
     month = _of("invoice", "month")
@@ -82,7 +82,7 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
     rows = rows.reject(
         {
             "invoice.month: not a month as YYYYMM": pl.col("BillingPeriodStart").is_null(),
-            f"cost_type: not one of {', '.join(CATEGORIES)}": ~pl.col("cost_type").is_in(list(CATEGORIES)),
+            f"cost_type: not one of {', '.join(GCP_CATEGORIES)}": ~pl.col("cost_type").is_in(list(GCP_CATEGORIES)),
             "credits: not a list of amounts": pl.col("credits").is_not_null() & pl.col("given").is_null(),
         }
     )
@@ -95,7 +95,7 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
         SubAccountId=_of("project", "id"),
         SubAccountName=_of("project", "name"),
         ChargeCategory=pl.when(fee).then(pl.lit("Purchase")).otherwise(
-            pl.col("cost_type").replace_strict(CATEGORIES)),
+            pl.col("cost_type").replace_strict(GCP_CATEGORIES)),
         ChargeClass=pl.when(pl.col("cost_type") == "adjustment").then(pl.lit("Correction")),
         ChargeDescription="what",
         ServiceName=_of("service", "description"),
@@ -120,7 +120,7 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
 
 def _from_json(paths: Sequence[Path]) -> Rows:
     """Lines of JSON as rows: what is nested stays as JSON."""
-    records, files = Records(COLUMN_MAP), []
+    records, files = Records(GCP_COLUMNS), []
     for number, path in enumerate(paths):
         file, items = read_items(path, ())
         files.append(file)
@@ -130,7 +130,7 @@ def _from_json(paths: Sequence[Path]) -> Rows:
                 records.reject(number, item.place, item.raw, item.fault or NOT_A_LINE)
             else:
                 records.add(
-                    number, item.place, item.raw, {name: _text(line.get(name)) for name in COLUMN_MAP}
+                    number, item.place, item.raw, {name: _text(line.get(name)) for name in GCP_COLUMNS}
                 )
     return records.rows(files)
 

@@ -13,7 +13,7 @@ from gpuplanner.inbox.core.lines.reading import read_rows
 from gpuplanner.inbox.core.source import looks
 from gpuplanner.inbox.core.table_rows import assemble_reading
 
-COLUMNS = {
+CHANGE_LOG_COLUMNS = {
     "time": Field("time", "instant"),
     "change": Field("change"),
     "node": Field("node"),
@@ -23,7 +23,7 @@ COLUMNS = {
 BEGIN, END = "begin", "end"
 
 
-@looks(lambda lines: lines[0].strip() == ",".join(COLUMNS))
+@looks(lambda lines: lines[0].strip() == ",".join(CHANGE_LOG_COLUMNS))
 def read_changes(paths: Sequence[str | Path]) -> Dataset:
     r"""Read changes.csv as scripts write it: GPUs that were out of service while they were cut.
 
@@ -39,7 +39,7 @@ def read_changes(paths: Sequence[str | Path]) -> Dataset:
     ...     read_changes([path]).table.select("node", "gpus", "bucket").rows()
     [('n1', 8.0, 'reconfiguring')]
     """
-    rows = read_rows(paths, COLUMNS, source="changes")
+    rows = read_rows(paths, CHANGE_LOG_COLUMNS, source="changes")
     rows = rows.reject({"event: neither begin nor end": ~pl.col("event").is_in([BEGIN, END])})
     return assemble_reading(
         rows, "out_of_service", source="changes", order=("start_time", "node"), shape=_spells, what="event",

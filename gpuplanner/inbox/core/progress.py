@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-Progress = Callable[[int, int], object]
+BytesRead = Callable[[int, int], object]
 """Is told how many bytes of how many were read."""
 
-_WATCHER: ContextVar[Progress | None] = ContextVar("watcher", default=None)
+_WATCHER: ContextVar[BytesRead | None] = ContextVar("watcher", default=None)
 FROM_BYTES = 64 << 20
 """Less is read before anyone wonders."""
 
@@ -25,7 +25,7 @@ def tell_progress(done: int, total: int) -> None:
 
 
 @contextmanager
-def watched_by(watcher: Progress | None) -> Iterator[None]:
+def watched_by(watcher: BytesRead | None) -> Iterator[None]:
     """Let somebody be told of all that is read inside.
 
     Examples

@@ -35,7 +35,7 @@ NO_OBJECT = "not an object of Kubernetes: no kind or no metadata"
 MAX_OWNERS = 10
 """Controllers above each other that are followed."""
 
-Thing = TypeVar("Thing", Holding, KueueWorkload)
+DumpedObject = TypeVar("DumpedObject", Holding, KueueWorkload)
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Dump:
         else:
             self.rejects.append((place, OTHER_KIND))
 
-    def _keep(self, known: dict[str, Thing], thing: Thing) -> None:
+    def _keep(self, known: dict[str, DumpedObject], thing: DumpedObject) -> None:
         """Of two dumps of an object keep the one that knows its end, else the later one."""
         other = known.get(thing.uid)
         if other is not None and other.end is not None and thing.end is None:

@@ -20,7 +20,7 @@ from gpuplanner.inbox.core.times import known_zone, to_utc
 from gpuplanner.inbox.slurm.fields import NO_VALUE
 from gpuplanner.inbox.slurm.inventory import scontrol_records
 
-COLUMNS = {
+EVENT_COLUMNS = {
     "NodeName": Field("node", nullable=True),
     "TimeStart": Field("start_time"),
     "TimeEnd": Field("end_time", nullable=True),
@@ -48,7 +48,7 @@ def read_slurm_events(paths: Sequence[str | Path], *, tz: str | None = None) -> 
     """
     zone = _stated_zone(tz, "slurm-events", "sacctmgr")
     dialect = Dialect(separator="|", quotes=False, missing=frozenset({"Unknown", "None"}))
-    rows = read_rows(paths, COLUMNS, source="slurm-events", dialect=dialect)
+    rows = read_rows(paths, EVENT_COLUMNS, source="slurm-events", dialect=dialect)
     rows = rows.reject({
         "node: an event of the whole cluster": pl.col("node").is_null(),
         "state: one in which a node takes jobs": ~pl.col("state").str.contains(OUT),

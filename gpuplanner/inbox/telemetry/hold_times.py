@@ -17,7 +17,7 @@ from gpuplanner.inbox.telemetry.spill import Codes
 MAX_STEP_S = 3600.0
 """Longest step between two readings that is no gap."""
 DAY_US = 86_400_000_000
-DEVICE = ("node", "gpu", "instance")
+HOLD_DEVICE = ("node", "gpu", "instance")
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def with_until(samples: pl.DataFrame) -> pl.DataFrame:
         return samples
     absent = [pl.lit(None).alias(name) for name in ("instance", "sm_activity") if name not in samples.columns]
     keyed = samples.with_columns(absent).select(
-        *DEVICE, "time", has_activity=pl.col("sm_activity").is_not_null(), row=pl.int_range(pl.len())
+        *HOLD_DEVICE, "time", has_activity=pl.col("sm_activity").is_not_null(), row=pl.int_range(pl.len())
     )
-    until = held_readings(keyed, [*DEVICE, "has_activity"]).sort("row")["until"]
+    until = held_readings(keyed, [*HOLD_DEVICE, "has_activity"]).sort("row")["until"]
     return samples.with_columns(until)

@@ -15,8 +15,8 @@ from gpuplanner.inbox.core.node_names import on_nodes
 from gpuplanner.inbox.core.times import INSTANT
 from gpuplanner.inbox.telemetry.readers.device_key import DEVICE_KEY
 
-STATED, SHARED, WHOLE_NODE, TOGETHER, NONE = "stated", "shared", "whole_node", "together", "none"
-EVIDENCE = (STATED, SHARED, WHOLE_NODE, TOGETHER, NONE)
+STATED, SHARED, WHOLE_NODE, TOGETHER, NO_JOB = "stated", "shared", "whole_node", "together", "none"
+EVIDENCE = (STATED, SHARED, WHOLE_NODE, TOGETHER, NO_JOB)
 """How the job of a sample is known.
 
 stated
@@ -92,7 +92,7 @@ class Holders:
             )
         )  # fmt: skip
         # Of a GPU beside its instances nobody is the one holder.
-        unheld = pl.when(pl.col("kind").is_null()).then(pl.lit(TOGETHER)).otherwise(pl.lit(NONE))
+        unheld = pl.when(pl.col("kind").is_null()).then(pl.lit(TOGETHER)).otherwise(pl.lit(NO_JOB))
         return placed.with_columns(
             job_id=pl.when(stated).then(pl.coalesce("job_named", "job_id")).otherwise("holder"),
             job_evidence=pl.when(stated & pl.col("job_id").str.contains(BETWEEN_JOBS, literal=True))
@@ -238,7 +238,7 @@ def find_holders(
         .with_columns(
             holder=pl.when(sure).then("one"),
             evidence=pl.when(pl.col("jobs") == 0)
-            .then(pl.lit(NONE))
+            .then(pl.lit(NO_JOB))
             .when(sure)
             .then(pl.lit(WHOLE_NODE))
             .otherwise(pl.lit(TOGETHER)),

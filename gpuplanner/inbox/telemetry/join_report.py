@@ -11,26 +11,26 @@ from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.inbox.core.findings import Finding
 from gpuplanner.inbox.core.node_names import on_nodes
 from gpuplanner.inbox.core.source_checks import source_finding
-from gpuplanner.inbox.telemetry.holders import (BETWEEN_JOBS, NONE, SHARED, STATED, TOGETHER, WHOLE_NODE, Holders, first_part)
+from gpuplanner.inbox.telemetry.holders import (BETWEEN_JOBS, NO_JOB, SHARED, STATED, TOGETHER, WHOLE_NODE, Holders, first_part)
 from gpuplanner.inbox.telemetry.readers.metrics import GAP_FACTOR
 from gpuplanner.schemas.vocabulary import USED_FROM
 
 UNLISTED = "stated_not_in_jobs"
 NO_NODE = "node_not_in_jobs"
 LATER = "after_the_jobs"
-UNMATCHED = (NONE, UNLISTED, NO_NODE, LATER)
+UNMATCHED = (NO_JOB, UNLISTED, NO_NODE, LATER)
 OUTCOMES = {
     STATED: "job named by the source",
     SHARED: "jobs named by the source that share a GPU",
     WHOLE_NODE: "one job held all devices of the node",
     TOGETHER: "several jobs of the node, or a part of it: given to them together",
-    NONE: "no job on the node then",
+    NO_JOB: "no job on the node then",
     UNLISTED: "job named by the source, and not in the list of jobs",
     NO_NODE: "no job names this node",
     LATER: "the list of jobs ends before",
 }
 """Outcome → what it means."""
-DOUBTS = (TOGETHER, NONE, UNLISTED, NO_NODE, LATER)
+DOUBTS = (TOGETHER, NO_JOB, UNLISTED, NO_NODE, LATER)
 """Outcomes that are worth a finding."""
 
 
@@ -126,7 +126,7 @@ def _outcomes(
         together.str.split(BETWEEN_JOBS).list.eval(pl.element().is_in(jobs_listed.implode())).list.any()
     )
     listed = pl.col("job_id").is_in(pl.concat([jobs_listed, together.filter(any_listed)]).implode())
-    stated, none = pl.col("job_evidence").is_in([STATED, SHARED]), pl.col("job_evidence") == NONE
+    stated, none = pl.col("job_evidence").is_in([STATED, SHARED]), pl.col("job_evidence") == NO_JOB
     return samples.join(
         beside.lazy(), on=["node", "gpu", "instance"], how="anti", nulls_equal=True
     ).with_columns(
@@ -143,7 +143,7 @@ def _outcomes(
 
 def _at_work(samples: pl.LazyFrame) -> list[Finding]:
     """Devices that nobody held and that were at work."""
-    busy = samples.filter(pl.col("sm_activity") >= USED_FROM, pl.col("job_evidence") == NONE)
+    busy = samples.filter(pl.col("sm_activity") >= USED_FROM, pl.col("job_evidence") == NO_JOB)
     rows, *first = (
         busy.select(pl.len(), pl.col("node", "gpu", "time").first()).collect(engine="streaming").row(0)
     )

@@ -19,8 +19,8 @@ from gpuplanner.schemas.check import conform
 
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
-PROFILING, ENGINE, LEGACY, NONE = "profiling", "engine", "legacy", "none"
-RUNGS = (PROFILING, ENGINE, LEGACY, NONE)
+PROFILING, ENGINE, LEGACY, NO_COUNTER = "profiling", "engine", "legacy", "none"
+RUNGS = (PROFILING, ENGINE, LEGACY, NO_COUNTER)
 """Values of ``activity_source``, best first."""
 
 PROFILED = ("tensor_active", "dram_active")
@@ -52,7 +52,7 @@ def climbed(wide: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(PROFILING))
         .when(pl.col("gpu_util").is_not_null() & ~cut)
         .then(pl.lit(LEGACY))
-        .otherwise(pl.lit(NONE))
+        .otherwise(pl.lit(NO_COUNTER))
     )
     activity = (
         pl.when(rung == PROFILING)
@@ -143,7 +143,7 @@ def on_one_rung(samples: Frame, ever: pl.DataFrame) -> Frame:
             sm_activity=pl.when(stays).then("sm_activity"),
             activity_source=pl.when(stays)
             .then(source)
-            .otherwise(pl.when(left).then(pl.lit(PROFILING)).otherwise(pl.lit(NONE))),
+            .otherwise(pl.when(left).then(pl.lit(PROFILING)).otherwise(pl.lit(NO_COUNTER))),
         )
         .select(samples.collect_schema().names())
     )

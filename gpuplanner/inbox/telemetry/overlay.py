@@ -24,7 +24,7 @@ from gpuplanner.schemas.domain import Samples
 
 FACTS = ("profile", "job_id")
 ACTIVITY = ("sm_activity", "activity_source")
-QUANTITIES = tuple(name for name in Samples.columns() if name not in (*ORDER, *FACTS, *ACTIVITY, *DERIVED))
+OVERLAID_QUANTITIES = tuple(name for name in Samples.columns() if name not in (*ORDER, *FACTS, *ACTIVITY, *DERIVED))
 NEW = " of the new"
 """Ending of the columns of new samples beside those of old ones."""
 
@@ -98,13 +98,13 @@ def overlay(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[p
     only_new = new.join(both, on=ORDER, how="anti", nulls_equal=True).select(columns)
     if not by_metric:
         same = pl.all_horizontal(
-            pl.col(name).eq_missing(pl.col(name + NEW)) for name in (*QUANTITIES, *ACTIVITY)
+            pl.col(name).eq_missing(pl.col(name + NEW)) for name in (*OVERLAID_QUANTITIES, *ACTIVITY)
         )
         reason = pl.when(same).then(pl.lit(AGAIN)).otherwise(pl.lit(CONTRADICTION))
         return pl.concat([old, only_new]).sort(ORDER), _refused(both, reason)
     better, equal = _rung(NEW) < _rung(""), _rung(NEW) == _rung("")
-    differs = [pl.col(name) != pl.col(name + NEW) for name in QUANTITIES]
-    adds = [pl.col(name).is_null() & pl.col(name + NEW).is_not_null() for name in QUANTITIES]
+    differs = [pl.col(name) != pl.col(name + NEW) for name in OVERLAID_QUANTITIES]
+    adds = [pl.col(name).is_null() & pl.col(name + NEW).is_not_null() for name in OVERLAID_QUANTITIES]
     contradicts = pl.any_horizontal(*differs, equal & (pl.col("sm_activity") != pl.col("sm_activity" + NEW)))
     shares = (pl.col("job_id") != pl.col("job_id" + NEW)).fill_null(value=False)
     reason = (
@@ -117,7 +117,7 @@ def overlay(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[p
     )
     jobs = pl.concat_list(pl.col(name).str.split(BETWEEN_JOBS) for name in ("job_id", "job_id" + NEW))
     filled = both.with_columns(
-        *(pl.coalesce(name, name + NEW) for name in (*QUANTITIES, "profile")),
+        *(pl.coalesce(name, name + NEW) for name in (*OVERLAID_QUANTITIES, "profile")),
         pl.when(shares)
         .then(jobs.list.unique().list.sort().list.join(BETWEEN_JOBS))
         .otherwise(pl.coalesce("job_id", "job_id" + NEW))

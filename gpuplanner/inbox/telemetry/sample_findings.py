@@ -11,13 +11,13 @@ from gpuplanner.inbox.core.source_checks import check_words, source_finding
 from gpuplanner.inbox.telemetry.coverage import Device, Gaps, Seen, seen_of
 from gpuplanner.inbox.telemetry.energy import BOARD
 from gpuplanner.inbox.telemetry.joining import AGAIN
-from gpuplanner.inbox.telemetry.metric_ladder import ENGINE, LEGACY, NONE
+from gpuplanner.inbox.telemetry.metric_ladder import ENGINE, LEGACY, NO_COUNTER
 from gpuplanner.inbox.telemetry.spill import device_order
 
 LOW_COVERAGE = 0.9
 """Share of a node's day below which its means are worth a warning; ``source_checks.csv`` says so in words."""
 
-RUNGS_BELOW = (LEGACY, ENGINE, NONE)
+RUNGS_BELOW = (LEGACY, ENGINE, NO_COUNTER)
 """Rungs of the ladder that are worth a finding."""
 
 POWER_ERROR = 0.05

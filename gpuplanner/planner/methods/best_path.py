@@ -21,7 +21,7 @@ from gpuplanner.solving.effort import Effort
 from gpuplanner.solving.solver import solve
 
 _KEPT = 200
-_NODES = 50
+_PATH_NODES = 50
 
 # Part of the price of a layout that a GPU which comes back pays, as some find one that was kept for them.
 _SHARE_TAKEN_UP = 0.3
@@ -109,7 +109,7 @@ def parked_best(fluid: Fluid, counts: Counts, effort: Effort) -> Counts:
     add_fleet(model)
     add_whole_kept(model)
     add_changes(model, fluid.initial, None)
-    answer = solve(model.linear, effort, gap=0.2 * effort.gap_target, nodes=_NODES)
+    answer = solve(model.linear, effort, gap=0.2 * effort.gap_target, nodes=_PATH_NODES)
     if answer.values is None:
         return counts
     found = model.counts(answer.values)

@@ -15,7 +15,7 @@ from gpuplanner.planner.program.slot_floors import best_in_window
 from gpuplanner.solving.effort import TOLERANCE, Effort
 
 _SHARE_OF_GAP = 0.2
-_NODES = 200
+_SWEEP_NODES = 200
 
 
 def rounded(fluid: Fluid, guide: Floats) -> Counts:
@@ -71,7 +71,7 @@ def sweep(
         if guide is not None:
             low, high = np.floor(guide[slot] + TOLERANCE) - 1, np.ceil(guide[slot] - TOLERANCE) + 1
             model.linear.narrow(model.on[0], low, high)
-        answer = best_in_window(model, effort, gap=_SHARE_OF_GAP * effort.gap_target, nodes=_NODES)
+        answer = best_in_window(model, effort, gap=_SHARE_OF_GAP * effort.gap_target, nodes=_SWEEP_NODES)
         if answer is not None or fallback is None:
             now = _exchanged(fluid, slot, before) if answer is None else model.counts(answer[0])[0]
             counts[slot] = kept_on(fluid, after if backward else before, now)

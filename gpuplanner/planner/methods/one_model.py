@@ -16,7 +16,7 @@ from gpuplanner.planner.program.fluid import Fluid
 from gpuplanner.solving.effort import TOLERANCE, Effort, relative_gap
 from gpuplanner.solving.solver import solve
 
-_NODES = 20_000
+_WINDOW_NODES = 20_000
 _WIDTH = 4
 
 _SHARE_OF_GAP = 0.2
@@ -30,7 +30,7 @@ def solve_whole(
     """Solve all slots together, beginning from a plan."""
     model = build(fluid, range(len(counts)), before=fluid.initial, floors=floors)
     start = start_values(model, counts, fluid.initial, None)
-    answer = solve(model.linear, effort, gap=effort.gap_target, start=start, nodes=_NODES)
+    answer = solve(model.linear, effort, gap=effort.gap_target, start=start, nodes=_WINDOW_NODES)
     return None if answer.values is None else model.counts(answer.values), answer.bound
 
 

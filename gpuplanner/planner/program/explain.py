@@ -70,7 +70,7 @@ def _frozen(problem: PlanProblem) -> str | None:
 def explain(plan: Plan, problem: PlanProblem, effort: Effort) -> str:
     """Describe a plan that was found."""
     parts = [_proof(plan), *_use(plan, problem), *_reboots(plan, problem)]
-    return " ".join([*parts, *_shortage(plan, problem, effort), *_refused(problem)])
+    return " ".join([*parts, *_explain_shortage(plan, problem, effort), *_refused(problem)])
 
 
 def _refused(problem: PlanProblem) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _reboots(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         )
 
 
-def _shortage(plan: Plan, problem: PlanProblem, effort: Effort) -> Iterator[str]:
+def _explain_shortage(plan: Plan, problem: PlanProblem, effort: Effort) -> Iterator[str]:
     hours = plan.unmet * problem.shares[None, :, None] * problem.slot_hours  # by tenant, profile and slot
     total = float(hours.sum())
     if total == 0:

@@ -168,13 +168,13 @@ def instance_prices(plan: Plan, problem: PlanProblem) -> Floats:
     for slot, now in enumerate(counts):
         if not fluid.missing(slot, now).any():
             continue
-        short = _shortage(fluid, slot, now)
+        short = _shortage_cost(fluid, slot, now)
         for profile, with_one in enumerate(one_more):
-            prices[profile, slot] = max(0.0, short - _shortage(with_one, slot, np.append(now, 1)))
+            prices[profile, slot] = max(0.0, short - _shortage_cost(with_one, slot, np.append(now, 1)))
     return prices
 
 
-def _shortage(fluid: Fluid, slot: int, counts: Counts) -> float:
+def _shortage_cost(fluid: Fluid, slot: int, counts: Counts) -> float:
     """Cost of unmet demand alone."""
     on = float(counts[: len(fluid.layouts)].sum())
     return float(fluid.slot_costs(slot, counts[None])[0]) - fluid.on_cost * on

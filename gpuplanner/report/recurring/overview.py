@@ -16,7 +16,7 @@ from gpuplanner.study.recurring.gate import INFERRED
 from gpuplanner.study.recurring.nodes_seen import nodes_changed
 from gpuplanner.study.savings_ledger import outcomes, read_savings, savings_file, standing_table
 
-FILES = {
+MONTH_FILES = {
     "page": "{month}/index.html", "tables": "{month}/workbook.xlsx", "teams": "teams/{month}/scorecard.csv",
     "mail": "mail/{month}.eml",
 }  # fmt: skip
@@ -95,7 +95,7 @@ def _links(chain: Chain, out: Path) -> str:
     """Of each month the files that are there."""
     lines = []
     for one in reversed(chain.months):
-        places = {name: place.format(month=one.month) for name, place in FILES.items()}
+        places = {name: place.format(month=one.month) for name, place in MONTH_FILES.items()}
         there = [f'<a href="{place}">{name}</a>' for name, place in places.items() if (out / place).is_file()]
         lines += [f"<li>{safe(one.month)}: {', '.join(there)}</li>"] if there else []
     return f"<ul>{''.join(lines)}</ul>" if lines else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.simulate.heap import pop, push
-from gpuplanner.simulate.jit import called, compiled, entry
+from gpuplanner.simulate.jit import called, compiled, event_loop_entry
 from gpuplanner.simulate.nodes.choosing import choose, tier_of
 from gpuplanner.simulate.nodes.coming import come_up, grow, note, offer, shrink, wake
 from gpuplanner.simulate.nodes.cutting import clear, is_flexible, settle
@@ -19,7 +19,7 @@ from gpuplanner.simulate.nodes.planned_changes import close_cordons, find_change
 from gpuplanner.simulate.nodes.shadow import lead, reserve
 
 
-@entry
+@event_loop_entry
 def advance(w: NodeWorld) -> bool:
     """Play until all is done (True), or until the log must be emptied before going on (False)."""
     s = w.status[0]

@@ -27,7 +27,7 @@ from gpuplanner.simulate.tables import EVENT, Floats, Ints, Table, table
 
 QUEUES = ("easy", "strict", "slurm", "pass")
 PLACEMENTS = ("best", "fullest", "lowest", "consolidate", "spread")
-NONE = -1
+NO_NODE = -1
 PARTS = 2
 """Partitions of Slurm: whole GPUs, and slices. The line of whole GPUs, and of all where pools are flexible, is 0."""
 ROOM = 1 << 14
@@ -189,7 +189,7 @@ class Playing:
             return Outcome(start, _on([], self.fleet), held, start.copy(), changes_made(self.planned))
         factor = start.copy()
         start[self.order], factor[self.order] = world.start, world.factor
-        started = world.on_node != NONE
+        started = world.on_node != NO_NODE
         owner = world.owner[started]
         held = pl.DataFrame({
             "request": self.order[owner], "node": world.on_node[started], "profile": world.served[owner],
@@ -208,7 +208,7 @@ def _playable(
     kinds, kind = kinds_of(requests)
     able = np.zeros(len(kinds), bool)
     for number, (profile, per, nodes, rest) in enumerate(kinds.tolist()):
-        for serving in served_by[profile][served_by[profile] != NONE]:
+        for serving in served_by[profile][served_by[profile] != NO_NODE]:
             room = most[:, serving]
             enough, last = int((room >= per).sum()), int((room >= rest).sum())
             able[number] |= enough >= nodes - 1 and last >= nodes
@@ -259,28 +259,28 @@ def _world(
         ready=kept.ready_s, run=kept.run_s, turn=kept.run_s if turn is None else turn, limit=kept.limit_s,
         profile=kept.profile, nodes=kept.nodes,
         per=kept.per, rest=kept.rest, kind=kind, hold=hold.astype(np.int64),
-        larger=serving, line=np.where(sliced & (fleet.flexible is None), NONE, 0), part=sliced.astype(np.int64),
+        larger=serving, line=np.where(sliced & (fleet.flexible is None), NO_NODE, 0), part=sliced.astype(np.int64),
         apart=net.slowdowns,
         domain=np.ascontiguousarray(net.domains),
         full=ints(domains), last=ints(domains), spare=ints(domains),
-        head=ints(PARTS, fill=NONE), wants=ints(PARTS), shadow=floats(PARTS), shut=ints(PARTS), factor=np.ones(count),
+        head=ints(PARTS, fill=NO_NODE), wants=ints(PARTS), shadow=floats(PARTS), shut=ints(PARTS), factor=np.ones(count),
         weight=fleet.weights, gpus=fleet.gpus, capacity=np.ascontiguousarray(fleet.capacity),
         pool=fleet.first.copy(), state=ints(nodes), come=floats(nodes), since=floats(nodes), used=floats(nodes),
-        busy=ints(nodes), free=ints(nodes, wide), first_of=ints(nodes, fill=NONE),
-        on_node=ints(int(hold[-1]), fill=NONE), amount=ints(int(hold[-1])), next_of=ints(int(hold[-1]), fill=NONE),
-        before=ints(int(hold[-1]), fill=NONE), owner=ints(int(hold[-1])), start=np.full(count, np.nan),
-        served=ints(count, fill=NONE), queue=ints(count), ends=table(EVENT, count),
+        busy=ints(nodes), free=ints(nodes, wide), first_of=ints(nodes, fill=NO_NODE),
+        on_node=ints(int(hold[-1]), fill=NO_NODE), amount=ints(int(hold[-1])), next_of=ints(int(hold[-1]), fill=NO_NODE),
+        before=ints(int(hold[-1]), fill=NO_NODE), owner=ints(int(hold[-1])), start=np.full(count, np.nan),
+        served=ints(count, fill=NO_NODE), queue=ints(count), ends=table(EVENT, count),
         chosen=ints(int(kept.nodes.max(initial=0))), given=ints(int(kept.nodes.max(initial=0))), taken=ints(nodes),
         blocked=ints(max(wide, PARTS)),
         wanted=ints(wide), of_kind=ints(kinds),
         asks=asks[:, 0].copy(), dead=ints(kinds), lost=ints(kinds),
         tried=ints(kinds, ranks), tight=floats(kinds, ranks), tier=ints(kinds, ranks),
         at=floats(nodes), in_shadow=ints(nodes),
-        moves=ints(nodes), asked=ints(PARTS, nodes, fill=NONE), moved=ints(PARTS, nodes), then=floats(PARTS, nodes),
+        moves=ints(nodes), asked=ints(PARTS, nodes, fill=NO_NODE), moved=ints(PARTS, nodes), then=floats(PARTS, nodes),
         reserved=np.full(nodes, np.inf),
         extra=ints(nodes), virtual=ints(nodes, wide), claimed=ints(nodes), idle=ints(pools),
         cuts=_cuts(fleet), plan=plan[0], plan_of=plan[1], stage=ints(nodes), drain=ints(nodes), power=ints(nodes),
-        made_for=ints(nodes, fill=NONE), log=table(CHANGE, ROOM + 8 * nodes + 2 * len(plan[0])), status=status,
+        made_for=ints(nodes, fill=NO_NODE), log=table(CHANGE, ROOM + 8 * nodes + 2 * len(plan[0])), status=status,
     )  # fmt: skip
 
 
@@ -294,7 +294,7 @@ def _cuts(fleet: NodeFleet) -> Cuts:
         make_s=0.0 if how is None else float(how.make_s), whole_s=0.0 if how is None else float(how.whole_s),
         first=np.concatenate([[0], np.cumsum(fleet.gpus)]).astype(np.int64),
         state=np.zeros(gpus, np.int64), paper=np.zeros(gpus, np.int64), was_cut=np.zeros(gpus, np.int64),
-        owner=np.full((gpus, tables.take.shape[1]), NONE),
+        owner=np.full((gpus, tables.take.shape[1]), NO_NODE),
     )  # fmt: skip
 
 
@@ -303,7 +303,7 @@ def _on(pages: Sequence[np.ndarray], fleet: NodeFleet) -> pl.DataFrame:
     schema = {"node": pl.Int64, "pool": pl.Int64, "from_s": pl.Float64, "until_s": pl.Float64}
     if not pages:
         rows = [
-            (node, pool, -np.inf, np.inf) for node, pool in enumerate(fleet.first.tolist()) if pool != NONE
+            (node, pool, -np.inf, np.inf) for node, pool in enumerate(fleet.first.tolist()) if pool != NO_NODE
         ]
         return pl.DataFrame(rows, schema=schema, orient="row")
     log = np.concatenate(pages)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuplanner.simulate.heap import pop
-from gpuplanner.simulate.jit import called, entry
+from gpuplanner.simulate.jit import called, event_loop_entry
 from gpuplanner.simulate.nodes.loop import (
     begin_pass,
     end,
@@ -31,7 +31,7 @@ from gpuplanner.simulate.nodes.tenancy import Tenancy
 STARTED, WAITS, LACKS = range(3)
 
 
-@entry
+@event_loop_entry
 def advance_shared(w: NodeWorld, t: Tenancy) -> bool:
     """Play until all is done or a request is stuck (True), or until the logs must be emptied (False)."""
     s, n = w.status[0], t.status[0]

@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
 from gpuplanner.simulate.nodes.play import Playing
-from gpuplanner.simulate.nodes.sharing import NONE, QuotaGroup, SharedOutcome, Sharing
+from gpuplanner.simulate.nodes.sharing import NO_GROUP, QuotaGroup, SharedOutcome, Sharing
 from gpuplanner.simulate.nodes.tenancy import (
     GROUP,
     STOPPED,
@@ -108,7 +108,7 @@ def _tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing, order: 
     status.decay = np.log(2) / sharing.fair_share.half_life_s
     status.min_run, status.write = sharing.preemption.min_run_s, marks.write_s
     status.restart, status.seed = (0.0, 0) if failures is None else (failures.restart_s, failures.seed)
-    status.wake, status.stuck = np.inf, NONE
+    status.wake, status.stuck = np.inf, NO_GROUP
     victims, aside, heads, spare = np.zeros((4, count), np.int64)
     # In one instant no more fail than ran as it began.
     stopped = table(STOPPED, 2 * count + 64)
@@ -145,20 +145,20 @@ def groups_of(groups: Sequence[QuotaGroup]) -> Table:
     for number in sorted(range(len(groups)), key=lambda number: -depth[number]):
         row, lend = found[number], groups[number].lend
         row.local = 0 if lend is None else max(row.subtree - round(UNITS * lend), 0)
-        if row.parent != NONE:
+        if row.parent != NO_GROUP:
             found[row.parent].subtree += row.subtree - row.local
     return found
 
 
 def _depth(groups: Sequence[QuotaGroup], number: int) -> int:
     parent = groups[number].parent
-    return 0 if parent == NONE else 1 + _depth(groups, parent)
+    return 0 if parent == NO_GROUP else 1 + _depth(groups, parent)
 
 
 def _refuse_stuck(tenancy: Tenancy) -> None:
     """Raise if a request fails so often that it never ends."""
     stuck = int(tenancy.status[0].stuck)
-    if stuck != NONE:
+    if stuck != NO_GROUP:
         from gpuplanner.simulate.nodes.shared_runs import MOST_STARTS
 
         refuse(

@@ -15,7 +15,7 @@ from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preempti
 from gpuplanner.simulate.tables import Floats, Ints
 
 SHARED_ORDERS = ("fifo", "fair")
-NONE = -1
+NO_GROUP = -1
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class QuotaGroup:
     gpus: float | None = None
     borrow: float | None = None
     lend: float | None = None
-    parent: int = NONE
+    parent: int = NO_GROUP
     weight: float = 1.0
 
     @property
     def limited(self) -> bool:
         """Whether quotas bind it."""
-        return self.gpus is not None or self.parent != NONE
+        return self.gpus is not None or self.parent != NO_GROUP
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,9 +112,9 @@ class Sharing:
         object.__setattr__(
             self, "order", resolve(self.order, SHARED_ORDERS, what="sharing: order", error=ScenarioError)
         )
-        anytime = np.full(len(self.team), NONE) if self.hours is None else np.asarray(self.hours, np.int64)
+        anytime = np.full(len(self.team), NO_GROUP) if self.hours is None else np.asarray(self.hours, np.int64)
         object.__setattr__(self, "hours", anytime)
-        if anytime.shape != self.team.shape or not ((anytime >= NONE) & (anytime < len(self.openings))).all():
+        if anytime.shape != self.team.shape or not ((anytime >= NO_GROUP) & (anytime < len(self.openings))).all():
             refuse(
                 "sharing: hours",
                 f"{len(self.team)} rows of {len(self.openings)} openings, or -1",
@@ -125,7 +125,7 @@ class Sharing:
         sound = (
             len(self.team) == len(self.tier)
             and bool(((self.team >= 0) & (self.team < known)).all())
-            and all(NONE <= one.parent < known and one.weight > 0 for one in self.groups)
+            and all(NO_GROUP <= one.parent < known and one.weight > 0 for one in self.groups)
         )
         if not sound or not _is_tree(self.groups):
             refuse(
@@ -139,9 +139,9 @@ class Sharing:
 def _is_tree(groups: Sequence[QuotaGroup]) -> bool:
     for start in range(len(groups)):
         group, steps = start, 0
-        while group != NONE and steps <= len(groups):
+        while group != NO_GROUP and steps <= len(groups):
             group, steps = groups[group].parent, steps + 1
-        if group != NONE:
+        if group != NO_GROUP:
             return False
     return True
 

@@ -36,7 +36,7 @@ def learned(model: PeakModel, runs: Runs) -> PeakModel:
         before = model.radii.get(name) or model.few_radius(len(own), known=known)
         tools[name], rows[name] = named_knobs(knobs), rows.get(name, 0) + len(own)
         radii[name] = round(own_radius(residuals, before), 4)
-        extents[name] = _joined(extent_of(own), extents.get(name, ()))
+        extents[name] = _joined(learned_extent(own), extents.get(name, ()))
         kinds[name] = tuple(sorted({*kinds.get(name, ()), *own.kinds}))
     models = tuple(sorted({*model.models, *runs.models}))
     return replace(model, tools=tools, radii=radii, rows=rows, extents=extents, models=models, kinds=kinds)
@@ -54,7 +54,7 @@ def own_radius(residuals: Floats, few: float) -> float:
     return max(floor, math.sqrt((1 - weight) * few**2 + weight * spread**2))
 
 
-def extent_of(runs: Runs) -> Extent:
+def learned_extent(runs: Runs) -> Extent:
     """Least and greatest logarithm of parameters, tokens and GPUs of some runs."""
     ends = zip(runs.extent.min(axis=0), runs.extent.max(axis=0), strict=True)
     return tuple((round(float(low), 3), round(float(high), 3)) for low, high in ends)

@@ -13,7 +13,7 @@ from gpuplanner.forecast.result import ahead_table, weights_in_words
 from gpuplanner.forecast.backtest import backtest
 from gpuplanner.study.future.demand_at_hand import wanted
 from gpuplanner.study.future.gpus_wanted import Wanted
-from gpuplanner.workers import Progress, Workers
+from gpuplanner.workers import TasksDone, Workers
 
 __all__ = ["Wanted", "ahead_of", "rolling", "wanted"]
 
@@ -32,7 +32,7 @@ def rolling(
     with_known: bool = True,
     seed: int = 1,
     workers: Workers = 1,
-    progress: Progress | None = None,
+    progress: TasksDone | None = None,
 ) -> Judged:
     """Forecast from origins in the last half of the data; the first two fifths of them only calibrate."""
     test = backtest(

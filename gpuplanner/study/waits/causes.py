@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.jit import entry
+from gpuplanner.jit import compiled_entry
 from gpuplanner.simulate.nodes.machine import NodeRequests
 from gpuplanner.simulate.nodes.machine import kinds_of
 from gpuplanner.simulate.tables import Floats, Ints
@@ -69,7 +69,7 @@ def find_fits(requests: NodeRequests, seen: OccupancyChanges, weights: Floats) -
     return FitTable(np.concatenate([[-np.inf], instants]), state, kind)
 
 
-@entry
+@compiled_entry
 def fill_fits(
     time: Floats,
     node: Ints,
@@ -165,7 +165,7 @@ def attribute_waits(
     return seconds
 
 
-@entry
+@compiled_entry
 def add_seconds(
     time: Floats,
     state: NDArray[np.int8],

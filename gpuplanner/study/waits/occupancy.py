@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gpuplanner.jit import entry, part
+from gpuplanner.jit import compiled_entry, part
 from gpuplanner.simulate.nodes.machine import NodeRequests
 from gpuplanner.simulate.tables import Floats, Ints
 
@@ -144,7 +144,7 @@ def closed_instances(gpus: float, capacity: Ints) -> Ints:
     return count
 
 
-@entry
+@compiled_entry
 def find_nodes(
     start: Floats,
     end: Floats,
@@ -233,7 +233,7 @@ def close_gaps(seen: OccupancyChanges, latency_s: float) -> OccupancyChanges:
     return OccupancyChanges(time[order], seen.node[row], seen.profile[row], change[order], seen.capacity)
 
 
-@entry
+@compiled_entry
 def move_releases(
     by_slot: Ints, slot: Ints, time: Floats, change: Ints, latency: float
 ) -> tuple[Ints, Floats, Ints]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.jit import entry
+from gpuplanner.jit import compiled_entry
 from gpuplanner.simulate.nodes.machine import NodeRequests
 from gpuplanner.simulate.tables import Floats, Ints
 from gpuplanner.study.waits.limits import FEWEST_WAITS, TenantUse
@@ -201,7 +201,7 @@ def find_head_starts(
     return total if total.any() else None
 
 
-@entry
+@compiled_entry
 def fill_pairs(
     by_start: Ints,
     by_ready: Ints,

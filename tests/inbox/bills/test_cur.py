@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.inbox.registry import detect
-from gpuplanner.inbox.bills.cur import COLUMN_MAP, cur2_name, read_cur
+from gpuplanner.inbox.bills.cur import CUR_COLUMNS, cur2_name, read_cur
 
 File = Callable[..., Path]
 
@@ -46,7 +46,7 @@ EFFECTIVE_USD = sum(
 
 
 def report(lines: list[dict[str, str]], *, legacy: bool) -> str:
-    names = list(COLUMN_MAP)
+    names = list(CUR_COLUMNS)
     tags = ["resourceTags/user:team", "resourceTags/aws:createdBy"] if legacy else ["resource_tags"]
     header = [name if legacy else cur2_name(name) for name in names] + tags
     out = io.StringIO()

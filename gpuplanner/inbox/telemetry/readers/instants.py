@@ -61,7 +61,7 @@ def _known(text: pl.Series) -> pl.DataFrame:
     Most times of a column look alike: those of the form of the first are read by that form, the others in every way.
     """
     first = text[text.is_not_null().arg_max() or 0] if len(text) else None
-    quick = _quickly(first)
+    quick = _parse_times(first)
     if quick is None:
         return text.to_frame("text").with_columns(*_in_every_way(pl.col("text")))
     pattern, read, name = quick
@@ -80,7 +80,7 @@ def _known(text: pl.Series) -> pl.DataFrame:
     return known.with_columns(known[each].clone().scatter(rest, slow[each]) for each in ("time", "naive"))
 
 
-def _quickly(first: str | None) -> tuple[str, pl.Expr, str] | None:
+def _parse_times(first: str | None) -> tuple[str, pl.Expr, str] | None:
     """Pattern of texts that look like the first, how such are read, and into which column."""
     text = pl.col("text")
     if first is None:

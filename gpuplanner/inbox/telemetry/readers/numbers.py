@@ -80,7 +80,7 @@ def read_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]:
             0, len(cells)
         )
     text = cells.str.strip_chars()
-    number, divisor = _quickly(text, metric)
+    number, divisor = _parse_numbers(text, metric)
     read = number.is_finite().fill_null(False)
     value = _in_our_unit(number, divisor, wide=wide)
     if read.all():
@@ -105,7 +105,7 @@ def _in_our_unit(number: pl.Series, divisor: float, *, wide: bool) -> pl.Series:
     return value
 
 
-def _quickly(text: pl.Series, metric: Metric) -> tuple[pl.Series, float]:
+def _parse_numbers(text: pl.Series, metric: Metric) -> tuple[pl.Series, float]:
     """Numbers of cells that state the unit of the first such cell, and what they are divided by."""
     first = re.fullmatch(CELL[1:-1], text[text.is_not_null().arg_max() or 0] or "") if len(text) else None
     if first is None or first[2] is None or first[2] not in metric.units:

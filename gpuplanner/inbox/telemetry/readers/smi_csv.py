@@ -45,7 +45,7 @@ FACTS = {
     "mig.mode.current": "mig",
 }
 BLANKS = ' \t"'
-SOURCE = "nvidia-smi"
+QUERY_SOURCE = "nvidia-smi"
 
 
 @reads(matches(r"\A.*(?:power\.draw|memory\.used|utilization\.gpu)"))
@@ -74,7 +74,7 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints, way: Way | None = 
         number = int(page.good["file"][0])
         return parse_query(page, hints, first, turns.setdefault(number, {}))
 
-    for rows in read_page_blocks(blocks, parse, source=SOURCE):
+    for rows in read_page_blocks(blocks, parse, source=QUERY_SOURCE):
         if rows.good.width and "named" in rows.good.columns:
             named &= bool(rows.good["named"].all())
             counted += int(rows.good["counted"].sum())
@@ -82,7 +82,7 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints, way: Way | None = 
         else:
             gathered.blank += rows.blank
     more = found_on_trust(named, counted, blocks.files, gathered.count, hints)
-    story = Story(SOURCE, hints.tz, more=more)
+    story = Story(QUERY_SOURCE, hints.tz, more=more)
     return finish(gathered, blocks.files, story, way=way, again=blocks)
 
 

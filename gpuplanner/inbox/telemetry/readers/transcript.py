@@ -94,7 +94,7 @@ def _name(offset: timedelta) -> str:
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
 
 
-SOURCE = "smi-transcript"
+TRANSCRIPT_SOURCE = "smi-transcript"
 HEADING = "# $ nvidia-smi --query-gpu=..."
 QUERY = r"^# \$ nvidia-smi --query-gpu="
 COMMAND = "# $ "
@@ -111,14 +111,14 @@ def read_smi_transcript(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     times; where the transcript begins with an instant that has a zone, as ``collected_at: 2026-06-22T21:04:17Z``,
     the first row tells their offset.
     """
-    rows = read_pages(paths, lambda page: _parse(page, hints), source=SOURCE)
+    rows = read_pages(paths, lambda page: _parse(page, hints), source=TRANSCRIPT_SOURCE)
     taken = rows.good.filter(pl.lit(hints.tz is None) & pl.col("zone").is_not_null())
     zones = taken["zone"].unique().sort().to_list()
     if not zones:
-        return query_telemetry(rows, SOURCE, hints)
+        return query_telemetry(rows, TRANSCRIPT_SOURCE, hints)
     example = f"{rows.file_names()[taken['file'][0]]}: {taken['zone'][0]}"
     assumed = source_finding("rows: zone of the heading", taken.height, example)
-    return query_telemetry(rows, SOURCE, replace(hints, tz=", ".join(zones)), [assumed])
+    return query_telemetry(rows, TRANSCRIPT_SOURCE, replace(hints, tz=", ".join(zones)), [assumed])
 
 
 def _parse(page: Rows, hints: Hints) -> Rows:
