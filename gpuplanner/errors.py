@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 MAX_EXAMPLES = 5
 OTHER_FILE = "Give the right file, or write it again."
@@ -153,3 +154,8 @@ def examples(values: Sequence[object]) -> str:
     shown = ", ".join(repr(value) for value in values[:MAX_EXAMPLES])
     rest = len(values) - MAX_EXAMPLES
     return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def refuse(what: str, expected: str, got: str, todo: str = "Change it.") -> NoReturn:
+    """Raise ``ScenarioError`` with the four parts of its message."""
+    raise ScenarioError(message(what, expected, got, todo))

@@ -331,7 +331,7 @@ def _prepare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> Non
     from gpuplanner.export.pack import (to_pack)
     from gpuplanner.export.bundle_files import PageWords
     from gpuplanner.hardware.change_cost import ChangeCost
-    from gpuplanner.simulate.rules import Drain
+    from gpuplanner.simulate.rules import (Drain)
 
     nodes = tuple(f"n{number + 1}" for number in range(machines))
     whole = ("gpu",) * GPUS

@@ -15,7 +15,7 @@ from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.hardware.reconfigure import Reconfiguration
 from gpuplanner.hardware.seconds import minutes
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from gpuplanner.units import SECONDS_PER_MINUTE
 
 SHARED_PARTS = {"COMMON": "common.sh", "KUBERNETES": "kubernetes.sh"}

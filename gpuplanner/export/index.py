@@ -13,7 +13,7 @@ from gpuplanner.export.changes import held_by, layout_changes_of
 from gpuplanner.export.states import REHEARSED, checked_plan, stamp
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.hardware.gpu import GpuModel, as_board
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 
 INDEX: dict[str, Any] = {
     "change": pl.String,

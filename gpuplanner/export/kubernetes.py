@@ -21,7 +21,7 @@ from gpuplanner.export.states import NodeState, checked_plan
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.schemas.vocabulary import WHOLE_GPU
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 
 DATA_KEY = "config.yaml"
 """The key under which the MIG manager looks for the configuration."""

@@ -28,7 +28,7 @@ from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.hardware.gpu import as_board
 from gpuplanner.hardware.seconds import minutes
 from gpuplanner.schemas.vocabulary import WHOLE_GPU
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from gpuplanner.units import counted
 
 PAGE = "README.md"

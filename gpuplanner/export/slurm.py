@@ -21,7 +21,7 @@ from gpuplanner.hardware.layout import OFF
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.hardware.gpu import GpuModel, as_board
 from gpuplanner.schemas.vocabulary import WHOLE_GPU
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 
 GRES_CONF = """\
 # On every node; slurmd asks the driver what slices there are. It needs Slurm's NVML plugin (gpu_nvml.so), which some

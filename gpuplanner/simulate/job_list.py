@@ -9,7 +9,7 @@ import polars as pl
 
 from gpuplanner.errors import ScenarioError, TraceFormatError, examples, first_line, message
 from gpuplanner.names import resolve
-from gpuplanner.simulate.rules import refuse
+from gpuplanner.errors import refuse
 from gpuplanner.simulate.tables import Floats
 
 LATEST_S = 1e12

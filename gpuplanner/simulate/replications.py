@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from gpuplanner.simulate.rules import refuse
+from gpuplanner.errors import refuse
 from gpuplanner.units import SECONDS_PER_DAY
 
 SATURDAY = 6

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NoReturn
 
-from gpuplanner.errors import ScenarioError, message
+from gpuplanner.errors import ScenarioError, refuse
 from gpuplanner.hardware.change_cost import drain_time
 from gpuplanner.names import resolve
-
-
-def refuse(what: str, expected: str, got: str, todo: str = "Change it.") -> NoReturn:
-    """Raise ``ScenarioError`` with the four parts of its message."""
-    raise ScenarioError(message(what, expected, got, todo))
 
 
 @dataclass(frozen=True)

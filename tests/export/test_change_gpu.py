@@ -18,7 +18,7 @@ from gpuplanner.export.kubernetes import (to_change_scripts)
 from gpuplanner.export.pack import (PAGE, to_pack)
 from gpuplanner.export.bundle_files import PageWords
 from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from tests.export.stub_cluster import fenced
 
 BOARD = "H100-80GB-SXM5"

@@ -16,7 +16,7 @@ from gpuplanner.export.slurm import to_slurm_files
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.methods.search import plan
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from gpuplanner.study.handover.calendar import calendar_pack
 
 BOARD = "H100-80GB-SXM5"

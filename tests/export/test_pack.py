@@ -21,7 +21,7 @@ from gpuplanner.export.fleet_rules import BY_JOBS
 from gpuplanner.export.pack import (PAGE, to_pack)
 from gpuplanner.export.bundle_files import MeasureWords, Pack, PageWords
 from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from tests.export.stub_cluster import Stub, _counts, fenced
 from tests.export.stub_cluster import _cut as layouts_cut
 

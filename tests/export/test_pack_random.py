@@ -15,7 +15,7 @@ from gpuplanner.export.bundle_files import Pack, PageWords
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.hardware.enumerate import list_layouts
 from gpuplanner.paths import MADE_BY
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 
 BOARDS = ("H100-80GB-SXM5", "H100-80GB-PCIe", "A100-40GB", "A100-80GB", "A30-24GB", "H200-141GB")
 DECISIONS = 500

@@ -21,7 +21,7 @@ from gpuplanner.hardware.gpu import as_board
 from gpuplanner.inbox.draft import write_dataset
 from gpuplanner.inbox.kubernetes.reader import read_kubernetes
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from gpuplanner.study.handover.decision_pack import _quotas
 from gpuplanner.study.past.history import history
 from tests.clusters import cut_clusters

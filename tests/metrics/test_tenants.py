@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuplanner.metrics.borrowing import NOBODY, borrowing
 from gpuplanner.metrics.claims import Claims
 from gpuplanner.metrics.tenants import entitlements, jain_index, shares_over_time, tenant_accounts
-from gpuplanner.simulate.rules import Checkpoints
+from gpuplanner.simulate.rules import (Checkpoints)
 from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
 from gpuplanner.simulate.nodes.sharing import Sharing

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption
+from gpuplanner.simulate.rules import (Checkpoints, Failures, FairShare, Preemption)
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
 from gpuplanner.simulate.nodes.shared_play import play_shared

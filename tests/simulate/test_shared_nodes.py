@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption
+from gpuplanner.simulate.rules import (Checkpoints, Failures, FairShare, Preemption)
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
 from gpuplanner.simulate.nodes.play import play
 from gpuplanner.simulate.nodes.shared_play import play_shared

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.metrics.intervals import mean_interval
-from gpuplanner.simulate.rules import Checkpoints, Failures, Preemption
+from gpuplanner.simulate.rules import (Checkpoints, Failures, Preemption)
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
 from gpuplanner.simulate.nodes.sharing import Sharing
 from gpuplanner.simulate.nodes.shared_play import play_shared

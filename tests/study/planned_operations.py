@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from gpuplanner.simulate.nodes.machine import NodeRequests
 from gpuplanner.simulate.nodes.play import play
 from gpuplanner.study.future.drains import GpuCalendar, PlannedNodes

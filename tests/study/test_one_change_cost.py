@@ -26,7 +26,7 @@ from gpuplanner.planner.contract.plan import plan_to_json
 from gpuplanner.planner.verification.plans import verify  # fmt: skip
 from gpuplanner.report import appendix
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from gpuplanner.study.future.drains import GpuCalendar, drain_of
 from gpuplanner.study.handover.calendar import export_plan
 from gpuplanner.study.handover.read_back import verify_any

@@ -23,7 +23,7 @@ from gpuplanner.planner.methods.search import plan
 from gpuplanner.planner.verification.plans import verify
 from gpuplanner.planner.numbered.assign import layouts_before
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from gpuplanner.study.future.drains import GpuCalendar
 from gpuplanner.study.future.plans import plan_problem
 from tests.study.planned_operations import operations_on_an_idle_fleet

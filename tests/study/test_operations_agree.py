@@ -18,7 +18,7 @@ from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.planner.contract.problem import PlanProblem
 from gpuplanner.planner.numbered.assign import assign
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from gpuplanner.study.future.drains import GpuCalendar, drain_of
 from gpuplanner.study.future.plans import plan_view
 from tests.examples import examples

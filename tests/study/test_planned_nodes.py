@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuplanner.hardware.change_cost import ChangeCost
 from gpuplanner.hardware.gpu import load_gpu_model
 from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from gpuplanner.simulate.nodes.play import play
 from gpuplanner.study.decision.asked import larger_profiles
 from gpuplanner.study.future.drains import GpuCalendar, PlannedNodes, RehearsedWeek, week_requests

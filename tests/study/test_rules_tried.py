@@ -14,7 +14,7 @@ from gpuplanner import Scenario
 from gpuplanner.errors import ScenarioError
 from gpuplanner.hardware.gpu import load_gpu_model
 from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.simulate.rules import Failures
+from gpuplanner.simulate.rules import (Failures)
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
 from gpuplanner.simulate.nodes.play import play
 from gpuplanner.simulate.nodes.shared_play import play_shared

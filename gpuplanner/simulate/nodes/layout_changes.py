@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.simulate.nodes.machine import OFF, NodeFleet
 from gpuplanner.simulate.nodes.node_world import NONE, PLANNED
-from gpuplanner.simulate.rules import refuse
+from gpuplanner.errors import refuse
 from gpuplanner.simulate.tables import Floats, Ints, Table, table
 
 DONE, GIVEN_UP = range(2)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from gpuplanner.simulate.nodes.instance_sets import Flexible
 from gpuplanner.simulate.nodes.network import NodeNetwork
-from gpuplanner.simulate.rules import refuse
+from gpuplanner.errors import refuse
 from gpuplanner.simulate.tables import Floats, Ints
 
 OFF = -1

@@ -22,7 +22,7 @@ from gpuplanner.simulate.nodes.machine import (
 )
 from gpuplanner.simulate.nodes.network import NodeNetwork
 from gpuplanner.simulate.nodes.node_world import CHANGE, STATUS, Cuts, InstanceSets, NodeWorld
-from gpuplanner.simulate.rules import refuse
+from gpuplanner.errors import refuse
 from gpuplanner.simulate.tables import EVENT, Floats, Ints, Table, table
 
 QUEUES = ("easy", "strict", "slurm", "pass")

@@ -19,7 +19,7 @@ from gpuplanner.simulate.nodes.tenancy import (
     UNLIMITED,
     Tenancy,
 )
-from gpuplanner.simulate.rules import refuse
+from gpuplanner.errors import refuse
 from gpuplanner.simulate.tables import Ints, Table, table
 
 

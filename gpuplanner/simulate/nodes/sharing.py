@@ -11,7 +11,8 @@ import polars as pl
 from gpuplanner.errors import ScenarioError
 from gpuplanner.names import resolve
 from gpuplanner.simulate.nodes.machine import Outcome
-from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption, refuse
+from gpuplanner.simulate.rules import (Checkpoints, Failures, FairShare, Preemption)
+from gpuplanner.errors import refuse
 from gpuplanner.simulate.tables import Floats, Ints
 
 SHARED_ORDERS = ("fifo", "fair")

@@ -20,7 +20,7 @@ from gpuplanner.scenario import Scenario, windows_of
 from gpuplanner.schemas.vocabulary import WHOLE_GPU
 from gpuplanner.schemas.domain import LayoutPlan
 from gpuplanner.schemas.check import check
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
 from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Outcome
 from gpuplanner.simulate.nodes.network import NodeNetwork

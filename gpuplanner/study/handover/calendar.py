@@ -28,7 +28,7 @@ from gpuplanner.planner.numbered.assign import assign
 from gpuplanner.planner.numbered.assign import layouts_before
 from gpuplanner.plugins import EXPORTERS, plugged
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from gpuplanner.study.future.drains import drain_of, rehearse
 from gpuplanner.study.future.plans import NAME_THEM, Planned
 from gpuplanner.study.handover.decision_pack import MARK, write_pack

@@ -16,7 +16,7 @@ from gpuplanner.hardware.gpu import GpuModel
 from gpuplanner.inbox.core.dataset import (Dataset)
 from gpuplanner.scenario import Scenario
 from gpuplanner.schemas.vocabulary import WHOLE_GPU
-from gpuplanner.simulate.rules import Checkpoints, Failures
+from gpuplanner.simulate.rules import (Checkpoints, Failures)
 from gpuplanner.study.cache import stage
 from gpuplanner.study.future.outlook import demands, paths_of
 from gpuplanner.study.past.history import history

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpuplanner.errors import ScenarioError, message
 from gpuplanner.metrics.intervals import paired
 from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.rules import Checkpoints, Failures, FairShare, Preemption
+from gpuplanner.simulate.rules import (Checkpoints, Failures, FairShare, Preemption)
 from gpuplanner.simulate.nodes.sharing import QuotaGroup, SharedOutcome, Sharing
 from gpuplanner.simulate.nodes.shared_play import play_shared
 from gpuplanner.study.cache import stage

@@ -12,7 +12,7 @@ from gpuplanner.export.fleet_rules import FleetRules, PoolRule
 from gpuplanner.export.pack import (to_pack)
 from gpuplanner.export.bundle_files import PageWords
 from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.simulate.rules import Drain
+from gpuplanner.simulate.rules import (Drain)
 from tests.export.real import slurm_cluster
 from tests.export.real.slurm_cluster import SlurmCluster, missing, until
 
