@@ -17,10 +17,9 @@ from unittest import mock
 
 import polars as pl
 
-from gpuplanner.inbox.public.job_tables import DLRM
-from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.sizing.classes.rules import CLASSES
-from gpuplanner.sizing.classes.classify import classify
+from gpuplanner.ingest.public.job_lists import DLRM
+from gpuplanner.ingest.slurm.accounting import read_slurm
+from gpuplanner.usage.job_classes import CLASSES, classify
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_generator

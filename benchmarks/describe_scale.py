@@ -28,12 +28,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import (gpu_hours)
-from gpuplanner.inbox.core.lines.reject_columns import REJECTS
-from gpuplanner.inbox.store import FORMAT
-from gpuplanner.schemas.vocabulary import JOB_STATES
-from gpuplanner.schemas.domain import Inventory, Jobs
-from gpuplanner.schemas.check import empty
+from gpuplanner.core.schema_checks import empty
+from gpuplanner.core.schemas import JOB_STATES, Inventory, Jobs
+from gpuplanner.ingest.dataset import gpu_hours
+from gpuplanner.ingest.dataset_folder import FORMAT
+from gpuplanner.ingest.delimited_rows import REJECTS
 
 BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)

@@ -19,9 +19,8 @@ from pathlib import Path
 import polars as pl
 from peers import accasim_pool, simpy_pool
 
-from gpuplanner._optional import import_optional
-from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
-from gpuplanner.simulate.job_list import simulate_job_list
+from gpuplanner.core.execution import import_optional
+from gpuplanner.simulator.simple_queue import simulate_job_list, start_jobs_on_equal_nodes
 
 TENANTS = 8
 # Mean queue wait of the published lists [s].
@@ -41,7 +40,7 @@ QUOTED = {
 }
 MILLION = """
 import resource, sys, time
-from gpuplanner.simulate.job_list import read_job_list, simulate_job_list
+from gpuplanner.simulator.simple_queue import read_job_list, simulate_job_list
 simulate_job_list(read_job_list(sys.argv[2])[0], gpus=8192, gpus_per_node=8)
 begin = time.process_time()
 jobs, _ = read_job_list(sys.argv[1])
@@ -53,7 +52,7 @@ print(read - begin, end - read, resource.getrusage(resource.RUSAGE_SELF).ru_maxr
 FIRST_CALL = """
 import time
 import numpy as np
-from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
+from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
 begin = time.process_time()
 start_jobs_on_equal_nodes(np.zeros(1), np.ones(1), np.ones(1, np.int64), nodes=1, gpus_per_node=1)
 print(time.process_time() - begin)

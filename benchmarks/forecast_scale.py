@@ -15,11 +15,11 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.demand.runoff import PATHS, run_off
-from gpuplanner.forecast.candidates import affordable
-from gpuplanner.forecast.record import fold_scores, mean_scores
-from gpuplanner.study.future.demand_at_hand import laid_out
-from gpuplanner.study.future.rolling import rolling
+from gpuplanner.forecast.demand_outlook import rolling
+from gpuplanner.forecast.gpu_demand import laid_out
+from gpuplanner.forecast.model_selection import fold_scores, mean_scores
+from gpuplanner.forecast.run_off import PATHS, run_off
+from gpuplanner.forecast.statistical_models import affordable
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 DAYS, FOLDS, HORIZON, GAP = 90, 8, 24, 6

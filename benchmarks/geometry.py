@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/geometry.py``. Both run in one process on one core; seconds are CPU seconds, the least of
 some repeats with empty caches. The search is the textbook one: add a placement behind the last, keep what
-:func:`gpuplanner.hardware.layout_faults` allows. Its layouts have to be the same.
+:func:`gpuplanner.hardware.mig_layouts.layout_faults` allows. Its layouts have to be the same.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import math
 import platform
 import time
 
-from gpuplanner.catalog.loader import board_names
-from gpuplanner.hardware.layout import Layout, Placement, layout_faults
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.hardware.enumerate import placed_layouts
-from gpuplanner.hardware import enumerate as enumeration
+from gpuplanner.hardware import layout_enumeration as enumeration
+from gpuplanner.hardware.catalog import board_names
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.layout_enumeration import placed_layouts
+from gpuplanner.hardware.mig_layouts import Layout, Placement, layout_faults
 
 REPEATS = 3
 

@@ -19,9 +19,8 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.recurring.watch import look
-from gpuplanner.study.recurring.watched import advice_of, keep, state_of
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.replanning import advice_of, keep, look, state_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

@@ -17,20 +17,17 @@ import polars as pl
 from memory_fit.evaluate import Evaluation, accuracy_of, evaluate, scored
 from memory_fit.fitting import few_rows, fit_model
 
-from gpuplanner.sizing.predict.job import TrainingJob
-from gpuplanner.sizing.predict.table import measured_runs, predict_table
-from gpuplanner.sizing.predict.model import peak_model_text
-from gpuplanner.sizing.predict.calibrate import (
+from gpuplanner.sizing.learned_memory import (
     Floats,
     Runs,
     fit_knobs,
+    peak_model_text,
     predicted_gib,
     source_names,
 )
-from gpuplanner.sizing.predict.methods import methods
-from gpuplanner.sizing.predict.peak import COMPONENTS
-from gpuplanner.sizing.predict.reading.rows import question
-from gpuplanner.sizing.predict.tools import ANY
+from gpuplanner.sizing.memory_components import COMPONENTS
+from gpuplanner.sizing.run_tables import measured_runs, predict_table, question
+from gpuplanner.sizing.training_job import ANY, TrainingJob, methods
 
 ROOT = Path(__file__).parents[1]
 UNDECIDED = ("source", "model", "family", "predicted_gib", "upper_gib", "measured", "accuracy", "missing")
@@ -53,7 +50,7 @@ HEAD = """# Memory of training jobs: how well it is predicted
 
 Made by `python benchmarks/memory_model.py --write` from `data/{rows}` ({count} runs, {measured} of them measured).
 Accuracy is 1 - |error| / measured, not below 0. Knobs are learned from the other sources; what a tool does unasked
-is documentation and stays (`gpuplanner/catalog/facts/training_tools.csv`, each fact with its source). The facts were
+is documentation and stays (`gpuplanner/hardware/facts/training_tools.csv`, each fact with its source). The facts were
 looked up with these tables at hand, so a source that nobody has seen may do worse than the sources that are left out
 here; the line with generic facts says what is left when nothing is known of a tool.
 """

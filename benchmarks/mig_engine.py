@@ -16,12 +16,11 @@ import time
 import numpy as np
 import polars as pl
 
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.simulate.nodes.instance_sets import Flexible
-from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.play import play
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.simulator.planned_changes import LayoutChanges
+from gpuplanner.simulator.simulated_fleet import Flexible, NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play
 
 BOARD = "H100-80GB-SXM5"
 NODES, PER_NODE = 64, 8
@@ -32,10 +31,10 @@ BEFORE_S = {"static": 0.077, "drained when planned": 0.084, "reserved 6 h ahead"
 """CPU seconds of the same jobs and changes on the engine of layouts that this one replaced, on the same two cores."""
 FIRST_CALL = """
 import time
-from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.play import play
-import gpuplanner.simulate.nodes.loop
+from gpuplanner.simulator.planned_changes import LayoutChanges
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play
+import gpuplanner.simulator.event_loop
 asked = NodeRequests([0], [0], [1], [1], [1], [1], [1])
 fleet = NodeFleet(("gpu", "1g.10gb"), [1], [[[1, 0], [0, 7]]], [0], [1.0, 1 / 7])
 begin = time.process_time()

@@ -22,13 +22,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pulp
 
-from gpuplanner.packing.problem import PackingProblem
-from gpuplanner.packing.search import pack
-from gpuplanner.packing.read import read_packing
-from gpuplanner.packing.verify import verify_packing
-from gpuplanner.packing.bounds import heaviest, thresholds
-from gpuplanner.packing.greedy import fit
-from gpuplanner.packing.grid import as_grid
+from gpuplanner.planner.packing_bounds import heaviest, thresholds
+from gpuplanner.planner.packing_heuristics import fit
+from gpuplanner.planner.packing_problem import PackingProblem, as_grid
+from gpuplanner.planner.packing_search import pack
+from gpuplanner.planner.packing_verification import read_packing, verify_packing
 
 PLAIN_ITEMS = 100
 KINDS = ("LonLr", "LonSm", "ShLr", "ShSm")

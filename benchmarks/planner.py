@@ -19,18 +19,17 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.planner.contract.limits import Limits, Quota
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.several_pools import plan_fleet, verify_fleet
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.planner.program.families import build
-from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.solving.effort import Effort, relative_gap
-from gpuplanner.solving.solver import solve
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.planner.fleet_limits import Limits, Quota, StatePrices
+from gpuplanner.planner.linear_model import Effort, relative_gap
+from gpuplanner.planner.linear_program import build
+from gpuplanner.planner.milp_solver import solve
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_variants import plan_fleet, verify_fleet
+from gpuplanner.planner.plan_verification import verify
 
 BOARD = "H100-80GB-SXM5"
 PROFILES = ("7g.80gb", "4g.40gb", "3g.40gb", "2g.20gb", "1g.20gb", "1g.10gb")

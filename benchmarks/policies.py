@@ -23,18 +23,24 @@ sys.path += [str(ROOT), str(ROOT / "benchmarks" / "planted_clusters")]
 
 from planted_clusters.clusters import write_cluster  # noqa: E402
 
-from gpuplanner.inbox.additions import add  # noqa: E402
-from gpuplanner.inbox.draft import write_dataset  # noqa: E402
-from gpuplanner.scenario import Scenario  # noqa: E402
-from gpuplanner.study.decision.arena import Trial  # noqa: E402
-from gpuplanner.study.decision.compare import Contest, JudgedWay, holdout_from, judge  # noqa: E402
-from gpuplanner.study.decision.decide import Answer, decide  # noqa: E402
-from gpuplanner.study.decision.layouts import as_they_are, kept_longest  # noqa: E402
-from gpuplanner.study.decision.policies import SHORT, WAYS  # noqa: E402
-from gpuplanner.study.decision.record import comparison_of, power_ups, priced  # noqa: E402
-from gpuplanner.study.decision.tuning import Tuning  # noqa: E402
-from gpuplanner.study.decision.types import ON_OFF, STATIC_MIG, STATIC_WHOLE, TODAY  # noqa: E402
-from gpuplanner.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE  # noqa: E402
+from gpuplanner.core.scenario import Scenario  # noqa: E402
+from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE  # noqa: E402
+from gpuplanner.decision.comparison_record import comparison_of, power_ups, priced  # noqa: E402
+from gpuplanner.decision.decision_types import ON_OFF, STATIC_MIG, STATIC_WHOLE, TODAY  # noqa: E402
+from gpuplanner.decision.policy_comparison import (  # noqa: E402  # noqa: E402
+    SHORT,
+    WAYS,
+    Contest,
+    JudgedWay,
+    Tuning,
+    holdout_from,
+    judge,
+)
+from gpuplanner.decision.policy_fleets import as_they_are, kept_longest  # noqa: E402
+from gpuplanner.decision.policy_simulation import Trial  # noqa: E402
+from gpuplanner.decision.recommendation import Answer, decide  # noqa: E402
+from gpuplanner.ingest.dataset_import import add  # noqa: E402
+from gpuplanner.ingest.dataset_writer import write_dataset  # noqa: E402
 from tests.clusters import planted, traces  # noqa: E402
 
 PAGE = ROOT / "docs" / "results" / "policies.md"

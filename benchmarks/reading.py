@@ -4,7 +4,8 @@ Run ``python benchmarks/reading.py`` (minutes; ``--rows`` and ``--samples`` make
 Philly is read from the folder ``GPUPLANNER_DATA``. Times are CPU seconds, user and system, of this process and the
 children it waits for: the least of the rounds, in which the two sides take turns.
 
-The pandas peer (:func:`pandas_jobs`) makes the same table as ``gpuplanner.inbox.read``: it hashes and unpacks the
+The pandas peer (:func:`pandas_jobs`) makes the same table as ``gpuplanner.ingest.source_registry.read``: it hashes
+and unpacks the
 file, checks that it is UTF-8, types the columns (by its C parser where every cell is a number; as text, cell by
 cell, where not), turns local times into UTC with hours shown twice and skipped found, makes ids, ends, states and
 the reject table with every reason and the line as it stood, counts what the quality report counts, sorts by
@@ -36,9 +37,9 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from gpuplanner.demand.series import demand_series
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.telemetry.hourly import hourly
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.telemetry.device_hours import hourly
+from gpuplanner.usage.requested_demand import demand_series
 
 ZONE = "America/Los_Angeles"
 NUMBERS = ("duration", "num_gpus", "gpu_time")

@@ -19,10 +19,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.services.demands import read_service_demands
-from gpuplanner.services.profiles import read_service_profiles
-from gpuplanner.services.search import LATENCY_SHARE, plan_services
-from gpuplanner.services.verify import verify_services
+from gpuplanner.planner.service_plan import LATENCY_SHARE, plan_services, verify_services
+from gpuplanner.planner.service_profiles import read_service_demands, read_service_profiles
 
 SHIPPED = {1: (2, 10), 2: (3, 20), 3: (5, 33), 4: (7, 48)}
 """GPUs and compute slices by scenario: rows of ``deployment/SLO*/SLO*_ParvaGPU_deploy.csv``."""

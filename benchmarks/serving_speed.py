@@ -21,15 +21,15 @@ import numpy as np
 import polars as pl
 from scipy.optimize import least_squares
 
-from gpuplanner.sizing.predict.serving import sequence_capacity
-from gpuplanner.sizing.predict.serving_speed import (
+from gpuplanner.sizing.service_plans import serving_setting
+from gpuplanner.sizing.serving_speed import (
     DEFAULT,
     ServingSpeed,
     ServingWork,
+    sequence_capacity,
     serving_seconds,
     serving_work,
 )
-from gpuplanner.sizing.predict.serving_table import serving_setting
 
 FITTED = tuple(
     field.name for field in fields(ServingSpeed) if field.type == "float" and "factor" not in field.name

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.forecast.models import LEVELS
-from gpuplanner.forecast.judge import realised
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.public.job_tables import ITP, OPENB, PHILLY
-from gpuplanner.study.future.demand_at_hand import laid_out
-from gpuplanner.study.future.rolling import ahead_of
-from gpuplanner.study.past.history import end_of, load_trace
+from gpuplanner.forecast.demand_outlook import ahead_of
+from gpuplanner.forecast.gpu_demand import laid_out
+from gpuplanner.forecast.model_selection import realised
+from gpuplanner.forecast.statistical_models import LEVELS
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.public.job_lists import ITP, OPENB, PHILLY
+from gpuplanner.usage.job_history import end_of, load_trace
 
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))
 OPEN = DATA / "alibaba_gpu_v2023"

@@ -20,9 +20,9 @@ from speed_fit.fit import fit_law
 from speed_fit.held_out import SPLIT, halves, transferred
 from speed_fit.measurements import JOB
 
-from gpuplanner.files.single import write_atomically
-from gpuplanner.sizing.speed.law import MAX_LOG
-from gpuplanner.sizing.speed.store import DEFAULT
+from gpuplanner.core.output_writing import write_atomically
+from gpuplanner.sizing.mig_speed_law import MAX_LOG
+from gpuplanner.sizing.mig_speed_model import DEFAULT
 
 TARGET = 0.10
 PACKAGE = Path(__file__).resolve().parent.parent / "gpuplanner" / "sizing" / "speed"

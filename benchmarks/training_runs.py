@@ -22,9 +22,8 @@ def compare(runs=RUNS):
     """Rows that ran, with what is predicted of each; and those that ran out of memory."""
     import polars as pl
 
-    from gpuplanner.sizing.predict.table import predict_table
-    from gpuplanner.sizing.predict.reading.rows import question
-    from gpuplanner.sizing.predict.throughput import board_facts, tokens_per_s
+    from gpuplanner.sizing.run_tables import predict_table, question
+    from gpuplanner.sizing.throughput import board_facts, tokens_per_s
 
     table = predict_table(pl.read_csv(runs, infer_schema=False))
     rows = []
@@ -112,7 +111,8 @@ WORDS = (
     "loss keeps, which attention has groups in fp32. Set 2 was measured before that, was at 0.896, and was looked at",
     "afterwards; set 3 was measured last.",
     "",
-    "**Speed.** Seconds a step come from five parameters `eager_…` (`gpuplanner/catalog/facts/parameters.csv`), fitted",
+    "**Speed.** Seconds a step come from five parameters `eager_…` "
+    "(`gpuplanner/hardware/facts/parameters.csv`), fitted",
     "to these runs: fitted on set 1 they meet set 2 within a factor of 1.12 on the mean, fitted on set 2 they meet",
     "set 1 within 1.17. Before them the error was a factor of 2.4, of fp32 more than 10. Set 1 ran six steps and made",
     "its samples anew, which makes small runs slower. Set 3 was faster than said by 1.27 while kernels were taken to",

@@ -15,13 +15,13 @@ import polars as pl
 from sample_generator import BOARD, as_jobs, make_requests, make_samples
 
 from gpuplanner._version import __version__
-from gpuplanner.inbox.core.dataset import (Dataset, gpu_hours)
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.core.findings import JOB_CHECKS, gap_findings, report, run_checks
-from gpuplanner.schemas.domain import Inventory
-from gpuplanner.schemas.check import check
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Outcome
-from gpuplanner.simulate.nodes.play import play
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Inventory
+from gpuplanner.ingest.dataset import Dataset, gpu_hours
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.quality_report import JOB_CHECKS, gap_findings, report, run_checks
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Outcome
+from gpuplanner.simulator.simulation_run import play
 
 START = datetime(2026, 2, 1, tzinfo=UTC)
 END = datetime(2026, 3, 1, tzinfo=UTC)

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.catalog.loader import board_spec, facts, parameter
-from gpuplanner.schemas.domain import Jobs, Samples
-from gpuplanner.schemas.check import check
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Jobs, Samples
+from gpuplanner.hardware.catalog import board_spec, facts, parameter
 
 SLICES = ("1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb")
 """Slice sizes of the H100-80GB in the order in which people step up; after the last comes a whole GPU."""

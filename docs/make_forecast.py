@@ -15,17 +15,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.forecast.candidates import CANDIDATES
-from gpuplanner.forecast.record import CHOSEN
-from gpuplanner.forecast.models import LEVELS
-from gpuplanner.forecast.judge import Judged, realised
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.public.job_tables import ITP, OPENB, PHILLY
-from gpuplanner.inbox.public.series import read_helios_sequence
-from gpuplanner.study.future.demand_at_hand import laid_out, occupied
-from gpuplanner.study.future.gpus_wanted import Wanted
-from gpuplanner.study.future.rolling import rolling
-from gpuplanner.study.past.history import end_of, load_trace
+from gpuplanner.forecast.demand_outlook import rolling
+from gpuplanner.forecast.gpu_demand import Wanted, laid_out, occupied
+from gpuplanner.forecast.model_selection import CHOSEN, Judged, realised
+from gpuplanner.forecast.statistical_models import CANDIDATES, LEVELS
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.public.job_lists import ITP, OPENB, PHILLY
+from gpuplanner.ingest.public.usage_series import read_helios_sequence
+from gpuplanner.usage.job_history import end_of, load_trace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))

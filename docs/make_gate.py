@@ -15,8 +15,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from gpuplanner.scenario import Scenario  # noqa: E402
-from gpuplanner.study.recurring.gate import FORECAST, LASTS, SERVED, WILL_BE_SERVED, gate  # noqa: E402 - of the checkout
+from gpuplanner.core.scenario import Scenario  # noqa: E402
+from gpuplanner.decision.capacity_check import FORECAST, LASTS, SERVED, WILL_BE_SERVED, gate  # noqa: E402
 from tests.study.recurring.small_fleets import SmallFleet  # noqa: E402 - of the checkout
 
 SEEDS = 40

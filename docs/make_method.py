@@ -13,20 +13,18 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from gpuplanner import plot
-from gpuplanner.plot import theme
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.asked import asked_of
-from gpuplanner.study.decision.decide import wait_model
-from gpuplanner.study.decision.frames import curve_table, service_table
-from gpuplanner.study.decision.record import compared
-from gpuplanner.study.past.history import history
-from gpuplanner.study.waits.causes import CAUSES
-from gpuplanner.study.waits.explain import explain_waits
-from gpuplanner.study.waits.readings import WaitModel, fleet_of_pools, pools_of
-from gpuplanner.study.waits.recommend import keep
-from gpuplanner.study.waits.summary import cause_table, sum_waits
-from gpuplanner.units import SECONDS_PER_MINUTE
+from gpuplanner import report as plots
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.units import SECONDS_PER_MINUTE
+from gpuplanner.decision.capacity_answers import keep
+from gpuplanner.decision.comparison_record import compared, curve_table, service_table
+from gpuplanner.decision.explained_waits import cause_table, explain_waits, sum_waits
+from gpuplanner.decision.recommendation import wait_model
+from gpuplanner.decision.requests import asked_of
+from gpuplanner.decision.wait_causes import CAUSES
+from gpuplanner.decision.wait_curve import WaitModel, fleet_of_pools, pools_of
+from gpuplanner.report import chart_theme as theme
+from gpuplanner.usage.job_history import history
 
 IMAGES = Path(__file__).parent / "images"
 HEIGHT = 200
@@ -103,7 +101,7 @@ def main() -> None:
     found = compared(Scenario())
     one = found.decision
     limits = service_table(found).select("limit_minutes", job_size="size")
-    curve = plot.plot_wait_curve(
+    curve = plots.plot_wait_curve(
         curve_table(found), today=one.fleet_gpus, recommended=one.gpus, limits=limits
     )
     charts = {
@@ -112,9 +110,9 @@ def main() -> None:
         "interval": interval_chart(model),
     }
     for name, chart in charts.items():
-        text = plot.chart_to_svg(theme.finish(chart, height=HEIGHT))
+        text = plots.chart_to_svg(theme.finish(chart, height=HEIGHT))
         (IMAGES / f"{name}.svg").write_text(text, encoding="utf-8")
-    (IMAGES / "wait_curve.svg").write_text(plot.chart_to_svg(curve), encoding="utf-8")
+    (IMAGES / "wait_curve.svg").write_text(plots.chart_to_svg(curve), encoding="utf-8")
 
 
 if __name__ == "__main__":

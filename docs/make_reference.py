@@ -8,13 +8,13 @@ from typing import Any
 import polars as pl
 import typer
 
-from gpuplanner.cli.app import Exit, app, register_commands
-from gpuplanner.knobs import knobs_of
-from gpuplanner.report.words import glossary
-from gpuplanner.scenario import Scenario
-from gpuplanner.schemas.domain import TABLES
-from gpuplanner.schemas.check import to_markdown
-from gpuplanner.study.bundled import claims_folder
+from gpuplanner.cli.application import Exit, app, register_commands
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.scenario_fields import knobs_of
+from gpuplanner.core.schema_checks import to_markdown
+from gpuplanner.core.schemas import TABLES
+from gpuplanner.core.stage_cache import claims_folder
+from gpuplanner.report.figure_formats import glossary
 
 HERE = Path(__file__).parent
 FIELDS = """What is planned, on what data, by which rules and at which price. A file of them is YAML, a line a field;

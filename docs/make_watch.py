@@ -22,10 +22,10 @@ import polars as pl
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.draft import write_dataset  # noqa: E402
-from gpuplanner.scenario import Scenario  # noqa: E402
-from gpuplanner.study.recurring.watch import replay  # noqa: E402 - of the checkout
+from gpuplanner.core.scenario import Scenario  # noqa: E402
+from gpuplanner.decision.replanning import replay  # noqa: E402
+from gpuplanner.ingest.dataset import Dataset  # noqa: E402
+from gpuplanner.ingest.dataset_writer import write_dataset  # noqa: E402
 from tests.clusters import traces  # noqa: E402 - of the checkout
 from tests.study.recurring.small_fleets import SmallFleet  # noqa: E402 - of the checkout
 

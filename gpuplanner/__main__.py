@@ -1,5 +1,5 @@
 """``python -m gpuplanner`` is the command line, where no script was installed."""
 
-from gpuplanner.cli.app import main
+from gpuplanner.cli.application import main
 
 main()

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import settings
 
 import gpuplanner
-from gpuplanner.cli.app import main
-from gpuplanner.scenario import Scenario
-from gpuplanner.solving.effort import Effort
-from gpuplanner.study.study import Study
-from gpuplanner.study.evaluation import evaluate
+from gpuplanner.cli.application import main
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.study import Study
+from gpuplanner.decision.study_pipeline import evaluate
+from gpuplanner.planner.linear_model import Effort
 from tests.examples import QUICK_EXAMPLES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -127,7 +127,7 @@ def study(quick: Scenario) -> Study:
 @pytest.fixture(scope="session")
 def report(quick: Scenario, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a report of the sample, to be read alone: made once, by the worker that comes first."""
-    from gpuplanner.report.render import write_report
+    from gpuplanner.report.report_rendering import write_report
 
     place = tmp_path_factory.getbasetemp()
     shared = place.parent if "PYTEST_XDIST_WORKER" in os.environ else place

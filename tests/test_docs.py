@@ -11,7 +11,7 @@ import sys
 import pytest
 import yaml
 
-from gpuplanner.scenario import Scenario
+from gpuplanner.core.scenario import Scenario
 from tests.clusters.cut_clusters import slurm_cut
 
 pytestmark = pytest.mark.lint
@@ -48,7 +48,7 @@ def shown(text: str) -> list[list[str]]:
 def test_commands_that_pages_show_are_commands_with_these_options(root):
     import typer
 
-    from gpuplanner.cli.app import app, register_commands
+    from gpuplanner.cli.application import app, register_commands
 
     register_commands()
     known = typer.main.get_command(app).commands

@@ -17,16 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import GpuPlannerWarning, OutputError, TraceFormatError
-from gpuplanner.files import folder
-from gpuplanner.files import foreign
-from gpuplanner.files.manifest import Mark
-from gpuplanner.files.folder import replaced_directory
-from gpuplanner.files.text import sha256
-from gpuplanner.files.lock import sole_writer
-from gpuplanner.files.single import write_atomically
-from gpuplanner.inbox.additions import add
-from gpuplanner.inbox.store import open_dataset
+from gpuplanner.core import output_places as foreign
+from gpuplanner.core import output_writing as folder
+from gpuplanner.core.errors import GpuPlannerWarning, OutputError, TraceFormatError
+from gpuplanner.core.output_places import Mark
+from gpuplanner.core.output_writing import replaced_directory, sole_writer, write_atomically
+from gpuplanner.core.serialization import sha256
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_import import add
 from tests.examples import examples
 
 MARK = Mark("about.txt", "made here", names=("content.txt", "deep/*.txt"))
@@ -307,9 +305,9 @@ def test_a_fault_after_the_exchange_loses_nothing(tmp_path: Path, monkeypatch: p
 KILLED = """
 import json, os, shutil, signal, sys, warnings
 from pathlib import Path
-from gpuplanner.files import foreign
-from gpuplanner.files.manifest import Mark
-from gpuplanner.files.folder import replaced_directory
+from gpuplanner.core import output_places as foreign
+from gpuplanner.core.output_places import Mark
+from gpuplanner.core.output_writing import replaced_directory
 
 above, steps, known = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 out, mark = above / "out", Mark("about.txt", "made here", names=("content.txt", "deep/ours.txt"))
@@ -395,8 +393,8 @@ def test_a_run_killed_at_any_call_loses_nothing_and_the_next_one_clears_up(
 STOPPED = """
 import os, signal, sys
 from pathlib import Path
-from gpuplanner.files import folder
-from gpuplanner.inbox.additions import add
+from gpuplanner.core import output_writing as folder
+from gpuplanner.ingest.dataset_import import add
 folder.exchanged = lambda one, other: False
 rename = Path.rename
 def die(one, other):

@@ -16,13 +16,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.errors import GpuPlannerError, OutputError
-from gpuplanner.files.single import write_atomically
-from gpuplanner.files.faults import explained
-from gpuplanner.report import months as room
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.study import Study
-from gpuplanner.study.past.quality import DataQuality, data_quality
+from gpuplanner.core.errors import GpuPlannerError, OutputError
+from gpuplanner.core.output_places import explained
+from gpuplanner.core.output_writing import write_atomically
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.study import Study
+from gpuplanner.report import monthly_reports as room
+from gpuplanner.usage.dataset_description import DataQuality, data_quality
 from tests.report.test_months import Works
 from tests.study.recurring.small_fleets import SmallFleet
 
@@ -76,21 +76,21 @@ def jobs(place: Path, rows: int) -> Path:
 
 
 def trace(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.inbox.draft import write_dataset
-    from gpuplanner.inbox.public.job_tables import ITP
+    from gpuplanner.ingest.dataset_writer import write_dataset
+    from gpuplanner.ingest.public.job_lists import ITP
 
     write_dataset(ITP([jobs(place, rows)]), out)
 
 
 def added(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.inbox.additions import add
+    from gpuplanner.ingest.dataset_import import add
 
     add("itp", [jobs(place, rows)], out)
 
 
 def telemetry(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.inbox.registry import read
-    from gpuplanner.inbox.draft import write_dataset
+    from gpuplanner.ingest.dataset_writer import write_dataset
+    from gpuplanner.ingest.source_registry import read
 
     head, log = "timestamp, index, power.draw [W]\n", place / "n1.csv"
     lines = (
@@ -106,14 +106,14 @@ def saved(out: Path, place: Path, rows: int, study: Study) -> None:
 
 
 def workbook(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.study.handover.workbooks import write_study_workbook
+    from gpuplanner.report.finance_exports import write_study_workbook
 
     write_study_workbook(out, study)
 
 
 def exported(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.planner.contract.plan import plan_to_json
-    from gpuplanner.study.handover.calendar import export_plan
+    from gpuplanner.planner.layout_plan import plan_to_json
+    from gpuplanner.report.layout_schedule_files import export_plan
 
     (place / "plan.json").write_text(plan_to_json(study.plan, study.problem))
     export_plan(place / "plan.json", out)
@@ -126,8 +126,8 @@ def sample_quality() -> DataQuality:
 
 def chart(ending: str) -> Callable[[Path, Path, int, Study], None]:
     def write(out: Path, place: Path, rows: int, study: Study) -> None:
-        from gpuplanner.report.inbox import quality_page, quality_svg
-        from gpuplanner.report.page import write_drawn
+        from gpuplanner.report.dataset_sections import quality_page, quality_svg
+        from gpuplanner.report.html_page import write_drawn
 
         write_drawn(
             out.with_suffix(ending),
@@ -176,7 +176,7 @@ def test_a_full_disk_is_said_and_changes_nothing(small_disk: Path, tmp_path: Pat
 
 
 def test_a_key_that_finds_no_room_is_no_key(small_disk: Path):
-    from gpuplanner.privacy import new_key
+    from gpuplanner.core.privacy import new_key
 
     filled(small_disk, 0)
     with pytest.raises(GpuPlannerError, match="a place with free space; got No space left on device"):

@@ -12,13 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.errors import OutputError, ScenarioError
-from gpuplanner.files.manifest import Mark
-from gpuplanner.files.text import read_yaml, to_json
-from gpuplanner.files.folder import replaced_directory
-from gpuplanner.files.single import write_atomically
-from gpuplanner.plain import of_plain, to_plain
-from gpuplanner.units import NO_FIGURE, figure_text, money, split_exactly
+from gpuplanner.core.errors import OutputError, ScenarioError
+from gpuplanner.core.output_places import Mark
+from gpuplanner.core.output_writing import replaced_directory, write_atomically
+from gpuplanner.core.serialization import of_plain, read_yaml, to_json, to_plain
+from gpuplanner.core.units import NO_FIGURE, figure_text, money, split_exactly
 
 MARK = Mark("mark.txt", "ours")
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import SchemaError
-from gpuplanner.intervals import slot_count, slot_sums
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.core.step_functions import slot_count, slot_sums
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
 SPANS = st.lists(

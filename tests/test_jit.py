@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuplanner.jit import entry
+from gpuplanner.core.execution import entry
 
 
 class {name}(NamedTuple):

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cli.options import of_row
-from gpuplanner.errors import GpuPlannerError
-from gpuplanner.knobs import DropDown, Slider, knobs_of
-from gpuplanner.scenario import Scenario
+from gpuplanner.cli.application import of_row
+from gpuplanner.core.errors import GpuPlannerError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.scenario_fields import DropDown, Slider, knobs_of
 
 ROWS = knobs_of(Scenario)
 

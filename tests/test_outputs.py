@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import OutputError
-from gpuplanner.files.ours import overwriting
-from gpuplanner.files.folder import replaced_directory
-from gpuplanner.files.single import write_atomically
-from gpuplanner.files.ours import is_ours, note_of, note_written
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.store import MARK
-from gpuplanner.report import page
-from gpuplanner.scenario import Scenario
-from gpuplanner.views.view import View
-from gpuplanner.widgets.whatif import whatif
+from gpuplanner.core.errors import OutputError
+from gpuplanner.core.output_places import is_ours, note_of, note_written, overwriting
+from gpuplanner.core.output_writing import replaced_directory, write_atomically
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.ingest.dataset_folder import MARK
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.notebook.views import View
+from gpuplanner.notebook.what_if import whatif
+from gpuplanner.report import html_page as page
 from tests.study.test_fleet import MIXED, TWO_BOARDS, made
 
 OPTIONS = {

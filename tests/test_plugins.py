@@ -20,11 +20,11 @@ import json, sys, warnings
 from datetime import UTC, datetime
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
-    from gpuplanner.inbox.registry import read
-    from gpuplanner.study.decision.policies import POLICY_NAMES
-    from gpuplanner.planner.contract.problem import PlanProblem
-    from gpuplanner.planner.methods.search import plan
-    from gpuplanner.study.handover.calendar import calendar_pack
+    from gpuplanner.ingest.source_registry import read
+    from gpuplanner.decision.policy_comparison import POLICY_NAMES
+    from gpuplanner.planner.plan_problem import PlanProblem
+    from gpuplanner.planner.plan_search import plan
+    from gpuplanner.report.layout_schedule_files import calendar_pack
     problem = PlanProblem("A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 4]]],
                           change_gpu_hours=0.05, nodes=["n1"])
     pack = calendar_pack(plan(problem, gap_target=0), problem, formats="slice_list")
@@ -32,7 +32,7 @@ jobs = read("auto", "jobs.csv").jobs
 hours = (jobs["gpus"] * (jobs["end_time"] - jobs["start_time"]).dt.total_hours()).sum()
 
 from gpuplanner import Scenario
-from gpuplanner.study.decision.record import compared
+from gpuplanner.decision.comparison_record import compared
 found = compared(Scenario(policies="last_nodes_first,static_whole")) if "compare" in sys.argv else None
 print(json.dumps({
     "hours": hours, "policies": POLICY_NAMES, "said": [str(one.message) for one in said],

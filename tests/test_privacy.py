@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cli.app import main
-from gpuplanner.errors import PrivacyError
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.privacy import merge_small_groups, new_key, pseudonym, read_key, rows_that_name
+from gpuplanner.cli.application import main
+from gpuplanner.core.errors import PrivacyError
+from gpuplanner.core.privacy import merge_small_groups, new_key, pseudonym, read_key, rows_that_name
+from gpuplanner.ingest.dataset_folder import open_dataset
 
 DUMP = """JobID|User|Account|State|Submit|Start|End|AllocTRES|NNodes
 17|alice|vision|COMPLETED|2026-02-02T09:00:00|2026-02-02T09:05:00|2026-02-02T11:05:00|gres/gpu=4,node=1|1
@@ -169,9 +169,9 @@ def test_no_group_of_too_few_is_left_over(rows, smallest):
 
 
 def test_a_study_shows_small_tenants_together():
-    from gpuplanner.scenario import Scenario
-    from gpuplanner.study.past.accounts import (ledger)
-    from gpuplanner.study.past.history import history
+    from gpuplanner.core.scenario import Scenario
+    from gpuplanner.usage.job_history import history
+    from gpuplanner.usage.period_accounts import ledger
 
     users = history(Scenario()).trace.jobs.group_by("tenant").agg(pl.col("user").n_unique())
     few, many = int(users["user"].min()), int(users["user"].max())

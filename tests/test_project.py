@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 import gpuplanner
-from gpuplanner.simulate.job_list import QUEUES
-from gpuplanner.study.handover.calendar import FORMATS
+from gpuplanner.report.layout_schedule_files import FORMATS
+from gpuplanner.simulator.simple_queue import QUEUES
 
 pytestmark = pytest.mark.lint
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware.abilities import scenario_abilities
-from gpuplanner.scenario import Scenario
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.hardware.actuators import scenario_abilities
 
 
 @given(

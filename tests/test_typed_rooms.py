@@ -20,7 +20,7 @@ OPEN = re.compile(r"\b(?:dict|Mapping|MutableMapping)\[str, (?:typing\.)?Any\]")
 JSON_EDGE = {"to_dict", "from_dict", "of_dict", "board_from_plain", "from_plain"}
 """Where a record becomes what JSON holds, or is read from it, field by field."""
 OPEN_BY_NATURE = {
-    "inbox/core/dataset.py: Dataset": "its provenance holds what each source says of itself, facts of its own "
+    "ingest/dataset.py: Dataset": "its provenance holds what each source says of itself, facts of its own "
     "included, as provenance.json keeps it; other rooms read `stated` and show `summary`",
 }
 """Name that crosses rooms with an open mapping all the same → why. The list may only get shorter."""
@@ -85,5 +85,5 @@ def test_no_open_mapping_goes_from_room_to_room(trees):
                 if OPEN.search(ast.unparse(annotation)) or said & other_names:
                     found[f"{path.relative_to(PACKAGE).as_posix()}: {name}"].add(ast.unparse(annotation))
     unexpected = {name: told for name, told in found.items() if name not in OPEN_BY_NATURE}
-    assert unexpected == {}, "make it a frozen dataclass; gpuplanner.plain writes it as JSON"
+    assert unexpected == {}, "make it a frozen dataclass; gpuplanner.core.serialization writes it as JSON"
     assert set(OPEN_BY_NATURE) - set(found) == set(), "these have their types: take them off the list"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import WorkerError
-from gpuplanner.inbox.additions import add
-from gpuplanner.workers import in_turn
+from gpuplanner.core.errors import WorkerError
+from gpuplanner.core.execution import in_turn
+from gpuplanner.ingest.dataset_import import add
 
 
 def slow_square(number: int, mark: str) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.metrics.intervals import mean_interval
+from gpuplanner.simulator.replications import mean_interval
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot tell"
 COLUMNS = {

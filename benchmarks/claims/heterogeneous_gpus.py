@@ -32,11 +32,10 @@ from claim_table import (
     report,
 )
 
-from gpuplanner.sizing.predict.table import measured_runs
-from gpuplanner.sizing.predict.calibrate import fit_knobs, predicted_gib
-from gpuplanner.solving.effort import Effort
-from gpuplanner.solving.linear import LinearModel
-from gpuplanner.solving.solver import solve
+from gpuplanner.planner.linear_model import Effort, LinearModel
+from gpuplanner.planner.milp_solver import solve
+from gpuplanner.sizing.learned_memory import fit_knobs, predicted_gib
+from gpuplanner.sizing.run_tables import measured_runs
 
 MEASUREMENTS = "memory/memory_measurements.csv"
 CLAIMED_ACCURACY = 92.0

@@ -23,11 +23,10 @@ from pathlib import Path
 import polars as pl
 from claim_table import argument_parser, figure_row, figure_table, report
 
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.registry import read
-from gpuplanner.phases.claim import claim_by_class, claim_table, judge_claim
-from gpuplanner.phases.demand import phases_of_jobs
-from gpuplanner.study.bundled import sample_folder
+from gpuplanner.core.stage_cache import sample_folder
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.phase_demand import claim_by_class, claim_table, judge_claim, phases_of_jobs
 
 REDUCTION = 0.10
 """Smallest reduction of late demand that counts."""

@@ -29,17 +29,16 @@ from claim_table import (
     share_interval,
 )
 
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.hardware.seconds import Seconds
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.hardware.layout import parse_layout
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
-from gpuplanner.simulate.nodes.play import play
-from gpuplanner.sizing.profile_sizes import plain_profiles
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.mig_layouts import parse_layout
+from gpuplanner.hardware.repartitioning_cost import ChangeCost, Seconds
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Switching
+from gpuplanner.simulator.simulation_run import play
+from gpuplanner.usage.requested_demand import plain_profiles
 
 GPU_MODEL = load_gpu_model("H100-80GB-SXM5")
 GPUS = 8

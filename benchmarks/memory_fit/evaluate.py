@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import ScenarioError, message
-from gpuplanner.plain import to_plain
-from gpuplanner.sizing.predict.calibrate import Floats, Runs, predicted_gib, source_names
-from gpuplanner.sizing.predict.job import TrainingJob
-from gpuplanner.sizing.predict.learning import own_radius
-from gpuplanner.sizing.predict.model import PeakModel, shipped_model
-from gpuplanner.sizing.predict.overheads import GIB
-from gpuplanner.sizing.predict.peak import COMPONENTS
-from gpuplanner.sizing.predict.reading.rows import question
-from gpuplanner.sizing.predict.table import SEEN, UNSEEN, measured_runs, predict, undecided
-from gpuplanner.sizing.predict.tools import ANY, tool_called
+from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.serialization import to_plain
+from gpuplanner.sizing.learned_memory import (
+    Floats,
+    PeakModel,
+    Runs,
+    own_radius,
+    predicted_gib,
+    shipped_model,
+    source_names,
+)
+from gpuplanner.sizing.memory_components import COMPONENTS, GIB
+from gpuplanner.sizing.run_tables import SEEN, UNSEEN, measured_runs, predict, question, undecided
+from gpuplanner.sizing.training_job import ANY, TrainingJob, tool_called
 from memory_fit.fitting import few_rows, fit_model
 
 BYTES_RULE = 18.0
@@ -121,7 +124,7 @@ def marp_gib(job: TrainingJob) -> float:
 
     Examples
     --------
-    >>> from gpuplanner.sizing.predict.describe import preset
+    >>> from gpuplanner.sizing.model_architecture import preset
     >>> round(marp_gib(TrainingJob(preset("gpt2"), 1024)), 1)
     3.3
     """
@@ -137,7 +140,7 @@ def bytes_rule_gib(job: TrainingJob) -> float:
 
     Examples
     --------
-    >>> from gpuplanner.sizing.predict.describe import preset
+    >>> from gpuplanner.sizing.model_architecture import preset
     >>> round(bytes_rule_gib(TrainingJob(preset("llama-2-7b"), 1024)))
     113
     """

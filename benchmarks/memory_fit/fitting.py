@@ -7,19 +7,21 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.sizing.predict.calibrate import (
+from gpuplanner.sizing.learned_memory import (
     FEW,
     NOISE,
     NORMAL,
+    STUDENT,
     Floats,
+    PeakModel,
     Runs,
     fit_knobs,
     learn_tool,
+    learned_extent,
+    named_knobs,
     predicted_gib,
     source_names,
 )
-from gpuplanner.sizing.predict.learning import STUDENT, learned_extent, named_knobs
-from gpuplanner.sizing.predict.model import PeakModel
 
 LEVEL = 0.95
 """Share of runs that stay below a bound."""
@@ -43,7 +45,7 @@ def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", 
 
     Examples
     --------
-    >>> from gpuplanner.sizing.predict.model import shipped_model
+    >>> from gpuplanner.sizing.learned_memory import shipped_model
     >>> model = shipped_model()
     >>> sorted(model.tools)
     ['litgpt', 'megatron-deepspeed', 'qwen-finetune', 'torchtune']
@@ -77,7 +79,10 @@ def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", 
         architecture=architecture,
         beyond=beyond,
         models=tuple(sorted(set(runs.models))),
-        extents={"": learned_extent(runs), **{name: learned_extent(runs.take(runs.of(name))) for name in tools}},
+        extents={
+            "": learned_extent(runs),
+            **{name: learned_extent(runs.take(runs.of(name))) for name in tools},
+        },
         kinds={name: tuple(sorted(set(runs.take(runs.of(name)).kinds))) for name in tools},
     )
 

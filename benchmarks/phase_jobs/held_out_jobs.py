@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.schemas.domain import Samples
-from gpuplanner.schemas.check import check
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Samples
 from phase_jobs.synthetic_jobs import BEGIN, SyntheticJob
 
 FINE_S = 5

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.schemas.domain import Samples
-from gpuplanner.schemas.check import check
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Samples
 
 BEGIN = datetime(2026, 2, 2, 9, tzinfo=UTC)
 FINE_S = 5

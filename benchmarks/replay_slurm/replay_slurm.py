@@ -222,10 +222,10 @@ def measured(folder: Path) -> tuple[dict[str, float], list[tuple[str, float, flo
 
 def as_played(jobs: list[Job], machines: int, idle_s: float, *, queue: str, look_s: float, placement: str):
     """The same day in the engine: start of each job, and what was on."""
-    from gpuplanner.hardware.gpu import load_gpu_model
-    from gpuplanner.hardware.abilities import abilities
-    from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
-    from gpuplanner.simulate.nodes.play import play
+    from gpuplanner.hardware.actuators import abilities
+    from gpuplanner.hardware.gpu_models import load_gpu_model
+    from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Switching
+    from gpuplanner.simulator.simulation_run import play
 
     board = load_gpu_model(BOARD)
     able = abilities("slurm", board)
@@ -327,11 +327,11 @@ def main() -> int:
 
 def _prepare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> None:
     """Write the day, and the pack of its machines."""
-    from gpuplanner.export.fleet_rules import FleetRules, PoolRule
-    from gpuplanner.export.pack import (to_pack)
-    from gpuplanner.export.bundle_files import PageWords
-    from gpuplanner.hardware.change_cost import ChangeCost
-    from gpuplanner.simulate.rules import (Drain)
+    from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
+    from gpuplanner.hardware.repartitioning_cost import ChangeCost
+    from gpuplanner.report.bundle_files import PageWords
+    from gpuplanner.report.change_bundle import to_pack
+    from gpuplanner.simulator.scheduling_rules import Drain
 
     nodes = tuple(f"n{number + 1}" for number in range(machines))
     whole = ("gpu",) * GPUS

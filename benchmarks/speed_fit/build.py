@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.sizing.speed.model import SpeedModel
+from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.sizing.mig_speed_model import SpeedModel
 from speed_fit import miso, parvagpu
 from speed_fit.calibrate import conformal_radii, left_out, noise_radii
 from speed_fit.fit import fit_law

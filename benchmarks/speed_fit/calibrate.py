@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.sizing.speed.boundness import Fitted
-from gpuplanner.sizing.speed.model import COVERAGES, LEVELS, NEAR_WHOLE, radius_name
+from gpuplanner.sizing.mig_speed_law import Fitted
+from gpuplanner.sizing.mig_speed_model import COVERAGES, LEVELS, NEAR_WHOLE, radius_name
 from speed_fit.fit import fit_law
 from speed_fit.measurements import JOB
 from speed_fit.trials import trials
@@ -46,7 +46,7 @@ def scored(fitted: Fitted, rows: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.sizing.speed.law import SpeedLaw
+    >>> from gpuplanner.sizing.mig_speed_law import SpeedLaw
     >>> fitted = Fitted(SpeedLaw((0.5, 1.0), (0.5, 1.0), 4.0), {})
     >>> rows = pl.DataFrame({"fraction": 0.5, "speed": [0.5, 1.02], "predicted": [1.0, 1.0]})
     >>> scored(fitted, rows).select("score", "near_whole").rows()

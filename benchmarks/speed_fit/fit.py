@@ -8,9 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import polars as pl
 
-from gpuplanner.sizing.speed.boundness import Fitted, Link, regressor
-from gpuplanner.sizing.speed.law import Floats, SpeedLaw
-from gpuplanner.sizing.speed.speed_tables import FACTS
+from gpuplanner.sizing.mig_speed_law import FACTS, Fitted, Floats, Link, SpeedLaw, regressor
 from speed_fit.measurements import JOB
 
 LIMIT_QUANTILE = 0.25

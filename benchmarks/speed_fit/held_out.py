@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.sizing.speed.model import COVERAGES, radius_name, with_radii
+from gpuplanner.sizing.mig_speed_model import COVERAGES, radius_name, with_radii
 from speed_fit.calibrate import conformal_radii, left_out, scored
 from speed_fit.fit import fit_law
 from speed_fit.trials import trials

@@ -8,12 +8,11 @@ from pathlib import Path
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.hardware.gpu import as_board
-from gpuplanner.schemas.check import check, conform
-from gpuplanner.schemas.kinds import meaning, number
-from gpuplanner.sizing.speed.slices import sm_fraction
-from gpuplanner.sizing.speed.speed_tables import FACTS, KINDS
+from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.core.schema_checks import check, conform
+from gpuplanner.core.schemas import meaning, number
+from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.sizing.mig_speed_law import FACTS, KINDS, sm_fraction
 from speed_fit.miso import read_miso
 from speed_fit.parvagpu import read_parvagpu
 

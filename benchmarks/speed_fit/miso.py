@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, message
-from gpuplanner.hardware.gpu import GpuModel, as_board
+from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.hardware.gpu_models import GpuModel, as_board
 
 SOURCE = "miso"
 CITATION = "Li et al., MISO, SoCC 2022; boringlee24/socc22-miso @ 39b1ee69d73c, MIT"
@@ -43,7 +43,7 @@ def read_miso(folder: str | Path, *, power_limit_w: float = POWER_LIMIT_W) -> pl
     >>> read_miso("nowhere")
     Traceback (most recent call last):
         ...
-    gpuplanner.errors.TraceFormatError: nowhere/logs: expected logs <profile>_<model>_train<batch>.json; got none. ...
+    gpuplanner.core.errors.TraceFormatError: nowhere/logs: expected logs <profile>_<model>_train<batch>.json; got ...
     """
     root = Path(folder)
     board = as_board(BOARD)

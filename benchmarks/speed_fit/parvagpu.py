@@ -6,9 +6,9 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.errors import TraceFormatError, examples, message
-from gpuplanner.inbox.core.lines.fields import Field
-from gpuplanner.inbox.core.lines.reading import read_rows
+from gpuplanner.core.errors import TraceFormatError, examples, message
+from gpuplanner.ingest.row_reader import read_rows
+from gpuplanner.ingest.source_fields import Field
 
 SOURCE = "parvagpu"
 CITATION = "Lee et al., ParvaGPU, SC 2024; MunQ-Lee/ParvaGPU_SC24 @ 5f3de1e18582, MIT"
@@ -38,7 +38,7 @@ def read_parvagpu(folder: str | Path) -> pl.DataFrame:
     >>> read_parvagpu("nowhere")
     Traceback (most recent call last):
         ...
-    gpuplanner.errors.TraceFormatError: nowhere/prof_data: expected a file <model>.csv a model; got none. ...
+    gpuplanner.core.errors.TraceFormatError: nowhere/prof_data: expected a file <model>.csv a model; got none. ...
     """
     files = sorted((Path(folder) / "prof_data").glob("*.csv"))
     if not files:

@@ -8,8 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.sizing.speed.model import SpeedModel
-from gpuplanner.sizing.speed.store import FORMAT, RADII
+from gpuplanner.sizing.mig_speed_model import FORMAT, RADII, SpeedModel
 
 _DIGITS = 5
 
@@ -19,7 +18,7 @@ def model_to_json(model: SpeedModel) -> str:
 
     Examples
     --------
-    >>> from gpuplanner.sizing.speed.store import default_model, model_from_json
+    >>> from gpuplanner.sizing.mig_speed_model import default_model, model_from_json
     >>> model_from_json(model_to_json(default_model())).fitted == default_model().fitted
     True
     """

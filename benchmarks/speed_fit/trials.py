@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.sizing.speed.boundness import EVIDENCE, NUMBERS, Fitted, log_boundness
+from gpuplanner.sizing.mig_speed_law import EVIDENCE, NUMBERS, Fitted, log_boundness
 from speed_fit.measurements import JOB
 
 _KNOWN = {

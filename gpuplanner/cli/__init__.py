@@ -1,5 +1,5 @@
-"""The command line: parse, call one function, print. Data on stdout, talk on stderr."""
+"""Commands: they parse, call and print."""
 
-from gpuplanner.cli.app import main
+from gpuplanner.core.execution import public_names
 
-__all__ = ["main"]
+__all__, __getattr__, __dir__ = public_names(__name__, __file__)

@@ -1,4 +1,4 @@
-"""The price book: own dated prices, what owned boards cost, rates of exchange and contracts for electricity."""
+"""The price book: dated prices, owned GPUs, exchange rates and contracts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.catalog.loader import facts, find_any_board
-from gpuplanner.cost.energy import HOURS_PER_YEAR
-from gpuplanner.cost.showback import (Rate)
-from gpuplanner.hardware.list_prices import Price
-from gpuplanner.errors import GpuPlannerError, ScenarioError, message
-from gpuplanner.files.text import read_yaml
-from gpuplanner.files.strict_rows import days_of, fault, keys_of, list_of, number_of, word_of
-from gpuplanner.names import nearest
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, message, nearest
+from gpuplanner.core.serialization import days_of, fault, keys_of, list_of, number_of, read_yaml, word_of
+from gpuplanner.cost.showback import Rate
+from gpuplanner.hardware.catalog import facts, find_any_board
+from gpuplanner.hardware.power_and_carbon import HOURS_PER_YEAR, Price
 
 OWNED, ON_DEMAND, SPOT = "owned", "on_demand", "spot"
 RENTED_KINDS = (ON_DEMAND, SPOT, "reserved", "reserved_1y", "reserved_3y", "block")

@@ -1,4 +1,4 @@
-"""Who pays for the installed GPU-time: what a GPU-hour costs, and charge lines that cover all of it, to the cent."""
+"""Charge lines by tenant that add up to the cost of the installed GPU-hours."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from decimal import Decimal
 
 import polars as pl
 
-from gpuplanner.cost.footprint import FINE
-from gpuplanner.hardware.list_prices import Price
-from gpuplanner.schemas.check import check
-from gpuplanner.schemas.domain import Costs
-from gpuplanner.schemas.kinds import DECIMAL
-from gpuplanner.units import money, split_exactly
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import DECIMAL, Costs
+from gpuplanner.core.units import money, split_exactly
+from gpuplanner.cost.energy_and_carbon import FINE
+from gpuplanner.hardware.power_and_carbon import Price
 
 NOBODY = "-"
 UNALLOCATED = "nobody"
@@ -31,8 +30,6 @@ FOOTPRINT = {
 }  # fmt: skip
 
 
-
-
 @dataclass(frozen=True)
 class Rate:
     """What a GPU-hour that is installed costs: its price, electricity on top of it, and what the list asks.
@@ -45,8 +42,6 @@ class Rate:
     per_kwh: float = 0.0
     listed: float | None = None
     parts: Mapping[str, float] | None = None
-
-
 
 
 def showback(

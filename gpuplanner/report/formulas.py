@@ -1,4 +1,4 @@
-"""Formulas of the figures of the page: each with its inputs and the rows that it is summed over."""
+"""Formulas of the page's figures with their inputs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.study.study import Study
-from gpuplanner.study.future.cost_review import cost_review
-from gpuplanner.study.waits.summary import cause_table
-from gpuplanner.units import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, three_figures
+from gpuplanner.core.units import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, three_figures
+from gpuplanner.cost.cost_review import cost_review
+from gpuplanner.decision.explained_waits import cause_table
+from gpuplanner.decision.study import Study
 
 Inputs = Mapping[str, float | str | None]
 

@@ -1,5 +1,5 @@
 "use strict";
-// Lay a Vega-Lite specification out for a width; gpuplanner.plot.fitted does the same in Python.
+// Lay a Vega-Lite specification out for a width; gpuplanner.report.chart_rendering.fitted does the same in Python.
 function fitted(spec, width) {
   const facts = spec.usermeta;
   const names = Math.min(facts.names, Math.floor(width * NAMES_SHARE));

@@ -12,10 +12,9 @@ from phase_jobs.held_out_jobs import GROUPS, LEAST_DIPS, make_held_out
 from phase_jobs.score import Score, score_changes, tolerance
 from phase_jobs.synthetic_jobs import SHAPES, make_job
 
-from gpuplanner.inbox.registry import read
-from gpuplanner.phases.segments import find_phases
-from gpuplanner.phases.spikes import find_spikes
-from gpuplanner.phases.pace import find_pace, find_paces
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.job_phases import find_phases
+from gpuplanner.usage.utilization_dips import find_pace, find_paces, find_spikes
 
 TARGET = 0.9
 LOGGED_RUNS = ("b1", "t2", "t6", "t13_node0")

@@ -11,10 +11,10 @@ from typing import Any
 import clusters
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.decide import Answer, decide
-from gpuplanner.study.waits.causes import CAUSES
-from gpuplanner.study.waits.summary import sum_waits
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.explained_waits import sum_waits
+from gpuplanner.decision.recommendation import Answer, decide
+from gpuplanner.decision.wait_causes import CAUSES
 
 pytestmark = pytest.mark.long
 WORLDS = tuple("abcdefgh")

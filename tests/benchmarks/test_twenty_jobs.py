@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import twenty_jobs as case
 
-from gpuplanner.hardware.feasibility import prove
+from gpuplanner.hardware.mig_layouts import prove
 
 SEEDS = range(2)
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuplanner.report import figures
+from gpuplanner.decision.decision_types import LayoutOnNodes, TeamRow
+from gpuplanner.report import figure_formats as figures
 from gpuplanner.report.first_screen import badge, first_screen
-from gpuplanner.report.page import render_page, section
-from gpuplanner.study.decision.types import LayoutOnNodes, TeamRow
+from gpuplanner.report.html_page import render_page, section
 from tests.report.test_first_screen import planted
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]

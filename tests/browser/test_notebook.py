@@ -16,7 +16,7 @@ import fastexcel
 import nbformat
 import pytest
 
-from gpuplanner.scenario import Scenario
+from gpuplanner.core.scenario import Scenario
 from tests.browser.layout import check_decision, decision_boxes, same_picture, show_alone
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

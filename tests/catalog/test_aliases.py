@@ -5,9 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.catalog.aliases import all_boards, boards_called, names_of, slurm_type_of
-from gpuplanner.catalog.loader import board_names, facts
-from gpuplanner.errors import GeometryError
+from gpuplanner.core.errors import GeometryError
+from gpuplanner.hardware.catalog import all_boards, board_names, boards_called, facts, names_of, slurm_type_of
 
 AMBIGUOUS = {
     "a100", "gh200", "h100", "h100_80gb", "h20", "NVIDIA H100", "NVIDIA-H100", "P100", "v100", "V100M32", "v100_pcie",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.catalog.loader import FACT_TABLES, facts
-from gpuplanner.cost.energy import carbon_factor
-from gpuplanner.errors import ScenarioError
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.hardware.catalog import FACT_TABLES, facts
+from gpuplanner.hardware.power_and_carbon import carbon_factor
 
 
 @pytest.mark.parametrize("name", FACT_TABLES)

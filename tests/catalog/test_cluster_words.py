@@ -5,9 +5,15 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.catalog.aliases import all_boards, boards_called
-from gpuplanner.catalog.loader import facts
-from gpuplanner.catalog.cluster_words import instance_type, node_labels, resource_words, sharing_systems
+from gpuplanner.hardware.catalog import (
+    all_boards,
+    boards_called,
+    facts,
+    instance_type,
+    node_labels,
+    resource_words,
+    sharing_systems,
+)
 
 
 def test_instance_types_are_known_once_and_of_boards_of_the_catalogue():

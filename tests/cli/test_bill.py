@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from gpuplanner.cli.app import Exit
+from gpuplanner.cli.application import Exit
 
 COLUMNS = (
     "identity/LineItemId,bill/BillingPeriodStartDate,bill/BillingPeriodEndDate,bill/PayerAccountId,"

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from gpuplanner import __version__
-from gpuplanner.scenario import Scenario
+from gpuplanner.core.scenario import Scenario
 
 CLASSIC = "1g.5gb,2g.10gb,3g.20gb,4g.20gb,7g.40gb"
 
@@ -191,7 +191,7 @@ def test_missing_library_ends_with_seven(command, monkeypatch, tmp_path):
     monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path))
     monkeypatch.setitem(sys.modules, "statsforecast.models", None)
     monkeypatch.setitem(sys.modules, "pulp", None)
-    from gpuplanner.study.future.outlook import pooled
+    from gpuplanner.forecast.demand_outlook import pooled
 
     pooled.forget()
     code, _, err = command("forecast", "sample", "--set", "history_days=27")
@@ -241,7 +241,7 @@ def test_interrupt_ends_with_130(command, monkeypatch, wrapped):
             raise SystemError(text) from KeyboardInterrupt()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gpuplanner.study.describe", interrupted)
+    monkeypatch.setattr("gpuplanner.usage.dataset_description.describe", interrupted)
     code, _, err = command("describe", "sample")
     assert code == 130
     assert "intact" in err
@@ -342,7 +342,7 @@ def test_forecast_at_a_given_time_writes_paths(command, tmp_path):
 
 
 def test_help_lists_every_command_under_one_heading():
-    from gpuplanner.cli.app import HEADINGS, app, register_commands
+    from gpuplanner.cli.application import HEADINGS, app, register_commands
 
     register_commands()
     there = {name for name, command in typer.main.get_command(app).commands.items() if not command.hidden}
@@ -357,7 +357,7 @@ def test_help_lists_every_command_under_one_heading():
 
 
 def test_a_command_is_in_the_module_of_its_name_which_alone_is_loaded():
-    from gpuplanner.cli.app import COMMANDS, app, register_commands
+    from gpuplanner.cli.application import COMMANDS, app, register_commands
 
     register_commands()
     homes = {
@@ -366,10 +366,10 @@ def test_a_command_is_in_the_module_of_its_name_which_alone_is_loaded():
     for module in COMMANDS:
         name = module.rpartition(".")[2]
         assert homes.get(name, "").startswith(f"gpuplanner.cli.{module}") or name not in homes
-    said = "import sys, gpuplanner.cli.app as cli; cli.register_commands('size'); print(*sys.modules)"
+    said = "import sys, gpuplanner.cli.application as cli; cli.register_commands('size'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True).stdout.split()
-    assert "gpuplanner.cli.size" in loaded
-    assert "gpuplanner.cli.forecast" not in loaded
+    assert "gpuplanner.cli.size_command" in loaded
+    assert "gpuplanner.cli.forecast_and_cost_commands" not in loaded
 
 
 def test_version_and_completion():

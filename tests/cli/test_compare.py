@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuplanner.inbox.additions import add
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.record import comparison
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.comparison_record import comparison
+from gpuplanner.ingest.dataset_import import add
 
 FEW = ["--policies", "static_whole", "--path", "slurm"]
 

@@ -46,8 +46,8 @@ def test_a_description_that_is_shared_shows_small_tenants_together(command, tele
 
 def test_nodes_and_the_dark_share_are_a_count_of_the_jobs(command):
     """Hours in which attempts held GPUs, spread over the nodes that they name; the ledger closes over all of them."""
-    from gpuplanner.inbox.core.node_names import expand_node_list
-    from gpuplanner.study.past.history import load_trace
+    from gpuplanner.ingest.gpu_model_resolution import expand_node_list
+    from gpuplanner.usage.job_history import load_trace
 
     told = json.loads(command("describe", "sample", "--by-node", "--json")[1])
     trace = load_trace("sample")
@@ -72,7 +72,7 @@ def test_nodes_and_the_dark_share_are_a_count_of_the_jobs(command):
 
 
 def test_a_ledger_that_does_not_close_is_refused(command, monkeypatch):
-    from gpuplanner.study.past import accounts
+    from gpuplanner.usage import period_accounts as accounts
 
     monkeypatch.setattr(accounts, "installed_gpu_hours", lambda *_: 1.0)
     code, out, err = command("describe", "sample")
@@ -111,9 +111,9 @@ def test_jobs_of_a_class_are_listed_with_what_named_it(command):
 
 
 def test_every_job_has_its_class_where_rules_name_it(command, tmp_path):
-    from gpuplanner.inbox.store import open_dataset
-    from gpuplanner.inbox.draft import write_dataset
-    from gpuplanner.study.bundled import sample_folder
+    from gpuplanner.core.stage_cache import sample_folder
+    from gpuplanner.ingest.dataset_folder import open_dataset
+    from gpuplanner.ingest.dataset_writer import write_dataset
 
     sample = open_dataset(sample_folder())
     unnamed = sample.with_tables(jobs=sample.jobs.with_columns(job_class=pl.lit(None, pl.String)))

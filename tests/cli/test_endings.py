@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.inbox.store import open_dataset
+from gpuplanner.ingest.dataset_folder import open_dataset
 
 MAIN = "from gpuplanner.cli import main; main()"
 SLOW = f"""

@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 import yaml
 
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.schemas.domain import Jobs
-from gpuplanner.schemas.check import check
-from gpuplanner.study.bundled import sample_folder
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Jobs
+from gpuplanner.core.stage_cache import sample_folder
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
 
 
 def test_hints_of_a_tenant_and_a_job(command):

@@ -12,8 +12,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.cli.app import main
-from gpuplanner.inbox.store import open_dataset
+from gpuplanner.cli.application import main
+from gpuplanner.ingest.dataset_folder import open_dataset
 
 Run = Callable[..., Any]
 USED_FROM = 0.05

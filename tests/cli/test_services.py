@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.cli.app import Exit
+from gpuplanner.cli.application import Exit
 
 HEADER = "Mig instance,Batch size,Workload Number,Throughput,Latency\n"
 

@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 import typer
 
-from gpuplanner.catalog.loader import export_command
-from gpuplanner.cli.start.asking import Asker
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.types import ACTIONS
+from gpuplanner.cli.start_dialog import Asker
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.decision_types import ACTIONS
+from gpuplanner.hardware.catalog import export_command
+from gpuplanner.ingest.dataset_writer import write_dataset
 from tests.study.test_fleet import made, nodes
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
@@ -274,8 +274,8 @@ def test_files_that_cannot_be_used_are_refused_in_four_parts(command, tmp_path):
 
 
 def test_a_folder_that_was_begun_is_one_that_a_report_may_fill():
-    from gpuplanner.cli.start.folder import BEGUN
-    from gpuplanner.report.render import MARK
+    from gpuplanner.cli.start_dialog import BEGUN
+    from gpuplanner.report.report_rendering import MARK
 
     assert BEGUN.text == MARK.text
     assert set(BEGUN.names) <= set(MARK.names)

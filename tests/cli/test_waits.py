@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gpuplanner.plain import to_plain
-from gpuplanner.study.waits.causes import CAUSES
+from gpuplanner.core.serialization import to_plain
+from gpuplanner.decision.wait_causes import CAUSES
 
 HEAD = "JobID|User|Account|State|Submit|Start|End|NodeList|AllocTRES"
 HOUR_S = 3600

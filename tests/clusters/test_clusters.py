@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from gpuplanner.inbox.kubernetes.reader import read_kubernetes
-from gpuplanner.inbox.slurm.sacct import read_slurm
+from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
+from gpuplanner.ingest.slurm.accounting import read_slurm
 from tests.clusters import planted, truth
 from tests.clusters.cluster import Cluster
 from tests.clusters.cut_clusters import kubernetes_cut, slurm_cut

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.registry import read
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.source_registry import read
 from tests.clusters.cluster import Cluster
 from tests.clusters.mixed import MixedFleet
 

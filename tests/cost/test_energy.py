@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cost.energy import facility_kwh, gpu_kwh, power_model
-from gpuplanner.errors import ScenarioError
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.hardware.power_and_carbon import facility_kwh, gpu_kwh, power_model
 
 H100 = "H100-80GB-SXM5"
 

@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cost.footprint import Facility, RangedAmount, by_state, footprint, total_of
-from gpuplanner.cost.energy import power_model
-from gpuplanner.cost.footprint import state_watts
-from gpuplanner.schemas.vocabulary import BUCKETS
+from gpuplanner.core.schemas import BUCKETS
+from gpuplanner.cost.energy_and_carbon import (
+    Facility,
+    RangedAmount,
+    by_state,
+    footprint,
+    state_watts,
+    total_of,
+)
+from gpuplanner.hardware.power_and_carbon import power_model
 
 H100 = "H100-80GB-SXM5"
 NOON = datetime(2026, 2, 1, 12, tzinfo=UTC)

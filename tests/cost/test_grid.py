@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.cost.grid import read_grid
-from gpuplanner.errors import ScenarioError
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.cost.energy_and_carbon import read_grid
 
 # Clocks in Berlin go forward on 29 March 2026: 01:00Z is 03:00+02:00.
 HOURS = pl.Series([datetime(2026, 3, 29, tzinfo=UTC) + timedelta(hours=hour) for hour in range(3)])

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cost.measured import measured_energy
-from gpuplanner.inbox.registry import read
+from gpuplanner.cost.energy_and_carbon import measured_energy
+from gpuplanner.ingest.source_registry import read
 
 NOON = datetime(2026, 2, 1, 12, tzinfo=UTC)
 JOBS = pl.DataFrame({"job_id": ["1", "2"], "tenant": ["a", "b"]})

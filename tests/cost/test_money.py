@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.cost.showback import (Rate, showback)
-from gpuplanner.hardware.list_prices import Price, gpu_hour_price
-from gpuplanner.errors import ScenarioError
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.cost.showback import Rate, showback
+from gpuplanner.hardware.power_and_carbon import Price, gpu_hour_price
 
 DAY, AFTER = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)
 PRICE = Price(2.5, 2.0, 3.0, "USD", "own price", "as given")

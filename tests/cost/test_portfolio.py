@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.cost.portfolio import (
+from gpuplanner.cost.capacity_portfolio import (
     HOURS_PER_MONTH,
     Offer,
     Rent,

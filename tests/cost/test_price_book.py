@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.catalog.loader import facts
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.units import MINOR_UNITS
 from gpuplanner.cost.price_book import PriceBook, read_price_book
-from gpuplanner.errors import ScenarioError
-from gpuplanner.units import MINOR_UNITS
+from gpuplanner.hardware.catalog import facts
 
 BEGIN, END = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 PRICE = "board: T4, kind: on_demand, price: 2.0, unit: USD per GPU h, from: 2026-01, source: quote"

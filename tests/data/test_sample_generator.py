@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from sample_generator import BOARD, SLICES, as_jobs, make_requests, make_samples
 
-from gpuplanner.catalog.loader import parameter
-from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.hardware.catalog import parameter
+from gpuplanner.hardware.gpu_models import load_gpu_model
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
 

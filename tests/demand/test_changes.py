@@ -9,8 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.demand.record import change_points
-from gpuplanner.demand.record import PENALTY, SHORTEST_DAYS, _pelt
+from gpuplanner.forecast.demand_changes import PENALTY, SHORTEST_DAYS, _pelt, change_points
 
 
 def days_of(values):

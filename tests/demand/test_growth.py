@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.demand import growth
-from gpuplanner.demand.growth import GrowthLaw, fit_growth
-from gpuplanner.errors import SchemaError
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.forecast import demand_changes as growth
+from gpuplanner.forecast.demand_changes import GrowthLaw, fit_growth
 from tests.examples import examples
 
 KINDS = ("flat", "growth", "step", "walk")

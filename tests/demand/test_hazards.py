@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.demand.hazards import EDGES_H, WIDTHS_H, fit_hazards, remaining_run_time
-from gpuplanner.errors import SchemaError
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.usage.run_times import EDGES_H, WIDTHS_H, fit_hazards, remaining_run_time
 
 JOBS = 20_000
 

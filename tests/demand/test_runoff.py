@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.demand import runoff
-from gpuplanner.demand.series import demand_series
-from gpuplanner.demand.runoff import HALF_LIFE_H, LIKENESS, PATHS, _blocks, occupancy, run_off
+from gpuplanner.forecast import run_off as runoff
+from gpuplanner.forecast.run_off import HALF_LIFE_H, LIKENESS, PATHS, _blocks, occupancy, run_off
+from gpuplanner.usage.requested_demand import demand_series
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.demand.series import demand_series, excluded
-from gpuplanner.schemas.domain import Demand
-from gpuplanner.schemas.check import check
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Demand
+from gpuplanner.usage.requested_demand import demand_series, excluded
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
 

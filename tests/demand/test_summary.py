@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
-from gpuplanner.demand.series import pool, weekly
-from gpuplanner.schemas.domain import Demand
-from gpuplanner.schemas.check import check
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Demand
+from gpuplanner.usage.requested_demand import pool, weekly
 
 SATURDAY = datetime(2026, 1, 31, tzinfo=UTC)
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.export.fleet_rules import FleetRules, PoolRule
-from gpuplanner.export.kubernetes import (to_change_scripts)
-from gpuplanner.export.pack import (PAGE, to_pack)
-from gpuplanner.export.bundle_files import PageWords
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.simulate.rules import (Drain)
+from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.report.bundle_files import PageWords
+from gpuplanner.report.change_bundle import PAGE, to_pack
+from gpuplanner.report.mig_manager_files import to_change_scripts
+from gpuplanner.simulator.scheduling_rules import Drain
 from tests.export.stub_cluster import fenced
 
 BOARD = "H100-80GB-SXM5"

@@ -12,8 +12,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.export.mig_parted import to_mig_parted
-from gpuplanner.export.slurm import to_slurm_files
+from gpuplanner.report.mig_manager_files import to_mig_parted
+from gpuplanner.report.slurm_files import to_slurm_files
 
 BOARD = "H100-80GB-SXM5"
 MORNING = "20261102T080000Z"
@@ -316,7 +316,7 @@ def install(folder: Path, conf: str, lines: str, *words: str) -> subprocess.Comp
     (folder / "mine.conf").write_text(conf)
     (folder / "lines").write_text(lines)
     script = folder / "install-gres.sh"
-    script.write_text((resources.files("gpuplanner.export") / script.name).read_text())
+    script.write_text((resources.files("gpuplanner.report") / script.name).read_text())
     command = ["bash", str(script), *words, str(folder / "lines")]
     environment = {"PATH": os.environ["PATH"], "FILE": str(folder / "mine.conf")}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.export.headings import heading, unit_of
+from gpuplanner.report.figure_formats import heading, unit_of
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from gpuplanner.export.fleet_rules import TenantQuota
+from gpuplanner.decision.policy_fleets import TenantQuota
 from tests.export.test_pack import fixed, packed, pools, resources
 
 pytestmark = pytest.mark.crds

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.files.csv import write_csv_safe
+from gpuplanner.core.output_writing import write_csv_safe
 from tests.examples import examples
 
 RISKY = "=+-@\t\r\n＝＋－＠"

@@ -8,11 +8,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.cost.showback import (Rate, showback)
-from gpuplanner.hardware.list_prices import Price
-from gpuplanner.errors import CheckError
-from gpuplanner.export.focus import MANDATORY, check_focus, focus_text, write_focus
-from gpuplanner.inbox.bills.focus import read_focus
+from gpuplanner.core.errors import CheckError
+from gpuplanner.cost.showback import Rate, showback
+from gpuplanner.hardware.power_and_carbon import Price
+from gpuplanner.ingest.bills.aws_and_focus_bills import read_focus
+from gpuplanner.report.finance_exports import MANDATORY, check_focus, focus_text, write_focus
 
 BEGIN, END = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 

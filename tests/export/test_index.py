@@ -10,14 +10,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.export.index import (change_index, to_index_text)
-from gpuplanner.export.kubernetes import (to_change_scripts)
-from gpuplanner.export.slurm import to_slurm_files
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.simulate.rules import (Drain)
-from gpuplanner.study.handover.calendar import calendar_pack
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.report.bundle_files import change_index, to_index_text
+from gpuplanner.report.layout_schedule_files import calendar_pack
+from gpuplanner.report.mig_manager_files import to_change_scripts
+from gpuplanner.report.slurm_files import to_slurm_files
+from gpuplanner.simulator.scheduling_rules import Drain
 
 BOARD = "H100-80GB-SXM5"
 START = datetime(2026, 11, 2, tzinfo=UTC)

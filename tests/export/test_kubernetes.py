@@ -13,10 +13,9 @@ import polars as pl
 import pytest
 import yaml
 
-from gpuplanner.errors import GeometryError
-from gpuplanner.export.kubernetes import (to_change_scripts, to_config_map)
-from gpuplanner.export.mig_parted import to_mig_parted
-from gpuplanner.inbox.registry import read
+from gpuplanner.core.errors import GeometryError
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
 
 BOARD = "H100-80GB-SXM5"
 MORNING = "change-20261102T080000Z.sh"

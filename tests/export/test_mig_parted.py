@@ -13,15 +13,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import GeometryError, SchemaError
-from gpuplanner.export.states import NodeState
-from gpuplanner.export.kubernetes import (to_config_map)
-from gpuplanner.export.mig_parted import to_mig_parted
-from gpuplanner.export.slurm import to_slurm
-from gpuplanner.export.reread import verify_file
-from gpuplanner.hardware.layout import format_layout
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.hardware.enumerate import multisets
+from gpuplanner.core.errors import GeometryError, SchemaError
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.layout_enumeration import multisets
+from gpuplanner.hardware.mig_layouts import format_layout
+from gpuplanner.planner.layout_plan import NodeState
+from gpuplanner.report.export_verification import verify_file
+from gpuplanner.report.mig_manager_files import to_config_map, to_mig_parted
+from gpuplanner.report.slurm_files import to_slurm
 from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuplanner.export.fleet_rules import FleetRules, PoolRule
-from gpuplanner.export.reread import states_layouts, verify_file
-from gpuplanner.export.fleet_rules import BY_JOBS
-from gpuplanner.export.pack import (PAGE, to_pack)
-from gpuplanner.export.bundle_files import MeasureWords, Pack, PageWords
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.simulate.rules import (Drain)
+from gpuplanner.decision.policy_fleets import BY_JOBS, FleetRules, PoolRule
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.report.bundle_files import MeasureWords, Pack, PageWords
+from gpuplanner.report.change_bundle import PAGE, to_pack
+from gpuplanner.report.export_verification import states_layouts, verify_file
+from gpuplanner.simulator.scheduling_rules import Drain
 from tests.export.stub_cluster import Stub, _counts, fenced
 from tests.export.stub_cluster import _cut as layouts_cut
 

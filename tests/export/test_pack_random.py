@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuplanner.export.fleet_rules import FleetRules, PoolRule
-from gpuplanner.export.reread import verify_file
-from gpuplanner.export.pack import (PAGE, to_pack)
-from gpuplanner.export.bundle_files import Pack, PageWords
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.hardware.enumerate import list_layouts
-from gpuplanner.paths import MADE_BY
-from gpuplanner.simulate.rules import (Drain)
+from gpuplanner.core.scenario_fields import MADE_BY
+from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
+from gpuplanner.hardware.layout_enumeration import list_layouts
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.report.bundle_files import Pack, PageWords
+from gpuplanner.report.change_bundle import PAGE, to_pack
+from gpuplanner.report.export_verification import verify_file
+from gpuplanner.simulator.scheduling_rules import Drain
 
 BOARDS = ("H100-80GB-SXM5", "H100-80GB-PCIe", "A100-40GB", "A100-80GB", "A30-24GB", "H200-141GB")
 DECISIONS = 500

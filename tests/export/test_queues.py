@@ -12,18 +12,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.export.fleet_rules import TenantQuota
-from gpuplanner.export.pack import (PAGE)
-from gpuplanner.export.bundle_files import Making
-from gpuplanner.export.pools.queues import shared_out
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.hardware.gpu import as_board
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.kubernetes.reader import read_kubernetes
-from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.rules import (Drain)
-from gpuplanner.study.handover.decision_pack import _quotas
-from gpuplanner.study.past.history import history
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.policy_fleets import TenantQuota
+from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
+from gpuplanner.report.bundle_files import Making
+from gpuplanner.report.change_bundle import PAGE, _quotas
+from gpuplanner.report.kubernetes_pools import shared_out
+from gpuplanner.simulator.scheduling_rules import Drain
+from gpuplanner.usage.job_history import history
 from tests.clusters import cut_clusters
 from tests.export.stub_cluster import Stub, fenced
 from tests.export.test_crds import QUOTAS

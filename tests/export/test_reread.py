@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.export.reread import FileReport, verify_file
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.report.export_verification import FileReport, verify_file
 
 BOARD = "A100-40GB"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.errors import GeometryError
-from gpuplanner.export.slurm import to_slurm, to_slurm_files
+from gpuplanner.core.errors import GeometryError
+from gpuplanner.report.slurm_files import to_slurm, to_slurm_files
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import yaml
 
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.study.handover.calendar import calendar_pack
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.report.layout_schedule_files import calendar_pack
 from tests.export.stub_cluster import Stub, fenced
 
 BOARD = "H100-80GB-SXM5"

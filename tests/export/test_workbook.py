@@ -13,8 +13,8 @@ import fastexcel
 import polars as pl
 import pytest
 
-from gpuplanner.errors import OutputError
-from gpuplanner.export.workbook import MAX_ROWS, write_workbook
+from gpuplanner.core.errors import OutputError
+from gpuplanner.report.finance_exports import MAX_ROWS, write_workbook
 
 HOSTILE = [
     '=HYPERLINK("http://example.org")',

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.forecast.record import CHOSEN, fold_table
 from gpuplanner.forecast.backtest import backtest
-from gpuplanner.forecast.judge import judge
-from gpuplanner.forecast.calibrate import _shifts, mean_at
+from gpuplanner.forecast.model_selection import CHOSEN, fold_table, judge
+from gpuplanner.forecast.quantile_calibration import _shifts, mean_at
 
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")
 OPTIONS = {"horizon": 24, "gap": 6, "windows": 24, "models": CHEAP, "walk": True}

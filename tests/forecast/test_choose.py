@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from gpuplanner.forecast.backtest import backtest
-from gpuplanner.forecast.record import best_fixed, fold_scores, mean_scores, score
-from gpuplanner.forecast.judge import judge
-from gpuplanner.forecast.judge import records
-from gpuplanner.forecast.models import MODELS
+from gpuplanner.forecast.model_selection import best_fixed, fold_scores, judge, mean_scores, records, score
+from gpuplanner.forecast.statistical_models import MODELS
 
 NAMES = ("Naive", "WeeklyMean", "AutoETS")
 

@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from gpuplanner.forecast.decide import cost_curve, representatives
+from gpuplanner.forecast.forecast_result import cost_curve, representatives
 
 
 @pytest.mark.parametrize("price", [2.5, 5.0, 10.0])

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.forecast.grid import as_grid
+from gpuplanner.forecast.statistical_models import as_grid
 
 
 def test_gaps_carry_the_last_value_on_and_are_counted(make_demand):

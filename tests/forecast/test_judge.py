@@ -7,11 +7,17 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from gpuplanner.forecast.models import LEVELS
 from gpuplanner.forecast.backtest import backtest
-from gpuplanner.forecast.record import fold_scores, fold_table, mean_scores
-from gpuplanner.forecast.judge import judge
-from gpuplanner.forecast.judge import ahead, plan_at, realised
+from gpuplanner.forecast.model_selection import (
+    ahead,
+    fold_scores,
+    fold_table,
+    judge,
+    mean_scores,
+    plan_at,
+    realised,
+)
+from gpuplanner.forecast.statistical_models import LEVELS
 
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.forecast import models
-from gpuplanner.forecast.models import MODELS, RULES, predict, rule_of, usable_models
+from gpuplanner.forecast import statistical_models as models
+from gpuplanner.forecast.statistical_models import MODELS, RULES, predict, rule_of, usable_models
 
 HOURLY = {"season": 24, "week": 168}
 

@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.forecast.reconcile import reconcile_mint, reconcile_to_pool
-from gpuplanner.forecast.reconcile import VALUES, _shrunk_covariance
-from gpuplanner.schemas.domain import Forecast
-from gpuplanner.schemas.check import check
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Forecast
+from gpuplanner.forecast.quantile_calibration import (
+    VALUES,
+    _shrunk_covariance,
+    reconcile_mint,
+    reconcile_to_pool,
+)
 
 NOW = pl.Series([0]).cast(pl.Datetime("us", "UTC"))[0]
 

@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.demand.series import demand_series
-from gpuplanner.errors import SchemaError
-from gpuplanner.forecast.result import forecast_demand
-from gpuplanner.forecast.scores import mae, seasonal_scale
-from gpuplanner.schemas.domain import Forecast
-from gpuplanner.schemas.check import check
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Forecast
+from gpuplanner.forecast.backtest import mae, seasonal_scale
+from gpuplanner.forecast.forecast_result import forecast_demand
+from gpuplanner.usage.requested_demand import demand_series
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.forecast.scores import mae, pinball, seasonal_scale, smape
+from gpuplanner.forecast.backtest import mae, pinball, seasonal_scale, smape
 
 VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=20).map(np.array)
 

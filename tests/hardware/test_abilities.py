@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.catalog.loader import board_names, facts
-from gpuplanner.paths import MADE_BY
-from gpuplanner.hardware.whole_boards import any_board
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.hardware.abilities import EMPTY_NODES, GPUS, NEVER, abilities
+from gpuplanner.core.scenario_fields import MADE_BY
+from gpuplanner.hardware.actuators import EMPTY_NODES, GPUS, NEVER, abilities
+from gpuplanner.hardware.catalog import board_names, facts
+from gpuplanner.hardware.gpu_models import any_board, load_gpu_model
 
 AMPERE, HOPPER = load_gpu_model("A100-80GB"), load_gpu_model("H100-80GB-SXM5")
 

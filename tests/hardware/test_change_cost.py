@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware.change_cost import ChangeCost
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
 
 BOARDS = ("A100-80GB", "H100-80GB-SXM5")
 

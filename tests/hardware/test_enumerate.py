@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.catalog.loader import board_names
-from gpuplanner.errors import GeometryError
-from gpuplanner.hardware import enumerate as enumeration
-from gpuplanner.hardware.enumerate import layout_counts, multisets, pareto_counts, placed_layouts
-from gpuplanner.hardware.gpu import load_gpu_model
+from gpuplanner.core.errors import GeometryError
+from gpuplanner.hardware import layout_enumeration as enumeration
+from gpuplanner.hardware.catalog import board_names
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.layout_enumeration import layout_counts, multisets, pareto_counts, placed_layouts
 
 EIGHT_SLICES = [name for name in board_names() if load_gpu_model(name).memory_slices == 8]
 CLASSIC = ["1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]

@@ -10,14 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.catalog.loader import board_names, facts
-from gpuplanner.errors import GeometryError
-from gpuplanner.hardware.feasibility import creation_order, place_in_order, prove
-from gpuplanner.hardware.layout import layout_faults
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.hardware.enumerate import multisets
-from gpuplanner.hardware.spread import spread
-from gpuplanner.hardware.feasibility import arrangements
+from gpuplanner.core.errors import GeometryError
+from gpuplanner.hardware.catalog import board_names, facts
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.layout_enumeration import multisets, spread
+from gpuplanner.hardware.mig_layouts import arrangements, creation_order, layout_faults, place_in_order, prove
 from tests.examples import examples
 
 ENGINES = ("copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines")
@@ -138,7 +135,7 @@ def test_counts_that_are_no_counts(count: Any) -> None:
 
 @pytest.mark.parametrize("counts", [{"1g.5gb": 3}, {"3g.20gb": 1, "1g.5gb": 2}, {"2g.10gb": 2, "1g.10gb": 1}])
 def test_arrangements_are_all_valid_layouts_with_these_counts(counts: dict[str, int]) -> None:
-    from gpuplanner.hardware.enumerate import placed_layouts
+    from gpuplanner.hardware.layout_enumeration import placed_layouts
 
     board = load_gpu_model("A100-40GB")
     found = list(arrangements(board, counts))

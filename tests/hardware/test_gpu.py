@@ -8,11 +8,10 @@ from typing import Any, TypeAlias
 import polars as pl
 import pytest
 
-from gpuplanner.catalog.loader import facts
-from gpuplanner.errors import GeometryError
-from gpuplanner.hardware.gpu import GpuModel, as_board, load_gpu_model
-from gpuplanner.hardware.feasibility import prove
-from gpuplanner.hardware.gpu import RESOURCES
+from gpuplanner.core.errors import GeometryError
+from gpuplanner.hardware.catalog import facts
+from gpuplanner.hardware.gpu_models import RESOURCES, GpuModel, as_board, load_gpu_model
+from gpuplanner.hardware.mig_layouts import prove
 
 Rows: TypeAlias = Callable[..., list[dict[str, Any]]]
 

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.errors import GeometryError
-from gpuplanner.hardware.layout import (
+from gpuplanner.core.errors import GeometryError
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.layout_enumeration import placed_layouts
+from gpuplanner.hardware.mig_layouts import (
     format_layout,
     free_slices,
     layout_faults,
     parse_layout,
     parse_placements,
 )
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.hardware.enumerate import placed_layouts
 
 BOARD = "A100-40GB"
 NAMES = [profile.name for profile in load_gpu_model("RTX-PRO-6000").profiles]

@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.catalog.loader import board_names
-from gpuplanner.catalog.aliases import names_of, slurm_type
-from gpuplanner.hardware.names import DeviceWord, Share, boards_meant, common_share, parse_device
-from gpuplanner.hardware.spread import at_least, fewest_gpus
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.hardware.feasibility import prove
-from gpuplanner.hardware.spread import MOST_GPUS
+from gpuplanner.hardware.catalog import board_names, names_of, slurm_type
+from gpuplanner.hardware.gpu_model_names import DeviceWord, Share, boards_meant, common_share, parse_device
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.layout_enumeration import MOST_GPUS, at_least, fewest_gpus
+from gpuplanner.hardware.mig_layouts import prove
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.errors import GeometryError
-from gpuplanner.hardware.profile import ProfileName
+from gpuplanner.core.errors import GeometryError
+from gpuplanner.hardware.gpu_models import ProfileName
 
 ATTRIBUTES = ["", "+me", "+me.all", "-me", "+gfx"]
 

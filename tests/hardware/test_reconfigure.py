@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.catalog.loader import parameter
-from gpuplanner.paths import PATHS
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.hardware.enumerate import multisets
-from gpuplanner.hardware.layout import parse_placements
+from gpuplanner.core.scenario_fields import PATHS
+from gpuplanner.hardware.catalog import parameter
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.layout_enumeration import multisets
+from gpuplanner.hardware.mig_layouts import parse_placements
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
 
 H100 = "H100-80GB-SXM5"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.public import job_tables
-from gpuplanner.inbox.public.supercloud import read_supercloud
-from gpuplanner.inbox.slurm.sacct import read_slurm
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.public import job_lists as job_tables
+from gpuplanner.ingest.public.attempt_logs import read_supercloud
+from gpuplanner.ingest.slurm.accounting import read_slurm
 
 PHILLY = """\
 timestamp,duration,num_gpus,gpu_time,cluster

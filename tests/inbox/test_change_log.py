@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.registry import read
-from gpuplanner.ledger.account import gpu_time_ledger
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
 
 START = datetime(2026, 11, 2, 8, tzinfo=UTC)
 HEAD = "time,change,node,gpus,event\n"

@@ -10,9 +10,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.catalog.aliases import boards_called
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.kubernetes.doubts import (
+from gpuplanner.decision.policy_simulation import correction_of
+from gpuplanner.hardware.catalog import boards_called
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.kubernetes.cluster_reader import (
     BY_CATALOGUE,
     CLOSED,
     GONE_NODES,
@@ -20,7 +21,7 @@ from gpuplanner.inbox.kubernetes.doubts import (
     NO_NUMBER,
     UNRESOLVED_SHARES,
 )
-from gpuplanner.inbox.kubernetes.node_gpus import (
+from gpuplanner.ingest.kubernetes.node_gpus import (
     ASSUMED_SHARES,
     FEWER_UNITS,
     OTHER_COUNT,
@@ -31,8 +32,7 @@ from gpuplanner.inbox.kubernetes.node_gpus import (
     UNCONFIRMED,
     UNKNOWN_SHARES,
 )
-from gpuplanner.inbox.registry import read
-from gpuplanner.study.decision.left_out import correction_of
+from gpuplanner.ingest.source_registry import read
 
 CASES = Path(__file__).parent / "cluster_dumps" / "kubernetes"
 GPU = "nvidia.com/gpu"

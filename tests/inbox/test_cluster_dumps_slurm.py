@@ -13,19 +13,19 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.catalog.loader import board_spec, export_command
-from gpuplanner.cost.energy import power_model
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.hardware.names import parse_device
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.schedulers.job_table import JOB_TABLE
-from gpuplanner.inbox.together import add_together, parts_of
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.beginning import beginning
-from gpuplanner.study.decision.decide import decide
-from gpuplanner.study.decision.left_out import correction_of
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.policy_simulation import correction_of
+from gpuplanner.decision.recommendation import decide
+from gpuplanner.decision.study_pipeline import beginning
+from gpuplanner.hardware.catalog import board_spec, export_command
+from gpuplanner.hardware.gpu_model_names import parse_device
+from gpuplanner.hardware.power_and_carbon import power_model
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_import import add_together, parts_of
+from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE
+from gpuplanner.ingest.source_registry import read
 
 CASES = Path(__file__).parent / "cluster_dumps" / "slurm"
 Unpack = Callable[[str], Path]

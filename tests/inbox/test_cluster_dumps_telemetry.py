@@ -12,19 +12,17 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.catalog.loader import facts
-from gpuplanner.errors import SchemaError, TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.additions import add
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.bills.summary import summarise, unknown_types
-from gpuplanner.inbox.core.source_checks import check_words
-from gpuplanner.inbox.registry import foreign_form
-from gpuplanner.inbox.together import add_together, parts_of
-from gpuplanner.phases.demand import phases_of_jobs
-from gpuplanner.study.past.description import describe
-from gpuplanner.study.decision.beginning import beginning
+from gpuplanner.core.errors import SchemaError, TraceFormatError
+from gpuplanner.decision.study_pipeline import beginning
+from gpuplanner.hardware.catalog import facts
+from gpuplanner.ingest.bills.bill_summary import summarise, unknown_types
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_import import add, add_together, parts_of
+from gpuplanner.ingest.quality_report import check_words
+from gpuplanner.ingest.source_registry import foreign_form, read
+from gpuplanner.usage.dataset_description import describe
+from gpuplanner.usage.phase_demand import phases_of_jobs
 
 CASES = Path(__file__).parent / "cluster_dumps"
 T0 = 1772431200

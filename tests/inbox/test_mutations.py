@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.cli.app import app, register_commands
-from gpuplanner.errors import GpuPlannerError, GpuPlannerWarning
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.together import add_together, parts_of, require_jobs
-from gpuplanner.study.decision.beginning import beginning
+from gpuplanner.cli.application import app, register_commands
+from gpuplanner.core.errors import GpuPlannerError, GpuPlannerWarning
+from gpuplanner.decision.study_pipeline import beginning
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_import import add_together, parts_of, require_jobs
 
 CASES = Path(__file__).parent / "cluster_dumps"
 INPUTS = (

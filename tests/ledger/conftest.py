@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.schemas.domain import Inventory, Jobs, Samples
-from gpuplanner.schemas.check import conform
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import Inventory, Jobs, Samples
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 HOURS = {"start": NINE, "end": NINE + timedelta(hours=3)}

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import SchemaError
-from gpuplanner.ledger.account import assumptions, gpu_time_ledger
-from gpuplanner.ledger.pools import inferred_inventory, installed_gpu_hours
-from gpuplanner.ledger.views import reconcile
-from gpuplanner.schemas.domain import Ledger
-from gpuplanner.schemas.check import check
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Ledger
+from gpuplanner.usage.gpu_hour_ledger import assumptions, gpu_time_ledger, reconcile
+from gpuplanner.usage.occupancy import inferred_inventory, installed_gpu_hours
 from tests.examples import examples
 
 BUSY, IDLE = {"sm_activity": 0.5}, {"sm_activity": 0.01}

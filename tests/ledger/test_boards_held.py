@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.hardware.spread import fewest_gpus
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.ledger import slabs
-from gpuplanner.ledger.pools import inferred_inventory
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.layout_enumeration import fewest_gpus
+from gpuplanner.usage import occupancy as slabs
+from gpuplanner.usage.occupancy import inferred_inventory
 
 H100 = "H100-80GB-SXM5"
 BOARD = load_gpu_model(H100)

@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuplanner.inbox.registry import read
-from gpuplanner.ledger.account import gpu_time_ledger
-from gpuplanner.ledger.pools import inferred_inventory, installed_gpu_hours
-from gpuplanner.ledger.views import reconcile
-from gpuplanner.study.past.history import load_trace
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger, reconcile
+from gpuplanner.usage.job_history import load_trace
+from gpuplanner.usage.occupancy import inferred_inventory, installed_gpu_hours
 
 OPENB = [(pods, nodes) for pods in ("default", "cpu050", "gpuspec10") for nodes in ("gpu_node", "all_node")]
 

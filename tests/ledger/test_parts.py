@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import SchemaError
-from gpuplanner.ledger.account import assumptions, gpu_time_ledger
-from gpuplanner.ledger.views import by_period, reconcile
-from gpuplanner.ledger.held import gpu_hours_by_node, held_by_state, requested_allocated_active
-from gpuplanner.ledger.activity import held_by_activity
-from gpuplanner.ledger.pools import inferred_inventory, installed_gpu_hours
-from gpuplanner.ledger.slices import slice_hours
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.usage.allocated_hours import (
+    gpu_hours_by_node,
+    held_by_activity,
+    held_by_state,
+    requested_allocated_active,
+)
+from gpuplanner.usage.fragmentation import slice_hours
+from gpuplanner.usage.gpu_hour_ledger import assumptions, by_period, gpu_time_ledger, reconcile
+from gpuplanner.usage.occupancy import inferred_inventory, installed_gpu_hours
 from tests.examples import examples
 
 H100 = "H100-80GB-SXM5"

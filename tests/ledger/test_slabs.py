@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.intervals import HOUR_TICKS
-from gpuplanner.ledger import slabs
-from gpuplanner.ledger.account import gpu_time_ledger
-from gpuplanner.ledger.pools import inferred_inventory
+from gpuplanner.core.step_functions import HOUR_TICKS
+from gpuplanner.usage import occupancy as slabs
+from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
+from gpuplanner.usage.occupancy import inferred_inventory
 
 HOURS = 5
 TICK = st.integers(0, HOURS * 4).map(lambda quarter: quarter * HOUR_TICKS // 4)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.ledger.activity import BUSIEST_FIRST, seen_together
+from gpuplanner.usage.allocated_hours import BUSIEST_FIRST, seen_together
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HELD = st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=1, max_size=4)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.ledger.views import DARK_BUCKETS, by_bucket, by_tenant, dark_share, reconcile
-from gpuplanner.schemas.vocabulary import BUCKETS
-from gpuplanner.schemas.domain import Ledger
-from gpuplanner.schemas.check import conform
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import BUCKETS, Ledger
+from gpuplanner.usage.gpu_hour_ledger import DARK_BUCKETS, by_bucket, by_tenant, dark_share, reconcile
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from gpuplanner.metrics.tenants import entitlements, jain_index
-from gpuplanner.metrics.finish_time import finish_time_fairness, isolated_outcomes, rho_by_tenant
-from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
+from gpuplanner.decision.team_fairness import finish_time_fairness, isolated_outcomes, rho_by_tenant
+from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
+from gpuplanner.usage.fair_share import entitlements, jain_index
 
 
 def alone(jobs: pl.DataFrame, gpus: int) -> pl.DataFrame:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.metrics.intervals import mean_interval, paired, student_t
+from gpuplanner.simulator.replications import mean_interval, paired, student_t
 
 # Upper quantiles as printed in Abramowitz & Stegun, table 26.10, and NIST/SEMATECH e-Handbook 1.3.6.7.2.
 TABLE = {

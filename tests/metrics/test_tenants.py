@@ -10,14 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.metrics.borrowing import NOBODY, borrowing
-from gpuplanner.metrics.claims import Claims
-from gpuplanner.metrics.tenants import entitlements, jain_index, shares_over_time, tenant_accounts
-from gpuplanner.simulate.rules import (Checkpoints)
-from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.sharing import Sharing
-from gpuplanner.simulate.nodes.shared_play import play_shared
+from gpuplanner.simulator.scheduling_rules import Checkpoints, Sharing
+from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play_shared
+from gpuplanner.usage.fair_share import (
+    NOBODY,
+    Claims,
+    borrowing,
+    entitlements,
+    jain_index,
+    shares_over_time,
+    tenant_accounts,
+)
 from tests.examples import examples
 
 GPUS = 4

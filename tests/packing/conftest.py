@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpuplanner.hardware.layout import Layout, Placement, layout_faults
-from gpuplanner.packing.problem import MigPackingProblem, PackingProblem
+from gpuplanner.hardware.mig_layouts import Layout, Placement, layout_faults
+from gpuplanner.planner.packing_problem import MigPackingProblem, PackingProblem
 
 
 def draw_problem(seed: int, *, most_items: int = 7) -> PackingProblem:

@@ -10,11 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.packing.problem import PackingProblem
-from gpuplanner.packing.bounds import heaviest, loads, moment_bound, thresholds, weighings
-from gpuplanner.packing.grid import as_grid, moments_that_matter
-from gpuplanner.packing.pattern_bound import Goal, as_knapsack, program_of, stronger_bounds
-from gpuplanner.packing.pricing import price
+from gpuplanner.planner.packing_bounds import (
+    Goal,
+    as_knapsack,
+    heaviest,
+    loads,
+    moment_bound,
+    program_of,
+    stronger_bounds,
+    thresholds,
+    weighings,
+)
+from gpuplanner.planner.packing_problem import PackingProblem, as_grid, moments_that_matter
+from gpuplanner.planner.temporal_knapsack import price
 from tests.examples import examples
 from tests.seeds import seeds
 

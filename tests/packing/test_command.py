@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from gpuplanner.cli.app import main
+from gpuplanner.cli.application import main
 
 ITEMS = "4\t100\t0\t0\n0\t0\t4\t60\n1\t0\t2\t40\n2\t2\t4\t40\n3\t2\t6\t60\n"
 
@@ -97,8 +97,8 @@ def test_faulty_lists_of_instances(capsys, monkeypatch, instances, text, said):
 @pytest.mark.parametrize("costs", [(), ("--busy-cost", "1")])
 def test_nothing_is_written_that_does_not_hold(capsys, monkeypatch, tmp_path, file, costs):
     """All items in one bin, which holds 160 of 100 at once."""
-    import gpuplanner.packing as packing
-    from gpuplanner.packing.result import CostedPacking, Packing
+    import gpuplanner.planner as packing
+    from gpuplanner.planner.packing_problem import CostedPacking, Packing
 
     wrong = Packing(1, 1, np.zeros(4, dtype=np.int64), None, "proof", 0.1)
     monkeypatch.setattr(packing, "pack", lambda *_, **__: wrong, raising=False)

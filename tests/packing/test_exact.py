@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.packing.result import Packing
-from gpuplanner.packing.problem import PackingProblem
-from gpuplanner.packing.search import pack
-from gpuplanner.packing.verify import verify_packing
-from gpuplanner.packing.exact import settle
-from gpuplanner.packing.grid import as_grid
-from gpuplanner.packing.pattern_bound import program_of
-from gpuplanner.solving.column_generation import fewest_columns
+from gpuplanner.planner.linear_model import fewest_columns
+from gpuplanner.planner.packing_bounds import program_of
+from gpuplanner.planner.packing_problem import Packing, PackingProblem, as_grid
+from gpuplanner.planner.packing_search import pack, settle
+from gpuplanner.planner.packing_verification import verify_packing
 from tests.seeds import seeds
 
 

@@ -7,11 +7,10 @@ import json
 
 import pytest
 
-from gpuplanner.cli.app import main
-from gpuplanner.packing.search import pack
-from gpuplanner.packing.costs import pack_for_cost
-from gpuplanner.packing.read import read_packing
-from gpuplanner.packing.verify import verify_cost, verify_packing
+from gpuplanner.cli.application import main
+from gpuplanner.planner.packing_costs import pack_for_cost
+from gpuplanner.planner.packing_search import pack
+from gpuplanner.planner.packing_verification import read_packing, verify_cost, verify_packing
 
 pytestmark = pytest.mark.data
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.packing.problem import MigPackingProblem
-from gpuplanner.packing.search import pack
-from gpuplanner.packing.verify import verify_packing
-from gpuplanner.packing.bounds import heaviest, loads, moment_bound
-from gpuplanner.packing.grid import as_grid
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.planner.packing_bounds import heaviest, loads, moment_bound
+from gpuplanner.planner.packing_problem import MigPackingProblem, as_grid
+from gpuplanner.planner.packing_search import pack
+from gpuplanner.planner.packing_verification import verify_packing
 from tests.seeds import seeds
 
 H100 = "H100-80GB-SXM5"

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.packing import search
-from gpuplanner.packing.problem import PackingProblem
-from gpuplanner.packing.search import pack
-from gpuplanner.packing.verify import verify_packing
-from gpuplanner.packing.greedy import RULES, fit, orders
-from gpuplanner.packing.grid import as_grid
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.planner import packing_search as search
+from gpuplanner.planner.packing_heuristics import RULES, fit, orders
+from gpuplanner.planner.packing_problem import PackingProblem, as_grid
+from gpuplanner.planner.packing_search import pack
+from gpuplanner.planner.packing_verification import verify_packing
 from tests.examples import examples
 from tests.seeds import seeds
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuplanner.packing.problem import MigPackingProblem, PackingProblem
-from gpuplanner.packing.result import Packing
-from gpuplanner.packing.search import pack
-from gpuplanner.packing.costs import pack_for_cost
-from gpuplanner.packing.verify import verify_cost, verify_packing
+from gpuplanner.planner.packing_costs import pack_for_cost
+from gpuplanner.planner.packing_problem import MigPackingProblem, Packing, PackingProblem
+from gpuplanner.planner.packing_search import pack
+from gpuplanner.planner.packing_verification import verify_cost, verify_packing
 
 
 def holds(problem: PackingProblem, bins: np.ndarray) -> bool:

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.schemas.domain import Samples
-from gpuplanner.schemas.check import conform
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import Samples
 
 PHASES = ((0.04, 0.0, 12.0), (0.15, 0.48, 51.0), (0.66, 0.8, 60.0), (0.15, 0.55, 60.0))
 """Share of the time, activity and memory [GiB] of set-up, ramp, steady and decay."""

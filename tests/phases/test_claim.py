@@ -9,9 +9,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.errors import SchemaError
-from gpuplanner.phases.claim import VERDICTS, claim_by_class, claim_table, judge_claim, late_over_early
-from gpuplanner.phases.demand import phases_of_jobs
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.usage.phase_demand import (
+    VERDICTS,
+    claim_by_class,
+    claim_table,
+    judge_claim,
+    late_over_early,
+    phases_of_jobs,
+)
 
 BOARD = "H100-80GB-SXM5"
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.phases.demand import phases_of_jobs
-from gpuplanner.phases.signatures.jobs import signatures_of
+from gpuplanner.usage.bottlenecks import signatures_of
+from gpuplanner.usage.phase_demand import phases_of_jobs
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,9 @@ import sys
 import polars as pl
 import pytest
 
-from gpuplanner.cli.app import main
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.phases.demand import demand_by_class, phases_of_jobs
-from gpuplanner.phases.fit import fit_phases
+from gpuplanner.cli.application import main
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.usage.phase_demand import demand_by_class, fit_phases, phases_of_jobs
 
 BOARD = "H100-80GB-SXM5"
 

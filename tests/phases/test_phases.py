@@ -9,11 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.phases.labels import SPIKE_LABELS
-from gpuplanner.phases.segments import find_phases
-from gpuplanner.phases.spikes import find_spikes
-from gpuplanner.phases.segments import binary_segmentation
-from gpuplanner.phases.signals import step_for
+from gpuplanner.usage.job_phases import binary_segmentation, find_phases, step_for
+from gpuplanner.usage.utilization_dips import SPIKE_LABELS, find_spikes
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -7,12 +7,18 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner import plot
-from gpuplanner.inbox.registry import read
-from gpuplanner.phases.segments import find_phases
-from gpuplanner.phases.signatures.bounds import BOUNDS, Counters, signature
-from gpuplanner.phases.signatures.facts import advice, load_thresholds
-from gpuplanner.phases.signatures.jobs import signatures_by_class, signatures_of
+from gpuplanner import report as plots
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.bottlenecks import (
+    BOUNDS,
+    Counters,
+    advice,
+    load_thresholds,
+    signature,
+    signatures_by_class,
+    signatures_of,
+)
+from gpuplanner.usage.job_phases import find_phases
 
 BOARD = "H100-80GB-SXM5"
 QUIET = {
@@ -98,9 +104,9 @@ def test_jobs_phases_and_classes():
         ("a", "compute", pytest.approx(4.0), 1.0),
         ("b", "launch", pytest.approx(1.0), 1.0),
     ]
-    svg = plot.chart_to_svg(plot.plot_signatures(by_class))
+    svg = plots.chart_to_svg(plots.plot_signatures(by_class))
     assert "bound by" in svg
-    assert "No job was sampled." in plot.chart_to_svg(plot.plot_signatures(by_class.clear()))
+    assert "No job was sampled." in plots.chart_to_svg(plots.plot_signatures(by_class.clear()))
 
 
 def read_run(folder, run):

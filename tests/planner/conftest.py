@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.hardware.layout import format_layout
-from gpuplanner.hardware.enumerate import pareto_counts
-from gpuplanner.planner.contract.problem_check import TIERS
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.contract.substitution import serves
+from gpuplanner.hardware.layout_enumeration import pareto_counts
+from gpuplanner.hardware.mig_layouts import format_layout
+from gpuplanner.planner.plan_problem import TIERS, PlanProblem, serves
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
 

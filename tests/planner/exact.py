@@ -12,9 +12,9 @@ from functools import cache
 
 import numpy as np
 
-from gpuplanner.hardware.gpu import GpuModel, as_board
-from gpuplanner.hardware.layout import format_layout, parse_layout
-from gpuplanner.planner.contract.problem import PlanProblem
+from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.hardware.mig_layouts import format_layout, parse_layout
+from gpuplanner.planner.plan_problem import PlanProblem
 from tests.planner.conftest import shortage_cost
 
 MOST_STATES = 10_000

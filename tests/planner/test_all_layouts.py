@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.hardware.layout import format_layout
-from gpuplanner.hardware.enumerate import multisets
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.verification.plans import verify
+from gpuplanner.hardware.layout_enumeration import multisets
+from gpuplanner.hardware.mig_layouts import format_layout
+from gpuplanner.planner.fleet_limits import StatePrices
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
 from tests.planner.exact import every_layout, exact_cost
 
 BOARDS = {

@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.hardware.layout import format_layout
-from gpuplanner.hardware.enumerate import multisets
-from gpuplanner.planner.methods.search import METHODS, plan
-from gpuplanner.planner.contract.limits import Limits
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.planner.methods import stages
+from gpuplanner.hardware.layout_enumeration import multisets
+from gpuplanner.hardware.mig_layouts import format_layout
+from gpuplanner.planner import plan_search as stages
+from gpuplanner.planner.fleet_limits import Limits, StatePrices
+from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import METHODS, plan
+from gpuplanner.planner.plan_verification import verify
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb", "gpu")
 

@@ -14,16 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.hardware.gpu import GpuModel
-from gpuplanner.planner.contract.limits import Limits
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.planner.numbered.assign import changes_when_numbered
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.hardware.gpu_models import GpuModel
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.planner.fleet_limits import Limits
+from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
+from gpuplanner.planner.numbered_gpus import assign, changes_when_numbered
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
 CUTS = (

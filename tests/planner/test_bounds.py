@@ -8,18 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.contract.limits import Limits
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.program import bound
-from gpuplanner.planner.program.bound import lower_bound
-from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.planner.program.slot_floors import window_floors
-from gpuplanner.solving.branching import branch_and_bound
-from gpuplanner.solving.effort import Effort
-from gpuplanner.solving.linear import LinearModel
-from gpuplanner.solving.solver import solve
+from gpuplanner.planner import linear_program as bound
+from gpuplanner.planner.fleet_limits import Limits, StatePrices
+from gpuplanner.planner.linear_model import Effort, LinearModel
+from gpuplanner.planner.linear_program import lower_bound, window_floors
+from gpuplanner.planner.milp_solver import branch_and_bound, solve
+from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "gpu")
 PRICES = StatePrices(parked_price=0.2, wake=0.05, dress=0.1, instance=0.02, mode=0.1, reboot=0.4, drain=0.2)

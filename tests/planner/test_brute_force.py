@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.verification.plans import verify
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
 from tests.seeds import seeds
 
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", "gpu", "1g.5gb+me")

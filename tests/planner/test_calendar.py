@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.methods.calendar import calendar_counts
-from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.solving.effort import Effort
+from gpuplanner.planner.layout_calendar import calendar_counts
+from gpuplanner.planner.linear_model import Effort
+from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
 from tests.seeds import seeds
 
 

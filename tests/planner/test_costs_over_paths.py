@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.program.realised_cost import realised_cost, realised_costs
+from gpuplanner.planner.fleet_limits import StatePrices
+from gpuplanner.planner.plan_explanation import realised_cost, realised_costs
+from gpuplanner.planner.plan_search import plan
 from tests.seeds import seeds
 
 PROFILES = ["1g.5gb", "2g.10gb", "3g.20gb", "gpu"]

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.contract.limits import Limits
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.numbered.assign import changes_when_numbered
-from gpuplanner.planner.numbered.placer import ParkedPlacer
+from gpuplanner.planner.fleet_limits import Limits, StatePrices
+from gpuplanner.planner.numbered_gpus import ParkedPlacer, changes_when_numbered
+from gpuplanner.planner.plan_problem import PlanProblem
 
 SMALL, LARGE = "1g.5gb:7", "3g.20gb:2"
 TURNS = [[1, 0], [0, 1], [1, 0]]

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.contract.limits import Limits
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.methods.dynamic import dynamic_counts
-from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.solving.effort import Effort
+from gpuplanner.planner.dynamic_program import dynamic_counts
+from gpuplanner.planner.fleet_limits import Limits
+from gpuplanner.planner.linear_model import Effort
+from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
 from tests.seeds import seeds
 
 PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", "gpu", "1g.5gb+me")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.planner.methods.forward import greedy_counts
-from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.solving.effort import Effort
+from gpuplanner.planner.fleet_limits import StatePrices
+from gpuplanner.planner.linear_model import Effort
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_improvement import greedy_counts
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
 
 
 def effort() -> Effort:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.files.text import read_yaml
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.verification.plans import verify
+from gpuplanner.core.serialization import read_yaml
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
 
 CASES = read_yaml(Path(__file__).with_name("known_answers.yaml"))
 

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.planner.contract.limits import Limits, Quota
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.planner.contract.limits import admitted_demand
-from gpuplanner.planner.verification.limits import within_quotas
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.planner.fleet_limits import Limits, Quota, admitted_demand
+from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
+from gpuplanner.planner.limit_verification import within_quotas
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
 

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.planner.methods.search import METHODS, plan
-from gpuplanner.planner.contract.limits import Limits, Quota
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.several_pools import (
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.planner.fleet_limits import Limits, Quota
+from gpuplanner.planner.layout_plan import plan_to_json
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_explanation import instance_prices
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import METHODS, plan
+from gpuplanner.planner.plan_variants import (
     fleet_from_json,
     fleet_to_json,
     plan_fleet,
     read_problems,
     verify_fleet,
 )
-from gpuplanner.planner.program.realised_cost import instance_prices
-from gpuplanner.planner.contract.plan import plan_to_json
-from gpuplanner.planner.verification.plans import verify
+from gpuplanner.planner.plan_verification import verify
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,16 @@ import polars as pl
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from gpuplanner.hardware.gpu import as_board
-from gpuplanner.hardware.layout import format_layout, parse_layout
-from gpuplanner.hardware.enumerate import pareto_counts
-from gpuplanner.planner.contract.limits import Limits
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
-from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.program.fluid import Fluid
+from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.hardware.layout_enumeration import pareto_counts
+from gpuplanner.hardware.mig_layouts import format_layout, parse_layout
+from gpuplanner.planner.fleet_limits import Limits, StatePrices
+from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
 from tests.planner.exact import exact_cost
 from tests.seeds import seeds
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import InfeasiblePlanError
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.planner.methods import stages
+from gpuplanner.core.errors import InfeasiblePlanError
+from gpuplanner.planner import plan_search as stages
+from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
 
 NAMES = ["1g.5gb", "2g.10gb", "3g.20gb", "gpu"]
 LEVELS = (0.0, 0.2, 1.0, 1.7, 3.0, 5.0)
@@ -112,7 +112,7 @@ def test_a_plan_cut_short_is_feasible_and_says_that_the_time_was_up(
         return path(*arguments, **options)
 
     jumping = SimpleNamespace(monotonic=lambda: clock() + late[0])
-    monkeypatch.setattr("gpuplanner.solving.effort.time", jumping)
+    monkeypatch.setattr("gpuplanner.planner.linear_model.time", jumping)
     monkeypatch.setattr(stages, "cheapest_way", then_the_time_is_up)
     found = plan(day, method="milp", gap_target=0, time_limit_s=3600)
     assert found.status == "feasible"

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.catalog.loader import facts
-from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.hardware.catalog import facts
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
 
 ONE = [[[1.0, 2.0]]]
 

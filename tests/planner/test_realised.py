@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.hardware.layout import parse_layout
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.planner.program.realised_cost import realised_cost
+from gpuplanner.hardware.mig_layouts import parse_layout
+from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_explanation import realised_cost
+from gpuplanner.planner.plan_search import plan
 from tests.seeds import seeds
 
 from .conftest import best_service

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.planner.program.shortage import shortage_steps, unmet_by_tenant
+from gpuplanner.planner.plan_arrays import shortage_steps, unmet_by_tenant
 
 TIERS = ("guaranteed", "standard", "best_effort")
 

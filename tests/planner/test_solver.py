@@ -12,12 +12,11 @@ import numpy as np
 import pulp
 import pytest
 
-from gpuplanner.errors import MissingDependencyError, ScenarioError
-from gpuplanner.planner.program.families import Floor, build
-from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.solving import solver
-from gpuplanner.solving.effort import Effort, relative_gap
-from gpuplanner.solving.linear import LinearModel
+from gpuplanner.core.errors import MissingDependencyError, ScenarioError
+from gpuplanner.planner import milp_solver as solver
+from gpuplanner.planner.linear_model import Effort, LinearModel, relative_gap
+from gpuplanner.planner.linear_program import Floor, build
+from gpuplanner.planner.plan_arrays import Fluid
 
 
 def effort(**changes: Any) -> Effort:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.catalog.loader import board_names
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.planner.contract.substitution import serves, up_sets
-from gpuplanner.planner.verification.plans import Matching
+from gpuplanner.hardware.catalog import board_names
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.planner.plan_problem import serves, up_sets
+from gpuplanner.planner.plan_verification import Matching
 from tests.examples import examples
 
 A100 = load_gpu_model("A100-40GB")

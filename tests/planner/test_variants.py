@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.planner.contract.limits import Limits
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.variants import AS_IT_STANDS, compare_plans, price_of_limits, with_limit
+from gpuplanner.planner.fleet_limits import Limits
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_variants import AS_IT_STANDS, compare_plans, price_of_limits, with_limit
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
 LEVELS = (0.0, 0.4, 1.0, 1.7, 3.0)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.schemas.domain import Demand, Forecast, LayoutPlan, Ledger, Samples
-from gpuplanner.schemas.check import conform
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import Demand, Forecast, LayoutPlan, Ledger, Samples
 
 START = datetime(2026, 10, 1, tzinfo=UTC)
 HOSTILE = ("<script>alert(1)</script>", "=1+1", 'a"b.c[d]\\e', "ß · 漢字")

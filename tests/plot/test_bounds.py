@@ -7,13 +7,13 @@ import json
 import polars as pl
 import pytest
 
-from gpuplanner import plot
-from gpuplanner.plot.compare import ABOVE
+from gpuplanner import report as plots
+from gpuplanner.report.policy_and_layout_charts import ABOVE
 
 
 def bars(frame: pl.DataFrame) -> dict[str, list[tuple[float, float]]]:
     """Ends of the parts of each bar, by plan."""
-    spec = plot.chart_spec(plot.plot_bounds(frame))
+    spec = plots.chart_spec(plots.plot_bounds(frame))
     rows = next(rows for rows in spec["datasets"].values() if "method" in rows[0])
     ends: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
@@ -31,12 +31,12 @@ def test_each_bar_is_parted_at_the_bound_and_ends_at_the_cost(bounds):
 def test_a_plan_at_the_bound_has_nothing_above_it():
     best = pl.DataFrame({"method": ["auto"], "objective": [5.0], "bound": [5.0], "gap": [0.0]})
     assert bars(best) == {"auto": [(0, 5)]}
-    assert ABOVE not in plot.chart_to_svg(plot.plot_bounds(best))
+    assert ABOVE not in plots.chart_to_svg(plots.plot_bounds(best))
 
 
 def test_without_a_bound_nothing_is_said_of_one(bounds):
     unknown = bounds.with_columns(bound=pl.lit(None, pl.Float64), gap=pl.lit(None, pl.Float64))
-    spec = json.dumps(plot.chart_spec(plot.plot_bounds(unknown)))
+    spec = json.dumps(plots.chart_spec(plots.plot_bounds(unknown)))
     assert '"rule"' not in spec
     assert "gap 0" not in spec
     assert bars(unknown)["auto"] == [(0, pytest.approx(6985.9))]

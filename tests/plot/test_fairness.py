@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner import plot
-from gpuplanner.plot import prepare
+from gpuplanner import report as plots
+from gpuplanner.report import chart_theme as prepare
 
 SHARES = pl.DataFrame(
     {"tenant": ["a", "a", "b", "b"], "slot_s": [0.0, 3600.0] * 2, "gpus": [4.0, 2.0, 1.0, 0.0]}
@@ -28,15 +28,15 @@ BORROWED = pl.DataFrame(
     }
 )
 CASES = {
-    "shares": (plot.plot_tenant_shares, SHARES),
-    "accounts": (plot.plot_entitlements, ACCOUNTS),
-    "borrowed": (plot.plot_borrowing, BORROWED),
+    "shares": (plots.plot_tenant_shares, SHARES),
+    "accounts": (plots.plot_entitlements, ACCOUNTS),
+    "borrowed": (plots.plot_borrowing, BORROWED),
 }
 
 
 def values(chart):
     """Rows of all data sets of a chart."""
-    return [row for rows in plot.chart_spec(chart)["datasets"].values() for row in rows]
+    return [row for rows in plots.chart_spec(chart)["datasets"].values() for row in rows]
 
 
 def test_long_runs_are_averaged_until_they_fit_and_keep_their_gpu_time():
@@ -48,30 +48,30 @@ def test_long_runs_are_averaged_until_they_fit_and_keep_their_gpu_time():
             "gpus": np.tile([1.0, 3.0], slots),
         }
     )
-    rows = values(plot.plot_tenant_shares(frame))
+    rows = values(plots.plot_tenant_shares(frame))
     assert len(rows) <= prepare.MAX_ROWS
     assert np.mean([row["gpus"] for row in rows]) == pytest.approx(2.0, abs=0.01)
 
 
 def test_small_tenants_are_added_up():
     frame = pl.DataFrame({"tenant": list("abcd"), "slot_s": 0.0, "gpus": [4.0, 3.0, 2.0, 1.0]})
-    rows = {row["tenant"]: row["gpus"] for row in values(plot.plot_tenant_shares(frame, top=2))}
+    rows = {row["tenant"]: row["gpus"] for row in values(plots.plot_tenant_shares(frame, top=2))}
     assert rows == {"a": 4.0, "b": 3.0, "2 others": 3.0}
 
 
 def test_parts_of_a_bar_are_what_was_held_and_what_is_missing():
     rows = {
-        (row["tenant"], row["part"]): row["gpu_hours"] for row in values(plot.plot_entitlements(ACCOUNTS))
+        (row["tenant"], row["part"]): row["gpu_hours"] for row in values(plots.plot_entitlements(ACCOUNTS))
     }
     assert rows["a", "held, within entitlement"] == 5.0
     assert rows["a", "held, above entitlement"] == 4.0
     assert rows["<i>b</i>", "due, but not given"] == 5.0
-    order = plot.chart_spec(plot.plot_entitlements(ACCOUNTS))["encoding"]["y"]["sort"]
+    order = plots.chart_spec(plots.plot_entitlements(ACCOUNTS))["encoding"]["y"]["sort"]
     assert order == ["<i>b</i>", "a"]  # who lacks most stands first
 
 
 def test_the_matrix_keeps_the_total_and_names_nobody():
-    rows = values(plot.plot_borrowing(BORROWED))
+    rows = values(plots.plot_borrowing(BORROWED))
     assert sum(row["gpu_hours"] for row in rows) == BORROWED["gpu_hours"].sum()
     assert {row["borrower"] for row in rows} == {"idle GPUs", "a", "c"}
     assert {row["lender"] for row in rows} == {"unclaimed", "<i>b</i>"}

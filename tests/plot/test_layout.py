@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner import plot
-from gpuplanner.errors import SchemaError
-from gpuplanner.plot.layout import MAX_GPUS, TOP_LAYOUTS
+from gpuplanner import report as plots
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.report.policy_and_layout_charts import MAX_GPUS, TOP_LAYOUTS
 
 
 def rows(spec: dict) -> pl.DataFrame:
@@ -19,7 +19,7 @@ def rows(spec: dict) -> pl.DataFrame:
 
 
 def test_one_row_per_gpu_in_order_of_node_and_number(layout_plan):
-    spec = plot.chart_spec(plot.plot_layout_calendar(layout_plan))
+    spec = plots.chart_spec(plots.plot_layout_calendar(layout_plan))
     bars, cuts = spec["layer"]
     names = bars["encoding"]["y"]["sort"]
     assert len(names) == 4
@@ -32,9 +32,9 @@ def test_one_row_per_gpu_in_order_of_node_and_number(layout_plan):
 
 def test_a_plan_without_a_change_has_a_chart_of_its_own_size(layout_plan):
     """An empty layer with a legend made Vega draw the chart millions of pixels high."""
-    calm = plot.plot_layout_calendar(layout_plan.with_columns(changed=pl.lit(False)))
-    assert "shape" not in str(plot.chart_spec(calm))
-    height = float(re.search(r'height="([\d.]+)"', plot.chart_to_svg(calm)).group(1))
+    calm = plots.plot_layout_calendar(layout_plan.with_columns(changed=pl.lit(False)))
+    assert "shape" not in str(plots.chart_spec(calm))
+    height = float(re.search(r'height="([\d.]+)"', plots.chart_to_svg(calm)).group(1))
     assert height < 400
 
 
@@ -42,11 +42,11 @@ def test_a_large_fleet_is_sent_to_the_counts(layout_plan):
     one = layout_plan.head(1)
     fleet = pl.concat([one.with_columns(gpu=pl.lit(n, pl.Int32)) for n in range(MAX_GPUS + 1)])
     with pytest.raises(SchemaError, match="plot_layout_counts"):
-        plot.plot_layout_calendar(fleet)
+        plots.plot_layout_calendar(fleet)
 
 
 def test_slots_that_do_not_change_are_merged(counts):
-    drawn = rows(plot.chart_spec(plot.plot_layout_counts(counts)))
+    drawn = rows(plots.chart_spec(plots.plot_layout_counts(counts)))
     hours = [(row["start"][11:13], row["end"][11:13], row["shown"], row["gpus"]) for row in drawn.to_dicts()]
     assert hours == [
         ("00", "12", "gpu", 4),
@@ -63,7 +63,7 @@ def test_gpu_hours_are_kept_when_layouts_are_many():
         schema=["slot_start", "layout", "gpus"],
         orient="row",
     )
-    drawn = rows(plot.chart_spec(plot.plot_layout_counts(frame)))
+    drawn = rows(plots.chart_spec(plots.plot_layout_counts(frame)))
     assert drawn["shown"].n_unique() == TOP_LAYOUTS + 1
     assert "30 others" in drawn["shown"].to_list()
     begin, end = (drawn[name].str.to_datetime("%Y-%m-%dT%H:%M:%SZ") for name in ("start", "end"))

@@ -7,8 +7,8 @@ from datetime import date, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner import plot
-from gpuplanner.plot.quality import FULL, NOTHING, PARTLY
+from gpuplanner import report as plots
+from gpuplanner.report.data_quality_charts import FULL, NOTHING, PARTLY
 
 
 def rows(spec: dict) -> pl.DataFrame:
@@ -31,14 +31,14 @@ def grid(nodes: int, days: int) -> pl.DataFrame:
 
 
 def test_gravest_findings_stand_first_and_the_title_counts_the_others(findings):
-    spec = plot.chart_spec(plot.plot_quality(findings, top=2))
+    spec = plots.chart_spec(plots.plot_quality(findings, top=2))
     assert len(spec["encoding"]["y"]["sort"]) == 2
     assert spec["encoding"]["y"]["sort"][1] == "1,200 × no GPU"
     assert spec["title"].endswith("the 2 gravest of 3")
 
 
 def test_a_bar_is_as_high_as_the_share_and_what_was_barely_seen_is_not_nothing(coverage):
-    drawn = rows(plot.chart_spec(plot.plot_coverage(coverage))).filter(name="n2").sort("start")
+    drawn = rows(plots.chart_spec(plots.plot_coverage(coverage))).filter(name="n2").sort("start")
     assert drawn["state"].to_list() == [PARTLY, PARTLY, NOTHING]
     heights = (drawn["high"] - drawn["low"]).to_list()
     assert heights[0] == pytest.approx(0.42)
@@ -47,7 +47,7 @@ def test_a_bar_is_as_high_as_the_share_and_what_was_barely_seen_is_not_nothing(c
 
 
 def test_a_thousand_nodes_fit_with_the_worst_by_name():
-    spec = plot.chart_spec(plot.plot_coverage(grid(1000, 31)))
+    spec = plots.chart_spec(plots.plot_coverage(grid(1000, 31)))
     drawn = rows(spec)
     names = spec["layer"][0]["encoding"]["y"]["sort"]
     assert names[:2] == ["node-0007", "node-0008"]
@@ -55,21 +55,21 @@ def test_a_thousand_nodes_fit_with_the_worst_by_name():
     assert drawn.height == 17 * 31
     assert drawn["observed_gpu_h"].sum() == pytest.approx(grid(1000, 31)["observed_gpu_h"].sum())
     assert set(drawn.filter(name="984 others")["state"]) == {FULL}
-    assert "Least observed: node-0007, 0%." in plot.coverage_text(grid(1000, 31))
+    assert "Least observed: node-0007, 0%." in plots.coverage_text(grid(1000, 31))
 
 
 def test_intake_marks_days_without_jobs_and_counts_rows_without_a_date(intake):
-    drawn = rows(plot.chart_spec(plot.plot_intake(intake)))
+    drawn = rows(plots.chart_spec(plots.plot_intake(intake)))
     jobs = drawn.filter(pl.col("name").str.starts_with("jobs")).sort("start")
     assert jobs["rows"].to_list() == [40, 0, 10]
     assert jobs["state"].to_list() == ["jobs", NOTHING, "jobs"]
-    names = plot.chart_spec(plot.plot_intake(intake))["layer"][0]["encoding"]["y"]["sort"]
+    names = plots.chart_spec(plots.plot_intake(intake))["layer"][0]["encoding"]["y"]["sort"]
     assert names[0] == "jobs submitted (50)"
     assert names[2].endswith("(2; 2 not in time)")
-    assert plot.intake_text(intake) == "16.7 jobs a day, none on 1 of 3 days. 6 rows were rejected."
+    assert plots.intake_text(intake) == "16.7 jobs a day, none on 1 of 3 days. 6 rows were rejected."
 
 
 def test_a_date_far_from_the_jobs_does_not_stretch_the_axis(intake):
     odd = pl.DataFrame({"what": ["rejected: old"], "day": [date(1970, 1, 1)], "rows": [5]})
-    drawn = rows(plot.chart_spec(plot.plot_intake(pl.concat([intake, odd], how="vertical_relaxed"))))
+    drawn = rows(plots.chart_spec(plots.plot_intake(pl.concat([intake, odd], how="vertical_relaxed"))))
     assert drawn["start"].min() >= "2026"

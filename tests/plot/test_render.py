@@ -9,13 +9,13 @@ import nbformat
 import polars as pl
 import pytest
 
-from gpuplanner import plot
-from gpuplanner.plot import render
+from gpuplanner import report as plots
+from gpuplanner.report import chart_rendering as render
 
 
 def test_container_width_becomes_pixels_and_the_spec_is_left_alone(costs):
-    spec = plot.chart_spec(plot.plot_costs(costs, unit="USD"))
-    fit = plot.fitted(spec, 500)
+    spec = plots.chart_spec(plots.plot_costs(costs, unit="USD"))
+    fit = plots.fitted(spec, 500)
     assert fit["width"] == 500
     assert spec["width"] == "container"
     assert "axisYDiscrete" not in spec["config"]
@@ -23,8 +23,8 @@ def test_container_width_becomes_pixels_and_the_spec_is_left_alone(costs):
 
 @pytest.mark.parametrize(("width", "columns"), [(1000, 2), (360, 1)])
 def test_small_multiples_stand_in_as_many_columns_as_fit(policies, demand, width, columns):
-    concat = plot.fitted(plot.chart_spec(plot.plot_policies(policies)), width)
-    facet = plot.fitted(plot.chart_spec(plot.plot_demand(demand)), width)
+    concat = plots.fitted(plots.chart_spec(plots.plot_policies(policies)), width)
+    facet = plots.fitted(plots.chart_spec(plots.plot_demand(demand)), width)
     assert concat["columns"] == facet["columns"] == columns
     assert all(columns * part["width"] < width for part in [*concat["concat"], facet["spec"]])
 
@@ -38,8 +38,8 @@ def renderer():
 
 
 def test_notebooks_get_a_specification_for_jupyterlab_and_a_picture(renderer, policies):
-    plot.enable_offline_renderer(width=600)
-    bundle = plot.plot_policies(policies)._repr_mimebundle_()
+    plots.enable_offline_renderer(width=600)
+    bundle = plots.plot_policies(policies)._repr_mimebundle_()
     assert set(bundle) == {
         "application/vnd.vegalite.v5+json", "text/markdown", "image/svg+xml", "text/plain",
     }  # fmt: skip
@@ -49,8 +49,8 @@ def test_notebooks_get_a_specification_for_jupyterlab_and_a_picture(renderer, po
 
 
 def test_exported_notebooks_say_what_every_chart_shows(renderer, policies, caplog):
-    plot.enable_offline_renderer(width=600)
-    chart = plot.described(plot.plot_policies(policies), 'Dynamic waits 4 h, "static" 9 h.')
+    plots.enable_offline_renderer(width=600)
+    chart = plots.described(plots.plot_policies(policies), 'Dynamic waits 4 h, "static" 9 h.')
     own = alt.Chart(pl.DataFrame({"x": [1]}), title="A <b> of mine").mark_point().encode(x="x:Q")
     shown = [nbformat.v4.new_output("display_data", each._repr_mimebundle_()) for each in (chart, own)]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("0", outputs=shown)])
@@ -68,7 +68,7 @@ def test_a_chart_cannot_fetch_data():
 
 def test_a_name_of_controls_is_drawn_as_text(renderer):
     name = "a\x1b[2J\u202ecod\uffff" + "b" * 300
-    chart = plot.plot_costs(pl.DataFrame({"tenant": [name, "c"], "cost": [1.0, 2.0]}), unit="USD")
-    assert r"a\u001b[2J\u202ecod\uffff" in plot.chart_to_svg(chart)
-    plot.enable_offline_renderer()
+    chart = plots.plot_costs(pl.DataFrame({"tenant": [name, "c"], "cost": [1.0, 2.0]}), unit="USD")
+    assert r"a\u001b[2J\u202ecod\uffff" in plots.chart_to_svg(chart)
+    plots.enable_offline_renderer()
     assert r"a\u001b[2J\u202ecod\uffff" in chart._repr_mimebundle_()["image/svg+xml"]

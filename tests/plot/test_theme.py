@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner import plot
-from gpuplanner.plot import theme
-from gpuplanner.study.decision.policies import MEANINGS
+from gpuplanner import report as plots
+from gpuplanner.decision.policy_comparison import MEANINGS
+from gpuplanner.report import chart_theme as theme
 
 # Machado, Oliveira & Fernandes (2009), doi:10.1109/TVCG.2009.113, severity 1.0, for linear RGB.
 SIGHT = {
@@ -53,8 +53,8 @@ def contrast(one: str, other: str) -> float:
     "colours",
     [
         theme.BUCKET_COLOURS,
-        plot.tenant_colours([*map(str, range(len(theme.PALETTE))), "-"]),
-        plot.layout_colours(["gpu", "off", *map(str, range(10))]),
+        plots.tenant_colours([*map(str, range(len(theme.PALETTE))), "-"]),
+        plots.layout_colours(["gpu", "off", *map(str, range(10))]),
         theme.POLICY_COLOURS,
     ],
     ids=["buckets", "tenants", "layouts", "policies"],
@@ -73,11 +73,11 @@ def test_text_can_be_read_on_white():
 
 
 def test_a_tenant_keeps_its_colour_whatever_the_order():
-    assert plot.tenant_colours(["b", "a", "c"]) == plot.tenant_colours(["c", "b", "a", "a"])
+    assert plots.tenant_colours(["b", "a", "c"]) == plots.tenant_colours(["c", "b", "a", "a"])
 
 
 def test_names_beyond_the_palette_share_grey():
-    colours = plot.tenant_colours(f"t{rank:03d}" for rank in range(30))
+    colours = plots.tenant_colours(f"t{rank:03d}" for rank in range(30))
     assert len(set(colours.values())) == len(theme.PALETTE) + 1
     assert colours["t029"] == theme.GREY
 
@@ -89,7 +89,7 @@ def test_every_way_to_run_a_fleet_has_its_colour_and_words_in_it_can_be_read():
 
 def scale_of(chart: alt.Chart) -> dict[str, str]:
     """Colours of the first scale of a chart, by what they stand for."""
-    spec = plot.chart_spec(chart)
+    spec = plots.chart_spec(chart)
     layers = spec["concat"][0]["layer"] if "concat" in spec else spec["layer"]
     scale = next(part["encoding"]["color"]["scale"] for part in layers if "color" in part["encoding"])
     return dict(zip(scale["domain"], scale["range"], strict=True))
@@ -101,9 +101,9 @@ def page(policies: list[str], best: str) -> list[dict[str, str]]:
         metric=pl.lit("on"), unit=pl.lit("h"), mean=1.0, low=0.5, high=2.0,
         gpu_hours=9.0, added_minutes=1.0, kind=pl.lit("tuned"),
     )  # fmt: skip
-    frontier = scale_of(plot.plot_frontier(ways, best=best))
+    frontier = scale_of(plots.plot_frontier(ways, best=best))
     return [
-        scale_of(plot.plot_policies(ways)),
+        scale_of(plots.plot_policies(ways)),
         {"today": frontier["today"], best: frontier["best"]},
     ]
 

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.evaluation import evaluate
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.study_pipeline import evaluate
 from tests.inbox.kubernetes.test_made_up_cluster import Cluster
 from tests.inbox.slurm.made_up_cluster import made_up_cluster
 

@@ -12,20 +12,12 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
-from gpuplanner.files.text import to_json
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.report import figures
-from gpuplanner.report.first_screen import badge, first_screen
-from gpuplanner.report.fleet import fleet_picture
-from gpuplanner.report.page import render_page, section
-from gpuplanner.report.ways import decided, ways
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.past.history import load_trace
-from gpuplanner.study.decision.record import Comparison, comparison
-from gpuplanner.study.decision.sentences import no_decision
-from gpuplanner.study.decision.types import (
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.serialization import to_json
+from gpuplanner.core.units import NO_FIGURE
+from gpuplanner.decision.comparison_record import Comparison, comparison
+from gpuplanner.decision.decision_text import no_decision
+from gpuplanner.decision.decision_types import (
     CurvePoint,
     Exhaustion,
     Headroom,
@@ -37,7 +29,14 @@ from gpuplanner.study.decision.types import (
     TeamRow,
     Worth,
 )
-from gpuplanner.units import NO_FIGURE
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.slurm.accounting import read_slurm
+from gpuplanner.report import figure_formats as figures
+from gpuplanner.report.first_screen import badge, first_screen, fleet_picture
+from gpuplanner.report.html_page import render_page, section
+from gpuplanner.report.policy_and_team_sections import decided, ways
+from gpuplanner.usage.job_history import load_trace
 from tests.clusters import planted as clusters
 
 FORMS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuplanner.report.formulas import formulas
-from gpuplanner.report.tearsheet import CARDS, HOW, numbers
+from gpuplanner.report.monthly_sections import CARDS, HOW, numbers
 
 OF_STUDY = {
     "gpus": lambda study: study.decision.gpus,

@@ -8,14 +8,13 @@ import xml.etree.ElementTree as ET
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.report import inbox
-from gpuplanner.report.inbox import quality_page, quality_svg
-from gpuplanner.report.page import write_drawn
-from gpuplanner.report.section import Text, parts, still
-from gpuplanner.study.past.history import load_trace
-from gpuplanner.study.past.explore import EVERYBODY, open_inbox
-from gpuplanner.study.past.quality import data_quality
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.report import dataset_sections as inbox
+from gpuplanner.report.dataset_sections import quality_page, quality_svg
+from gpuplanner.report.html_page import Text, parts, still, write_drawn
+from gpuplanner.usage.dataset_description import data_quality
+from gpuplanner.usage.dataset_explorer import EVERYBODY, open_inbox
+from gpuplanner.usage.job_history import load_trace
 
 HOSTILE = "<script>alert(1)</script>"
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.report import months as room
-from gpuplanner.report.recurring.chain import read_chain
-from gpuplanner.scenario import Scenario
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.report import monthly_reports as room
+from gpuplanner.report.monthly_reports import read_chain
 from tests.report.test_months import SIX, Works, files
 from tests.study.recurring.small_fleets import SmallFleet
 
@@ -25,7 +25,7 @@ SMALL = "replications: 2\npolicies: static_whole\nwork_limit: 1\nhorizon_slots: 
 STUBBED = """
 import sys, time
 from tests.report.test_months import Works, room
-from gpuplanner.scenario import Scenario
+from gpuplanner.core.scenario import Scenario
 
 works = Works()
 works.moment = lambda: time.sleep(0.005)

@@ -9,11 +9,11 @@ from datetime import date
 import polars as pl
 import pytest
 
-from gpuplanner import plot
-from gpuplanner.export.workbook import write_workbook
-from gpuplanner.report import page
-from gpuplanner.report.words import localised
-from gpuplanner.units import LOCALES, in_locale
+from gpuplanner import report as plots
+from gpuplanner.core.units import LOCALES, in_locale
+from gpuplanner.report import html_page as page
+from gpuplanner.report.figure_formats import localised
+from gpuplanner.report.finance_exports import write_workbook
 
 PEAKS = pl.DataFrame({"day": [date(2026, 3, day) for day in (1, 2)], "gpus": [1012.0, 1344.5]})
 TEAMS = pl.DataFrame({"team": ["llama 3.1", "v2,500"], "held_gpu_hours": [10752.25, 0.838]})
@@ -21,7 +21,7 @@ TEAMS = pl.DataFrame({"team": ["llama 3.1", "v2,500"], "held_gpu_hours": [10752.
 
 def body() -> str:
     chart = page.figure(
-        plot.plot_peaks(PEAKS, gpus=1500), title="Held", alt=plot.peaks_text(PEAKS), numbers=PEAKS
+        plots.plot_peaks(PEAKS, gpus=1500), title="Held", alt=plots.peaks_text(PEAKS), numbers=PEAKS
     )
     said = page.paragraph(
         "1,344.5 GPU-hours from 2026-03-01 on, −0.5 h, 95.5 % of 1g.10gb; full by 29 Mar 2026"

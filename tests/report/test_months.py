@@ -19,21 +19,18 @@ import polars as pl
 import pytest
 import yaml
 
-from gpuplanner.errors import GpuPlannerError, MissingDependencyError, OutputError, ScenarioError
-from gpuplanner.files.manifest import MANIFEST, Mark
-from gpuplanner.files.folder import replaced_directory
-from gpuplanner.files.lock import sole_writer
-from gpuplanner.files.single import write_atomically
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.report import months as room
-from gpuplanner.report.months import report_months
-from gpuplanner.report.recurring.chain import read_chain
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision import decide
-from gpuplanner.study.decision.sentences import no_decision
-from gpuplanner.study.decision.types import Decision, TeamRow
-from gpuplanner.study.forecast_ledger import SCHEMA
+from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, OutputError, ScenarioError
+from gpuplanner.core.output_places import MANIFEST, Mark
+from gpuplanner.core.output_writing import replaced_directory, sole_writer, write_atomically
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision import recommendation as decide
+from gpuplanner.decision.decision_text import no_decision
+from gpuplanner.decision.decision_types import Decision, TeamRow
+from gpuplanner.decision.track_record import SCHEMA
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.report import monthly_reports as room
+from gpuplanner.report.monthly_reports import read_chain, report_months
 from tests.study.recurring.small_fleets import SmallFleet
 
 SIX = [f"2026-{number:02d}" for number in range(1, 7)]

@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
-from gpuplanner import plot
-from gpuplanner.report import page
-from gpuplanner.report.sent import pdf_into
+from gpuplanner import report as plots
+from gpuplanner.report import html_page as page
+from gpuplanner.report.report_messages import pdf_into
 
 BROWSER = shutil.which("chromium")
 OPTIONS = [
@@ -52,9 +52,9 @@ def demand() -> pl.DataFrame:
 
 def sample_page() -> str:
     charts = {
-        "Cost": plot.plot_costs(costs(), unit="USD"),
-        "Ways": plot.plot_frontier(ways()),
-        "Demand": plot.plot_demand(demand()),
+        "Cost": plots.plot_costs(costs(), unit="USD"),
+        "Ways": plots.plot_frontier(ways()),
+        "Demand": plots.plot_demand(demand()),
     }
     figures = [
         page.figure(chart, title=title, alt=f"{title}: {HOSTILE}", numbers=costs())
@@ -128,7 +128,7 @@ def test_navigation_links_to_every_section(html):
 
 def test_a_chart_has_a_message_a_picture_and_its_numbers():
     html = page.figure(
-        plot.plot_costs(costs(), unit="USD"), title="Cost", alt="Half is idle.", numbers=costs()
+        plots.plot_costs(costs(), unit="USD"), title="Cost", alt="Half is idle.", numbers=costs()
     )
     tags = Outline(html).tags
     assert ("div", {"class": "chart", "role": "img", "aria-label": "Half is idle."}) in tags
@@ -243,12 +243,12 @@ def test_without_scripts_pictures_take_the_place_of_charts(browser, html, tmp_pa
 def test_page_and_python_lay_charts_out_alike(opened, width):
     tab, _ = opened
     for chart in (
-        plot.plot_costs(costs(), unit="USD"),
-        plot.plot_frontier(ways()),
-        plot.plot_demand(demand()),
+        plots.plot_costs(costs(), unit="USD"),
+        plots.plot_frontier(ways()),
+        plots.plot_demand(demand()),
     ):
-        spec = plot.chart_spec(chart)
-        assert tab.evaluate("([spec, width]) => fitted(spec, width)", [spec, width]) == plot.fitted(
+        spec = plots.chart_spec(chart)
+        assert tab.evaluate("([spec, width]) => fitted(spec, width)", [spec, width]) == plots.fitted(
             spec, width
         )
 

@@ -14,19 +14,19 @@ import nbformat
 import polars as pl
 import pytest
 
-from gpuplanner.errors import GpuPlannerError
-from gpuplanner.export.reread import verify_file
-from gpuplanner.files.text import sha256
-from gpuplanner.hardware.layout import parse_layout
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.draft import write_dataset
+from gpuplanner.core.errors import GpuPlannerError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.serialization import sha256
+from gpuplanner.decision.comparison_record import Comparison
+from gpuplanner.decision.study import open_study
+from gpuplanner.decision.study_pipeline import evaluate
+from gpuplanner.hardware.mig_layouts import parse_layout
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.report.export_verification import verify_file
 from gpuplanner.report.formulas import formulas, value_text
-from gpuplanner.report.render import run_notebook, write_report
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.evaluation import evaluate
-from gpuplanner.study.past.history import load_trace
-from gpuplanner.study.study import open_study
-from gpuplanner.study.decision.record import Comparison
+from gpuplanner.report.report_rendering import run_notebook, write_report
+from gpuplanner.usage.job_history import load_trace
 from tests.report.test_first_screen import Figures
 
 pytestmark = pytest.mark.notebook
@@ -314,7 +314,7 @@ def test_notebooks_run_headless(root, tmp_path, name, parameters):
 @pytest.mark.slow
 def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
     """What the report says of OpenB is what ten lines of polars say of the raw file."""
-    from gpuplanner.inbox.registry import read
+    from gpuplanner.ingest.source_registry import read
 
     pods = public_data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz"
     nodes = public_data / "alibaba_gpu_v2023" / "openb_node_list_gpu_node.csv"
@@ -339,7 +339,7 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
 @pytest.mark.slow
 def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
     """October 2017 in Seattle: what was allocated, and by whom."""
-    from gpuplanner.inbox.registry import read
+    from gpuplanner.ingest.source_registry import read
 
     path = public_data / "philly" / "philly.csv.gz"
     write_dataset(read("philly", path, tz="America/Los_Angeles"), tmp_path / "philly")

@@ -8,8 +8,8 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from gpuplanner.report.page import table
-from gpuplanner.units import NO_FIGURE
+from gpuplanner.core.units import NO_FIGURE
+from gpuplanner.report.html_page import table
 
 
 def cell(value: object, name: str = "x", **options: object) -> str:

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
-from gpuplanner.errors import SchemaError
-from gpuplanner.schemas.domain import TABLES, Forecast, Jobs
-from gpuplanner.schemas.check import check, conform, empty, filter_rows, to_markdown
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.core.schema_checks import check, conform, empty, filter_rows, to_markdown
+from gpuplanner.core.schemas import TABLES, Forecast, Jobs
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import GeometryError, TraceFormatError
-from gpuplanner.hardware.gpu import as_board
-from gpuplanner.services.demands import read_service_demands
-from gpuplanner.services.profiles import read_service_profiles
-from gpuplanner.sizing.profile_sizes import smallest_of_compute
+from gpuplanner.core.errors import GeometryError, TraceFormatError
+from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.planner.service_profiles import read_service_demands, read_service_profiles
+from gpuplanner.usage.requested_demand import smallest_of_compute
 
 HEADER = "Mig instance,Batch size,Workload Number,Throughput,Latency"
 

@@ -13,17 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import InfeasiblePlanError, ScenarioError
-from gpuplanner.hardware.gpu import as_board
-from gpuplanner.hardware.enumerate import multisets
-from gpuplanner.services import program as service_search
-from gpuplanner.services.demands import read_service_demands
-from gpuplanner.services.plan import Segment, ServicePlan
-from gpuplanner.services.profiles import read_service_profiles
-from gpuplanner.services.search import plan_services
-from gpuplanner.services.verify import verify_services
-from gpuplanner.sizing.profile_sizes import smallest_of_compute
-from gpuplanner.solving.solver import Solution
+from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
+from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.hardware.layout_enumeration import multisets
+from gpuplanner.planner import service_sizing as service_search
+from gpuplanner.planner.milp_solver import Solution
+from gpuplanner.planner.service_plan import Segment, ServicePlan, plan_services, verify_services
+from gpuplanner.planner.service_profiles import read_service_demands, read_service_profiles
+from gpuplanner.usage.requested_demand import smallest_of_compute
 from tests.examples import examples
 from tests.seeds import seeds
 

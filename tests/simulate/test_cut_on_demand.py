@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.hardware.enumerate import placed_layouts
-from gpuplanner.simulate.nodes.instance_sets import Flexible, instance_sets
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
-from gpuplanner.simulate.nodes.play import play
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.layout_enumeration import placed_layouts
+from gpuplanner.simulator.simulated_fleet import Flexible, NodeFleet, NodeRequests, Switching, instance_sets
+from gpuplanner.simulator.simulation_run import play
 from tests.simulate.nodes_slow import random_case
 from tests.simulate.test_nodes_oracle import as_engine_takes_it
 

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from gpuplanner.errors import MissingDependencyError
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.play import play
+from gpuplanner.core.errors import MissingDependencyError
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play
 
 
 def python(code, **environment):
@@ -29,13 +29,13 @@ def python(code, **environment):
 def test_importing_the_rooms_does_not_load_numba():
     heavy = "{'numba', 'pandas', 'scipy', 'pulp'}"
     assert (
-        python(f"import sys, gpuplanner.simulate, gpuplanner.metrics; print({heavy} & sys.modules.keys())")
+        python(f"import sys, gpuplanner.simulator, gpuplanner.usage; print({heavy} & sys.modules.keys())")
         == "set()"
     )
 
 
 def test_without_numba_the_extra_is_named(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("gpuplanner.simulate.")]:
+    for name in [name for name in sys.modules if name.startswith("gpuplanner.simulator.")]:
         if name.rpartition(".")[2] in (
             "loop",
             "choosing",
@@ -53,9 +53,9 @@ def test_without_numba_the_extra_is_named(monkeypatch):
 
 WALK = """
 import numpy as np
-from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.play import play
+from gpuplanner.simulator.planned_changes import LayoutChanges
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play
 rng = np.random.default_rng(7)
 n = 400
 profile = rng.choice([0, 0, 1, 2], n)
@@ -81,7 +81,7 @@ def test_compiled_and_interpreted_code_agree():
 
 
 def test_where_nothing_can_be_kept_code_is_compiled_in_memory():
-    from gpuplanner.simulate.jit import event_loop_entry
+    from gpuplanner.core.execution import event_loop_entry
 
     names = {}
     exec("def double(number):\n    return 2 * number", names)  # numba finds no folder for it

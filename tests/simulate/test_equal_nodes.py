@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.metrics.intervals import mean_interval
-from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.play import play
+from gpuplanner.simulator.replications import mean_interval
+from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play
 
 CASES = 100
 

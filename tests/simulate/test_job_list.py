@@ -10,11 +10,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.simulate.equal_nodes import start_jobs_on_equal_nodes
-from gpuplanner.simulate.job_list import read_job_list, simulate_job_list, summarize_run
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.play import play
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.simulator.simple_queue import (
+    read_job_list,
+    simulate_job_list,
+    start_jobs_on_equal_nodes,
+    summarize_run,
+)
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play
 
 HEAD = "job_id,submit_time,duration,num_gpus\n"
 WITH_LIMIT = "job_id,submit_time,duration,num_gpus,limit_s\n"

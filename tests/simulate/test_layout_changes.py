@@ -7,11 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
-from gpuplanner.simulate.nodes.network import NodeNetwork
-from gpuplanner.simulate.nodes.play import play
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.simulator.planned_changes import LayoutChanges
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeNetwork, NodeRequests, Switching
+from gpuplanner.simulator.simulation_run import play
 from tests.simulate.hand_cases import (
     HALVES,
     LARGER,

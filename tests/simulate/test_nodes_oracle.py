@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.simulate.nodes.instance_sets import Flexible, instance_sets
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
-from gpuplanner.simulate.nodes.play import play
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.simulator.simulated_fleet import Flexible, NodeFleet, NodeRequests, Switching, instance_sets
+from gpuplanner.simulator.simulation_run import play
 from tests.examples import examples
 from tests.simulate.nodes_slow import play_slow, random_case, spells_of
 

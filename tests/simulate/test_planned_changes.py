@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
-from gpuplanner.simulate.nodes.play import play
+from gpuplanner.simulator.planned_changes import LayoutChanges
+from gpuplanner.simulator.simulation_run import play
 from tests.examples import examples
 from tests.simulate.nodes_slow import Game, play_slow_with_changes, random_case, random_changes, spells_of
 from tests.simulate.test_nodes_oracle import CASES, as_engine_takes_it, batch, in_batches, intervals

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuplanner.simulate.nodes.play import play
+from gpuplanner.simulator.simulation_run import play
 from tests.simulate.hand_cases import LARGER, WHOLE, fleet_of, requests_of, starts_of
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate.replications import bootstrap_days
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.simulator.replications import bootstrap_days
 from tests.examples import examples
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)

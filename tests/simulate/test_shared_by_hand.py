@@ -5,11 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate.rules import (Checkpoints, Failures, FairShare, Preemption)
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
-from gpuplanner.simulate.nodes.shared_play import play_shared
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.simulator.scheduling_rules import (
+    Checkpoints,
+    Failures,
+    FairShare,
+    Preemption,
+    QuotaGroup,
+    Sharing,
+)
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play_shared
 
 NODE = NodeFleet.whole([4])
 PREEMPTION = Preemption(overhead_s=10.0, min_run_s=30.0)

@@ -11,11 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate.rules import (Checkpoints, Failures, FairShare, Preemption)
-from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
-from gpuplanner.simulate.nodes.play import play
-from gpuplanner.simulate.nodes.shared_play import play_shared
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.simulator.scheduling_rules import (
+    Checkpoints,
+    Failures,
+    FairShare,
+    Preemption,
+    QuotaGroup,
+    Sharing,
+)
+from gpuplanner.simulator.simulation_run import play, play_shared
 from tests.examples import examples
 from tests.simulate.shared_slow import play_shared_slow, shared_case
 from tests.simulate.test_nodes_oracle import as_engine_takes_it, intervals

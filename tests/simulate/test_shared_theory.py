@@ -7,11 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.metrics.intervals import mean_interval
-from gpuplanner.simulate.rules import (Checkpoints, Failures, Preemption)
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.sharing import Sharing
-from gpuplanner.simulate.nodes.shared_play import play_shared
+from gpuplanner.simulator.replications import mean_interval
+from gpuplanner.simulator.scheduling_rules import Checkpoints, Failures, Preemption, Sharing
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play_shared
 
 pytestmark = pytest.mark.long
 MEAN_S = 100.0

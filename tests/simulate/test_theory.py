@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.metrics.intervals import mean_interval
-from gpuplanner.simulate.nodes.layout_changes import LayoutChanges
-from gpuplanner.simulate.nodes.machine import NodeRequests
-from gpuplanner.simulate.nodes.play import play
+from gpuplanner.simulator.planned_changes import LayoutChanges
+from gpuplanner.simulator.replications import mean_interval
+from gpuplanner.simulator.simulated_fleet import NodeRequests
+from gpuplanner.simulator.simulation_run import play
 from tests.simulate.hand_cases import PROFILES, fleet_of
 
 SERVICE_S = 100.0

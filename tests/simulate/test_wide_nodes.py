@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
-from gpuplanner.simulate.nodes.play import play
-from gpuplanner.simulate.nodes.shared_play import play_shared
-from gpuplanner.simulate.nodes.network import NodeNetwork
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeNetwork, NodeRequests, Switching
+from gpuplanner.simulator.simulation_run import play, play_shared
 from tests.examples import examples
 from tests.simulate.test_nodes_oracle import intervals
 from tests.simulate.test_shared_nodes import sharing_of

@@ -14,16 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from gpuplanner.catalog.loader import board_names
-from gpuplanner.errors import GeometryError
-from gpuplanner.inbox.public.supercloud import read_supercloud
-from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.sizing.past_use import REQUEST, asked_and_used, boards_of
-from gpuplanner.sizing.advice.hints import hints
-from gpuplanner.sizing.right_profiles import rightsize
-from gpuplanner.sizing.profile_sizes import slices
-from gpuplanner.sizing.advice.time_limits import MARGIN, _limit, limit_risks
-from gpuplanner.study.past.history import load_trace
+from gpuplanner.core.errors import GeometryError
+from gpuplanner.hardware.catalog import board_names
+from gpuplanner.ingest.public.attempt_logs import read_supercloud
+from gpuplanner.ingest.slurm.accounting import read_slurm
+from gpuplanner.sizing.request_recommendations import MARGIN, _limit, hints, limit_risks
+from gpuplanner.usage.job_history import load_trace
+from gpuplanner.usage.requested_demand import slices
+from gpuplanner.usage.rightsizing import REQUEST, asked_and_used, boards_of, rightsize
 from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"

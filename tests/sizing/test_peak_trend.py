@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.sizing.peak_trend import peak_trends
+from gpuplanner.sizing.memory_trend import peak_trends
 
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
 HOURS, EVERY_S = 12.0, 72

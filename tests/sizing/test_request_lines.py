@@ -12,17 +12,17 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.catalog.aliases import slurm_type_of
-from gpuplanner.errors import GeometryError, SchemaError
-from gpuplanner.export.kubernetes import (allocatable)
-from gpuplanner.export.reread_slurm import check_slurm
-from gpuplanner.export.states import NodeState
-from gpuplanner.hardware.gpu import as_board
-from gpuplanner.hardware.names import parse_device
-from gpuplanner.inbox.kubernetes.reader import read_kubernetes
-from gpuplanner.inbox.kubernetes.resource_claims import read_claim
-from gpuplanner.inbox.slurm.fields import duration_s, parse_tres
-from gpuplanner.sizing.advice.request_lines import Request, request_lines
+from gpuplanner.core.errors import GeometryError, SchemaError
+from gpuplanner.hardware.catalog import slurm_type_of
+from gpuplanner.hardware.gpu_model_names import parse_device
+from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
+from gpuplanner.ingest.kubernetes.node_inventory import read_claim
+from gpuplanner.ingest.slurm.accounting_fields import duration_s, parse_tres
+from gpuplanner.planner.layout_plan import NodeState
+from gpuplanner.report.export_verification import check_slurm
+from gpuplanner.report.mig_manager_files import allocatable
+from gpuplanner.sizing.request_lines import Request, request_lines
 from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.errors import GeometryError, GpuPlannerWarning
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.sizing.requests import resolve_requests, unknown_profiles
-from gpuplanner.sizing.profile_sizes import slices
-from gpuplanner.sizing.requests import sizes
+from gpuplanner.core.errors import GeometryError, GpuPlannerWarning
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.usage.requested_demand import resolve_requests, sizes, slices, unknown_profiles
 
 
 def resolved(jobs, board="H100-80GB-SXM5"):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.sizing.right_profiles import EVIDENCE, rightsize
+from gpuplanner.usage.rightsizing import EVIDENCE, rightsize
 from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"

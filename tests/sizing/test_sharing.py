@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 import yaml
 
-from gpuplanner.catalog.loader import facts
-from gpuplanner.sizing.past_use import asked_and_used
-from gpuplanner.sizing.shared_gpus import plugin_configs, sharing
+from gpuplanner.hardware.catalog import facts
+from gpuplanner.sizing.request_lines import plugin_configs, sharing
+from gpuplanner.usage.rightsizing import asked_and_used
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.sizing.profile_sizes import slices, smallest_of_compute, smallest_profile
-from gpuplanner.sizing.profile_sizes import smallest_of_share
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.usage.requested_demand import slices, smallest_of_compute, smallest_of_share, smallest_profile
 
 BOARDS = ("A100-40GB", "A100-80GB", "H100-80GB-SXM5", "A30-24GB", "B200-180GB", "RTX-PRO-6000-Blackwell-96GB")
 

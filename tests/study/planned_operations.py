@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.simulate.rules import (Drain)
-from gpuplanner.simulate.nodes.machine import NodeRequests
-from gpuplanner.simulate.nodes.play import play
-from gpuplanner.study.future.drains import GpuCalendar, PlannedNodes
+from gpuplanner.decision.plan_rehearsal import GpuCalendar, PlannedNodes
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.simulator.scheduling_rules import Drain
+from gpuplanner.simulator.simulated_fleet import NodeRequests
+from gpuplanner.simulator.simulation_run import play
 
 
 def operations_on_an_idle_fleet(calendar: GpuCalendar, problem: PlanProblem, drain: Drain) -> pl.DataFrame:

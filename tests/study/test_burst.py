@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuplanner.solving.effort import Effort
-from gpuplanner.study.future.burst import leavers, wanted
+from gpuplanner.decision.purchase_plan import leavers, wanted
+from gpuplanner.planner.linear_model import Effort
 
 RULES = """\
 stay: [vision]

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.forecast.result import ForecastResult
-from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests, Switching
-from gpuplanner.simulate.nodes.play import play
-from gpuplanner.study import cache
-from gpuplanner.study.cache import shelved, stage
-from gpuplanner.study.decision import arena
-from gpuplanner.study.decision.arena import simulate_once
-from gpuplanner.study.future.outlook import forecast_from_bytes, forecast_to_bytes
+from gpuplanner.core import stage_cache as cache
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.stage_cache import shelved, stage
+from gpuplanner.decision import policy_simulation as arena
+from gpuplanner.decision.policy_simulation import simulate_once
+from gpuplanner.forecast.demand_outlook import forecast_from_bytes, forecast_to_bytes
+from gpuplanner.forecast.forecast_result import ForecastResult
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Switching
+from gpuplanner.simulator.simulation_run import play
 
 SCENARIOS = st.builds(
     Scenario,

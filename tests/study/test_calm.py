@@ -9,15 +9,21 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.report.appendix import layouts
-from gpuplanner.study.future.calm import choice_sentence, choice_table, choices, play
-from gpuplanner.study.future.plans import Planned, plan_problem
-from gpuplanner.study.handover.calendar import calendar_pack
-from gpuplanner.units import three_figures
+from gpuplanner.core.units import three_figures
+from gpuplanner.decision.layout_planning import (
+    Planned,
+    choice_sentence,
+    choice_table,
+    choices,
+    plan_problem,
+    play,
+)
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
+from gpuplanner.report.layout_schedule_files import calendar_pack
+from gpuplanner.report.monthly_sections import layouts
 from tests.planner.conftest import brute_force
 from tests.seeds import seeds
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.future import drains
-from gpuplanner.study.future.drains import drain_of, rehearse
-from gpuplanner.study.future.plans import change_slots, plan_problem, plan_view, sets_of_layouts
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision import plan_rehearsal as drains
+from gpuplanner.decision.layout_planning import change_slots, plan_problem, plan_view, sets_of_layouts
+from gpuplanner.decision.plan_rehearsal import drain_of, rehearse
 
 
 @pytest.fixture(scope="module")

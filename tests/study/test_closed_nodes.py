@@ -8,14 +8,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.additions import add
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.schemas.domain import TABLES, Inventory, Jobs
-from gpuplanner.schemas.check import conform
-from gpuplanner.study.past.accounts import (trace_ledger)
-from gpuplanner.study.past.closed_nodes import out_of_service
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import TABLES, Inventory, Jobs
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.installed_capacity import out_of_service
+from gpuplanner.usage.period_accounts import trace_ledger
 
 NINE = datetime(2026, 3, 2, 9, tzinfo=UTC)
 BUCKET = TABLES["out_of_service"].columns()["bucket"].dtype

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.coarse import coarse
-from gpuplanner.study.decision.record import Comparison, FrontierPoint, PolicyRow
-from gpuplanner.study.decision.sentences import no_decision
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.comparison_record import Comparison, FrontierPoint, PolicyRow
+from gpuplanner.decision.decision_text import no_decision
+from gpuplanner.decision.study_pipeline import coarse
 
 KNOWN = Scenario(path="slurm")
 

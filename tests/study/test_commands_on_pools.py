@@ -8,11 +8,11 @@ import sys
 import polars as pl
 import pytest
 
-from gpuplanner.cli.app import main
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.past.pools import pools_of
-from gpuplanner.study.tenants.tried import rules_tried
+from gpuplanner.cli.application import main
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.quota_comparison import rules_tried
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.usage.job_history import pools_of
 from tests.study.test_fleet import DAY, made, nodes
 
 RUN_H = 1.5

@@ -13,16 +13,15 @@ import fastexcel
 import polars as pl
 import pytest
 
-from gpuplanner.export.focus import write_focus
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.report import tearsheet
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.study import Study
-from gpuplanner.study.past.history import load_trace
-from gpuplanner.study.future.cost_review import cost_review
-from gpuplanner.study.future.purchase import purchase
-from gpuplanner.study.handover.workbooks import write_study_workbook
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.cost.cost_review import cost_review
+from gpuplanner.decision.purchase_plan import purchase
+from gpuplanner.decision.study import Study
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.report import monthly_sections as tearsheet
+from gpuplanner.report.finance_exports import write_focus, write_study_workbook
+from gpuplanner.usage.job_history import load_trace
 
 AMOUNT = re.compile(r"lines sum to ([\d,.]+\d) USD")
 

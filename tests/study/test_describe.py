@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.study.past.description import describe
-from gpuplanner.study.past import description
-from gpuplanner.study.past.history import load_trace
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.usage import dataset_description as description
+from gpuplanner.usage.dataset_description import describe
+from gpuplanner.usage.job_history import load_trace
 
 
 def as_told(found):

@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 from typer.testing import CliRunner
 
-from gpuplanner.cli.app import app, register_commands
+from gpuplanner.cli.application import app, register_commands
 
 SEQUENCE = """\
 time,total_gpu_num,running_gpu_num,pending_gpu_num,idle_gpu_num,gpu_utilization

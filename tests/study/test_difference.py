@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.contract.plan import plan_to_json
-from gpuplanner.study.difference import carried_out, difference
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.planner.layout_plan import plan_to_json
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.report.handover_verification import carried_out, difference
 
 BOARD = "H100-80GB-SXM5"
 Run = Callable[..., tuple[int, str, str]]

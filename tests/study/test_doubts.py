@@ -8,12 +8,12 @@ from datetime import timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.ledger.views import by_bucket
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.findings import doubts
-from gpuplanner.study.past.accounts import (ledger)
-from gpuplanner.study.past.history import end_of, history
-from gpuplanner.study.study import Study
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.study import Study
+from gpuplanner.decision.study_pipeline import doubts
+from gpuplanner.usage.gpu_hour_ledger import by_bucket
+from gpuplanner.usage.job_history import end_of, history
+from gpuplanner.usage.period_accounts import ledger
 
 FEBRUARY = Scenario(month="2026-02")
 

@@ -7,13 +7,12 @@ from datetime import date
 import polars as pl
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.ledger.views import by_bucket
-from gpuplanner.ledger.activity import held_by_activity
-from gpuplanner.study.past.history import load_trace
-from gpuplanner.study.past.explore import EVERYBODY, open_inbox
-from gpuplanner.study.past.history import begin_of, end_of
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.usage.allocated_hours import held_by_activity
+from gpuplanner.usage.dataset_explorer import EVERYBODY, open_inbox
+from gpuplanner.usage.gpu_hour_ledger import by_bucket
+from gpuplanner.usage.job_history import begin_of, end_of, load_trace
 
 
 @pytest.fixture(scope="module")

@@ -10,24 +10,23 @@ import polars as pl
 import pytest
 
 from gpuplanner import Scenario
-from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware.whole_boards import any_board
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.play import play
-from gpuplanner.study.decision.asked import Asked
-from gpuplanner.study.decision.record import comparison
-from gpuplanner.study.past.nodes import (TodaysNodes)
-from gpuplanner.study.tenants.advice import burn_down, daly_s, quotas_for
-from gpuplanner.study.tenants.fairness import Fairness, fairness, seconds_until, shared, waits_by_team
-from gpuplanner.study.tenants.quotas import (
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.decision.comparison_record import comparison
+from gpuplanner.decision.quota_recommendation import burn_down, daly_s, quotas_for
+from gpuplanner.decision.requests import Asked
+from gpuplanner.decision.sharing_rules import (
     SharingRules,
     TeamQuota,
     entitled_gpus,
     quotas_of_queues,
     read_quotas,
 )
-from gpuplanner.study.waits.causes import CAUSES
+from gpuplanner.decision.team_fairness import Fairness, fairness, seconds_until, shared, waits_by_team
+from gpuplanner.decision.wait_causes import CAUSES
+from gpuplanner.hardware.gpu_models import any_board, load_gpu_model
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play
+from gpuplanner.usage.observed_nodes import TodaysNodes
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
 ZERO = datetime(2026, 3, 2, tzinfo=UTC)

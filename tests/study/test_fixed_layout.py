@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpuplanner.report.appendix import layouts
-from gpuplanner.simulate.nodes.machine import NodeRequests
-from gpuplanner.study.future.fixed_layout import OverFixed, compare_with_fixed
+from gpuplanner.decision.layout_planning import OverFixed, compare_with_fixed
+from gpuplanner.report.monthly_sections import layouts
+from gpuplanner.simulator.simulated_fleet import NodeRequests
 
 DAY_S, SUBMIT_S = 86_400.0, 3600.0
 PROFILES = ("gpu", "1g.5gb")

@@ -8,22 +8,22 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.ledger.pools import installed_gpu_hours
-from gpuplanner.scenario import Scenario
-from gpuplanner.schemas.domain import Inventory, Jobs
-from gpuplanner.schemas.check import conform
-from gpuplanner.simulate.nodes.machine import NodeFleet
-from gpuplanner.simulate.nodes.play import play
-from gpuplanner.study.evaluation import evaluate
-from gpuplanner.study.decision.asked import counts_of
-from gpuplanner.study.future.drains import week_requests
-from gpuplanner.study.future.workload import past_jobs, replicate, workload
-from gpuplanner.study.past.accounts import (ledger)
-from gpuplanner.study.past.fleet import UNNAMED, installed, planned_fleet
-from gpuplanner.study.past.history import begin_of, end_of, history, load_trace
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import Inventory, Jobs
+from gpuplanner.decision.plan_rehearsal import week_requests
+from gpuplanner.decision.requests import counts_of
+from gpuplanner.decision.study_pipeline import evaluate
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.simulator.replications import past_jobs, replicate, workload
+from gpuplanner.simulator.simulated_fleet import NodeFleet
+from gpuplanner.simulator.simulation_run import play
+from gpuplanner.usage.job_history import begin_of, end_of, history, load_trace
+from gpuplanner.usage.occupancy import installed_gpu_hours
+from gpuplanner.usage.period_accounts import ledger
+from gpuplanner.usage.planned_fleet import UNNAMED, installed, planned_fleet
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3

@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.planner.contract.problem import UNMET_PRICE
-from gpuplanner.report.forecast import forecast_record
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.forecast_ledger import SCHEMA, errors_in_money, read_ledger, record_of, remember
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.track_record import SCHEMA, errors_in_money, read_ledger, record_of, remember
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.planner.plan_problem import UNMET_PRICE
+from gpuplanner.report.cost_and_forecast_sections import forecast_record
 
 EMPTY = pl.DataFrame(schema=SCHEMA)
 

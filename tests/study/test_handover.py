@@ -8,16 +8,15 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from gpuplanner.errors import OutputError, ScenarioError
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.contract.plan import plan_to_json
-from gpuplanner.study.handover.calendar import export_plan
-from gpuplanner.study.future.plans import Planned
-from gpuplanner.study.handover import calendar
-from gpuplanner.study.handover.calendar import hand_over_plan
-from gpuplanner.study.handover.read_back import read_plan, verify_any
-from gpuplanner.widgets.written import files_button
+from gpuplanner.core.errors import OutputError, ScenarioError
+from gpuplanner.decision.layout_planning import Planned
+from gpuplanner.notebook.views import files_button
+from gpuplanner.planner.layout_plan import plan_to_json
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.report import layout_schedule_files as calendar
+from gpuplanner.report.handover_verification import read_plan, verify_any
+from gpuplanner.report.layout_schedule_files import export_plan, hand_over_plan
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 

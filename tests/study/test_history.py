@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.past.description import describe
-from gpuplanner.study.decision.asked import asked_of
-from gpuplanner.study.past import history as history_room
-from gpuplanner.study.past.accounts import (ledger)
-from gpuplanner.study.past.explore import open_inbox
-from gpuplanner.study.past.history import begin_of, end_of, grouped, history, load_trace, study_trace
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.requests import asked_of
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage import job_history as history_room
+from gpuplanner.usage.dataset_description import describe
+from gpuplanner.usage.dataset_explorer import open_inbox
+from gpuplanner.usage.job_history import begin_of, end_of, grouped, history, load_trace, study_trace
+from gpuplanner.usage.period_accounts import ledger
 
 SACCT = """\
 JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName

@@ -7,12 +7,11 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from gpuplanner.catalog.loader import parameter
-from gpuplanner.hardware.list_prices import gpu_hour_price
-from gpuplanner.cost.energy import power_model
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.future.idle_gpus import idle_gpus
-from gpuplanner.study.past.history import history
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.cost.period_costs import idle_gpus
+from gpuplanner.hardware.catalog import parameter
+from gpuplanner.hardware.power_and_carbon import gpu_hour_price, power_model
+from gpuplanner.usage.job_history import history
 
 
 def owned_as(kinds: list[str | None]):

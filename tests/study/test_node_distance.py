@@ -8,13 +8,13 @@ import sys
 import polars as pl
 import pytest
 
-from gpuplanner.cli.app import main
-from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.report.teams import placements
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.tenants.node_distance import placement_table
-from gpuplanner.views.study import Decided
+from gpuplanner.cli.application import main
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.quota_comparison import placement_table
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.notebook.study_views import Decided
+from gpuplanner.report.policy_and_team_sections import placements
 from tests.study.test_fleet import made, nodes
 
 BOARD = "H100-80GB-SXM5"

@@ -8,17 +8,15 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.hardware.layout import parse_layout
-from gpuplanner.hardware.feasibility import prove
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.additions import add
-from gpuplanner.inbox.registry import read
-from gpuplanner.scenario import Scenario
-from gpuplanner.schemas.domain import Inventory, Jobs
-from gpuplanner.schemas.check import conform
-from gpuplanner.study.past.fleet import installed, planned_fleet
-from gpuplanner.study.past.history import begin_of, end_of, history, load_trace
-from gpuplanner.study.past.todays_nodes import todays_nodes
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import Inventory, Jobs
+from gpuplanner.hardware.mig_layouts import parse_layout, prove
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.job_history import begin_of, end_of, history, load_trace, todays_nodes
+from gpuplanner.usage.planned_fleet import installed, planned_fleet
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3

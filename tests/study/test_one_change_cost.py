@@ -10,26 +10,24 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.export.index import (change_index)
-from gpuplanner.export.kubernetes import (to_change_scripts)
-from gpuplanner.export.slurm import to_slurm_files
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.hardware.gpu import GpuModel, load_gpu_model
-from gpuplanner.hardware.whole_boards import whole_board
-from gpuplanner.hardware.change_cost import cost_of_change, drain_time
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.numbered.assign import assign, layout_changes
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.contract.plan import plan_to_json
-from gpuplanner.planner.verification.plans import verify  # fmt: skip
-from gpuplanner.report import appendix
-from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.rules import (Drain)
-from gpuplanner.study.future.drains import GpuCalendar, drain_of
-from gpuplanner.study.handover.calendar import export_plan
-from gpuplanner.study.handover.read_back import verify_any
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.plan_rehearsal import GpuCalendar, drain_of
+from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model, whole_board
+from gpuplanner.hardware.repartitioning_cost import ChangeCost, cost_of_change, drain_time
+from gpuplanner.planner.fleet_limits import StatePrices
+from gpuplanner.planner.layout_plan import plan_to_json
+from gpuplanner.planner.numbered_gpus import assign, layout_changes
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
+from gpuplanner.report import monthly_sections as appendix
+from gpuplanner.report.bundle_files import change_index
+from gpuplanner.report.handover_verification import verify_any
+from gpuplanner.report.layout_schedule_files import export_plan
+from gpuplanner.report.mig_manager_files import to_change_scripts
+from gpuplanner.report.slurm_files import to_slurm_files
+from gpuplanner.simulator.scheduling_rules import Drain
 from tests.study.planned_operations import operations_on_an_idle_fleet
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)

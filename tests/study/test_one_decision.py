@@ -9,15 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.study import open_study
-from gpuplanner.study.decision.record import compared
-from gpuplanner.study.findings import findings
-from gpuplanner.study.future.money import money
-from gpuplanner.study.handover.workbooks import notes
-from gpuplanner.study.headline import headline_of
-from gpuplanner.study.past.history import history
-from gpuplanner.study.study import Study
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.cost.period_costs import money
+from gpuplanner.decision.comparison_record import compared
+from gpuplanner.decision.study import Study, headline_of, open_study
+from gpuplanner.decision.study_pipeline import findings
+from gpuplanner.report.finance_exports import notes
+from gpuplanner.usage.job_history import history
 
 
 def test_every_door_says_the_same(study: Study):

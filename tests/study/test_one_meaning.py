@@ -10,22 +10,19 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.export.changes import (held_by, layout_changes_of)
-from gpuplanner.export.index import (change_index)
-from gpuplanner.export.kubernetes import (to_change_scripts)
-from gpuplanner.export.slurm import to_slurm_files
-from gpuplanner.export.states import checked_plan
-from gpuplanner.planner.contract.plan import Plan
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.numbered.assign import assign, layout_changes
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.planner.numbered.assign import layouts_before
-from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.rules import (Drain)
-from gpuplanner.study.future.drains import GpuCalendar
-from gpuplanner.study.future.plans import plan_problem
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.layout_planning import plan_problem
+from gpuplanner.decision.plan_rehearsal import GpuCalendar
+from gpuplanner.planner.fleet_limits import StatePrices
+from gpuplanner.planner.layout_plan import Plan, checked_plan, held_by, layout_changes_of
+from gpuplanner.planner.numbered_gpus import assign, layout_changes, layouts_before
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
+from gpuplanner.report.bundle_files import change_index
+from gpuplanner.report.mig_manager_files import to_change_scripts
+from gpuplanner.report.slurm_files import to_slurm_files
+from gpuplanner.simulator.scheduling_rules import Drain
 from tests.study.planned_operations import operations_on_an_idle_fleet
 
 BOARDS = {

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.export.index import (change_index)
-from gpuplanner.export.kubernetes import (to_change_scripts)
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.rules import (Drain)
-from gpuplanner.study.future.drains import GpuCalendar, drain_of
-from gpuplanner.study.future.plans import plan_view
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.layout_planning import plan_view
+from gpuplanner.decision.plan_rehearsal import GpuCalendar, drain_of
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.report.bundle_files import change_index
+from gpuplanner.report.mig_manager_files import to_change_scripts
+from gpuplanner.simulator.scheduling_rules import Drain
 from tests.examples import examples
 from tests.study.planned_operations import operations_on_an_idle_fleet
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.errors import GpuPlannerError, ScenarioError
-from gpuplanner.report.render import write_report
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.evaluation import evaluate
-from gpuplanner.study.past.history import history
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.study_pipeline import evaluate
+from gpuplanner.report.report_rendering import write_report
+from gpuplanner.usage.job_history import history
 
 FAULTS = [
     ({"currency": "EUR"}, "USD, the currency of the list prices; got EUR"),

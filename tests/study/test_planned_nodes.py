@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.simulate.rules import (Drain)
-from gpuplanner.simulate.nodes.play import play
-from gpuplanner.study.decision.asked import larger_profiles
-from gpuplanner.study.future.drains import GpuCalendar, PlannedNodes, RehearsedWeek, week_requests
+from gpuplanner.decision.plan_rehearsal import GpuCalendar, PlannedNodes, RehearsedWeek, week_requests
+from gpuplanner.decision.requests import larger_profiles
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.simulator.scheduling_rules import Drain
+from gpuplanner.simulator.simulation_run import play
 from tests.examples import examples
 from tests.study.planned_operations import operations_on_an_idle_fleet
 

@@ -12,22 +12,20 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.cli.app import main
-from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.several_pools import verify_fleet
-from gpuplanner.report.pools import fleet_hours, fleet_page, folder_of, planned_of
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.sentences import no_decision
-from gpuplanner.study.future.fleet_plans import filled_in_turn, fleet_planned
-from gpuplanner.study.future.outlook import OUTLOOKS, fleet_forecast
-from gpuplanner.study.future.plans import plan_problem, plan_view, planned_for
-from gpuplanner.study.past.accounts import (ledger)
-from gpuplanner.study.past.history import history
-from gpuplanner.study.past.pools import clusters_of, pool_table, pools_of
-from gpuplanner.study.substitute_models import find_flexible_demand
+from gpuplanner.cli.application import main
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.decision_text import no_decision
+from gpuplanner.decision.layout_planning import plan_problem, plan_view, planned_for
+from gpuplanner.decision.pool_decisions import filled_in_turn, find_flexible_demand, fleet_planned
+from gpuplanner.forecast.demand_outlook import OUTLOOKS, fleet_forecast
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_variants import verify_fleet
+from gpuplanner.report.report_rendering import fleet_hours, fleet_page, folder_of, planned_of
+from gpuplanner.usage.job_history import clusters_of, history, pool_table, pools_of
+from gpuplanner.usage.period_accounts import ledger
 from tests.clusters.mixed import mixed_fleet, untyped
 from tests.clusters.traces import read_cluster
 from tests.study.test_fleet import MIXED, TWO_BOARDS, made, nodes
@@ -275,7 +273,7 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypa
     studies = {"A100-40GB": study, "<b>T4</b>": study}
     assert planned_of(pools_of(two), studies) is None
     warned = {"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None}
-    monkeypatch.setattr("gpuplanner.report.pools.warnings_about", lambda _: [warned])
+    monkeypatch.setattr("gpuplanner.report.report_rendering.warnings_about", lambda _: [warned])
     text = fleet_page(fleet, studies, None, title="two")
     # Both pools are of one dataset, whose warning stands once.
     assert text.count("<li>20: habana.ai/gaudi is not read</li>") == 1

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.cost.portfolio import HOURS_PER_MONTH, Offer, Rent, choose_portfolio
-from gpuplanner.study.future.purchase import WEEK, demand_paths
+from gpuplanner.cost.capacity_portfolio import HOURS_PER_MONTH, Offer, Rent, choose_portfolio
+from gpuplanner.decision.purchase_plan import WEEK, demand_paths
 
 AHEAD = 730
 """Hours of a month held back."""

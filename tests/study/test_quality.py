@@ -8,16 +8,10 @@ from datetime import UTC, date, datetime
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.core.findings import JOB_CHECKS
-from gpuplanner.study.past.description import describe
-from gpuplanner.study.past.quality import (
-    FIGURES,
-    data_quality,
-    figures_moved,
-    intake,
-)
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.quality_report import JOB_CHECKS
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.dataset_description import FIGURES, data_quality, describe, figures_moved, intake
 
 
 def no_rejects() -> pl.DataFrame:

@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.demand.runoff import run_off
-from gpuplanner.metrics.intervals import student_t
-from gpuplanner.study.tenants.advice import quota_at
+from gpuplanner.decision.quota_recommendation import quota_at
+from gpuplanner.forecast.run_off import run_off
+from gpuplanner.simulator.replications import student_t
 from tests.clusters.growth import months
 from tests.clusters.traces import read_cluster
 

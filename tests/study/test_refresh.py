@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.cost.portfolio import HOURS_PER_MONTH
-from gpuplanner.errors import GpuPlannerError
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.future.purchase import refresh
+from gpuplanner.core.errors import GpuPlannerError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.cost.capacity_portfolio import HOURS_PER_MONTH
+from gpuplanner.decision.purchase_plan import refresh
 
 BOOK = """\
 owned:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.future import robust_plans as module
-from gpuplanner.study.future.outlook import paths_of
-from gpuplanner.study.future.plans import Planned, plan_problem
-from gpuplanner.study.future.robust_plans import weigh_plans_over_paths
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision import layout_planning as module
+from gpuplanner.decision.layout_planning import Planned, plan_problem, weigh_plans_over_paths
+from gpuplanner.forecast.demand_outlook import paths_of
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_verification import verify
 from tests.planner.conftest import MONDAY
 
 

@@ -9,16 +9,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.demand.record import complete_until
-from gpuplanner.errors import ScenarioError
-from gpuplanner.forecast.candidates import CANDIDATES
-from gpuplanner.scenario import Scenario
-from gpuplanner.schemas.domain import Samples
-from gpuplanner.schemas.check import conform
-from gpuplanner.study.future.announced import read_announced
-from gpuplanner.study.future.demand_at_hand import by_board, laid_out, sampled, wanted
-from gpuplanner.study.future.rolling import ahead_of
-from gpuplanner.study.past.history import load_trace
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import Samples
+from gpuplanner.forecast.demand_changes import complete_until, read_announced
+from gpuplanner.forecast.demand_outlook import ahead_of
+from gpuplanner.forecast.gpu_demand import by_board, laid_out, sampled, wanted
+from gpuplanner.forecast.statistical_models import CANDIDATES
+from gpuplanner.usage.job_history import load_trace
 
 FAST = ("Naive", "SeasonalNaive", "HourOfDay", "RunOff")
 END = datetime(2026, 3, 1, tzinfo=UTC)
@@ -64,7 +63,7 @@ def test_noise_after_the_origin_changes_nothing():
 )
 def test_noise_after_the_origin_changes_nothing_on_public_traces(public_data, trace, first):
     """Every candidate, ten origins at hours that walk through the day."""
-    from gpuplanner.inbox.public.job_tables import ITP, PHILLY
+    from gpuplanner.ingest.public.job_lists import ITP, PHILLY
 
     if trace == "philly":
         jobs = PHILLY([public_data / "philly" / "philly.csv.gz"]).jobs

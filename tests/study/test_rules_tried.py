@@ -11,19 +11,10 @@ import polars as pl
 import pytest
 
 from gpuplanner import Scenario
-from gpuplanner.errors import ScenarioError
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.simulate.rules import (Failures)
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.play import play
-from gpuplanner.simulate.nodes.shared_play import play_shared
-from gpuplanner.study.decision.arena import Arena
-from gpuplanner.study.decision.asked import Asked
-from gpuplanner.study.past.nodes import (TodaysNodes)
-from gpuplanner.study.tenants.advice import mtbf_seen_s
-from gpuplanner.study.tenants.quotas import SharingRules, StartHours, Stopping, TeamQuota
-from gpuplanner.study.tenants.tried import (
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.decision.explained_waits import explain_waits
+from gpuplanner.decision.policy_simulation import Arena
+from gpuplanner.decision.quota_comparison import (
     EVERYBODY,
     PlayedRules,
     SharingTried,
@@ -31,7 +22,15 @@ from gpuplanner.study.tenants.tried import (
     sharing_of,
     tried_on,
 )
-from gpuplanner.study.waits.explain import explain_waits
+from gpuplanner.decision.quota_recommendation import mtbf_seen_s
+from gpuplanner.decision.requests import Asked
+from gpuplanner.decision.sharing_rules import SharingRules, StartHours, Stopping, TeamQuota
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.simulator.scheduling_rules import Failures
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play, play_shared
+from gpuplanner.usage.observed_nodes import TodaysNodes
 from tests.study.test_fairness import ZERO
 from tests.study.test_fleet import MIXED, TWO_BOARDS, made
 

@@ -11,14 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.past.history import load_trace
-from gpuplanner.study.decision.record import Comparison, PolicyRow
-from gpuplanner.study.decision.sentences import no_decision
-from gpuplanner.study.decision.types import STATIC_MIG, TODAY, Saving
-from gpuplanner.study.savings_ledger import (
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.comparison_record import Comparison, PolicyRow
+from gpuplanner.decision.decision_text import no_decision
+from gpuplanner.decision.decision_types import STATIC_MIG, TODAY, Saving
+from gpuplanner.decision.track_record import (
     HELD,
     RESTED,
     LeverHours,
@@ -32,6 +30,8 @@ from gpuplanner.study.savings_ledger import (
     savings_table,
     standing_table,
 )
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.usage.job_history import load_trace
 
 BEGIN = datetime(2026, 2, 1, tzinfo=UTC)
 HOURS = st.floats(0, 1e5).map(lambda hours: round(hours, 3))

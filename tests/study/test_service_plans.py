@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 
-from gpuplanner.catalog.loader import gpu_price
-from gpuplanner.errors import InfeasiblePlanError, ScenarioError
-from gpuplanner.study.service_plans import size_service
-from gpuplanner.study.wish import Wish
+from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
+from gpuplanner.hardware.catalog import gpu_price
+from gpuplanner.sizing.job_plans import Wish
+from gpuplanner.sizing.service_plans import size_service
 
 H100 = {"H100-80GB-SXM5": 64}
 

@@ -8,15 +8,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.report import appendix
-from gpuplanner.report import tearsheet
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.evaluation import evaluate
-from gpuplanner.study.study import open_study
-from gpuplanner.study.future.workload import too_short
-from gpuplanner.study.handover.workbooks import write_study_workbook
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.study import open_study
+from gpuplanner.decision.study_pipeline import evaluate
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.report import monthly_sections as appendix
+from gpuplanner.report import monthly_sections as tearsheet
+from gpuplanner.report.finance_exports import write_study_workbook
+from gpuplanner.simulator.replications import too_short
 
 HEADER = "JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName"
 JOBS = 29

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from gpuplanner.cli.app import app, register_commands
-from gpuplanner.errors import InfeasiblePlanError, ScenarioError
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.scenario import Scenario
-from gpuplanner.sizing.predict.peak import peak_gib
-from gpuplanner.sizing.predict.throughput import flops_per_token
-from gpuplanner.study.job_slices import share_of
-from gpuplanner.study.past.history import boards_at_hand
-from gpuplanner.study.size import sized
-from gpuplanner.study.wish import Wish, boards_named, settled
+from gpuplanner.cli.application import app, register_commands
+from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.sizing.job_plans import Wish, boards_named, settled
+from gpuplanner.sizing.job_size import sized
+from gpuplanner.sizing.memory_components import peak_gib
+from gpuplanner.sizing.mig_slices import share_of
+from gpuplanner.sizing.throughput import flops_per_token
+from gpuplanner.usage.job_history import boards_at_hand
 
 
 @pytest.fixture(scope="module")
@@ -240,9 +240,9 @@ def test_what_is_known_of_a_job_narrows_its_speed_on_slices(tmp_path):
 
 def test_a_model_is_sized_without_the_readers_of_data():
     code = (
-        "import sys; from gpuplanner.study.size import sized; from gpuplanner.study.wish import Wish; "
+        "import sys; from gpuplanner.sizing.job_size import sized; from gpuplanner.sizing.job_plans import Wish; "
         "sized(Wish('gpt2', boards={'A100-80GB': 1}, task='train', seq=1024)); "
-        "sys.exit(any(name.startswith('gpuplanner.inbox') for name in sys.modules))"
+        "sys.exit(any(name.startswith('gpuplanner.ingest') for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

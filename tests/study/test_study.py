@@ -10,18 +10,17 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.study import Study, open_study
-from gpuplanner.study.evaluation import evaluate
-from gpuplanner.study.past.history import load_trace
-from gpuplanner.study.decision.record import comparison
-from gpuplanner.study.future.money import money
-from gpuplanner.study.future.outlook import OUTLOOKS, at_quantile, pooled
-from gpuplanner.study.future.plans import planned_calendar
-from gpuplanner.study.handover.workbooks import notes
-from gpuplanner.study.past.history import history
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.cost.period_costs import money
+from gpuplanner.decision.comparison_record import comparison
+from gpuplanner.decision.layout_planning import planned_calendar
+from gpuplanner.decision.study import Study, open_study
+from gpuplanner.decision.study_pipeline import evaluate
+from gpuplanner.forecast.demand_outlook import OUTLOOKS, at_quantile, pooled
+from gpuplanner.planner.plan_verification import verify
+from gpuplanner.report.finance_exports import notes
+from gpuplanner.usage.job_history import history, load_trace
 
 FEBRUARY = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 

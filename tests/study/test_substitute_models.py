@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.hardware.whole_boards import whole_board
-from gpuplanner.planner.contract.limits import Limits, Quota
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.study.substitute_models import (
+from gpuplanner.decision.pool_decisions import (
     FlexibleDemand,
     Substitute,
     apply_transfers,
     find_substitute_profile,
     route_demand,
 )
+from gpuplanner.hardware.gpu_models import load_gpu_model, whole_board
+from gpuplanner.planner.fleet_limits import Limits, Quota
+from gpuplanner.planner.plan_problem import PlanProblem
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
 ALL = np.ones(1)

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.planner.contract.plan import plan_to_json
-from gpuplanner.report.render import write_report
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.future.plans import plan_view
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.layout_planning import plan_view
+from gpuplanner.planner.layout_plan import plan_to_json
+from gpuplanner.report.report_rendering import write_report
 
 SMALL = {"horizon_slots": 24, "replications": 2, "policies": "static_whole", "month": "2026-02"}
 BUSY = "while True: pass"
@@ -24,7 +24,7 @@ def no_clock() -> float:
 
 @pytest.mark.long
 def test_nothing_of_a_report_looks_at_a_clock_to_stop(monkeypatch, tmp_path):
-    monkeypatch.setattr("gpuplanner.solving.effort.time", SimpleNamespace(monotonic=no_clock))
+    monkeypatch.setattr("gpuplanner.planner.linear_model.time", SimpleNamespace(monotonic=no_clock))
     study = write_report(Scenario(**SMALL), tmp_path / "report")
     assert study.plan.found
     with pytest.raises(AssertionError, match="looked at the clock"):

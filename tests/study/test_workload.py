@@ -7,9 +7,9 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.future.workload import past_jobs, replicate, workload
-from gpuplanner.study.past.history import history
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.simulator.replications import past_jobs, replicate, workload
+from gpuplanner.usage.job_history import history
 
 SCENARIO = Scenario(month="2026-02")
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.catalog.loader import parameter
-from gpuplanner.cost.energy import PowerModel
-from gpuplanner.hardware.list_prices import Price
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.types import NextPurchase, Saving, Worth
-from gpuplanner.study.decision.worth import usd_per_kwh_of, worth_of
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.decision_types import NextPurchase, Saving, Worth, usd_per_kwh_of, worth_of
+from gpuplanner.hardware.catalog import parameter
+from gpuplanner.hardware.power_and_carbon import PowerModel, Price
 
 LAW = PowerModel("any", idle_w=50.0, base_w=240.0, slope_w=130.0, tdp_w=400.0, source="made up")
 LISTED = Price(2.5, 2.0, 3.0, "USD", "own price", "as given")

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gpuplanner.views.notebook_page import WIDGET, notebook_page, write_notebook_page
+from gpuplanner.notebook.views import WIDGET, notebook_page, write_notebook_page
 
 HOSTILE = "<script>fetch('https://example.org')</script>"
 

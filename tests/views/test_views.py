@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 import gpuplanner
-from gpuplanner.errors import ScenarioError
-from gpuplanner.views.trace import explore
-from gpuplanner.views.study import ShownStudy
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.notebook.cluster_views import explore
+from gpuplanner.notebook.study_views import ShownStudy
 
 VIEWS = ("ways", "forecast", "fleet", "teams", "money")
 

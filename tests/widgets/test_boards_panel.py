@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.record import compared
-from gpuplanner.study.fleet_decision import FleetCompared
-from gpuplanner.study.past.pools import pools_of
-from gpuplanner.views.study import decide
-from gpuplanner.widgets.boards import ALL_BOARDS
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.comparison_record import compared
+from gpuplanner.decision.pool_decisions import FleetCompared
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.notebook.study_views import decide
+from gpuplanner.notebook.usage_panels import ALL_BOARDS
+from gpuplanner.usage.job_history import pools_of
 from tests.study.test_fleet import H200S, MIXED, TWO_BOARDS, made
 
 

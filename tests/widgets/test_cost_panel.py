@@ -8,11 +8,10 @@ import fastexcel
 import polars as pl
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.future.cost_review import cost_review
-from gpuplanner.units import money_text
-from gpuplanner.widgets.costs import CostPanel
-from gpuplanner.widgets.costs import months_seen
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.units import money_text
+from gpuplanner.cost.cost_review import cost_review
+from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, months_seen
 
 ASKED = Scenario(month="2026-02", path="slurm", policies="static_mig,whole_on_off")
 

@@ -7,9 +7,9 @@ from html import unescape
 
 import pytest
 
-from gpuplanner.errors import GpuPlannerError
-from gpuplanner.study.past.explore import EVERYBODY, open_inbox
-from gpuplanner.widgets.explore import explore_inbox
+from gpuplanner.core.errors import GpuPlannerError
+from gpuplanner.notebook.usage_panels import explore_inbox
+from gpuplanner.usage.dataset_explorer import EVERYBODY, open_inbox
 
 
 class Said:

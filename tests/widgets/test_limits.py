@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuplanner.planner.contract.limits import Limits
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.variants import price_of_limits, with_limit
-from gpuplanner.widgets.limits import LimitsPanel
-from gpuplanner.widgets.limits import LIMITS, price_html
+from gpuplanner.notebook.layout_views import LIMITS, LimitsPanel, price_html
+from gpuplanner.planner.fleet_limits import Limits
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_variants import price_of_limits, with_limit
 
 HOSTILE = "<script>alert(1)</script>"
 

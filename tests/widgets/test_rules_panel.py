@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.tenants.quotas import StartHours
-from gpuplanner.study.tenants.tried import rules_at_hand, tried_with
-from gpuplanner.widgets.rules import SharingPanel
-from gpuplanner.widgets.rules import AS_SET
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.quota_comparison import rules_at_hand, tried_with
+from gpuplanner.decision.sharing_rules import StartHours
+from gpuplanner.notebook.usage_panels import AS_SET, SharingPanel
 
 
 @pytest.fixture(scope="module")

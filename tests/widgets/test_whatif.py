@@ -13,17 +13,16 @@ from html import unescape
 
 import pytest
 
-from gpuplanner.knobs import Slider
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.policies import SHORT
-from gpuplanner.study.decision.record import comparison
-from gpuplanner.study.decision.types import NextStep
-from gpuplanner.study.past.history import history
-from gpuplanner.widgets import background
-from gpuplanner.widgets.whatif import WhatIf, whatif
-from gpuplanner.widgets.whatif import CONTROLS
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.scenario_fields import Slider
+from gpuplanner.decision.comparison_record import comparison
+from gpuplanner.decision.decision_types import NextStep
+from gpuplanner.decision.policy_comparison import SHORT
+from gpuplanner.notebook import views as background
+from gpuplanner.notebook.what_if import CONTROLS, WhatIf, whatif
+from gpuplanner.usage.job_history import history
 
-panels = importlib.import_module("gpuplanner.widgets.whatif")  # its function has the name of the module
+panels = importlib.import_module("gpuplanner.notebook.what_if")  # its function has the name of the module
 HOSTILE = "<script>alert(1)</script>"
 STALE = "<div class='stale'>"
 OTHER = "node_pools"

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from speed_fit import Measurements, measurements
 
-from gpuplanner.schemas.check import conform
-from gpuplanner.sizing.speed.law import SpeedLaw
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.sizing.mig_speed_law import SpeedLaw
 
 LAW = SpeedLaw(fractions=(1 / 7, 2 / 7, 3 / 7, 4 / 7, 1.0), limits=(0.16, 0.31, 0.5, 0.6, 1.0), sharpness=3.0)
 PROFILES = ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")

@@ -12,8 +12,8 @@ from speed_fit.held_out import accuracy, halves, held_out
 from speed_fit.measurements import JOB
 from speed_fit.trials import trials
 
-from gpuplanner.sizing.speed.store import default_model
-from gpuplanner.sizing.speed.boundness import EVIDENCE
+from gpuplanner.sizing.mig_speed_law import EVIDENCE
+from gpuplanner.sizing.mig_speed_model import default_model
 
 
 def test_the_law_that_made_the_measurements_is_found(made, law):

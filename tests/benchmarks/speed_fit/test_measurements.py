@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from speed_fit import measurements, relative_speeds
 
-from gpuplanner.errors import TraceFormatError
+from gpuplanner.core.errors import TraceFormatError
 
 HEADER = "Mig instance,Batch size,Workload Number,Throughput,Latency"
 

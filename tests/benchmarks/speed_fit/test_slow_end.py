@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from speed_fit.measurements import measurements, relative_speeds
 
-from gpuplanner.study.decision.asked import slow_end
+from gpuplanner.decision.requests import slow_end
 
 
 @pytest.mark.data

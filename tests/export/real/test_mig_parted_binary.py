@@ -17,10 +17,10 @@ import polars as pl
 import pytest
 import yaml
 
-from gpuplanner.catalog.loader import board_names
-from gpuplanner.export.mig_parted import to_mig_parted
-from gpuplanner.hardware.layout import format_layout
-from gpuplanner.hardware.enumerate import pareto_counts
+from gpuplanner.hardware.catalog import board_names
+from gpuplanner.hardware.layout_enumeration import pareto_counts
+from gpuplanner.hardware.mig_layouts import format_layout
+from gpuplanner.report.mig_manager_files import to_mig_parted
 
 BINARY = os.environ.get("GPUPLANNER_MIG_PARTED")
 RECORD = Path(__file__).with_name("mig_parted.csv")

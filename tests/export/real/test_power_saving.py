@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.export.fleet_rules import FleetRules, PoolRule
-from gpuplanner.export.pack import (to_pack)
-from gpuplanner.export.bundle_files import PageWords
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.simulate.rules import (Drain)
+from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.report.bundle_files import PageWords
+from gpuplanner.report.change_bundle import to_pack
+from gpuplanner.simulator.scheduling_rules import Drain
 from tests.export.real import slurm_cluster
 from tests.export.real.slurm_cluster import SlurmCluster, missing, until
 

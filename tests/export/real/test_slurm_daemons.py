@@ -11,11 +11,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.export.mig_parted import to_mig_parted
-from gpuplanner.export.slurm import to_slurm_files
-from gpuplanner.hardware.gpu import as_board
-from gpuplanner.hardware.layout import parse_layout
-from gpuplanner.sizing.advice.request_lines import Request, request_lines
+from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.hardware.mig_layouts import parse_layout
+from gpuplanner.report.mig_manager_files import to_mig_parted
+from gpuplanner.report.slurm_files import to_slurm_files
+from gpuplanner.sizing.request_lines import Request, request_lines
 from tests.export.real.slurm_cluster import SlurmCluster, missing, until
 
 pytestmark = [

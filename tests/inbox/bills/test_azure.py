@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.registry import detect
-from gpuplanner.inbox.bills.summary import gpu_lines
-from gpuplanner.inbox.bills.azure import AZURE_COLUMNS, read_azure
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.bills.azure_and_gcp_bills import AZURE_COLUMNS, read_azure
+from gpuplanner.ingest.bills.bill_summary import gpu_lines
+from gpuplanner.ingest.source_registry import detect
 
 File = Callable[..., Path]
 BOARD = json.dumps({"ServiceType": "Standard_ND96isr_H100_v5", "VMName": "n1"})
@@ -39,7 +39,9 @@ def details(lines: list[dict[str, str]], *, mca: bool = False) -> str:
     """A file as it is exported: Enterprise Agreements with American dates, Customer Agreements in camel case."""
     absent = "BillingCurrencyCode" if mca else "BillingCurrency"
     names = [
-        name for name in AZURE_COLUMNS if name not in (absent, *(() if mca else ("PaygCostInBillingCurrency",)))
+        name
+        for name in AZURE_COLUMNS
+        if name not in (absent, *(() if mca else ("PaygCostInBillingCurrency",)))
     ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.registry import detect, read
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.source_registry import detect, read
 from tests.examples import examples
 from tests.inbox.bills.test_cur import BILLED_USD, EFFECTIVE_USD, LINES, report
 from tests.inbox.bills.test_focus import MONTH, bill

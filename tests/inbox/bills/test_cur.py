@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.inbox.registry import detect
-from gpuplanner.inbox.bills.cur import CUR_COLUMNS, cur2_name, read_cur
+from gpuplanner.ingest.bills.aws_and_focus_bills import CUR_COLUMNS, cur2_name, read_cur
+from gpuplanner.ingest.source_registry import detect
 
 File = Callable[..., Path]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.bills.delivery import delivered
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.bills.charge_lines import delivered
+from gpuplanner.ingest.source_registry import read
 from tests.inbox.bills.test_bill_parquet import packed, texts
 from tests.inbox.bills.test_cur import LINES, report
 from tests.inbox.bills.test_focus import bill

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.inbox.registry import detect
-from gpuplanner.inbox.bills.charges import tidy_tags
-from gpuplanner.inbox.bills.focus import read_focus
+from gpuplanner.ingest.bills.aws_and_focus_bills import read_focus
+from gpuplanner.ingest.bills.charge_lines import tidy_tags
+from gpuplanner.ingest.source_registry import detect
 
 File = Callable[..., Path]
 

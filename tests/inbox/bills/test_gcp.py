@@ -11,9 +11,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.registry import detect
-from gpuplanner.inbox.bills.summary import gpu_lines
-from gpuplanner.inbox.bills.gcp import read_gcp
+from gpuplanner.ingest.bills.azure_and_gcp_bills import read_gcp
+from gpuplanner.ingest.bills.bill_summary import gpu_lines
+from gpuplanner.ingest.source_registry import detect
 
 File = Callable[..., Path]
 MACHINE = [{"key": "compute.googleapis.com/machine_spec", "value": "a3-highgpu-8g"}]

@@ -11,15 +11,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.cost.showback import (Rate, showback)
-from gpuplanner.hardware.list_prices import Price
-from gpuplanner.export.focus import write_focus
-from gpuplanner.files.csv import write_csv_safe
-from gpuplanner.inbox.registry import detect, read
-from gpuplanner.inbox.bills.cur import read_cur
-from gpuplanner.inbox.bills.focus import read_focus
-from gpuplanner.inbox.bills.summary import gpu_lines, summarise
-from gpuplanner.units import money_text
+from gpuplanner.core.output_writing import write_csv_safe
+from gpuplanner.core.units import money_text
+from gpuplanner.cost.showback import Rate, showback
+from gpuplanner.hardware.power_and_carbon import Price
+from gpuplanner.ingest.bills.aws_and_focus_bills import read_cur, read_focus
+from gpuplanner.ingest.bills.bill_summary import gpu_lines, summarise
+from gpuplanner.ingest.source_registry import detect, read
+from gpuplanner.report.finance_exports import write_focus
 
 File = Callable[..., Path]
 

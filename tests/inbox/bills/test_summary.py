@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.catalog.loader import facts
-from gpuplanner.inbox.bills.summary import (
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import TABLES
+from gpuplanner.hardware.catalog import facts
+from gpuplanner.ingest.bills.bill_summary import (
     difference,
     gpu_lines,
+    instance_types,
     summarise,
     totals,
     unknown_types,
     with_tenants,
 )
-from gpuplanner.inbox.bills.summary import instance_types
-from gpuplanner.schemas.domain import TABLES
-from gpuplanner.schemas.check import check
 from tests.examples import examples
 
 SEPTEMBER, OCTOBER, AUGUST = (datetime(2025, month, 1, tzinfo=UTC) for month in (9, 10, 8))

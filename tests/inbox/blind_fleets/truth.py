@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from gpuplanner.cli.app import main
+from gpuplanner.cli.application import main
 
 RELATIVE_ERROR = Fraction(1, 10**9)
 

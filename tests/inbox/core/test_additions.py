@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import OutputError, TraceFormatError
-from gpuplanner.inbox.additions import add
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.core.merge_jobs import SUPERSEDED
+from gpuplanner.core.errors import OutputError, TraceFormatError
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.job_table import SUPERSEDED
+from gpuplanner.ingest.source_registry import read
 
 HEADER = "JobIDRaw|Account|Submit|Start|End|State|AllocTRES"
 JANUARY = (
@@ -273,8 +273,8 @@ def test_what_cannot_be_added_leaves_the_folder_as_it_was(dump: Callable[..., Pa
 
 SLOW = """
 import sys, time
-from gpuplanner.inbox import draft
-from gpuplanner.inbox.additions import add
+from gpuplanner.ingest import dataset_writer as draft
+from gpuplanner.ingest.dataset_import import add
 write = draft.write_table
 def slow(*given, **named):
     write(*given, **named)
@@ -306,7 +306,7 @@ def test_two_runs_cannot_collide_and_one_that_is_killed_leaves_the_old_state(
 
 
 def test_the_command_says_what_it_did(dump: Callable[..., Path], tmp_path: Path, capsys, monkeypatch):
-    from gpuplanner.cli.app import main
+    from gpuplanner.cli.application import main
 
     def run(*words: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["gpuplanner", "ingest", *words])

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.catalog.loader import board_names
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.inbox.core.shares import resolve_jobs, resolve_nodes
+from gpuplanner.hardware.catalog import board_names
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.ingest.gpu_shares import resolve_jobs, resolve_nodes
 
 
 def job(devices=None, gpus=None, **further):

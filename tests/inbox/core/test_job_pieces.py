@@ -7,11 +7,11 @@ import shutil
 import polars as pl
 import pytest
 
-from gpuplanner.errors import SchemaError, TraceFormatError
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.core import kept_files as job_pieces
-from gpuplanner.inbox.core.kept_files import read_jobs
-from gpuplanner.study.bundled import sample_folder
+from gpuplanner.core.errors import SchemaError, TraceFormatError
+from gpuplanner.core.stage_cache import sample_folder
+from gpuplanner.ingest import large_tables as job_pieces
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.large_tables import read_jobs
 
 COLUMNS = ("job_id", "tenant", "submit_time", "end_time", "gpus", "node_list", "partition", "state")
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.lines import text_blocks
-from gpuplanner.inbox.core.lines.json_items import BROKEN, Item, read_items
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest import text_files as text_blocks
+from gpuplanner.ingest.row_reader import BROKEN, Item, read_items
 
 File = Callable[..., Path]
 

@@ -7,14 +7,14 @@ from datetime import timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.core import long_jobs
-from gpuplanner.inbox.core.long_jobs import LongJobs
-from gpuplanner.ledger.pools import inferred_inventory
-from gpuplanner.plain import to_plain
-from gpuplanner.study.bundled import sample_folder
-from gpuplanner.study.past.description import describe
-from gpuplanner.study.past.held_nodes import seen_nodes
-from gpuplanner.study.past.history import begin_of, end_of, load_trace
+from gpuplanner.core.serialization import to_plain
+from gpuplanner.core.stage_cache import sample_folder
+from gpuplanner.ingest import large_tables as long_jobs
+from gpuplanner.ingest.large_tables import LongJobs
+from gpuplanner.usage.dataset_description import describe
+from gpuplanner.usage.job_history import begin_of, end_of, load_trace
+from gpuplanner.usage.observed_nodes import seen_nodes
+from gpuplanner.usage.occupancy import inferred_inventory
 
 
 def alike(one: object, other: object) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.cli.app import main
-from gpuplanner.inbox.store import open_dataset
+from gpuplanner.cli.application import main
+from gpuplanner.ingest.dataset_folder import open_dataset
 
 HOURS = "gpu_hours"
 HELIOS_MINUTES = {

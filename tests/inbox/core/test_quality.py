@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.core.dataset import (gpu_hours)
-from gpuplanner.inbox.core.findings import JOB_CHECKS, gap_findings, run_checks
-from gpuplanner.schemas.domain import Jobs
-from gpuplanner.schemas.check import conform
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import Jobs
+from gpuplanner.ingest.dataset import gpu_hours
+from gpuplanner.ingest.quality_report import JOB_CHECKS, gap_findings, run_checks
 
 ZERO = datetime(2025, 1, 1, tzinfo=UTC)
 

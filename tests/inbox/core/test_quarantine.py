@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.inbox.core.quarantine import (
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import Inventory, Jobs
+from gpuplanner.ingest.quarantine import (
     BEYOND_INVENTORY,
     FAR_AWAY,
     FULL_NODE,
@@ -23,10 +25,8 @@ from gpuplanner.inbox.core.quarantine import (
     with_past_nodes,
     with_quarantine,
 )
-from gpuplanner.ledger.account import gpu_time_ledger
-from gpuplanner.ledger.pools import installed_gpu_hours
-from gpuplanner.schemas.domain import Inventory, Jobs
-from gpuplanner.schemas.check import conform
+from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
+from gpuplanner.usage.occupancy import installed_gpu_hours
 from tests.examples import examples
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.schemas.domain import Jobs
-from gpuplanner.schemas.check import check
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Jobs
+from gpuplanner.ingest.dataset import Dataset
 from tests.examples import examples
 
 Read = Callable[[Sequence[str | Path]], Dataset]

@@ -9,19 +9,20 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.public.series import (
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.public.usage_series import (
+    read_azure_llm,
     read_distributions,
+    read_genai,
     read_helios_quotas,
     read_helios_sequence,
     read_step_times,
 )
-from gpuplanner.inbox.public.serving import read_azure_llm, read_genai
-from gpuplanner.inbox.slurm.inventory import read_nodes
+from gpuplanner.ingest.slurm.node_records import read_nodes
+from gpuplanner.ingest.source_registry import read
 
 File = Callable[..., Path]
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import GpuPlannerWarning, TraceFormatError
-from gpuplanner.inbox.sources import SOURCES
-from gpuplanner.inbox.registry import detect, read
-from gpuplanner.inbox.core.source import OPTIONS
+from gpuplanner.core.errors import GpuPlannerWarning, TraceFormatError
+from gpuplanner.ingest.source_definition import OPTIONS
+from gpuplanner.ingest.source_registry import SOURCES, detect, read
 
 File = Callable[..., Path]
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 06:13:03,3600.0,4,14400.0,a\n"
@@ -62,7 +61,7 @@ def test_every_source_describes_itself():
 @pytest.mark.lint
 def test_readers_are_loaded_when_they_are_used():
     code = (
-        "import sys, gpuplanner.inbox; print(sorted(n for n in sys.modules if n.startswith('gpuplanner.inbox.')"
+        "import sys, gpuplanner.ingest; print(sorted(n for n in sys.modules if n.startswith('gpuplanner.ingest.')"
         " and n.split('.')[2] in ('public', 'bills', 'kubernetes')))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.schemas.domain import Inventory, Samples
-from gpuplanner.schemas.check import empty
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.core.schema_checks import empty
+from gpuplanner.core.schemas import Inventory, Samples
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
 
 Good = tuple[str, Callable[[Sequence[str | Path]], Dataset]]
 File = Callable[..., Path]

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.core.lines import text_blocks
-from gpuplanner.inbox.core.lines import text_file
-from gpuplanner.inbox.core.lines.text_blocks import read_text_file
-from gpuplanner.inbox.core.lines.text_file import head
-from gpuplanner.inbox.core.progress import progress_bar, tell_progress
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.core.execution import progress_bar, tell_progress
+from gpuplanner.ingest import text_files as text_blocks
+from gpuplanner.ingest import text_files as text_file
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.text_files import head, read_text_file
 
 File = Callable[..., Path]
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.times import AMBIGUOUS, iso, known_origin, known_zone, to_utc
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.source_fields import AMBIGUOUS, iso, known_origin, known_zone, to_utc
 
 
 def utc(*local: datetime, tz: str = "Europe/Oslo") -> tuple[list[str | None], bool]:

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from gpuplanner import inbox as traces
-from gpuplanner.cli.app import main
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.lines import text_blocks
-from gpuplanner.inbox.core.lines import text_file
+from gpuplanner.cli.application import main
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest import text_files as text_blocks
+from gpuplanner.ingest import text_files as text_file
 
 TABLE = "job_id,submission_time,duration,num_gpu\na,0,7200,8\n"
 SOURCES = sorted(traces.SOURCES)

@@ -18,8 +18,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.core.findings import warnings_of
-from gpuplanner.inbox.registry import read
+from gpuplanner.ingest.quality_report import warnings_of
+from gpuplanner.ingest.source_registry import read
 
 Json = dict[str, Any]
 MONDAY = datetime(2026, 3, 2, tzinfo=UTC)

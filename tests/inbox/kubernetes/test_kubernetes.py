@@ -15,18 +15,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.kubernetes.doubts import NO_NUMBER
-from gpuplanner.inbox.kubernetes.dump import OTHER_KIND, SEEN_AGAIN
-from gpuplanner.inbox.kubernetes.gpu_requests import pod_gpus
-from gpuplanner.inbox.kubernetes.job_rows import COUNTED, NO_GPU
-from gpuplanner.inbox.kubernetes.node_gpus import installed_gpus
-from gpuplanner.inbox.kubernetes.objects import count, gpu_resource, quantity
-from gpuplanner.inbox.kubernetes.reader import read_kubernetes
-from gpuplanner.planner.contract.limits import Limits, Quota
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.kubernetes.api_objects import count, gpu_resource, quantity
+from gpuplanner.ingest.kubernetes.cluster_dump import OTHER_KIND, SEEN_AGAIN
+from gpuplanner.ingest.kubernetes.cluster_reader import NO_NUMBER, read_kubernetes
+from gpuplanner.ingest.kubernetes.job_rows import COUNTED, NO_GPU
+from gpuplanner.ingest.kubernetes.node_gpus import installed_gpus
+from gpuplanner.ingest.kubernetes.pod_requests import pod_gpus
+from gpuplanner.planner.fleet_limits import Limits, Quota
 
 File = Callable[..., Path]
 Json = dict[str, Any]

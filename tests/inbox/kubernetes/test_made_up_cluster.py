@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.cli.app import main
-from gpuplanner.inbox.kubernetes.reader import read_kubernetes
+from gpuplanner.cli.application import main
+from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
 
 File = Callable[..., Path]
 Json = dict[str, Any]

@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.additions import add
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.kubernetes.node_gpus import instances_of_labels
-from gpuplanner.inbox.kubernetes.reader import read_kubernetes
-from gpuplanner.study.past.accounts import (trace_ledger)
+from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
+from gpuplanner.ingest.kubernetes.node_gpus import instances_of_labels
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.period_accounts import trace_ledger
 
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-"

@@ -15,15 +15,15 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.registry import detect
-from gpuplanner.inbox.kubernetes.reader import read_kubernetes
-from gpuplanner.inbox.slurm.inventory import read_inventory
-from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.schemas.domain import Inventory, Jobs
-from gpuplanner.schemas.check import check
-from gpuplanner.schemas.readings import QueueQuotas as Quotas
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Inventory, Jobs
+from gpuplanner.core.schemas import QueueQuotas as Quotas
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
+from gpuplanner.ingest.slurm.accounting import read_slurm
+from gpuplanner.ingest.slurm.node_records import read_inventory
+from gpuplanner.ingest.source_registry import detect
 from tests.examples import examples
 
 T0 = 1_756_706_400

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.kubernetes.doubts import NO_NUMBER, UNRESOLVED_SHARES
-from gpuplanner.inbox.kubernetes.dump import RESERVES
-from gpuplanner.inbox.kubernetes.gpu_requests import BOARDS, pod_gpus
-from gpuplanner.inbox.kubernetes.node_gpus import registered_boards
-from gpuplanner.inbox.kubernetes.nodes import read_node
-from gpuplanner.inbox.kubernetes.reader import read_kubernetes
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.kubernetes.cluster_dump import RESERVES
+from gpuplanner.ingest.kubernetes.cluster_reader import NO_NUMBER, UNRESOLVED_SHARES, read_kubernetes
+from gpuplanner.ingest.kubernetes.node_gpus import registered_boards
+from gpuplanner.ingest.kubernetes.node_inventory import read_node
+from gpuplanner.ingest.kubernetes.pod_requests import BOARDS, pod_gpus
 
 File = Callable[..., Path]
 Json = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuplanner.inbox.public.job_tables import HELIOS
+from gpuplanner.ingest.public.job_lists import HELIOS
 
 File = Callable[..., Path]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuplanner.inbox.public.job_tables import ITP
+from gpuplanner.ingest.public.job_lists import ITP
 
 File = Callable[..., Path]
 

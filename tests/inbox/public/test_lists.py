@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.registry import detect, read
-from gpuplanner.inbox.public import job_tables
-from gpuplanner.inbox.public.json_logs import read_miso
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.public import job_lists as job_tables
+from gpuplanner.ingest.public.attempt_logs import read_miso
+from gpuplanner.ingest.source_registry import detect, read
 from tests.examples import examples
 
 File = Callable[..., Path]

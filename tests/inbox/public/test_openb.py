@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.inbox.public.job_tables import OPENB
+from gpuplanner.ingest.public.job_lists import OPENB
 
 File = Callable[..., Path]
 

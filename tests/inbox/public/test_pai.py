@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.registry import detect, read
-from gpuplanner.inbox.public.pai import TABLES, read_pai
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.public.attempt_logs import TABLES, read_pai
+from gpuplanner.ingest.source_registry import detect, read
 
 File = Callable[..., Path]
 

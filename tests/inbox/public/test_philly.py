@@ -11,9 +11,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.public.job_tables import PHILLY
-from gpuplanner.schemas.domain import Jobs
-from gpuplanner.schemas.check import check
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Jobs
+from gpuplanner.ingest.public.job_lists import PHILLY
 
 File = Callable[..., Path]
 

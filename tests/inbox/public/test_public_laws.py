@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.registry import detect, read
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.sources import BILLS, PUBLIC
-from gpuplanner.schemas.domain import TABLES, Jobs
-from gpuplanner.schemas.check import check
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import TABLES, Jobs
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.source_registry import BILLS, PUBLIC, detect, read
 from tests.examples import examples
 
 HELIOS = """\

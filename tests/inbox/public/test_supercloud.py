@@ -11,8 +11,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.public.supercloud import read_supercloud
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.public.attempt_logs import read_supercloud
 
 File = Callable[..., Path]
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.catalog.loader import facts
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.registry import detect, read
-from gpuplanner.inbox.schedulers.job_table import JOB_TABLE
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.hardware.catalog import facts
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE
+from gpuplanner.ingest.source_registry import detect, read
 
 HEADER = "job_id,user,team,submit,start,end,gpus"
 TIMES = "2026-03-02T08:00:00Z,2026-03-02T09:00:00Z,2026-03-02T11:00:00Z"

@@ -37,7 +37,7 @@ def gpuplanner(root: Path, tmp_path: Path):
         command = [
             sys.executable,
             "-c",
-            "from gpuplanner.cli.app import main; main()",
+            "from gpuplanner.cli.application import main; main()",
             *map(str, words),
             "--json",
         ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuplanner.hardware.whole_boards import any_board
-from gpuplanner.inbox.registry import read
-from gpuplanner.study.tenants.quotas import quotas_of_queues
+from gpuplanner.decision.sharing_rules import quotas_of_queues
+from gpuplanner.hardware.gpu_models import any_board
+from gpuplanner.ingest.source_registry import read
 
 TEXT = """\
 Cluster|Account|Par Name|User|Share|GrpTRES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuplanner.inbox.slurm.fields import known_fields
+from gpuplanner.ingest.slurm.accounting_fields import known_fields
 
 
 def test_a_file_without_header_needs_more_than_half_of_its_lines_to_fit():

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.additions import add
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.core import job_rows
-from gpuplanner.inbox.core.lines.text_blocks import FileBlocks
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest import job_table as job_rows
+from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.text_files import FileBlocks
 
 HEAD = "JobID|JobIDRaw|State|Submit|Start|End|AllocTRES|Account|NodeList|ElapsedRaw|JobName"
 

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.ledger.account import gpu_time_ledger
+from gpuplanner.ingest.slurm.accounting import read_slurm
+from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
 from tests.inbox.slurm.made_up_cluster import Cluster, made_up_cluster
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.inbox.slurm.sacct import read_slurm
+from gpuplanner.ingest.slurm.accounting import read_slurm
 
 HEAD = "JobID|State|Submit|Start|End|NodeList|AllocTRES"
 

@@ -11,12 +11,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.slurm.accounting_rows import SEEN_AGAIN
-from gpuplanner.inbox.slurm.fields import duration_s, parse_tres, slurm_state
-from gpuplanner.inbox.slurm.sacct import STEP, read_slurm
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.slurm.accounting import STEP, read_slurm
+from gpuplanner.ingest.slurm.accounting_fields import SEEN_AGAIN, duration_s, parse_tres, slurm_state
+from gpuplanner.ingest.source_registry import read
 
 File = Callable[..., Path]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.slurm.sacct import STEP, read_slurm
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.slurm.accounting import STEP, read_slurm
 
 File = Callable[..., Path]
 Json = dict[str, Any]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.slurm.inventory import read_inventory
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.slurm.node_records import read_inventory
+from gpuplanner.ingest.source_registry import read
 
 File = Callable[..., Path]
 

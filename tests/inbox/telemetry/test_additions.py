@@ -16,13 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import OutputError
-from gpuplanner.inbox.additions import add
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.additions import TERMS
-from gpuplanner.inbox.telemetry.joining import AGAIN
+from gpuplanner.core.errors import OutputError
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_import import TERMS, add
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.telemetry.telemetry_join import AGAIN
 
 File = Callable[..., Path]
 HEAD = "timestamp, index, power.draw [W], utilization.gpu [%]"
@@ -196,8 +195,8 @@ def test_public_runs_one_by_one(public_data: Path, tmp_path: Path):
 
 SLOW = """
 import sys, time
-from gpuplanner.inbox import draft
-from gpuplanner.inbox.additions import add
+from gpuplanner.ingest import dataset_writer as draft
+from gpuplanner.ingest.dataset_import import add
 link = draft.linked
 def slow(*given):
     link(*given)

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.core.months import by_month, write_month
-from gpuplanner.inbox.telemetry.readers.csv_logs import read_dcgm_csv, read_node_csv
-from gpuplanner.inbox.telemetry.readers.pages import Hints
-from gpuplanner.inbox.telemetry.readers.smi_csv import read_smi_query
-from gpuplanner.inbox.telemetry.sample_spans import Way
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.large_tables import by_month, write_month
+from gpuplanner.ingest.telemetry.monitor_logs import read_dcgm_csv, read_node_csv
+from gpuplanner.ingest.telemetry.nvidia_smi import read_smi_query
+from gpuplanner.ingest.telemetry.sample_table import Way
+from gpuplanner.ingest.telemetry.telemetry_files import Hints
 
 READERS: dict[str, Callable[..., Dataset]] = {
     "nvidia-smi": read_smi_query,

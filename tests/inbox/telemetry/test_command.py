@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.cli.app import main
-from gpuplanner.inbox.store import open_dataset
+from gpuplanner.cli.application import main
+from gpuplanner.ingest.dataset_folder import open_dataset
 
 File = Callable[..., Path]
 Run = Callable[..., tuple[int, str, str]]

@@ -16,15 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.inbox.store import open_dataset, scan_samples
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.core.source_checks import check_words
-from gpuplanner.inbox.telemetry.hourly import hourly
-from gpuplanner.inbox.telemetry.energy import BOTH, COUNTER, J_PER_KWH, POWER, board_energy
-from gpuplanner.inbox.telemetry.sample_findings import TWO_ENERGIES
-from gpuplanner.schemas.domain import LATER_COUNTERS, Samples
-from gpuplanner.schemas.check import conform
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import LATER_COUNTERS, Samples
+from gpuplanner.ingest.dataset_folder import open_dataset, scan_samples
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.quality_report import check_words
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.telemetry.device_hours import BOTH, COUNTER, J_PER_KWH, POWER, board_energy, hourly
+from gpuplanner.ingest.telemetry.telemetry_quality import TWO_ENERGIES
 from tests.examples import examples
 
 File = Callable[..., Path]

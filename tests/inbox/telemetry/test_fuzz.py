@@ -13,12 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.sources import TELEMETRY
-from gpuplanner.schemas.domain import Samples
-from gpuplanner.schemas.check import check
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Samples
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.source_registry import TELEMETRY, read
 
 EXAMPLES = settings(
     max_examples=8, deadline=30_000, suppress_health_check=[HealthCheck.function_scoped_fixture]

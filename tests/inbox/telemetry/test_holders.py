@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.findings import Finding
-from gpuplanner.inbox.core.node_names import expand_node_list
-from gpuplanner.inbox.telemetry.coverage import coverage
-from gpuplanner.inbox.telemetry.holders import (devices_of, find_holders)
-from gpuplanner.inbox.telemetry.join_report import join_report
-from gpuplanner.schemas.domain import Jobs, Samples
-from gpuplanner.schemas.check import conform
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import Jobs, Samples
+from gpuplanner.ingest.gpu_model_resolution import expand_node_list
+from gpuplanner.ingest.quality_report import Finding
+from gpuplanner.ingest.telemetry.coverage import coverage
+from gpuplanner.ingest.telemetry.telemetry_join import devices_of, find_holders
+from gpuplanner.ingest.telemetry.telemetry_quality import join_report
 from tests.examples import examples
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

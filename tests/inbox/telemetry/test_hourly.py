@@ -15,15 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import SchemaError
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.store import scan_samples
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.telemetry.coverage import observed_gpu_hours
-from gpuplanner.inbox.telemetry.energy import board_energy
-from gpuplanner.inbox.telemetry.hourly import READ, hourly
-from gpuplanner.schemas.domain import Samples
-from gpuplanner.schemas.check import conform
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import Samples
+from gpuplanner.ingest.dataset_folder import scan_samples
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.telemetry.coverage import observed_gpu_hours
+from gpuplanner.ingest.telemetry.device_hours import READ, board_energy, hourly
 from tests.examples import examples
 
 START = datetime(2026, 1, 31, 22, tzinfo=UTC)

@@ -9,9 +9,15 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.telemetry.metric_ladder import RUNGS
-from gpuplanner.inbox.telemetry.metric_ladder import ORDER, climbed, on_one_rung, rungs
-from gpuplanner.inbox.telemetry.readers.metrics import QUANTITIES, without_blanks
+from gpuplanner.ingest.telemetry.metric_definitions import (
+    ORDER,
+    QUANTITIES,
+    RUNGS,
+    climbed,
+    on_one_rung,
+    rungs,
+    without_blanks,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DEVICE = {"time": NOON, "node": "n1", "gpu": 0, "instance": None, "profile": None, "job_id": None}

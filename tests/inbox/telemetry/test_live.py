@@ -17,11 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.cli.app import main
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.telemetry.readers.live import Server, read_live
-from gpuplanner.inbox.telemetry.readers.live import MAX_POINTS, TOKEN_VARIABLE, chunks
+from gpuplanner.cli.application import main
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.telemetry.prometheus import MAX_POINTS, TOKEN_VARIABLE, Server, chunks, read_live
 
 START_S = 1_775_000_000
 METRIC = {"__name__": "DCGM_FI_DEV_POWER_USAGE", "gpu": "0", "hostname": "n1"}
@@ -201,7 +200,7 @@ def test_certificates_are_verified_by_default(monkeypatch: pytest.MonkeyPatch):
         made.append(create(**fields))
         return made[-1]
 
-    monkeypatch.setattr("gpuplanner.inbox.telemetry.readers.live.ssl.create_default_context", noted)
+    monkeypatch.setattr("gpuplanner.ingest.telemetry.prometheus.ssl.create_default_context", noted)
     with pytest.raises(TraceFormatError):
         read_live("https://127.0.0.1:1", *SPAN)
     assert (made[0].verify_mode, made[0].check_hostname) == (ssl.CERT_REQUIRED, True)
@@ -241,13 +240,13 @@ def test_a_server_that_is_silent_or_slow_is_given_up(fake: Fake, monkeypatch: py
         read_live(Server(fake.address, timeout_s=0.2), *SPAN)
     release.set()
     fake.reply = lambda path, fields: (200, {}, b" " * (1 << 20))
-    monkeypatch.setattr("gpuplanner.inbox.telemetry.readers.live.PATIENCE", -1)
+    monkeypatch.setattr("gpuplanner.ingest.telemetry.prometheus.PATIENCE", -1)
     with pytest.raises(TraceFormatError, match="a part of it after"):
         read_live(fake.address, *SPAN)
 
 
 def test_an_endless_answer_is_stopped(fake: Fake, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("gpuplanner.inbox.telemetry.readers.live.MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr("gpuplanner.ingest.telemetry.prometheus.MAX_ANSWER_BYTES", 1000)
     with pytest.raises(TraceFormatError, match="expected at most 1000 bytes; got more"):
         read_live(fake.address, *SPAN)
 

@@ -14,9 +14,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.registry import read
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.source_registry import read
 
 pytestmark = pytest.mark.data
 

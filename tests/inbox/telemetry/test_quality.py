@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.telemetry.coverage import coverage, observed_gpu_hours
-from gpuplanner.inbox.telemetry.readers.limits import board_limits
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.telemetry.coverage import coverage, observed_gpu_hours
+from gpuplanner.ingest.telemetry.metric_definitions import board_limits
 from tests.examples import examples
 
 File = Callable[..., Path]

@@ -10,13 +10,10 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.inbox.core.lines.reject_columns import REJECTS
-from gpuplanner.inbox.core.lines.cutting import UNIT_SEPARATOR, all_quoted, unquoted, with_numbers
-from gpuplanner.inbox.core.lines.rows import Rows
-from gpuplanner.inbox.core.lines.text_file import TextFile
-from gpuplanner.inbox.telemetry.readers.instants import with_instants
-from gpuplanner.inbox.telemetry.readers.metrics import Metric
-from gpuplanner.inbox.telemetry.readers.numbers import read_cells
+from gpuplanner.ingest.delimited_rows import REJECTS, UNIT_SEPARATOR, Rows, all_quoted, unquoted, with_numbers
+from gpuplanner.ingest.telemetry.metric_definitions import Metric
+from gpuplanner.ingest.telemetry.telemetry_files import read_cells, with_instants
+from gpuplanner.ingest.text_files import TextFile
 from tests.examples import examples
 
 EXAMPLES = settings(max_examples=examples(60), deadline=None)

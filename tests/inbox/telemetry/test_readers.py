@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.registry import read
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.ingest.source_registry import read
 
 File = Callable[..., Path]
 ORIGIN = {"origin": "2026-01-01T00:00:00Z"}

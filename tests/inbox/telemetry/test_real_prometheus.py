@@ -16,10 +16,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.telemetry.readers.live import read_live
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.telemetry.prometheus import read_live
 
 pytestmark = pytest.mark.prometheus
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.errors import TraceFormatError
-from gpuplanner.inbox.registry import detect, read
-from gpuplanner.inbox.sources import TELEMETRY
-from gpuplanner.schemas.domain import Samples
-from gpuplanner.schemas.check import check
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Samples
+from gpuplanner.ingest.source_registry import TELEMETRY, detect, read
 
 SOURCES = {source.name: source for source in TELEMETRY}
 

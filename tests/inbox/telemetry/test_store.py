@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.errors import SchemaError
-from gpuplanner.inbox.store import open_dataset, scan_samples
-from gpuplanner.inbox.registry import read
-from gpuplanner.inbox.draft import write_dataset
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.ingest.dataset_folder import open_dataset, scan_samples
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.source_registry import read
 
 File = Callable[..., Path]
 Good = tuple[str, str, dict[str, Any], int]

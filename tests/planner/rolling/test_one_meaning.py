@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.rolling.transition import transition
+from gpuplanner.planner.drain_order import transition
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_search import plan
 from tests.seeds import seeds
 from tests.study.test_one_change_cost import MONDAY, WORKED_BY_HAND, problem_of
 from tests.study.test_one_meaning import random_plan

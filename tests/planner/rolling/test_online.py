@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.program.fluid import Fluid
-from gpuplanner.planner.program.realised_cost import counts_in
-from gpuplanner.planner.rolling.online import roll, stretch
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.planner.fleet_limits import StatePrices
+from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_explanation import counts_in
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.receding_horizon import roll, stretch
 from tests.seeds import seeds
 
 EXACT = {"gap_target": 0.0}

@@ -11,15 +11,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.errors import GeometryError, ScenarioError, SchemaError
-from gpuplanner.hardware.change_cost import ChangeCost
-from gpuplanner.hardware.gpu import GpuModel
-from gpuplanner.hardware.layout import parse_layout
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.contract.substitution import serves
-from gpuplanner.planner.rolling.transition import ACTIONS, transition
-from gpuplanner.planner.verification.plans import Matching
+from gpuplanner.core.errors import GeometryError, ScenarioError, SchemaError
+from gpuplanner.hardware.gpu_models import GpuModel
+from gpuplanner.hardware.mig_layouts import parse_layout
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.planner.drain_order import ACTIONS, transition
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_problem import serves
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import Matching
 from tests.seeds import seeds
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)

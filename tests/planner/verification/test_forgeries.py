@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.errors import GpuPlannerError
-from gpuplanner.planner.contract.limits import Limits, Quota
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.contract.state_prices import StatePrices
-from gpuplanner.planner.several_pools import fleet_to_json, plan_fleet
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.contract.plan import plan_from_json, plan_to_json
-from gpuplanner.planner.verification.plans import verify
-from gpuplanner.study.handover.read_back import verify_any
+from gpuplanner.core.errors import GpuPlannerError
+from gpuplanner.planner.fleet_limits import Limits, Quota, StatePrices
+from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_variants import fleet_to_json, plan_fleet
+from gpuplanner.planner.plan_verification import verify
+from gpuplanner.report.handover_verification import verify_any
 from tests.planner.conftest import MONDAY
 from tests.planner.verification.forgeries import PLAN, PROBLEM, TEXT, Forge, pool_of
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.contract.plan import Plan
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.verification.plans import verify
+from gpuplanner.planner.layout_plan import Plan
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.planner.contract.plan import Plan
-from gpuplanner.planner.contract.problem import PlanProblem
-from gpuplanner.planner.numbered.assign import assign
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.verification.plans import verify
+from gpuplanner.planner.layout_plan import Plan
+from gpuplanner.planner.numbered_gpus import assign
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.plan_verification import verify
 
 HOUR = timedelta(hours=1)
 Change = Callable[[pl.DataFrame], pl.DataFrame]

@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.scenario import Scenario
-from gpuplanner.sizing.classes.classify import class_by_shape
-from gpuplanner.study.past.history import history, load_trace
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.usage.job_classes import class_by_shape
+from gpuplanner.usage.job_history import history, load_trace
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,9 @@ import polars as pl
 import pytest
 import sample_generator
 
-from gpuplanner.inbox.slurm.sacct import read_slurm
-from gpuplanner.sizing.classes.rules import CLASSES, shipped_rules
-from gpuplanner.sizing.classes.classify import classify
-from gpuplanner.sizing.classes.facts import job_facts
-from gpuplanner.study.past.history import load_trace
+from gpuplanner.ingest.slurm.accounting import read_slurm
+from gpuplanner.usage.job_classes import CLASSES, classify, job_facts, shipped_rules
+from gpuplanner.usage.job_history import load_trace
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 HALF = date(2026, 2, 15)

@@ -12,10 +12,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import GpuPlannerError, ScenarioError
-from gpuplanner.sizing.classes.rules import CLASSES, Range, Words, read_rules, shipped_rules
-from gpuplanner.sizing.classes.facts import NUMBERS
-from gpuplanner.sizing.classes.classify import classify
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError
+from gpuplanner.usage.job_classes import CLASSES, NUMBERS, Range, Words, classify, read_rules, shipped_rules
 from tests.examples import examples
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)

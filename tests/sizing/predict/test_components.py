@@ -4,17 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from gpuplanner.catalog.loader import facts
-from gpuplanner.errors import ScenarioError
-from gpuplanner.sizing.predict.activations import activation_bytes, layer_bytes
-from gpuplanner.sizing.predict.adapters import beside_params
-from gpuplanner.sizing.predict.architecture import Architecture, agree
-from gpuplanner.sizing.predict.describe import describe, from_config, presets
-from gpuplanner.sizing.predict.job import TrainingJob
-from gpuplanner.sizing.predict.peak import COMPONENTS, explained, logits_bytes, peak_gib
-from gpuplanner.sizing.predict.reading.rows import question
-from gpuplanner.sizing.predict.static import regime_bytes, stage_params, trained_bytes
-from gpuplanner.sizing.predict.tools import tool_facts
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.hardware.catalog import facts
+from gpuplanner.sizing.memory_components import (
+    COMPONENTS,
+    activation_bytes,
+    beside_params,
+    explained,
+    layer_bytes,
+    logits_bytes,
+    peak_gib,
+    regime_bytes,
+    stage_params,
+    trained_bytes,
+)
+from gpuplanner.sizing.model_architecture import Architecture, agree, describe, from_config, presets
+from gpuplanner.sizing.run_tables import question
+from gpuplanner.sizing.training_job import TrainingJob, tool_facts
 
 
 @pytest.mark.parametrize("row", facts("model_presets").to_dicts(), ids=lambda row: row["preset"])

@@ -8,12 +8,9 @@ import pytest
 from memory_fit.evaluate import OutOfMemory, evaluate
 from typer.testing import CliRunner
 
-from gpuplanner.cli.app import app, register_commands
-from gpuplanner.sizing.predict.learning import learned
-from gpuplanner.sizing.predict.table import measured_runs, predict_table, unread_rows
-from gpuplanner.sizing.predict.model import shipped_model
-from gpuplanner.sizing.predict.model import peak_model_text, read_peak_model
-from gpuplanner.sizing.predict.reading.rows import question
+from gpuplanner.cli.application import app, register_commands
+from gpuplanner.sizing.learned_memory import learned, peak_model_text, read_peak_model, shipped_model
+from gpuplanner.sizing.run_tables import measured_runs, predict_table, question, unread_rows
 
 MEASURED = ("measured_peak_gib", "measured_raw", "raw_unit", "aggregation", "status", "notes")
 

@@ -5,14 +5,13 @@ import json
 import polars as pl
 import pytest
 
-from gpuplanner.errors import SchemaError
-from gpuplanner.sizing.predict.job import TrainingJob
-from gpuplanner.sizing.predict.describe import describe
-from gpuplanner.sizing.predict.observed import fits, smallest_that_fits, with_kind
-from gpuplanner.sizing.predict.serving import cache_bytes_per_token, serve
-from gpuplanner.sizing.predict.serving_speed import EngineLayout
-from gpuplanner.sizing.predict.throughput import board_facts, tokens_per_s
-from gpuplanner.study.past.seen_peaks import seen_and_predicted
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.sizing.learned_memory import fits, smallest_that_fits, with_kind
+from gpuplanner.sizing.memory_trend import seen_and_predicted
+from gpuplanner.sizing.model_architecture import describe
+from gpuplanner.sizing.serving_speed import EngineLayout, cache_bytes_per_token, serve
+from gpuplanner.sizing.throughput import board_facts, tokens_per_s
+from gpuplanner.sizing.training_job import TrainingJob
 
 BOARD = "A100-40GB"
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.sizing.predict import serving_queue
-from gpuplanner.sizing.predict.serving_queue import ReplicaSpeed, simulate_queue
+from gpuplanner.sizing import service_plans as serving_queue
+from gpuplanner.sizing.service_plans import ReplicaSpeed, simulate_queue
 
 
 def every_step(

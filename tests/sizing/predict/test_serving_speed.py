@@ -9,20 +9,21 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from gpuplanner.cli.app import app, register_commands
-from gpuplanner.errors import SchemaError
-from gpuplanner.sizing.predict.describe import preset
-from gpuplanner.sizing.predict.serving import sequence_capacity, serve
-from gpuplanner.sizing.predict.serving_speed import (
+from gpuplanner.cli.application import app, register_commands
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.sizing.model_architecture import preset
+from gpuplanner.sizing.service_plans import PREDICTED, predict_serving_table
+from gpuplanner.sizing.serving_speed import (
     EngineLayout,
     Load,
     attended_tokens,
     predict_serving,
+    sequence_capacity,
+    serve,
     serving_work,
     shipped_serving_speed,
 )
-from gpuplanner.sizing.predict.serving_table import PREDICTED, predict_serving_table
-from gpuplanner.sizing.predict.throughput import board_facts, slice_board
+from gpuplanner.sizing.throughput import board_facts, slice_board
 
 H100 = board_facts("H100-80GB-SXM5")
 ONE_GPU, LOAD = EngineLayout(), Load(1024, 512, 64)

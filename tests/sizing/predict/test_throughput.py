@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuplanner.sizing.predict.reading.rows import question
-from gpuplanner.sizing.predict.throughput import board_facts, flops_per_token, tokens_per_s
+from gpuplanner.sizing.run_tables import question
+from gpuplanner.sizing.throughput import board_facts, flops_per_token, tokens_per_s
 
 H200 = board_facts("H200")
 # Model, method, precision, tokens of a sequence, sequences, recompute; seconds a step of transformers 5.17 and peft

@@ -3,14 +3,12 @@
 import polars as pl
 import pytest
 
-from gpuplanner.catalog.loader import facts
-from gpuplanner.errors import ScenarioError
-from gpuplanner.sizing.predict.table import predict_table
-from gpuplanner.sizing.predict.methods import method_names, methods
-from gpuplanner.sizing.predict.overheads import GIB
-from gpuplanner.sizing.predict.peak import COMPONENTS, logits_bytes, peak_gib
-from gpuplanner.sizing.predict.reading.rows import question
-from gpuplanner.sizing.predict.reading.words import meaning
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.hardware.catalog import facts
+from gpuplanner.sizing.memory_components import COMPONENTS, GIB, logits_bytes, peak_gib
+from gpuplanner.sizing.run_table_words import meaning
+from gpuplanner.sizing.run_tables import predict_table, question
+from gpuplanner.sizing.training_job import method_names, methods
 
 ROW = {
     "framework": "torchtune", "model": "llama-3.1-8b", "method": "lora", "seq_len": "2048", "micro_batch": "1",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.sizing.speed.law import MAX_LOG, SpeedLaw
+from gpuplanner.sizing.mig_speed_law import MAX_LOG, SpeedLaw
 
 sharpness = st.floats(0.8, 8.0)
 limits = st.floats(0.1, 0.9)

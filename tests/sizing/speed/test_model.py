@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.errors import GeometryError, GpuPlannerWarning, SchemaError, TraceFormatError
-from gpuplanner.sizing.speed.store import default_model, model_from_json
-from gpuplanner.sizing.speed.model import COLUMNS
-from gpuplanner.sizing.speed.store import DEFAULT
+from gpuplanner.core.errors import GeometryError, GpuPlannerWarning, SchemaError, TraceFormatError
+from gpuplanner.sizing.mig_speed_model import COLUMNS, DEFAULT, default_model, model_from_json
 from tests.examples import examples
 
 SHIPPED = (resources.files("gpuplanner.sizing.speed") / DEFAULT).read_text("utf-8")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.inbox.kubernetes.reader import read_kubernetes
-from gpuplanner.inbox.slurm.sacct import read_slurm
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
+from gpuplanner.ingest.slurm.accounting import read_slurm
 from tests.clusters.cluster import Cluster
 
 

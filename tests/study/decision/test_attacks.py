@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.nodes.machine import Switching
-from gpuplanner.study.decision.arena import WaySetting
-from gpuplanner.study.decision.asked import AS_TODAY
-from gpuplanner.study.decision.compare import contest, opened
-from gpuplanner.study.decision.decide import decide
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.policy_comparison import contest, opened
+from gpuplanner.decision.policy_simulation import WaySetting
+from gpuplanner.decision.recommendation import decide
+from gpuplanner.decision.requests import AS_TODAY
+from gpuplanner.simulator.simulated_fleet import Switching
 from tests.clusters import planted
 
 

@@ -11,16 +11,16 @@ from html import unescape
 
 import pytest
 
-from gpuplanner.cli.start.telling import figures
-from gpuplanner.files.text import to_json
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.report.ways import decided, waits_section, ways
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.compare import BY_WAITS
-from gpuplanner.study.decision.decide import decide
-from gpuplanner.study.decision.record import Comparison, comparison_of, priced
-from gpuplanner.study.decision.types import ROUNDING_MINUTES, STATIC_MIG, STATIC_WHOLE, TODAY
-from gpuplanner.units import day_text
+from gpuplanner.cli.start_dialog import figures
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.serialization import to_json
+from gpuplanner.core.units import day_text
+from gpuplanner.decision.comparison_record import Comparison, comparison_of, priced
+from gpuplanner.decision.decision_types import ROUNDING_MINUTES, STATIC_MIG, STATIC_WHOLE, TODAY
+from gpuplanner.decision.policy_comparison import BY_WAITS
+from gpuplanner.decision.recommendation import decide
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.report.policy_and_team_sections import decided, waits_section, ways
 from tests.clusters import planted, traces
 
 DAY = re.compile(r"\b\d{1,2} [A-Z][a-z]{2} \d{4}\b")

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.compare import opened
-from gpuplanner.study.waits.summary import sum_waits
-from gpuplanner.units import SECONDS_PER_HOUR
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.units import SECONDS_PER_HOUR
+from gpuplanner.decision.explained_waits import sum_waits
+from gpuplanner.decision.policy_comparison import opened
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
 from tests.clusters import cut_clusters, traces
 from tests.study.decision.test_replay import SECOND_S, late_on_its_own_nodes
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpuplanner.inbox.additions import add
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.decide import decide
-from gpuplanner.study.decision.left_out import correction_of, warnings_about
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.policy_simulation import correction_of, warnings_about
+from gpuplanner.decision.recommendation import decide
+from gpuplanner.ingest.dataset_import import add
 
 GPU = "nvidia.com/gpu"
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.paths import MADE_BY
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.compare import opened
-from gpuplanner.study.decision.decide import decide
-from gpuplanner.study.decision.layouts import on_demand_fleet
-from gpuplanner.study.decision.policies import WAYS
-from gpuplanner.study.decision.types import CUT_BY_JOBS, ON_DEMAND
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.scenario_fields import MADE_BY
+from gpuplanner.decision.decision_types import CUT_BY_JOBS, ON_DEMAND
+from gpuplanner.decision.policy_comparison import WAYS, opened
+from gpuplanner.decision.policy_fleets import on_demand_fleet
+from gpuplanner.decision.recommendation import decide
 
 
 @pytest.mark.parametrize(("board", "able"), [("H100-80GB-SXM5", {"dra"}), ("A100-80GB", set())])

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.decide import Answer, decide
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.recommendation import Answer, decide
 from tests.clusters import planted, truth
 from tests.clusters.cluster import Cluster
 

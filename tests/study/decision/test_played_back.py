@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import yaml
 
-from gpuplanner.catalog.loader import facts
-from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.nodes.machine import NodeFleet, Switching
-from gpuplanner.study.decision.arena import WaySetting
-from gpuplanner.study.decision.decide import Answer, decide
-from gpuplanner.study.decision.record import comparison_of
-from gpuplanner.study.handover.decision_pack import decision_pack, write_pack
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.comparison_record import comparison_of
+from gpuplanner.decision.policy_simulation import WaySetting
+from gpuplanner.decision.recommendation import Answer, decide
+from gpuplanner.hardware.catalog import facts
+from gpuplanner.report.change_bundle import decision_pack, write_pack
+from gpuplanner.simulator.simulated_fleet import NodeFleet, Switching
 
 pytestmark = pytest.mark.long
 

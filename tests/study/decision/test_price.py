@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.frames import policy_table
-from gpuplanner.study.decision.record import comparison, played
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.comparison_record import comparison, played, policy_table
 from tests.clusters import planted
 
 

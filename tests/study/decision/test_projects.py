@@ -11,15 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.files.text import to_json
-from gpuplanner.inbox.additions import add
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.projects import ALL, ProjectAnswer, _Case, _describe, answered
-from gpuplanner.study.decision.projects_file import read_projects
-from gpuplanner.study.decision.record import Comparison
-from gpuplanner.study.decision.sentences import no_decision
-from gpuplanner.study.waits.growth import fit_growth_per_week
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.serialization import to_json
+from gpuplanner.decision.comparison_record import Comparison
+from gpuplanner.decision.decision_text import no_decision
+from gpuplanner.decision.headroom_and_growth import fit_growth_per_week
+from gpuplanner.decision.projects import ALL, ProjectAnswer, _Case, _describe, answered, read_projects
+from gpuplanner.ingest.dataset_import import add
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
 DAYS, NODES = 42, 4
@@ -164,7 +163,7 @@ def test_answers_are_kept_with_the_comparison(kept):
 
 
 def test_answers_stand_on_the_page_of_the_comparison(kept):
-    from gpuplanner.report.ways import decided
+    from gpuplanner.report.policy_and_team_sections import decided
 
     assert escape(kept.projects[0].sentence) in decided(kept)
 

@@ -8,13 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.arena import Arena, Trial, order_statistic
-from gpuplanner.study.decision.asked import FEWEST_JOBS
-from gpuplanner.study.decision.compare import ALIKE, Contest, contest
-from gpuplanner.study.decision.promise import promised
-from gpuplanner.study.decision.types import ON_OFF
-from gpuplanner.units import SECONDS_PER_DAY
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.units import SECONDS_PER_DAY
+from gpuplanner.decision.decision_types import ON_OFF
+from gpuplanner.decision.policy_comparison import ALIKE, Contest, contest, promised
+from gpuplanner.decision.policy_simulation import Arena, Trial, order_statistic
+from gpuplanner.decision.requests import FEWEST_JOBS
 from tests.clusters import growth
 
 FIRST_SEED, MONTHS_OF_WEEKS, WEEKS = 201, 8, 60

@@ -7,14 +7,14 @@ from datetime import date
 
 import pytest
 
-from gpuplanner.files.text import to_json
-from gpuplanner.hardware.layout import parse_layout
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.decide import Answer
-from gpuplanner.study.decision.record import Comparison, comparison_of
-from gpuplanner.study.decision.sentences import no_decision
-from gpuplanner.study.decision.types import ACTIONS, CUT_BY_JOBS
-from gpuplanner.study.study import Study
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.serialization import to_json
+from gpuplanner.decision.comparison_record import Comparison, comparison_of
+from gpuplanner.decision.decision_text import no_decision
+from gpuplanner.decision.decision_types import ACTIONS, CUT_BY_JOBS
+from gpuplanner.decision.recommendation import Answer
+from gpuplanner.decision.study import Study
+from gpuplanner.hardware.mig_layouts import parse_layout
 
 FIELDS = {
     "decision": {"action", "measures", "sentence", "fleet_gpus", "gpus", "layouts", "service", "next_steps",

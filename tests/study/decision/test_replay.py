@@ -7,9 +7,9 @@ import heapq
 import numpy as np
 import pytest
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.asked import AS_TODAY, Asked
-from gpuplanner.study.decision.compare import opened
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.policy_comparison import opened
+from gpuplanner.decision.requests import AS_TODAY, Asked
 from tests.clusters import cut_clusters, growth
 from tests.seeds import seeds
 

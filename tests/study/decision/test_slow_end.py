@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.asked import AS_TODAY, REQUESTED, RIGHTSIZED, slow_end
-from gpuplanner.study.decision.compare import Contest, contest
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.policy_comparison import Contest, contest
+from gpuplanner.decision.requests import AS_TODAY, REQUESTED, RIGHTSIZED, slow_end
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpuplanner.inbox.additions import add
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.compare import opened
-from gpuplanner.study.decision.decide import decide
-from gpuplanner.study.decision.layouts import as_they_are
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.policy_comparison import opened
+from gpuplanner.decision.policy_fleets import as_they_are
+from gpuplanner.decision.recommendation import decide
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_import import add
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
 DAYS, NODES, SERVED = 21, 4, 6

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.decision.decide import decide
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.recommendation import decide
 
 
 def line(number, day, hour, hours, gpus=1, node="n1", state="COMPLETED", waited_h=0.0, start=True):

@@ -10,18 +10,23 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.report.ways import ways
-from gpuplanner.scenario import Scenario
-from gpuplanner.simulate.nodes.machine import NodeFleet, Switching
-from gpuplanner.study.coarse import coarse
-from gpuplanner.study.decision.arena import Trial, WaySetting
-from gpuplanner.study.decision.compare import opened
-from gpuplanner.study.decision.decide import decide
-from gpuplanner.study.decision.frames import policies_met, policy_table
-from gpuplanner.study.decision.layouts import assign_layouts
-from gpuplanner.study.decision.record import Comparison, compared, comparison, power_ups
-from gpuplanner.study.decision.tuning import Tuning
-from gpuplanner.study.decision.types import NODE_POOLS, ON_DEMAND, ON_OFF
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.comparison_record import (
+    Comparison,
+    compared,
+    comparison,
+    policies_met,
+    policy_table,
+    power_ups,
+)
+from gpuplanner.decision.decision_types import NODE_POOLS, ON_DEMAND, ON_OFF
+from gpuplanner.decision.policy_comparison import Tuning, opened
+from gpuplanner.decision.policy_fleets import assign_layouts
+from gpuplanner.decision.policy_simulation import Trial, WaySetting
+from gpuplanner.decision.recommendation import decide
+from gpuplanner.decision.study_pipeline import coarse
+from gpuplanner.report.policy_and_team_sections import ways
+from gpuplanner.simulator.simulated_fleet import NodeFleet, Switching
 from tests.clusters import planted
 
 HOLDS = SimpleNamespace(

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.inbox.core.dataset import (Dataset)
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.schemas.domain import Inventory, Jobs
-from gpuplanner.schemas.check import check
+from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schemas import Inventory, Jobs
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
 HOUR = 3600.0

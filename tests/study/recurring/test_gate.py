@@ -9,11 +9,20 @@ import jsonschema
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.inbox.draft import write_dataset
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.recurring.alerts import Alerts, mail_text
-from gpuplanner.study.recurring.gate import FORECAST, LASTS, SERVED, WILL_BE_SERVED, Gate, GateCheck, gate
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.capacity_check import (
+    FORECAST,
+    LASTS,
+    SERVED,
+    WILL_BE_SERVED,
+    Alerts,
+    Gate,
+    GateCheck,
+    gate,
+    mail_text,
+)
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
 from tests.study.recurring.small_fleets import MONDAY, SmallFleet
 
 LAST_WEEK = 49.0

@@ -10,16 +10,14 @@ import polars as pl
 import pytest
 from many_looks import many_looks
 
-from gpuplanner.errors import ScenarioError
-from gpuplanner.inbox.additions import add
-from gpuplanner.inbox.store import open_dataset
-from gpuplanner.planner.methods.search import plan
-from gpuplanner.planner.contract.plan import plan_from_json
-from gpuplanner.planner.rolling.online import roll
-from gpuplanner.planner.rolling.worthwhile import weigh
-from gpuplanner.planner.rolling.worthwhile import standing_plan
-from gpuplanner.scenario import Scenario
-from gpuplanner.study.recurring.watch import look, replay
+from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.replanning import look, replay
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_import import add
+from gpuplanner.planner.layout_plan import plan_from_json
+from gpuplanner.planner.plan_search import plan
+from gpuplanner.planner.receding_horizon import roll, standing_plan, weigh
 from tests.planner.conftest import make_problem
 from tests.study.recurring.small_fleets import SmallFleet
 
@@ -192,7 +190,7 @@ def test_what_came_of_a_look_is_told_when_its_hours_are_over(command, tmp_path):
 
 
 def test_a_look_killed_before_its_state_is_kept_is_looked_at_again(idle, command, tmp_path, monkeypatch):
-    from gpuplanner.study.recurring import watched
+    from gpuplanner.decision import replanning as watched
 
     asked = ("watch", idle, "--once", "-o", str(tmp_path / "killed"), *QUICK)
     write = watched.write_atomically

@@ -20,7 +20,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.inbox.store import open_dataset
+from gpuplanner.ingest.dataset_folder import open_dataset
 from tests.study.recurring.small_fleets import SmallFleet
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.long]

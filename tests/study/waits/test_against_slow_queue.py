@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.study.waits.causes import CAUSES, attribute_waits, find_fits
-from gpuplanner.study.waits.limits import NamedLimit, observe_use
-from gpuplanner.study.waits.occupancy import Handover, close_gaps, observe_occupancy
-from gpuplanner.study.waits.queue_model import QueueModel, closing_requests
-from gpuplanner.study.waits.queue_rule import QueueRule
+from gpuplanner.decision.occupancy_changes import Handover, close_gaps, observe_occupancy
+from gpuplanner.decision.queue_model import QueueModel, QueueRule, closing_requests
+from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, attribute_waits, find_fits, observe_use
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from tests.study.waits.slow_queue import (
     Closure,
     Cluster,

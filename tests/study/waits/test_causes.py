@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.simulate.nodes.machine import NodeRequests
-from gpuplanner.study.waits.causes import CAUSES, attribute_waits, find_fits
-from gpuplanner.study.waits.limits import NamedLimit, find_limits, observe_use
-from gpuplanner.study.waits.occupancy import close_gaps, observe_handover, observe_occupancy
+from gpuplanner.decision.occupancy_changes import close_gaps, observe_handover, observe_occupancy
+from gpuplanner.decision.wait_causes import (
+    CAUSES,
+    NamedLimit,
+    attribute_waits,
+    find_fits,
+    find_limits,
+    observe_use,
+)
+from gpuplanner.simulator.simulated_fleet import NodeRequests
 from tests.examples import examples
 
 WEIGHTS = np.array([1.0, 0.25])

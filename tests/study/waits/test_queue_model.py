@@ -7,12 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.study.waits.draws import draw_record, percentile, resize_fleet
-from gpuplanner.study.waits.layouts import share_out
-from gpuplanner.study.waits.limits import NamedLimit
-from gpuplanner.study.waits.occupancy import Handover
-from gpuplanner.study.waits.queue_model import QueueModel
+from gpuplanner.decision.occupancy_changes import Handover
+from gpuplanner.decision.queue_model import QueueModel
+from gpuplanner.decision.wait_causes import NamedLimit
+from gpuplanner.decision.wait_curve import draw_record, percentile, resize_fleet, share_out
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 
 DAY = 86_400.0
 

@@ -8,19 +8,23 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.sharing import Sharing
-from gpuplanner.simulate.nodes.play import play
-from gpuplanner.simulate.nodes.shared_play import play_shared
-from gpuplanner.study.decision.asked import Asked
-from gpuplanner.study.past.nodes import (TodaysNodes)
-from gpuplanner.study.waits.causes import CAUSES
-from gpuplanner.study.waits.explain import explain_waits
-from gpuplanner.study.waits.limits import NamedLimit, observe_use
-from gpuplanner.study.waits.occupancy import Handover
-from gpuplanner.study.waits.queue_model import QueueModel, closing_requests
-from gpuplanner.study.waits.queue_rule import EASY, PASS, QueueRule, find_head_starts
+from gpuplanner.decision.explained_waits import explain_waits
+from gpuplanner.decision.occupancy_changes import Handover
+from gpuplanner.decision.queue_model import (
+    EASY,
+    PASS,
+    QueueModel,
+    QueueRule,
+    closing_requests,
+    find_head_starts,
+)
+from gpuplanner.decision.requests import Asked
+from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, observe_use
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.simulator.scheduling_rules import Sharing
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play, play_shared
+from gpuplanner.usage.observed_nodes import TodaysNodes
 
 DAY = 86_400.0
 ZERO = datetime(2026, 3, 2, tzinfo=UTC)

@@ -9,24 +9,29 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.hardware.gpu import load_gpu_model
-from gpuplanner.simulate.nodes.machine import NodeFleet, NodeRequests
-from gpuplanner.simulate.nodes.play import play
-from gpuplanner.simulate.nodes.shared_play import play_shared
-from gpuplanner.simulate.nodes.sharing import QuotaGroup, Sharing
-from gpuplanner.study.decision.asked import AS_TODAY, RIGHTSIZED, Asked, size_classes
-from gpuplanner.study.past.nodes import (TodaysNodes)
-from gpuplanner.study.waits.draws import scale_load
-from gpuplanner.study.waits.explain import explain_waits
-from gpuplanner.study.waits.growth import (
+from gpuplanner.decision.capacity_answers import Recommendation, raised_limits
+from gpuplanner.decision.capacity_answers import recommend as recommend_with
+from gpuplanner.decision.explained_waits import explain_waits
+from gpuplanner.decision.headroom_and_growth import (
     date_exhaustion,
     fit_growth_per_week,
     measure_headroom,
     weekly_work,
 )
-from gpuplanner.study.waits.readings import WaitModel, WaitTarget, pools_of, smallest_units, wait_limits
-from gpuplanner.study.waits.recommend import Recommendation, raised_limits
-from gpuplanner.study.waits.recommend import recommend as recommend_with
+from gpuplanner.decision.requests import AS_TODAY, RIGHTSIZED, Asked, size_classes
+from gpuplanner.decision.wait_curve import (
+    WaitModel,
+    WaitTarget,
+    pools_of,
+    scale_load,
+    smallest_units,
+    wait_limits,
+)
+from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play, play_shared
+from gpuplanner.usage.observed_nodes import TodaysNodes
 
 DAY, HOUR = 86_400.0, 3_600.0
 BEGIN = datetime(2026, 6, 1, tzinfo=UTC)

@@ -1,0 +1,504 @@
+"""The command-line application: commands, shared options, exit codes and printing of tables."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import math
+import os
+import re
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gpuplanner._version import __version__
+from gpuplanner.core.errors import (
+    CheckError,
+    GpuPlannerError,
+    GpuPlannerWarning,
+    InfeasiblePlanError,
+    MissingDependencyError,
+    OutputError,
+    message,
+    printable,
+)
+from gpuplanner.core.output_places import allow_overwriting
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.scenario_fields import knobs_of
+from gpuplanner.core.units import money_text
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+TERMINATED = 128 + signal.SIGTERM
+PATIENCE_S = 0.5
+"""Compiled code that has not given way by then is interrupted."""
+
+COMMANDS = {
+    "start_commands": ("start", "notebook", "compile"),
+    "ingest_commands": ("ingest", "describe", "new-key", "scrape", "bill"),
+    "usage_commands": ("phases", "hints", "waits"),
+    "size_command": ("size",),
+    "forecast_and_cost_commands": ("forecast", "cost"),
+    "plan_commands": ("plan", "report", "demo"),
+    "compare_commands": ("simulate", "compare", "fairness", "pack"),
+    "export_commands": ("catalog", "verify", "export", "diff"),
+    "recurring_commands": ("check", "schedule", "watch"),
+}
+"""Modules of this package and the commands of each, so that a command loads no other's."""
+
+HEADINGS = {
+    "Get started": ("start", "demo", "notebook"),
+    "Import data": ("ingest", "describe"),
+    "Understand usage": ("waits", "fairness", "phases", "hints"),
+    "Plan": ("size", "forecast", "simulate", "compare", "plan", "pack", "cost"),
+    "Deliver": ("report", "export", "diff", "schedule"),
+    "Verify and monitor": ("verify", "check", "watch", "catalog"),
+}
+"""Commands by heading, in the order in which help lists them; a hidden command is named where it is used."""
+
+ENDED_BY = {
+    130: "gpuplanner: interrupted; results written before are intact",
+    143: "gpuplanner: ended by SIGTERM; results written before are intact",
+}
+"""What is said when a signal ends a run, by exit code."""
+
+
+class _Headed(TyperGroup):
+    """Commands under headings."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer names neither
+        """Write a section for each heading; of a help text its first clause."""
+        shown = {name: command for name, command in self.commands.items() if not command.hidden}
+        for title, names in HEADINGS.items():
+            listed = [name for name in names if name in shown]
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name, re.split(r"[:;.]\s", f"{shown[name].help} ")[0]) for name in listed]
+                )
+
+
+app = typer.Typer(
+    name="gpuplanner",
+    cls=_Headed,
+    help="How many GPUs, cut how, for whom, by when, how sure, and what does it save?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        put(f"gpuplanner {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version, and end.")
+    ] = False,
+) -> None: ...
+
+
+class Exit(IntEnum):
+    """Exit codes that scripts may rely on."""
+
+    DONE = 0
+    CHECK_FAILED = 1
+    USAGE = 2
+    BAD_INPUT = 3
+    INFEASIBLE = 4
+    TIME_LIMIT = 5
+    NOTHING_IN_TIME = 6
+    MISSING_PART = 7
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+def main() -> None:
+    """Run the command line and turn errors into one line and an exit code."""
+    from gpuplanner.core.output_places import overwriting
+
+    register_commands(*sys.argv[1:2])
+    warnings.formatwarning = _one_line
+    with ended_by_sigterm(), overwriting(False):
+        _run()
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise ``SystemExit`` while the block runs.
+
+    Python runs the handler of a signal between two of its own steps, and one step of polars may take minutes.
+    But polars gives way to SIGINT; so a thread, which the system tells of the signal at once, sends one if the
+    handler was not run by then.
+
+    Examples
+    --------
+    >>> with ended_by_sigterm():
+    ...     signal.getsignal(signal.SIGTERM).__name__
+    'end'
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handled = threading.Event()
+
+    def end(*_: object) -> None:
+        handled.set()
+        raise SystemExit(TERMINATED)
+
+    def watch() -> None:
+        while told := os.read(reader, 1):
+            if told[0] == signal.SIGTERM and not handled.wait(PATIENCE_S):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.signal(signal.SIGTERM, end)
+    told_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(told_before)
+        signal.signal(signal.SIGTERM, before)
+        os.close(writer)
+        watcher.join()
+        os.close(reader)
+
+
+def _let_go() -> None:
+    """A forked child must not tell its parent of its own signals."""
+    if threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def _run() -> None:
+    try:
+        app()
+    except GpuPlannerError as error:
+        if os.environ.get("GPUPLANNER_DEBUG"):
+            raise
+        say(f"gpuplanner: {error}")
+        raise SystemExit(exit_code(error)) from None
+    except SystemError as error:  # compiled code wraps the signal that reaches it
+        if not isinstance(error.__cause__, KeyboardInterrupt | SystemExit):
+            raise
+        code = Exit.INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else Exit.TERMINATED
+        say(ENDED_BY[code])
+        raise SystemExit(code) from None
+    except SystemExit as end:
+        if end.code in ENDED_BY:
+            say(ENDED_BY[end.code])
+        raise
+
+
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """What a warning looks like on stderr: ours are for the person at the terminal and say where by themselves."""
+    if issubclass(category, GpuPlannerWarning):
+        return printable(f"gpuplanner: warning: {message}\n")
+    return printable(f"{filename}:{lineno}: {category.__name__}: {message}\n{line or ''}")
+
+
+def register_commands(asked: str = "") -> None:
+    """Import the modules that hold commands, which registers them; none of them loads a heavy library.
+
+    Of a command whose module has its name, that one alone: the others would take longer than what it does.
+    """
+    alone = [module for module, names in COMMANDS.items() if asked in names]
+    for module in alone or COMMANDS:
+        importlib.import_module(f"gpuplanner.cli.{module}")
+
+
+def exit_code(error: GpuPlannerError) -> Exit:
+    """Exit code of an error.
+
+    Examples
+    --------
+    >>> exit_code(InfeasiblePlanError("no plan")).name
+    'INFEASIBLE'
+    """
+    if isinstance(error, MissingDependencyError):
+        return Exit.MISSING_PART
+    if isinstance(error, CheckError):
+        return Exit.CHECK_FAILED
+    if isinstance(error, InfeasiblePlanError):
+        return Exit.INFEASIBLE
+    return Exit.BAD_INPUT
+
+
+def say(text: str) -> None:
+    """Talk to the person at the terminal: on stderr, so that data on stdout stays clean."""
+    typer.echo(printable(text), err=True)
+
+
+def put(text: str) -> None:
+    """Write data to stdout."""
+    try:
+        typer.echo(printable(text), nl=not text.endswith("\n"))
+    except BrokenPipeError:  # whoever reads it has seen enough
+        raise
+    except OSError as error:
+        with Path(os.devnull).open("w") as nowhere:  # or the interpreter tries once more when it ends
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        what, todo = "cannot write to stdout", "Send it elsewhere."
+        raise OutputError(message(what, "a place with free space", str(error.strerror), todo)) from error
+
+
+def drawable(path: Path | None) -> Path | None:
+    """A name that says what to draw; the rest is no name of a chart."""
+    if path is not None and path.suffix not in (".html", ".svg"):
+        text = "the name must end in .html or .svg"
+        raise typer.BadParameter(text)
+    return path
+
+
+def instant(text: str | None) -> datetime | None:
+    """An instant that somebody gave; UTC if it has no zone."""
+    if text is None:
+        return None
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+
+
+def of_row(name: str, **how: Any) -> Any:  # noqa: ANN401 - what typer takes
+    """The option of a field of a scenario, as its row says; further arguments are typer's."""
+    row = knobs_of(Scenario)[name]
+    return typer.Option(row.flag, **({"help": row.help} | how))
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Out = Annotated[Path, typer.Option("-o", "--out", help="Folder or file to write.")]
+Tz = Annotated[str | None, typer.Option("--tz", help="Zone of naive times in the source.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of everything random.")]
+SmallestGroup = Annotated[int, of_row("smallest_group", metavar="N", min=0)]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace files that gpuplanner did not write.", callback=allow_overwriting,
+        expose_value=False,
+    ),
+]  # fmt: skip
+Quiet = Annotated[bool, typer.Option("--quiet", help="No talk on stderr.")]
+WorkersAsked = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="N|ADDRESS",
+        help="Processes, or a Dask scheduler such as tcp://host:8786; the figures are the same.",
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the scenario; may be repeated."),
+]
+ScenarioPath = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="A scenario YAML file, a folder written by 'gpuplanner ingest', or 'sample'.",
+    ),
+]
+Board = Annotated[
+    str | None, typer.Option("--board", help="Board of the catalogue; a unique prefix will do.")
+]
+GpuModels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gpu-model",
+        metavar="WORD=MODEL[:PROFILE]",
+        help="GPU model, or MIG profile of one, that a word of the source means.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a command was told of a scenario: fields by options of their own, and assignments by ``--set``."""
+
+    fields: Mapping[str, Any]
+    assignments: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything was told."""
+        return bool(self.fields or self.assignments)
+
+    def scenario(self, text: str) -> Scenario:
+        """Make a scenario of a YAML file, of a trace folder, or of the word ``sample``, and change what was told."""
+        path = Path(text)
+        if text == "sample":
+            found = Scenario()
+        elif path.is_dir():
+            from gpuplanner.decision.study_pipeline import usual_path
+
+            found = Scenario(name=path.name, data=str(path), path=usual_path(path))
+        else:
+            found = Scenario.from_yaml(path)
+        return replace(found.with_text(self.assignments), **self.fields)
+
+
+def stated_models(texts: list[str] | None) -> dict[str, str] | None:
+    """GPU models by the words of a source, as the user gave them; None if none were given."""
+    found = {}
+    for text in texts or []:
+        word, equals, name = text.partition("=")
+        if not (equals and word and name):
+            problem = f"--gpu-model takes WORD=MODEL or WORD=MODEL:PROFILE, not {text!r}"
+            raise typer.BadParameter(problem)
+        found[word] = name
+    return found or None
+
+
+def workers_of(text: str | None, otherwise: int = 1) -> int | str:
+    """A number of processes, or the address of a scheduler, as somebody gave it."""
+    if text is None:
+        return otherwise
+    if "://" in text:
+        return text
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    reason = f"--workers: expected a number from 1 on, or an address such as tcp://host:8786; got {text!r}"
+    raise typer.BadParameter(reason)
+
+
+def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each of some fields of a scenario, and ``--set``, where it has ``given``."""
+    rows = knobs_of(Scenario)
+
+    def expanded(command: Callable[..., None]) -> Callable[..., None]:
+        asked = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None,
+                              annotation=Annotated[rows[name].kinds[0] | None, of_row(name)])
+            for name in names
+        ]  # fmt: skip
+        asked.append(
+            inspect.Parameter("assignments", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Set)
+        )
+        parameters = []
+        for own in inspect.signature(command, eval_str=True).parameters.values():
+            parameters += asked if own.name == "given" else [own.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+
+        @functools.wraps(command)
+        def told(**values: Any) -> None:  # noqa: ANN401 - what typer read
+            fields = {name: value for name in names if (value := values.pop(name)) is not None}
+            command(given=Given(fields, tuple(values.pop("assignments") or ())), **values)
+
+        told.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        told.__annotations__ = {one.name: one.annotation for one in parameters}
+        return told
+
+    return expanded
+
+
+MAX_ROWS = 60
+CURRENCY = "BillingCurrency"
+"""Column of a table of money that says of which currency a row is."""
+
+PRICE = "price_per_"
+_OF_CURRENCY = re.compile(r"_([A-Z]{3})$")
+_EXACT = re.compile(r"-?\d{1,60}(\.\d{1,30})?")
+
+
+def show(values: Mapping[str, object], *, as_json: bool) -> None:
+    """Print a mapping: JSON, or one ``key  value`` line each; what is within another stands below it."""
+    if as_json:
+        from gpuplanner.core.serialization import to_json, to_plain
+
+        put(to_json(to_plain(values)))
+        return
+    _show_lines(values, "")
+
+
+def _show_lines(values: Mapping[str, object], indent: str) -> None:
+    within = {key: nested for key, value in values.items() if (nested := _mappings(value))}
+    width = max((len(key) for key in values if key not in within), default=0)
+    for key, value in values.items():
+        if key not in within:
+            put(f"{indent}{key:<{width}}  {_amount(key, value) or _text(value)}")
+    for key, nested in within.items():
+        for each in nested:
+            put(f"{indent}{key}:")
+            _show_lines(each, indent + "  ")
+
+
+def _mappings(value: object) -> list[Mapping[str, object]]:
+    """A mapping, or the mappings of a list of nothing else; none of any other value."""
+    each = value if isinstance(value, list) else [value]
+    mappings = [one for one in each if isinstance(one, Mapping)]
+    return mappings if len(mappings) == len(each) else []
+
+
+def show_frame(frame: pl.DataFrame, *, as_json: bool, title: str = "") -> None:
+    """Print a table: JSON rows, or aligned text, the first rows of a long one."""
+    if as_json:
+        from gpuplanner.core.serialization import to_json, to_plain
+
+        put(to_json(to_plain(frame.to_dicts())))
+        return
+    if title:
+        put(f"{title}\n{'-' * len(title)}")
+    rows = [
+        [_amount(name, cell, row.get(CURRENCY)) or _text(cell) for name, cell in row.items()]
+        for row in frame.head(MAX_ROWS).iter_rows(named=True)
+    ]
+    columns = list(zip(frame.columns, *rows, strict=True)) if rows else [(name,) for name in frame.columns]
+    widths = [max(map(len, column)) for column in columns]
+    right = [dtype.is_numeric() for dtype in frame.dtypes]
+    for line in [frame.columns, *rows]:
+        cells = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ]
+        put("  ".join(cells).rstrip())
+    if frame.height > MAX_ROWS:
+        put(f"... {frame.height - MAX_ROWS} more rows; --json gives all")
+    put("")
+
+
+def _amount(name: str, value: object, currency: str | None = None) -> str | None:
+    """An amount of money as text with its decimals; None if it is none.
+
+    Money is a Decimal, a price, or a total whose name ends in its currency.
+    """
+    ending = _OF_CURRENCY.search(name)
+    if isinstance(value, Decimal) or (ending and isinstance(value, str) and _EXACT.fullmatch(value)):
+        return money_text(Decimal(value), ending[1] if ending else currency or "")
+    if isinstance(value, float) and name.startswith(PRICE) and math.isfinite(value):
+        return f"{value:,.2f}" if round(value, 2) == value else f"{value:,.4f}"
+    return None
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M")
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")  # a cell is one line

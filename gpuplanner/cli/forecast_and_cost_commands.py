@@ -1,0 +1,486 @@
+"""The commands ``forecast`` and ``cost``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from zoneinfo import ZoneInfo
+
+import typer
+
+from gpuplanner.cli.application import (
+    Given,
+    Json,
+    Overwrite,
+    Quiet,
+    ScenarioPath,
+    WorkersAsked,
+    app,
+    put,
+    say,
+    show,
+    show_frame,
+    takes,
+    workers_of,
+)
+from gpuplanner.core.units import money_text
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from gpuplanner.core.scenario import Scenario
+    from gpuplanner.cost.cost_review import CostReview
+    from gpuplanner.decision.purchase_plan import Refresh
+
+
+LEDGER = {
+    "Savings": "what each month promised a week, and what the next month's data show of it",
+    "Baseline": "each month beside the first, whose hours are frozen",
+    "Forecasts": "GPU-hours planned too many and too few, and what they cost beyond perfect sight",
+}
+"""What the tables of a savings ledger are."""
+TABLES = ("tenant", "ownership", "bucket", "board", "end", "job")
+
+
+@app.command()
+@takes("month", "board", "price_usd_per_gpu_hour", "price_book", "currency", "carbon_region", "carbon_file")
+def cost(
+    scenario: ScenarioPath,
+    given: Given,
+    by: Annotated[
+        str, typer.Option(metavar="|".join(TABLES), help="What the cost is parted by, as text.")
+    ] = "tenant",
+    focus: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.csv", help="Write the charge lines as FOCUS 1.2; they sum to the total."),
+    ] = None,
+    bill: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Share the total of a bill that 'ingest' wrote; it must reconcile."),
+    ] = None,
+    workbook: Annotated[
+        Path | None, typer.Option(metavar="FILE.xlsx", help="Write the tables as a workbook.")
+    ] = None,
+    months: Annotated[
+        int, typer.Option(min=0, max=120, help="Also say what to buy, reserve or rent over so many months.")
+    ] = 0,
+    risk: Annotated[
+        float, typer.Option(min=0, max=1, help="With --months: weight of the dearest tenth of the paths.")
+    ] = 0.0,
+    refresh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BOARD=SPEED",
+            help="With --months: when a newer board pays that does the work of so many of today's GPUs.",
+        ),
+    ] = None,
+    burst: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RULES.yaml",
+            help="Also say which jobs to send to rented GPUs where more is wanted than there is; who may leave, and "
+            "with what data, stands in the file.",
+        ),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            help="Ledger that 'report --ledger' keeps: also say what was promised, what came, and why they differ.",
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what the month cost, for whom and why: every sum is the total to the cent, energy and carbon with ranges.
+
+    'gpuplanner bill' sums the bill of a cloud, and checks it against its lines.
+    """
+    import polars as pl
+
+    from gpuplanner.core.errors import ScenarioError, message
+    from gpuplanner.core.output_places import require_file
+    from gpuplanner.cost.cost_review import cost_review
+    from gpuplanner.decision.track_record import (
+        errors_in_money,
+        forecasts_file,
+        read_ledger,
+        read_savings,
+        savings_file,
+        savings_sheets,
+    )
+    from gpuplanner.ingest.dataset_folder import open_dataset
+    from gpuplanner.report.finance_exports import write_cost_workbook, write_focus
+    from gpuplanner.usage.job_history import history
+
+    if by not in TABLES:
+        text = f"one of {', '.join(TABLES)}"
+        raise typer.BadParameter(text, param_hint="--by")
+    for file in (focus, workbook):
+        if file is not None:
+            require_file(file, inputs=[scenario])
+    asked = given.scenario(scenario)
+    found = cost_review(asked, None if bill is None else open_dataset(bill).tables["charges"])
+    saved = {} if ledger is None else savings_sheets(read_savings(savings_file(ledger)))
+    if ledger is not None and found.price is not None:
+        kept = read_ledger(forecasts_file(ledger))
+        if kept.height:
+            saved["Forecasts"] = errors_in_money(kept, asked, history(asked).fleet.board, found.price.value)
+    bought, sent = None, None
+    if burst is not None:
+        from gpuplanner.decision.purchase_plan import burst_plan, read_burst
+
+        sent = burst_plan(asked, read_burst(burst))
+    if months:
+        from gpuplanner.decision.purchase_plan import purchase
+
+        bought = purchase(asked, months, risk=risk)
+    renewed = None if refresh is None else _renewed(asked, months, refresh)
+    if focus is not None:
+        if found.total is None:
+            raise ScenarioError(message("--focus", "a price of the GPUs", found.missing[0], "Give a price."))
+        write_focus(focus, found.costs)
+        say(f"written: {focus}")
+    if workbook is not None:
+        say(f"written: {write_cost_workbook(workbook, found, saved, locale=asked.number_locale)}")
+    if as_json:
+        more: dict[str, object] = {} if bought is None else {"portfolio": bought.to_dict()}
+        more |= {} if renewed is None else {"refresh": renewed}
+        more |= {} if sent is None else {"burst": sent}
+        more |= {name.lower(): table for name, table in saved.items()}
+        show(found.to_dict() | more, as_json=True)
+        return
+    _told(found, by)
+    for name, table in saved.items():
+        shown = table.select(
+            pl.exclude(
+                "demand_ratio", "^(low|high)_gpu_hours$", "^(promised|demand|service|not|price).*_usd$"
+            )
+        )
+        show_frame(shown, as_json=False, title=f"{name}: {LEDGER[name]}")
+    notes = list(found.missing)
+    for part, tables in (
+        (bought, {"begin": "What is begun when", "costs": "Cost by way to pay"}), (renewed, {}),
+        (sent, {"jobs": "Jobs that go out", "stays": "Jobs of these hours that stay"}),
+    ):  # fmt: skip
+        if part is not None:
+            put(f"\n{part.sentence}")
+            notes += getattr(part, "notes", ())
+            for name, title in tables.items():
+                show_frame(getattr(part, name), as_json=False, title=title)
+    for text in [] if quiet else notes:
+        say(text)
+
+
+def _told(found: CostReview, by: str) -> None:
+    if found.total is not None:
+        put(
+            f"{money_text(found.total, found.currency)} {found.currency} from {found.period[0]} to {found.period[1]}"
+        )
+        show_frame(getattr(found, f"by_{by}"), as_json=False, title=f"Cost by {by}, {found.currency}")
+        show({f"cost of {name}": value for name, value in found.units_in_words.items()}, as_json=False)
+    if found.energy is not None:
+        show_frame(
+            found.states.select("state", "gpu_hours", "^(energy|counted)_.*$"),
+            as_json=False,
+            title="Energy by state",
+        )
+        rows = {"energy, kWh": found.energy} | {
+            f"{name} carbon, kg": one for name, one in found.carbon_kg.items()
+        }
+        for name, one in rows.items():
+            if one is not None:
+                put(f"{name:<20} {one.value:>14,.1f}  ({one.low:,.1f} to {one.high:,.1f})")
+        put(f"{'at the yearly mean':<20} {found.carbon_at_yearly_mean_kg or 0.0:>14,.1f}")
+
+
+def _renewed(asked: Scenario, months: int, given: str) -> Refresh:
+    """When a newer board pays, of the text of ``--refresh``."""
+    from gpuplanner.decision.purchase_plan import refresh
+
+    board, speed = _named_number("--refresh", given, "BOARD=SPEED, as H200=1.4")
+    if not months:
+        lacks = "expected --months as well"
+        raise typer.BadParameter(lacks, param_hint="--refresh")
+    return refresh(asked, months, board, speed)
+
+
+def _named_number(option: str, given: str, expected: str) -> tuple[str, float]:
+    """The two sides of ``NAME=NUMBER``, the number above 0."""
+    name, _, number = given.partition("=")
+    try:
+        found = float(number)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        text = f"expected {expected}; got {given!r}"
+        raise typer.BadParameter(text, param_hint=option)
+    return name, found
+
+
+HORIZON, GAP, FOLDS, BUDGET_S = 24, 6, 20, 1.0
+"""Of ``--backtest``: slots forecast, slots before them, origins, CPU seconds a series."""
+SERIES = ("tenant", "board", "profile")
+LONG_S = 60.0
+"""CPU seconds from which on all processors take part, if nothing else is asked for."""
+
+
+@app.command()
+@takes("board", "seed")
+def forecast(
+    scenario: ScenarioPath,
+    given: Given,
+    back: Annotated[
+        bool, typer.Option("--backtest", help="GPUs by tenant and in all from many origins; needs no board.")
+    ] = False,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Slots to forecast.")] = None,
+    gap: Annotated[
+        int | None, typer.Option(min=0, help="Slots between an origin and the first one that is forecast.")
+    ] = None,
+    folds: Annotated[int, typer.Option(min=1, help="Origins; the first two fifths only calibrate.")] = FOLDS,
+    budget: Annotated[
+        float, typer.Option(min=0, help="CPU seconds a series; the dearest candidates go first.")
+    ] = BUDGET_S,
+    models: Annotated[str | None, typer.Option(help="Candidates, joined by commas.")] = None,
+    workers: WorkersAsked = None,
+    known: Annotated[
+        bool, typer.Option("--known/--no-known", help="Use what is known of the jobs that run and wait.")
+    ] = True,
+    by: Annotated[
+        str,
+        typer.Option(
+            help="Series of GPUs by tenant (and board, where every job says it) or board, or of instances by profile."
+        ),
+    ] = "tenant",
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Origin: nothing later is looked at; ISO 8601.")
+    ] = None,
+    paths: Annotated[
+        Path | None, typer.Option(help="Write sample paths as Parquet: unique_id, path, ds, y.")
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option("--representatives", min=1, help="Write so many paths for all, with weights."),
+    ] = None,
+    announced: Annotated[
+        Path | None,
+        typer.Option(
+            "--announced", help="Jobs known to come: tenant, start_time, end_time, gpus (CSV, Parquet)."
+        ),
+    ] = None,
+    calendar: Annotated[
+        Path | None,
+        typer.Option(help="Releases, holidays, maintenance: kind, start_time, end_time (CSV, Parquet)."),
+    ] = None,
+    sums: Annotated[
+        str | None,
+        typer.Option(
+            help="How series add up to the fleet: mint moves all by their errors (the default), top shares its "
+            "forecast out, none leaves each as forecast."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write every judged fold as Parquet.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Forecast the demand for each profile, with the past error of every model; --backtest: from many origins."""
+    from gpuplanner.core.output_places import require_file
+
+    for file in (out, paths):
+        if file is not None:
+            require_file(file, inputs=[scenario])
+    asked = given.scenario(scenario)
+    instant = _instant(at, asked.tz)
+    if back:
+        _backtest(asked, instant, by, horizon or HORIZON, GAP if gap is None else gap, folds, budget,
+                  models, workers, known, calendar, paths, most, out, as_json, quiet)  # fmt: skip
+        return
+    if out is not None or models is not None:
+        text = "-o and --models belong to --backtest"
+        raise typer.BadParameter(text)
+    told = (instant, paths, horizon, gap, announced, calendar, sums)
+    if all(one is None for one in told) and _has_jobs(asked):
+        _by_profile(asked, as_json, quiet)
+        return
+    _ahead(asked, instant, by, horizon or asked.horizon_slots, gap or 0, known, (announced, calendar, sums),
+           paths, most, as_json, quiet)  # fmt: skip
+
+
+def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
+    """Instances of every profile of each board, as a plan takes them; of several boards as ``board/profile``."""
+    from gpuplanner.forecast.demand_outlook import fleet_forecast
+    from gpuplanner.usage.job_history import pools_of
+
+    pools = pools_of(asked)
+    result, pooled_scores, left_out = fleet_forecast(pools)
+    if as_json:
+        rows = {name: getattr(result, name).to_dicts() for name in ("choice", "scores", "forecast")}
+        show(rows | {"jobs_left_out": left_out}, as_json=True)
+        return
+    show_frame(result.choice, as_json=False, title="model used for each series")
+    show_frame(pooled_scores, as_json=False, title="score of every model on past origins, pool")
+    if not quiet:
+        for reason, jobs in left_out.items():
+            if jobs:
+                say(f"left out of the demand: {jobs:,} job(s), {reason}")
+        say("MASE below 1 beats the seasonal naive in sample; --json gives every slot and quantile")
+
+
+def _backtest(
+    asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, folds: int, budget: float,
+    models: str | None, workers: str | None, known: bool, calendar: Path | None, paths: Path | None,
+    most: int | None, out: Path | None, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Scores of every candidate and of what was chosen, from many origins."""
+    import polars as pl
+
+    from gpuplanner.core.errors import resolve
+    from gpuplanner.forecast.demand_changes import read_calendar
+    from gpuplanner.forecast.demand_outlook import rolling
+    from gpuplanner.forecast.forecast_result import weights_in_words
+    from gpuplanner.forecast.gpu_demand import wanted
+    from gpuplanner.forecast.model_selection import best_fixed, fold_scores, fold_table, mean_scores
+    from gpuplanner.forecast.statistical_models import CANDIDATES, affordable, expected_cpu_s
+    from gpuplanner.planner.plan_problem import UNMET_PRICE
+
+    days = None if calendar is None else read_calendar(calendar)
+    source = wanted(asked, at=at, by=resolve(by, SERIES, what="--by"), calendar=days)
+    kept, left = affordable(budget, folds)
+    if models is not None:
+        kept = tuple(resolve(name, CANDIDATES, what="model") for name in models.split(","))
+        left = ()
+    if not quiet:
+        for remark in source.remarks:
+            say(remark)
+        if left:
+            say(f"beyond the budget of {budget:g} CPU s a series: {', '.join(left)}")
+        say(f"forecasting {len(source.ids)} series from {folds} origins ...")
+    long = expected_cpu_s(kept, folds * len(source.ids)) > LONG_S
+    judged = rolling(
+        source, horizon=horizon, gap=gap, folds=folds, models=kept, price=UNMET_PRICE,
+        with_known=known, seed=asked.seed, workers=workers_of(workers, os.cpu_count() or 1 if long else 1),
+        progress=_tenths if long and not quiet else None,
+    )  # fmt: skip
+    scores = fold_scores(judged)
+    mean = mean_scores(scores)
+    fixed = best_fixed(mean)
+    _write(out, lambda: fold_table(judged), quiet)
+    _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
+    if as_json:
+        costs = {
+            "planned_gpu_hour": 1.0,
+            "unmet_gpu_hour": UNMET_PRICE,
+            "quantile": 1 - 1 / UNMET_PRICE,
+        }
+        origins = [judged.test.grid.time(origin) for origin in judged.test.origins]
+        show(
+            {
+                "series": scores.to_dicts(),
+                "mean": mean.to_dicts(),
+                "best_fixed": fixed.to_dicts(),
+                "costs": costs,
+                "origins": origins,
+                "judged_from": judged.first,
+                "horizon": horizon,
+                "gap": gap,
+                "beyond_budget": list(left),
+                "remarks": list(source.remarks),
+            },
+            as_json=True,
+        )
+        return
+    show_frame(
+        mean,
+        as_json=False,
+        title="mean over the series; chosen: the weighted forecast that somebody would have got",
+    )
+    show_frame(
+        fixed, as_json=False, title="chosen, beside the candidate that would have been best throughout"
+    )
+    mine = scores.filter(scores["model"] == "chosen").drop("chosen", "weight")
+    show_frame(mine, as_json=False, title="chosen, by series")
+    ids, words = judged.test.grid.ids, weights_in_words(judged)
+    future = pl.DataFrame({"unique_id": ids, "weights": words, "rule": judged.test.rules})
+    show_frame(future, as_json=False, title="weights for the future")
+
+
+def _tenths(done: int, total: int) -> None:
+    if 10 * done // total > 10 * (done - 1) // total:
+        say(f"{done:,} of {total:,}")
+
+
+def _ahead(
+    asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, known: bool,
+    told: tuple[Path | None, Path | None, str | None], paths: Path | None, most: int | None,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Forecast GPUs from the end of the data, or from a given origin."""
+    from gpuplanner.core.errors import resolve
+    from gpuplanner.forecast.demand_changes import read_announced, read_calendar
+    from gpuplanner.forecast.demand_outlook import ahead_of
+    from gpuplanner.forecast.gpu_demand import wanted
+    from gpuplanner.planner.plan_problem import UNMET_PRICE
+
+    announced, calendar, sums = told
+    days = None if calendar is None else read_calendar(calendar)
+    source = wanted(asked, at=at, by=resolve(by, SERIES, what="--by"), calendar=days)
+    if announced is not None:
+        source = replace(source, announced=read_announced(announced))
+    choice, table = ahead_of(
+        source, horizon=horizon, gap=gap, price=UNMET_PRICE, with_known=known, seed=asked.seed,
+        sums="mint" if sums is None else resolve(sums, ("mint", "top", "none"), what="--sums"),
+    )  # fmt: skip
+    _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
+    if as_json:
+        rows = {
+            "running": source.running().to_dicts(),
+            "choice": choice.to_dicts(),
+            "forecast": table.to_dicts(),
+            "remarks": list(source.remarks),
+        }
+        if source.known is not None:
+            rows["cost_curve"] = source.cost_curve(horizon, gap, UNMET_PRICE, seed=asked.seed).to_dicts()
+        show(rows, as_json=True)
+        return
+    if not quiet:
+        for remark in source.remarks:
+            say(remark)
+    if source.known is not None:
+        show_frame(source.running(), as_json=False, title="what runs, and how much of it is left")
+    show_frame(choice, as_json=False, title="model used for each series")
+    show_frame(table, as_json=False, title="forecast")
+
+
+def _has_jobs(asked: Scenario) -> bool:
+    from gpuplanner.core.stage_cache import data_folder
+
+    return (data_folder(asked.data) / "jobs.parquet").is_file()
+
+
+def _instant(text: str | None, zone: str) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        reason = f"--at: expected a time such as 2026-02-14T09:00; got {text!r}"
+        raise typer.BadParameter(reason) from None
+    return found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone))
+
+
+def _write(path: Path | None, table: object, quiet: bool) -> None:
+    if path is None:
+        return
+    from gpuplanner.core.output_writing import write_atomically
+
+    frame: pl.DataFrame = table()  # type: ignore[operator]
+    write_atomically(path, frame.write_parquet)
+    if not quiet:
+        say(f"written: {path}")

@@ -1,0 +1,330 @@
+"""Commands that import data: ``ingest``, ``describe``, ``scrape`` and ``bill``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuplanner.cli.application import (
+    Exit,
+    GpuModels,
+    Json,
+    Out,
+    Overwrite,
+    Quiet,
+    SmallestGroup,
+    Tz,
+    WorkersAsked,
+    app,
+    drawable,
+    put,
+    say,
+    show,
+    show_frame,
+    stated_models,
+    workers_of,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from gpuplanner.ingest.dataset import Dataset
+
+
+@app.command()
+def ingest(
+    source: Annotated[
+        str | None, typer.Argument(help="Name of the source, or 'auto' to find it from the content.")
+    ] = None,
+    paths: Annotated[list[Path] | None, typer.Argument(help="Files to read.")] = None,
+    out: Out = Path("build/trace"),
+    nodes: Annotated[Path | None, typer.Option(help="Node list that belongs to the jobs.")] = None,
+    tz: Tz = None,
+    origin: Annotated[
+        str | None, typer.Option(help="Instant that a source which counts seconds starts from.")
+    ] = None,
+    interval: Annotated[
+        float | None, typer.Option(help="Seconds between samples, for telemetry without times.", min=0)
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(help="Node of telemetry that does not name it; else the file name.")
+    ] = None,
+    gpu: Annotated[
+        int | None, typer.Option(help="GPU of telemetry that does not say which it is of.", min=0)
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Fields of a file without a header, joined by commas.")
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option(help="Query behind a Prometheus answer whose series lack metric names.")
+    ] = None,
+    pseudonyms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="Replace names: user, tenant, job_id, job_name, partition, joined by commas.",
+        ),
+    ] = None,
+    key_file: Annotated[
+        Path | None, typer.Option("--key-file", help="Key of the pseudonyms, from 'gpuplanner new-key'.")
+    ] = None,
+    gpu_models: GpuModels = None,
+    append: Annotated[
+        bool, typer.Option("--append", help="Add only files that are new or changed: what is done anyway.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Read the source anew: forget what it said before.")
+    ] = False,
+    workers: WorkersAsked = None,
+    list_sources: Annotated[bool, typer.Option("--list", help="Name the sources and stop.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Add a trace, telemetry, a bill or a node list to a dataset: rows, rejects with reasons, quality, provenance.
+
+    'gpuplanner scrape' reads telemetry from a live Prometheus instead of files.
+    """
+    from gpuplanner import ingest
+    from gpuplanner.core.execution import progress_bar
+
+    if list_sources:
+        show({name: each.description for name, each in ingest.SOURCES.items()}, as_json=as_json)
+        return
+    if source is None or not paths:
+        text = "ingest needs a SOURCE and at least one PATH; 'gpuplanner ingest --list' names the sources"
+        raise typer.BadParameter(text)
+    if (pseudonyms is None) != (key_file is None):
+        text = "--pseudonyms and --key-file go together"
+        raise typer.BadParameter(text)
+    if append and replace:
+        text = "--append and --replace ask for different things: give one of them"
+        raise typer.BadParameter(text)
+    terms, change = _without_names(pseudonyms, key_file)
+    with progress_bar(quiet=quiet):
+        done = ingest.add(
+            source,
+            paths,
+            out,
+            replace_source=replace,
+            change=change,
+            terms=terms,
+            workers=workers_of(workers),
+            tz=tz,
+            origin=origin,
+            nodes=nodes,
+            boards=stated_models(gpu_models),
+            columns=tuple(columns.split(",")) if columns else None,
+            interval_s=interval,
+            node=node,
+            gpu=gpu,
+            query=query,
+        )
+    show(done.told.summary(), as_json=as_json)
+    if not quiet:
+        for check, severity, rows in done.told.quality.select("check", "severity", "rows").iter_rows():
+            say(f"{severity}: {check}: {rows} row(s)")
+        say(f"{out}: {done.news()}")
+
+
+@app.command("new-key", hidden=True)
+def make_key(path: Annotated[Path, typer.Argument(metavar="FILE", help="File to make.")]) -> None:
+    """Make a key for pseudonyms, readable by its owner alone; keep it apart from the data."""
+    from gpuplanner.core.privacy import new_key
+
+    new_key(path)
+    say(f"written: {path}")
+
+
+@app.command()
+def describe(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder written by 'ingest', or 'sample'.")],
+    chart: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            callback=drawable,
+            help="Draw what is wrong with the data: .html, a page of its own, or .svg, a picture.",
+        ),
+    ] = None,
+    hours: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write telemetry by hour, device and job here: activity, memory, energy, coverage; .csv or .parquet.",
+        ),
+    ] = None,
+    nodes: Annotated[
+        bool, typer.Option("--by-node", help="Also say how many GPU-hours were held on each node.")
+    ] = False,
+    job_class: Annotated[
+        str | None,
+        typer.Option(
+            "--class",
+            metavar="CLASS",
+            help="List the jobs of a class, which the source or a rule names: pretraining, fine-tuning, evaluation, "
+            "inference, interactive, another of the source, or all.",
+        ),
+    ] = None,
+    smallest_group: SmallestGroup = 0,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Say what a folder holds: jobs and where their time went, telemetry, bills, nodes, series; and what is wrong."""
+    from gpuplanner import usage
+    from gpuplanner.core.output_places import require_file
+    from gpuplanner.usage.dataset_description import data_quality
+
+    if smallest_group and job_class is not None:
+        text = "--class goes without --smallest-group: a job is one person's"
+        raise typer.BadParameter(text)
+    if chart is not None:
+        require_file(chart)
+    if hours is not None:
+        _write_hours(folder, hours)
+    told = usage.describe(folder, smallest_group=smallest_group, nodes=nodes, job_class=job_class)
+    if smallest_group and told.jobs is None:
+        say("warning: --smallest-group means nothing without jobs: it was left out")
+    if job_class is not None and told.jobs is None:
+        say("warning: --class means nothing without jobs: it was left out")
+    if chart is not None:
+        from gpuplanner.report.dataset_sections import quality_page, quality_svg
+        from gpuplanner.report.html_page import write_drawn
+
+        found, title = data_quality(folder), f"Data quality: {Path(folder).name}"
+        write_drawn(chart, page=lambda: quality_page(found, title=title), picture=lambda: quality_svg(found))
+        say(f"written: {chart}")
+    if as_json:
+        show(told.to_dict(), as_json=True)
+        return
+    show(told.facts, as_json=False)
+    put("")
+    for title, table in told.tables.items():
+        show_frame(_something(table), as_json=False, title=title)
+
+
+def _something(table: pl.DataFrame) -> pl.DataFrame:
+    """A table without the rows in which every number is zero: they say nothing to who reads them."""
+    import polars as pl
+
+    numbers = [name for name, dtype in table.schema.items() if dtype.is_numeric()]
+    if not numbers:
+        return table
+    return table.filter(pl.any_horizontal(pl.col(numbers).fill_null(0) != 0))
+
+
+def _write_hours(folder: str, file: Path) -> None:
+    from gpuplanner.core.output_places import require_file
+    from gpuplanner.core.output_writing import write_atomically, write_csv_safe
+    from gpuplanner.usage.dataset_description import hours_of_telemetry
+
+    if file.suffix not in (".csv", ".parquet"):
+        text = "the name must end in .csv or .parquet"
+        raise typer.BadParameter(text, param_hint="--hours")
+    require_file(file)
+    table = hours_of_telemetry(folder)
+    if file.suffix == ".csv":
+        write_csv_safe(file, table)
+    else:
+        write_atomically(file, table.write_parquet)
+    say(f"written: {file}")
+
+
+def _without_names(
+    columns: str | None, key_file: Path | None
+) -> tuple[dict[str, object], Callable[[Dataset], Dataset]]:
+    """What is remembered of the pseudonyms asked for, and what replaces the names."""
+    if columns is None or key_file is None:
+        return {}, lambda read: read
+    from gpuplanner.core.privacy import pseudonym, read_key
+    from gpuplanner.ingest.dataset import without_names
+
+    key, names = read_key(key_file), [name.strip() for name in columns.split(",")]
+    # A name of which everybody knows the word tells one key from another, and nothing else.
+    return {"pseudonyms": names, "key": pseudonym("gpuplanner", key, "key")}, lambda read: without_names(
+        read, key, names
+    )
+
+
+@app.command(hidden=True)
+def scrape(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address of Prometheus, without /api/v1.")],
+    start: Annotated[str, typer.Option(help="First instant, ISO 8601 with an offset from UTC.")],
+    end: Annotated[str, typer.Option(help="Last instant, ISO 8601 with an offset from UTC.")],
+    out: Out = Path("build/telemetry"),
+    interval: Annotated[float, typer.Option(help="Scrape interval in seconds.", min=0.001)] = 15.0,
+    step: Annotated[
+        float | None,
+        typer.Option(help="Ask for a grid of this many seconds, not for the scrapes.", min=0.001),
+    ] = None,
+    match: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL=VALUE", help="Only series with this label; repeatable.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option("--ca-file", help="Certificates to trust beside the system's.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Read GPU telemetry of a span from a live Prometheus; a token goes in GPUPLANNER_PROMETHEUS_TOKEN."""
+    from gpuplanner.core.output_writing import held_directory
+    from gpuplanner.ingest.dataset_folder import MARK
+    from gpuplanner.ingest.dataset_import import add_read
+    from gpuplanner.ingest.telemetry.prometheus import Server, read_live
+
+    matchers = {}
+    for text in match or []:
+        label, equals, value = text.partition("=")
+        if not equals:
+            problem = f"--match takes LABEL=VALUE, not {text!r}"
+            raise typer.BadParameter(problem)
+        matchers[label] = value
+    server = Server(url, ca_file=ca_file)
+    with held_directory(out, mark=MARK):
+        read = read_live(server, start, end, interval_s=interval, step_s=step, matchers=matchers)
+        add_read(read, out)
+    show(read.summary(), as_json=as_json)
+    if not quiet:
+        for check, severity, rows in read.quality.select("check", "severity", "rows").iter_rows():
+            say(f"{severity}: {check}: {rows} row(s)")
+        say(f"written to {out}")
+
+
+@app.command(hidden=True)
+def bill(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a bill written by 'ingest'.")],
+    tag: Annotated[str | None, typer.Option(help="Key of the tag that names tenants.")] = None,
+    charge_period: Annotated[
+        bool, typer.Option("--charge-period", help="Months of use, not of billing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Sum a cloud bill by month, tenant and GPU instance type, and check the sums against its lines."""
+    from gpuplanner.core.errors import TraceFormatError, message
+    from gpuplanner.ingest.bills.bill_summary import difference, summarise, totals, unknown_types
+    from gpuplanner.ingest.dataset_folder import open_dataset
+
+    found = open_dataset(folder)
+    charges = found.tables.get("charges")
+    if charges is None:
+        todo = "Ingest a FOCUS or CUR export first."
+        raise TraceFormatError(message(str(folder), "the charges of a bill", f"{found.kind}", todo))
+    summary = summarise(charges, tag=tag, period="charge" if charge_period else "billing")
+    missing = difference(summary, charges)
+    tables = {
+        "summary": summary,
+        "totals": totals(charges),
+        "unknown instance types": unknown_types(charges),
+    }
+    if as_json:
+        show({name: table.to_dicts() for name, table in tables.items()}, as_json=True)
+    else:
+        for name, table in tables.items():
+            show_frame(table, as_json=False, title=name)
+    off = [row for row in missing.iter_rows() if any(row[1:])]
+    for currency, *costs in off:
+        say(f"problem: the summary misses the bill by {', '.join(map(str, costs))} {currency}")
+    if off:
+        raise typer.Exit(Exit.CHECK_FAILED)

@@ -1,0 +1,491 @@
+"""The commands ``plan``, ``report`` and ``demo``, and plans of a problem file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuplanner.cli.application import (
+    Exit,
+    Given,
+    Json,
+    Out,
+    Overwrite,
+    Quiet,
+    app,
+    put,
+    say,
+    show,
+    show_frame,
+    takes,
+)
+from gpuplanner.cli.compare_commands import (
+    Latencies,
+    LatencyShare,
+    MaybeScenario,
+    Rates,
+    Row,
+    Services,
+    service_files,
+    size_services,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuplanner.cli.application import Given
+    from gpuplanner.core.scenario import Scenario
+    from gpuplanner.decision.layout_planning import PlanChoice
+    from gpuplanner.planner.layout_plan import Plan
+    from gpuplanner.planner.plan_problem import PlanProblem
+    from gpuplanner.planner.plan_variants import FleetPlan
+    from gpuplanner.usage.job_history import FleetPools
+
+
+_PLAN_KEYS = ("status", "objective", "bound", "gap", "unmet_gpu_hours", "changes")
+"""What ``plan --json`` prints of any plan: scripts rely on it."""
+FREE = "auto"
+"""Method of the plan that stands beside one with few sets of layouts."""
+
+
+def plan_file(
+    path: str,
+    how: dict[str, Any],
+    out: Path | None,
+    given: Given,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> Exit:
+    """Plan the pools of a problem file, check the plans, print and write them."""
+    from gpuplanner.core.output_places import require_file
+    from gpuplanner.core.output_writing import write_atomically
+    from gpuplanner.decision.layout_planning import Planned, choices
+    from gpuplanner.planner.layout_plan import plan_to_json
+    from gpuplanner.planner.plan_variants import fleet_to_json, read_problems
+
+    if out is not None:
+        require_file(out, inputs=[path])
+    pools = read_problems(path)
+    asked = {"seed": 0, **how, **given.fields}
+    fleet = _checked(path, pools, asked)
+    free = _checked(path, pools, asked | {"method": FREE}) if how["method"] == "calendar" else fleet
+    if out is not None:
+        alone = next(iter(pools)) if len(pools) == 1 else None
+        text = (
+            fleet_to_json(fleet, pools) if alone is None else plan_to_json(fleet.plans[alone], pools[alone])
+        )
+        write_atomically(out, lambda to: to.write_text(text, encoding="utf-8"))
+    parts = {name: plan_figures(found, pools[name], as_json=as_json) for name, found in fleet.plans.items()}
+    beside = {
+        name: choices(Planned(pools[name], found), Planned(pools[name], free.plans[name]), FREE)
+        for name, found in fleet.plans.items()
+        if free is not fleet and found.found and free.plans[name].found
+    }
+    if as_json:
+        parts = {name: part | {"plan_choices": beside.get(name, ())} for name, part in parts.items()}
+    totals = fleet_figures(fleet)
+    if len(pools) > 1:
+        totals["pools"] = parts
+    else:
+        totals = next(iter(parts.values())) | totals
+    show(totals, as_json=as_json)
+    for name, found in () if as_json else beside.items():
+        show_choices(found, of=f", {name}" if len(pools) > 1 else "")
+    if not quiet:
+        say(f"{fleet.explanation} Found in {fleet.seconds:.1f} s.")
+        if out is not None:
+            say(f"written: {out}; check it with 'gpuplanner verify {out}'")
+    return plan_exit(fleet.status, timed_out=any(found.hit_time_limit for found in fleet.plans.values()))
+
+
+def plan_pools(
+    fleet: FleetPools, how: Mapping[str, Any], out: Path | None, *, compare: bool, as_json: bool, quiet: bool
+) -> Exit:
+    """Plan a fleet of several boards: each pool by itself, and what all of them cost; print and write them."""
+    from gpuplanner.cli.compare_commands import compare_pools, show_pools
+    from gpuplanner.core.output_writing import write_atomically
+    from gpuplanner.decision.pool_decisions import fleet_planned
+    from gpuplanner.planner.plan_variants import fleet_to_json
+
+    planned = fleet_planned(fleet, **how, tell=None if quiet else lambda name: say(f"planning {name} ..."))
+    found = planned.plan
+    if out is not None:
+        text = fleet_to_json(planned.plan, planned.problems)
+        write_atomically(out, lambda to: to.write_text(text, encoding="utf-8"))
+    figures = fleet_figures(found)
+    if not as_json:
+        show_frame(planned.table, as_json=False, title="plans by pool, and their sum")
+        if planned.transfers:
+            show_frame(
+                planned.moved, as_json=False, title="demand served by another GPU model, mean instances"
+            )
+        if planned.sentence is not None:
+            put(planned.sentence)
+    if not quiet:
+        for remark in (*planned.remarks, *idle_remarks(fleet)):
+            say(remark)
+        say(f"{found.explanation}\nFound in {found.seconds:.1f} s.")
+        if out is not None:
+            say(f"written: {out}; check it with 'gpuplanner verify {out}'")
+    kept = compare_pools(fleet, quiet=quiet) if compare else {}
+    if as_json:
+        parts = {
+            name: plan_figures(one.plan, one.problem, as_json=True) for name, one in planned.pools.items()
+        }
+        compared = {name: one.to_dict() for name, one in kept.items()} or None
+        figures |= {"moves": planned.moved.to_dicts()}
+        show(figures | {"pools": parts, "comparison": compared, "remarks": planned.remarks}, as_json=True)
+    elif kept:
+        show_pools(kept, quiet=quiet)
+    return plan_exit(found.status, timed_out=any(one.plan.hit_time_limit for one in planned.pools.values()))
+
+
+def fleet_figures(fleet: FleetPlan) -> dict[str, object]:
+    """What ``plan`` prints of the plans of several pools: their sums."""
+    return {
+        "status": fleet.status,
+        "objective": fleet.objective,
+        "bound": fleet.bound,
+        "gap": fleet.gap,
+        "unmet_gpu_hours": sum(found.unmet_gpu_hours for found in fleet.plans.values()),
+        "changes": sum(found.changes for found in fleet.plans.values()),
+    }
+
+
+def idle_remarks(fleet: FleetPools) -> list[str]:
+    """A sentence on boards that no job held."""
+    listed = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
+    return (
+        [f"No job held them, so nothing is planned for {listed}: they are in the ledger as free."]
+        if listed
+        else []
+    )
+
+
+def _checked(path: str, pools: Mapping[str, PlanProblem], asked: Mapping[str, Any]) -> FleetPlan:
+    """The plans of a fleet, each checked again."""
+    from gpuplanner.core.errors import require_sound
+    from gpuplanner.planner.numbered_gpus import assign
+    from gpuplanner.planner.plan_variants import plan_fleet, verify_fleet
+    from gpuplanner.planner.plan_verification import verify
+
+    fleet = plan_fleet(pools, **asked)
+    faults = verify_fleet(fleet, pools)
+    for name, found in fleet.plans.items():
+        if found.found and not faults:
+            faults = verify(found, pools[name], assign(found, pools[name]))
+    require_sound(path, faults)
+    return fleet
+
+
+def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[str, object]:
+    """What ``plan`` prints of a plan: its figures, and what changes of layout cost; in JSON, each of them."""
+    from gpuplanner.planner.numbered_gpus import layout_changes
+
+    figures: dict[str, object] = {key: getattr(found, key) for key in _PLAN_KEYS}
+    if problem.board.profiles:
+        # A parked GPU has no work to lose when it is cut; what emptying it costs stands in gpus_not_needed.
+        cut = problem.change_gpu_hours if problem.prices is None else problem.prices.dress
+        figures |= {"change_gpu_hours": cut, "change_takes": problem.change.words()}
+        figures |= {"departures": found.departures, "reboots": found.reboots}
+        figures |= {"gpus_not_needed": problem.idle_words}
+    if as_json and found.found:
+        figures["layout_changes"] = layout_changes(found, problem).to_dicts()
+    return figures
+
+
+def show_choices(choices: Sequence[PlanChoice], of: str = "") -> None:
+    """Print the calm plan and the free one beside it, and what both are in a sentence."""
+    import polars as pl
+
+    from gpuplanner.decision.layout_planning import choice_sentence, choice_table
+
+    if choices:
+        rows = choice_table(choices).drop("plan", "method")
+        sides = {
+            one.name: [float(value) for value in row] for one, row in zip(choices, rows.rows(), strict=True)
+        }
+        put("")
+        show_frame(
+            pl.DataFrame({"plans": rows.columns} | sides),
+            as_json=False,
+            title=f"few sets of layouts, or any number{of}",
+        )
+        put(choice_sentence(choices))
+
+
+def plan_exit(status: str, *, timed_out: bool) -> Exit:
+    """Exit code of a plan.
+
+    Examples
+    --------
+    >>> plan_exit("feasible", timed_out=True).name, plan_exit("infeasible", timed_out=False).name
+    ('TIME_LIMIT', 'INFEASIBLE')
+    """
+    if status == "infeasible":
+        return Exit.INFEASIBLE
+    if status == "unknown":
+        return Exit.NOTHING_IN_TIME
+    return Exit.TIME_LIMIT if timed_out else Exit.DONE
+
+
+DEMO = "static_whole,static_mig"
+"""Policies of the demo: a small frontier, within two minutes."""
+
+
+@app.command()
+@takes("board", "seed", "work_limit", "time_limit_s")
+def plan(
+    scenario: MaybeScenario = None,
+    *,
+    given: Given,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write plan.json here.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="auto, milp, dp (small fleets), greedy, calendar or static; without, few sets of layouts where "
+            "the path empties whole nodes, else milp.",
+        ),
+    ] = None,
+    calendars: Annotated[
+        int | None, typer.Option(min=1, help="Most different layouts, for the calendar.")
+    ] = None,
+    robust: Annotated[
+        bool,
+        typer.Option(
+            "--robust",
+            help="Plan for the mean and two quantiles of demand, weigh each plan over sample paths, and take the one "
+            "of least mean cost.",
+        ),
+    ] = False,
+    compared: Annotated[
+        bool,
+        typer.Option(
+            "--compare/--no-compare",
+            help="Also hold today's fleet against policies at equal service: half a minute the first time.",
+        ),
+    ] = True,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    services: Services = None,
+    rates: Rates = None,
+    latencies: Latencies = None,
+    row: Row = None,
+    latency_share: LatencyShare = None,
+) -> None:
+    """Plan MIG layouts over time, with a lower bound; with --services, size services for the fewest GPUs."""
+    from gpuplanner.cli.compare_commands import show_comparison
+    from gpuplanner.core.errors import resolve
+    from gpuplanner.core.output_places import require_file
+    from gpuplanner.core.output_writing import write_atomically
+    from gpuplanner.decision.comparison_record import compared as compared_ways
+    from gpuplanner.decision.layout_planning import (
+        calm_and_free,
+        over_fixed,
+        plan_view,
+        weigh_plans_over_paths,
+    )
+    from gpuplanner.planner.layout_plan import plan_to_json
+    from gpuplanner.planner.plan_search import METHODS
+    from gpuplanner.usage.job_history import history, pools_of
+
+    files = service_files(scenario, given.assignments, services, rates, latencies, row, latency_share)
+    if files is not None:
+        if method is not None or calendars is not None:
+            text = "--method and --calendars mean nothing with --services"
+            raise typer.BadParameter(text)
+        raise typer.Exit(size_services(files, given, out=out, as_json=as_json, quiet=quiet))
+    assert scenario is not None
+    how: dict[str, Any] = {
+        "method": None if method is None else resolve(method, METHODS, what="method"),
+        "calendars": calendars,
+    }
+    if scenario.endswith(".json"):
+        if given.assignments or "board" in given.fields:
+            text = "a problem file takes no --set or --board"
+            raise typer.BadParameter(text)
+        how = {**how, "method": how["method"] or "auto", "calendars": calendars or 2}
+        raise typer.Exit(plan_file(scenario, how, out, given, as_json=as_json, quiet=quiet))
+    if out is not None:
+        require_file(out, inputs=[scenario])
+    asked = given.scenario(scenario)
+    fleet = history(asked).fleet
+    pools = pools_of(asked)
+    if pools.several or fleet.untold:
+        if robust:
+            text = "--robust plans one pool: name its board with --board"
+            raise typer.BadParameter(text)
+        raise typer.Exit(plan_pools(pools, how, out, compare=compared, as_json=as_json, quiet=quiet))
+    fleet.require_board("plan")
+    weighed = weigh_plans_over_paths(asked, how["method"]) if robust else None
+    if weighed is None:
+        planned = plan_view(asked, "rightsized", **how)
+    else:
+        planned = weighed.plans[weighed.preferred]
+        if not as_json:
+            show_frame(
+                weighed.table, as_json=False, title=f"plans over {weighed.n_paths} sample paths of demand"
+            )
+            put(weighed.sentence)
+    found = planned.plan
+    if out is not None:
+        text = plan_to_json(found, planned.problem)
+        write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
+    figures = plan_figures(found, planned.problem, as_json=as_json)
+    choices = () if weighed is not None else calm_and_free(asked, planned)
+    over = over_fixed(asked, planned)
+    if as_json:
+        figures |= {"plan_choices": choices, "over_fixed": over and vars(over)}
+    else:
+        show(figures, as_json=False)
+        show_choices(choices)
+        if over is not None:
+            put(over.sentence)
+    if not quiet:
+        for remark in fleet.remarks():
+            say(remark)
+        say(f"{found.explanation} Found in {found.seconds:.1f} s.")
+        if out is not None:
+            say(f"written: {out}; check it with 'gpuplanner verify {out}'")
+        if compared:
+            say("comparing ways to run the fleet at the same service ...")
+    kept = compared_ways(asked) if compared else None
+    if as_json:
+        beside = {} if weighed is None else {"robust": weighed.to_dict()}
+        show(figures | beside | {"comparison": None if kept is None else kept.to_dict()}, as_json=True)
+    elif kept is not None:
+        show_comparison(kept, quiet=quiet)
+    raise typer.Exit(plan_exit(found.status, timed_out=found.hit_time_limit))
+
+
+@app.command()
+@takes("board", "seed", "work_limit", "time_limit_s", "tz", "currency")
+def report(
+    month: Annotated[
+        str,
+        typer.Argument(
+            metavar="MONTH[..MONTH]|DATA",
+            help="YYYY-MM or 'all'; or what to report on, as a scenario: the month it names, else all. A range is a "
+            "chain in one folder: what was done stands, what is missing is made up; '..' is all months of the data up "
+            "to the last whole one.",
+        ),
+    ],
+    scenario: Annotated[
+        str, typer.Option("--scenario", "--data", help="Scenario YAML, trace folder, or 'sample'.")
+    ] = "sample",
+    *,
+    given: Given,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the report.")] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            help="Parquet of past forecasts, with promised savings beside it: the page says how they did, and this "
+            "month is added."
+        ),
+    ] = None,
+    again: Annotated[
+        list[str] | None,
+        typer.Option("--again", metavar="MONTH", help="With a range: make this month anew; may be repeated."),
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write the monthly report: one page, a workbook, study.json, the plan and its exports."""
+    from gpuplanner.core.errors import ScenarioError, message
+
+    several = re.fullmatch(r"[\d-]*\.\.[\d-]*", month) is not None
+    if month != "all" and not several and (month == "sample" or Path(month).exists()):
+        month, scenario = given.scenario(month).month or "all", month
+    elif month != "all" and not several and not month[:1].isdigit():
+        expected = "a month such as 2026-02, 'all', or the folder or scenario to report on"
+        raise ScenarioError(message("report", expected, repr(month), "Check the path."))
+    asked = given.scenario(scenario)
+    if several:
+        from gpuplanner.cli.recurring_commands import report_chain
+
+        if ledger is not None:
+            text = "--ledger goes without a range: a chain keeps its own"
+            raise typer.BadParameter(text)
+        report_chain(
+            asked,
+            month,
+            out or Path("reports") / asked.name.replace(" ", "-"),
+            again or [],
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return
+    asked = replace(asked, month=None if month == "all" else month)
+    place = out or Path("reports") / f"{asked.name.replace(' ', '-')}-{month}"
+    _report(asked, place, as_json, quiet, inputs=[scenario, asked.data], ledger=ledger)
+
+
+@app.command()
+def demo(out: Out = Path("reports/demo"), as_json: Json = False, quiet: Quiet = False) -> None:
+    """Walk the whole way on the bundled sample and write its report, with a few of the policies."""
+    from gpuplanner.core.scenario import Scenario
+
+    _report(Scenario(month="2026-02", replications=10, policies=DEMO), out, as_json, quiet)
+
+
+def report_pools(
+    pools: FleetPools,
+    title: str,
+    out: Path,
+    *,
+    as_json: bool,
+    quiet: bool,
+    inputs: Sequence[str | Path] = (),
+) -> None:
+    """Write the page of a fleet of several boards, and what it says in a few lines."""
+    from gpuplanner.report.report_rendering import write_fleet_report
+
+    def tell(name: str) -> None:
+        if not quiet:
+            say(f"evaluating {name} ...")
+
+    found = write_fleet_report(pools, title, out, inputs=inputs, tell=tell)
+    if as_json:
+        show(found.to_dict(), as_json=True)
+    else:
+        put(found.sentence)
+        put(str(out / "index.html"))
+
+
+def _report(
+    asked: Scenario,
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+    inputs: Sequence[str] = (),
+    ledger: Path | None = None,
+) -> None:
+    from gpuplanner.report.report_rendering import write_report
+    from gpuplanner.usage.job_history import pools_of
+
+    pools = pools_of(asked)
+    if pools.several:
+        if ledger is not None:
+            text = "--ledger remembers the forecasts of one pool: name its board with --board"
+            raise typer.BadParameter(text)
+        report_pools(pools, asked.name, out, as_json=as_json, quiet=quiet, inputs=inputs)
+        return
+    if not quiet:
+        say(
+            f"evaluating {asked.name}: ledger, demand, forecast, plans, {asked.replications} replications ..."
+        )
+    study = write_report(asked, out, inputs=inputs, ledger=ledger)
+    if as_json:
+        put(study.to_json())
+    else:
+        for number, finding in enumerate(study.findings, start=1):
+            put(f"{number}. {finding}")
+        put(str(out / "index.html"))
+    if study.plan is not None and study.plan.hit_time_limit and not quiet:
+        say(f"the plan is as far as it came within the time limit: {study.plan.explanation}")

@@ -1,0 +1,375 @@
+"""The command ``size``: memory and speed of a job or service before it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuplanner.cli.application import Given, Json, Overwrite, app, put, say, show, show_frame
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from gpuplanner.sizing.job_plans import Wish
+    from gpuplanner.sizing.learned_memory import PeakModel
+
+
+PLAN = (
+    "rank", "board", "profile", "gpus", "tp", "pp", "dp", "ep", "sharding", "recompute", "micro_batch", "concurrency",
+    "predicted_gib", "upper_gib", "board_gib", "p_oom", "tokens_per_s", "hours", "price", "energy_kwh",
+)  # fmt: skip
+
+SERVICE_PLAN = (
+    "rank", "board", "profile", "replicas", "gpus_per_replica", "gpus", "ttft_p99_ms", "ttft_high_ms", "itl_p95_ms",
+    "itl_high_ms", "headroom", "usd_per_hour", "usd_per_million_tokens", "usd_per_million_prompt_tokens",
+    "usd_per_million_answer_tokens",
+)  # fmt: skip
+
+SHOWN_INPUTS = ("model", "method", "gpu_model", "gpus", "concurrency")
+"""Columns of a table of rows that are printed beside what is predicted."""
+
+HOPELESS = 0.99
+"""Probability to run out of memory on every slice, from which no table of them is shown."""
+
+Rows = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="ROWS.csv",
+        help="Predict the peak of each row: framework, model, method, seq_len, micro_batch, precision, optimizer, "
+        "quantization, zero_stage, fsdp, tp, pp, dp, ep, device_map, gpu and others; what is not said is assumed. "
+        "With --task serve the speed: model, gpu_model, gpus, precision, prompt_tokens, answer_tokens, concurrency.",
+    ),
+]
+
+
+@app.command()
+def size(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Plans for a preset, config.json, Megatron arguments or 'layers=32 …'."
+        ),
+    ] = None,
+    task: Annotated[
+        str, typer.Option(help="With --model: train, dpo, lora, qlora or serve; with --table: serve.")
+    ] = "train",
+    seq: Annotated[
+        int, typer.Option(min=1, help="Tokens of a sequence; serving: of prompt and answer.")
+    ] = 4096,
+    tool: Annotated[str | None, typer.Option(help="Training tool, such as torchtitan.")] = None,
+    tokens: Annotated[float | None, typer.Option(help="Tokens to train on or to generate.")] = None,
+    deadline: Annotated[str | None, typer.Option(help="Until it is done: 36h, 7d.")] = None,
+    gpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gpus", metavar="BOARD[=COUNT]", help="Boards at hand, and how many; may be repeated."
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            "--scenario", "--data", help="Scenario YAML, trace folder or 'sample' whose boards are at hand."
+        ),
+    ] = None,
+    quantization: Annotated[
+        str | None,
+        typer.Option(
+            help="Of frozen or served weights: nf4, int8, fp8 and others; served by default as published."
+        ),
+    ] = None,
+    cache_dtype: Annotated[str, typer.Option(help="Serving: fp8 for keys and values of 8 bits.")] = "",
+    adapters: Annotated[int, typer.Option(min=0, help="Serving: LoRA adapters beside the model.")] = 0,
+    prompt: Annotated[int | None, typer.Option(min=1, help="Serving: tokens of a prompt.")] = None,
+    answer: Annotated[int | None, typer.Option(min=1, help="Serving: tokens of an answer.")] = None,
+    rate: Annotated[float | None, typer.Option(min=1e-6, help="Serving: requests a second.")] = None,
+    ttft_ms: Annotated[
+        float | None, typer.Option(min=1e-3, help="At --rate: p99 to the first token.")
+    ] = None,
+    itl_ms: Annotated[
+        float | None, typer.Option(min=1e-3, help="Serving: between two tokens, at most.")
+    ] = None,
+    risk: Annotated[float, typer.Option(help="Largest probability to run out of memory.")] = 0.05,
+    table: Rows = None,
+    seen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PEAKS.csv|DIR",
+            help="Slices by peaks that were seen (job, peak_gib, program, ran_profile, ran), beside what is predicted.",
+        ),
+    ] = None,
+    speed_table: Annotated[
+        Path | None,
+        typer.Option(
+            "--speed-table",
+            metavar="OWN.csv",
+            help="What is known of jobs (job_class, memory_gib, power_share, step_s, measured_profile, measured_speed, "
+            "others): their speed on each slice of --gpus; with --model its one row narrows the slices of plans.",
+        ),
+    ] = None,
+    learn: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUNS.csv", help="Learn from one's own runs: one row of a tool moves its knobs."
+        ),
+    ] = None,
+    model_file: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL.json", help="What --learn wrote; by default what is shipped."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="File to write, with --table or --learn.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Size a job before it runs: memory from model and tool, with a bound that says how sure it is, and plans."""
+    doors = (
+        ("--model", model), ("--table", table), ("--seen", seen), ("--learn", learn),
+        ("--speed-table", None if model else speed_table),
+    )  # fmt: skip
+    asked = [name for name, value in doors if value]
+    if len(asked) != 1:
+        text = f"one of {', '.join(name for name, _ in doors)}; got {' and '.join(asked) or 'none'}"
+        raise typer.BadParameter(text)
+    if model is not None:
+        from gpuplanner.sizing.job_plans import Wish
+
+        hours = None if deadline is None else _hours(deadline)
+        ttft_s, itl_s = (None if value is None else value / 1000 for value in (ttft_ms, itl_ms))
+        boards = _counts(gpus) or _at_hand(scenario)
+        wish = Wish(
+            model, task, seq, tool, tokens, hours, boards, itl_s, quantization, risk, cache_dtype, adapters,
+            prompt, answer, rate, ttft_s,
+        )  # fmt: skip
+        if rate is not None:
+            _show_replicas(wish, as_json=as_json)
+            return
+        speeds = None if speed_table is None else _own_speeds(speed_table)
+        _plans(wish, _model(model_file), speeds, as_json=as_json)
+    elif table is not None:
+        if task not in ("train", "serve"):
+            text = f"--table goes with --task train or serve, not {task}"
+            raise typer.BadParameter(text)
+        _predict(table, out, None if task == "serve" else _model(model_file), as_json=as_json)
+    elif seen is not None:
+        _seen(seen, _counts(gpus), as_json=as_json)
+    elif learn is not None:
+        _learn(learn, out, _model(model_file), as_json=as_json)
+    elif speed_table is not None:
+        _speeds(speed_table, _counts(gpus), as_json=as_json)
+
+
+def _hours(text: str) -> float:
+    """Hours of ``36h``, ``7d`` and the like."""
+    units = {"m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
+    try:
+        return float(text[:-1]) * units[text[-1:]]
+    except (KeyError, ValueError):
+        said = f"--deadline: a number with m, h, d or w, such as 7d, not {text!r}"
+        raise typer.BadParameter(said) from None
+
+
+def _counts(given: list[str] | None) -> dict[str, int | None] | None:
+    """GPUs at hand by board; None: as many as are needed."""
+    from gpuplanner.core.errors import ScenarioError
+    from gpuplanner.sizing.job_plans import boards_named
+
+    try:
+        return boards_named(given or []) or None
+    except ScenarioError as error:
+        raise typer.BadParameter(str(error), param_hint="--gpus") from None
+
+
+def _one_board(boards: dict[str, int | None] | None, door: str) -> str:
+    from gpuplanner.sizing.job_plans import settled
+
+    if boards is None or len(boards) != 1:
+        text = f"{door} goes with one --gpus BOARD, whose slices are meant"
+        raise typer.BadParameter(text)
+    (board,), taken = settled(boards)
+    for line in taken:
+        say(line)
+    return board
+
+
+def _at_hand(scenario: str | None) -> dict[str, int | None] | None:
+    """Boards of a dataset or scenario; None where none was named."""
+    if scenario is None:
+        return None
+    from gpuplanner.usage.job_history import boards_at_hand
+
+    return boards_at_hand(Given({}).scenario(scenario))
+
+
+def _own_speeds(path: Path) -> pl.DataFrame:
+    """A table of what is known of jobs; columns that nobody reads are named."""
+    from gpuplanner.core.errors import TraceFormatError, examples, message
+    from gpuplanner.sizing.mig_speed_law import SpeedJobs
+
+    rows, names = _read(path), list(SpeedJobs.columns())
+    if other := [name for name in rows.columns if name not in names]:
+        text = message(
+            f"table {path.name}", f"columns of {', '.join(names)}", examples(other), "Rename or drop them."
+        )
+        raise TraceFormatError(text)
+    return rows
+
+
+def _speeds(path: Path, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
+    """Speeds of the jobs of a table on the slices of a board."""
+    from gpuplanner.sizing.mig_slices import wide_speeds
+    from gpuplanner.sizing.mig_speed_model import default_model
+
+    board = _one_board(boards, "--speed-table")
+    found = default_model().predict(_own_speeds(path), board, where=f"table {path.name}")
+    if as_json:
+        show({"board": board, "speeds": found.to_dicts()}, as_json=True)
+    else:
+        show_frame(found, as_json=False, title=f"speed relative to a whole {board}")
+    if wide := wide_speeds(found.select("profile", "speed_low", "speed_high").iter_rows()):
+        say(wide)
+
+
+def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json: bool) -> None:
+    from gpuplanner.sizing.job_size import sized
+
+    found = sized(wish, peaks, speeds)
+    if as_json:
+        show(found.to_dict(), as_json=True)
+        return
+    if found.note:
+        say(found.note)
+    table = found.table()
+    shown = [name for name in PLAN if name in table.columns and table[name].count()]
+    show_frame(table.select(shown), as_json=False, title=f"{_task(wish)} {found.model.name}")
+    for plan in found.plans[:3]:
+        put(
+            f"{plan.rank}: {plan.why}\n   next smaller: {plan.next_smaller}\n   {plan.launch}\n{plan.request}"
+        )
+    if found.slices and min(one.p_oom for one in found.slices) > HOPELESS:
+        put(f"no slice holds it: it takes {min(one.predicted_gib for one in found.slices):,.0f} GiB on one")
+    elif found.slices:
+        show_frame(found.slice_table(), as_json=False, title="slices, also those that it does not fit")
+    for line in found.assumed:
+        put(f"assumed: {line}")
+
+
+def _show_replicas(wish: Wish, *, as_json: bool) -> None:
+    """Replicas for a rate of requests."""
+    import polars as pl
+
+    from gpuplanner.core.serialization import to_plain
+    from gpuplanner.sizing.service_plans import size_service
+
+    found = size_service(wish)
+    if as_json:
+        show(to_plain(found), as_json=True)
+        return
+    title = f"serve {wish.model}: {wish.rate:g} requests/s of {wish.prompt:,} + {wish.answer:,} tokens"
+    show_frame(pl.DataFrame(found.plans).select(SERVICE_PLAN), as_json=False, title=title)
+    for plan in found.plans[:3]:
+        put(f"{plan.rank}: {plan.launch}")
+    put(
+        "*_high_ms: upper end of the 90 % interval; headroom: times the rate that the targets allow, 4 at most"
+    )
+    for line in found.limits:
+        put(f"not: {line}")
+    for line in found.assumed:
+        put(f"assumed: {line}")
+
+
+def _task(wish: Wish) -> str:
+    """The task in the word that was asked for, where weights are narrow with what they are."""
+    narrow = f" ({wish.quantization})" if wish.quantization else ""
+    return ("q" if narrow and wish.task == "lora" else "") + wish.task + narrow
+
+
+def _predict(path: Path, out: Path | None, model: PeakModel | None, *, as_json: bool) -> None:
+    """Predict each row of a table: the peak of training, or without a model of peaks the speed of serving."""
+    from gpuplanner.core.errors import nearest
+    from gpuplanner.core.output_places import require_file
+    from gpuplanner.core.output_writing import write_csv_safe
+    from gpuplanner.sizing.run_tables import READ, predict_table
+    from gpuplanner.sizing.service_plans import SERVING_COLUMNS, predict_serving_table
+
+    known = SERVING_COLUMNS if model is None else READ
+    if out is not None:
+        require_file(out, inputs=[path])
+    rows = _read(path)
+    for name in rows.columns:
+        if name not in known and (near := [one for one in nearest(name, known) if one not in rows.columns]):
+            say(f"column {name} is not read: is {near[0]} meant?")
+    found = predict_serving_table(rows) if model is None else predict_table(rows, model)
+    if out is not None:
+        write_csv_safe(out, found)
+        missing = found["itl_ms"].is_null() if model is None else found["level"] == "not predicted"
+        left = int(missing.sum())
+        say(f"written: {out}; {len(found)} rows, {left} of them not predicted")
+    elif as_json:
+        show({"rows": (found.to_dicts())}, as_json=True)
+    else:
+        show_frame(found.drop(name for name in rows.columns if name not in SHOWN_INPUTS), as_json=False)
+
+
+def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
+    from gpuplanner.sizing.memory_trend import peaks_of_folder, seen_and_predicted
+
+    board = _one_board(boards, "--seen")
+    rows = _read(Path(place)) if place.endswith(".csv") else peaks_of_folder(place, board)
+    found = seen_and_predicted(rows, board)
+    if as_json:
+        show({"board": board, "jobs": (found.to_dicts())}, as_json=True)
+    else:
+        show_frame(found, as_json=False, title=f"slices of {board}")
+
+
+def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
+    from gpuplanner.core.output_places import require_file
+    from gpuplanner.core.output_writing import write_atomically
+    from gpuplanner.sizing.learned_memory import learned, peak_model_text
+    from gpuplanner.sizing.run_tables import measured_runs, unread_rows
+
+    if out is None:
+        text = "--learn goes with -o MODEL.json"
+        raise typer.BadParameter(text)
+    require_file(out, inputs=[path])
+    rows = _read(path)
+    for line in unread_rows(rows):
+        say(f"not learned from: {line}")
+    runs, _ = measured_runs(rows)
+    after = learned(model, runs)
+    write_atomically(out, lambda place: place.write_text(peak_model_text(after), "utf-8"), inputs=[path])
+    told = {
+        tool: {"rows": runs.sources.count(tool), "moved": after.tools.get(tool) != model.tools.get(tool)}
+        for tool in sorted(set(runs.sources))
+    }
+    say(f"written: {out}")
+    show({"tools": told} if as_json else told, as_json=as_json)
+
+
+def _model(path: Path | None) -> PeakModel:
+    from gpuplanner.core.errors import TraceFormatError
+    from gpuplanner.core.serialization import read_text
+    from gpuplanner.sizing.learned_memory import read_peak_model, shipped_model
+
+    if path is None:
+        return shipped_model()
+    return read_peak_model(read_text(path, error=TraceFormatError, what="peak model"), where=path.name)
+
+
+def _read(path: Path) -> pl.DataFrame:
+    """A CSV table, every column as text."""
+    import polars as pl
+
+    from gpuplanner.core.errors import TraceFormatError, first_line, message
+
+    try:
+        table = pl.read_csv(path, infer_schema=False)
+    except (OSError, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+        text = message(
+            f"table {path.name}", "a readable CSV file with a header", first_line(error), "Check it."
+        )
+        raise TraceFormatError(text) from error
+    return table

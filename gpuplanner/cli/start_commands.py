@@ -1,0 +1,549 @@
+"""The commands ``start``, ``notebook`` and ``compile``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gpuplanner.cli import start_dialog as asking
+from gpuplanner.cli import start_dialog as telling
+from gpuplanner.cli.application import (
+    Given,
+    GpuModels,
+    Json,
+    Overwrite,
+    Quiet,
+    app,
+    put,
+    say,
+    show,
+    show_frame,
+    stated_models,
+    takes,
+)
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError, message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuplanner.core.scenario import Scenario
+    from gpuplanner.decision.comparison_record import Comparison
+    from gpuplanner.decision.study_pipeline import Beginning
+    from gpuplanner.ingest.dataset_import import SourcePart
+    from gpuplanner.ingest.quality_report import QualityWarning
+    from gpuplanner.usage.job_history import FleetPools
+
+
+def clusters(files: Sequence[str]) -> bool:
+    """Whether several datasets are given, each a cluster."""
+    from gpuplanner.ingest.dataset_folder import MARK
+
+    return len(files) > 1 and all((Path(one) / MARK.file).is_file() for one in files)
+
+
+def start_pools(
+    pools: FleetPools, scenarios: Sequence[Scenario], place: Path, *, as_json: bool, talks: bool, page: bool
+) -> None:
+    """Decide for each pool, say what comes of all, and write a page with a page of each pool under it."""
+    from gpuplanner.decision.comparison_record import compared
+    from gpuplanner.decision.policy_simulation import warnings_about
+    from gpuplanner.decision.pool_decisions import FleetCompared, decision_table
+
+    ways = telling.PlayedWays(talks=talks)
+    found: dict[str, Comparison] = {}
+    for name, own in pools.pools.items():
+        ways.doing(f"tuning {name}")
+        found[name] = compared(own)
+    ways.done()
+    fleet = FleetCompared(found)
+    warnings = [
+        warning for data in dict.fromkeys(one.data for one in scenarios) for warning in warnings_about(data)
+    ]
+    decisions = fleet.decisions
+    if not as_json:
+        put(fleet.sentence)
+    if talks:
+        telling.warning_lines(warnings)
+        show_frame(decision_table(decisions), as_json=False, title="pool by pool")
+        for name, one in decisions.items():
+            put(f"\n{name}: {one.sentence}")
+            for number, step in enumerate(one.next_steps, start=1):
+                put(f"  {number}  {step.text}")
+    written = _write_pools(pools, scenarios, found, place, talks=talks, page=page)
+    if as_json:
+        show(fleet.to_dict() | {"warnings": warnings, "folder": str(place)} | written, as_json=True)
+    elif talks:
+        put(f"\n{'Page':<9} {written['page'] or 'none: ' + str(written['page_reason'])}")
+
+
+def _write_pools(
+    pools: FleetPools,
+    scenarios: Sequence[Scenario],
+    found: Mapping[str, Comparison],
+    place: Path,
+    *,
+    talks: bool,
+    page: bool,
+) -> dict[str, str | None]:
+    """Write the page, or the files of each pool alone; where the page cannot be made, say why."""
+    from gpuplanner.cli.start_dialog import pools_into
+
+    title = " + ".join(one.name for one in scenarios)
+    reason = "not asked for"
+    if page:
+        ways = telling.PlayedWays(talks=talks)
+        ways.doing("writing the page")
+        try:
+            pools_into(pools, scenarios, place, title=title)
+        except (GpuPlannerError, ImportError) as error:
+            reason = str(error)
+            if talks:
+                say(f"gpuplanner: warning: no page: {error}")
+        else:
+            return {"page": str(place / "index.html"), "page_reason": None}
+        finally:
+            ways.done()
+    pools_into(pools, scenarios, place, title=title, found=found)
+    return {"page": None, "page_reason": reason}
+
+
+SAMPLE = "sample"
+YAML = (".yaml", ".yml")
+IN_JSON = ("decision", "waits", "wait_curve", "headroom", "growth_per_week", "exhaustion", "projects")
+"""Parts of a comparison that the command prints as JSON."""
+ONE_GPU_LESS = re.compile(r"got (\d+) rows and none of them: asks for no GPU in \1 row")
+
+
+@app.command()
+@takes("tz", "path", "board", "month", "projects")
+def start(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="What sacct, scontrol, kubectl or telemetry wrote, in any order; or a dataset, several of them, one a "
+            "cluster, a scenario, 'sample'.",
+        ),
+    ],
+    *,
+    given: Given,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder of data, scenario and page; build/start-NAME.")
+    ] = None,
+    gpu_models: GpuModels = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take the defaults, and say them.")] = False,
+    page: Annotated[bool, typer.Option("--page/--no-page", help="Also write the page.")] = True,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Recommend from the files of a cluster: keep, release, partition, pack, raise a limit or buy, and how many GPUs.
+
+    What nobody says is asked, three questions at most. Data, scenario.yaml, index.html and
+    export/README.md, which says how to carry it out, end in one folder. Where
+    the page cannot be made, the decision stands, and the reason is said.
+    """
+    from gpuplanner.usage.job_history import clusters_of, pools_of
+
+    talks = not (quiet or as_json)
+    stated = dict(given.fields)
+    if "projects" in stated:
+        from gpuplanner.decision.projects import read_projects
+
+        read_projects(stated["projects"])  # what is wrong with it is said before anything takes time
+        stated["projects"] = str(Path(stated["projects"]).resolve())
+    asker = asking.Asker.of(yes=yes, talks=talks)
+    own = Given(stated, given.assignments)
+    models = stated_models(gpu_models)
+    each = [
+        _asked(one, out, asker, own, models)
+        for one in ([[one] for one in files] if clusters(files) else [files])
+    ]
+    asked, place, source, nothing = each[0]
+    playable = [one for one, _, _, nothing in each if nothing is None]
+    pools = clusters_of(playable) if len(each) > 1 else pools_of(asked) if nothing is None else None
+    if pools is not None and pools.several:
+        if len(each) > 1:
+            place = out or Path("build") / f"start-{'+'.join(one.name for one in playable)}"
+        start_pools(pools, playable, place, as_json=as_json, talks=talks, page=page)
+        return
+    found = _compared(asked, source, nothing, talks=talks)
+    warnings = _warnings(asked.data)
+    if talks:
+        telling.warning_lines(warnings)
+        if nothing is None:
+            telling.today_line(found)
+            telling.ways_line(found)
+        telling.decision_lines(found, asked.data)
+        telling.project_lines(found.projects)
+    elif quiet and not as_json:
+        put("\n".join(telling.sentences(found.decision)[:2]))
+    written = _write_dataset(asked, place, found, talks=talks, page=page and nothing is None)
+    if as_json:
+        from gpuplanner.cli.application import show
+
+        comparison = found.to_dict()
+        answer = {name: comparison[name] for name in IN_JSON}
+        show(answer | {"warnings": warnings, "folder": str(place)} | written, as_json=True)
+    elif talks:
+        shown = written["page"] or f"none: {written['page_reason']}"
+        put(f"\n{'Page':<9} {shown}")
+        if found.rules is not None:
+            from gpuplanner.report.change_bundle import decision_pack
+
+            pack = decision_pack(asked, found)
+            by_hand = ", ".join(pack.by_hand).replace("_", " ") if pack else ""
+            note = f" (no file performs: {by_hand}; it says how)" if by_hand else ""
+            put(f"{'Files':<9} {place / 'export' / 'README.md'}{note}")
+
+
+def _asked(
+    files: list[str],
+    out: Path | None,
+    asker: asking.Asker,
+    given: Given,
+    models: dict[str, str] | None = None,
+) -> tuple[Scenario, Path, str, str | None]:
+    """The scenario, the folder it goes to, the source of its jobs, and why nothing can be played, if so.
+
+    Parameters
+    ----------
+    files : list of str
+        What was given: files of a cluster, or one dataset, scenario or sample.
+    out : Path, optional
+        Folder of the results.
+    asker : asking.Asker
+        Who answers what no option states.
+    given : Given
+        Fields of the scenario that were said.
+    models : dict of str to str, optional
+        GPU model by the word that files have for it.
+    """
+    from gpuplanner.core.scenario import Scenario
+    from gpuplanner.core.stage_cache import data_folder
+    from gpuplanner.decision.decision_types import NO_GPU
+    from gpuplanner.decision.study_pipeline import beginning, path_of
+
+    assignments, stated = given.assignments, dict(given.fields)
+    tz, path = stated.pop("tz", None), stated.pop("path", None)
+    known = {text.partition("=")[0].strip() for text in assignments} | set(stated)
+    parts: tuple[SourcePart, ...] = ()
+    months, basis = tz, "as stated"
+    base = _scenario(files)
+    if base is None:
+        from gpuplanner.ingest.dataset_import import parts_of
+
+        parts = parts_of(files)
+        name = parts[0].files[0].name.partition(".")[0]
+        place = out or Path("build") / f"start-{name}"
+        naive, months, basis = asking.zone(asker, parts, tz)
+        base = Scenario(name=name, data=str((place / "data").resolve()))
+        if not _read(parts, place / "data", {"tz": naive, "boards": models}):
+            source = parts[0].source
+            asked = replace(base, path=path_of(source, path), tz=months or base.tz, **stated).with_text(
+                assignments
+            )
+            return asked, place, source, NO_GPU
+    else:
+        place = out or _folder_of(base, files[0])
+        known |= (
+            set()
+            if base == Scenario(name=base.name, data=base.data)
+            else {"path", "ownership", "board", "tz"}
+        )
+    began = beginning(base.data)
+    asked = replace(base, **stated).with_text(assignments)
+    if asker.talks:
+        telling.read_lines(parts, began, _rows_kept(base.data), data_folder(base.data))
+    if "tz" not in known or tz is not None:
+        if months is None:
+            months, basis = began.zone or asked.tz, "in which the times were read; --tz to change"
+        asked = replace(asked, tz=months)
+        asker.said("Zone", asked.tz, basis)
+    if path is not None or "path" not in known:
+        asked = replace(asked, path=path_of(began.source, path))
+    else:
+        path_of(began.source, asked.path)
+    asker.said("Path", asked.path, "as stated" if path else f"usual for {began.source}; --path to change")
+    if began.nothing is not None:
+        return asked, place, began.source, began.nothing
+    return _completed(asked, began, asker, known), place, began.source, None
+
+
+def _completed(asked: Scenario, began: Beginning, asker: asking.Asker, known: set[str]) -> Scenario:
+    """The scenario with its board and ownership, as the data say or somebody answers."""
+    if asked.board is None and not began.boards and "board" not in known:
+        asked = replace(asked, board=asking.board(asker))
+    if len(began.boards) > 1:
+        from gpuplanner.usage.job_history import history, pools_of
+
+        fleet = history(asked).fleet
+        if pools_of(asked).several:
+            asker.said(
+                "Boards", fleet.installed.listed, "each a pool of its own; --board for one of them alone"
+            )
+        else:
+            asker.said("Board", fleet.name or "none", next(iter(fleet.remarks()), ""))
+    if asked.ownership is None and "ownership" not in known:
+        if began.ownership is not None:
+            asker.said("Owned?", began.ownership, "from the inventory; --set ownership=… to change")
+        else:
+            asked = replace(asked, ownership=asking.ownership(asker, asked.path))
+    return asked
+
+
+def _scenario(files: list[str]) -> Scenario | None:
+    """The one scenario that was given, be it as a dataset, as a file or as the sample; None for files to be read."""
+    from gpuplanner.ingest.dataset_folder import MARK
+
+    if SAMPLE in files and len(files) > 1:
+        text = message("start", "files, or 'sample' alone", f"{len(files)} words", "Give one of them.")
+        raise ScenarioError(text)
+    if len(files) > 1:
+        return None
+    given = Path(files[0])
+    if files[0] == SAMPLE:
+        return Given({}).scenario(SAMPLE)
+    if (given / MARK.file).is_file():
+        beside = given.parent / "scenario.yaml"
+        if beside.is_file():
+            own = Given({}).scenario(str(beside))
+            if Path(own.data).resolve() == given.resolve():
+                return _resolved(own)
+        return _resolved(Given({}).scenario(str(given)))
+    if given.suffix in YAML and not _is_source(given):
+        return _resolved(Given({}).scenario(str(given)))
+    return None
+
+
+def _resolved(own: Scenario) -> Scenario:
+    """The scenario with its data by the one name that page and notebook know them by too."""
+    return own if own.data == SAMPLE else replace(own, data=str(Path(own.data).resolve()))
+
+
+def _is_source(given: Path) -> bool:
+    """Whether a YAML file is what a cluster wrote; what cannot be read is left to the reader of scenarios."""
+    from gpuplanner.ingest.source_registry import detect
+
+    try:
+        detect(given)
+    except TraceFormatError:
+        return False
+    return True
+
+
+def _folder_of(base: Scenario, given: str) -> Path:
+    """Where the results of a scenario go: beside its data, where an earlier start put them."""
+    data = Path(base.data)
+    if data.name == "data" and (data.parent / "scenario.yaml").is_file():
+        return data.parent
+    name = SAMPLE if given == SAMPLE else Path(given).resolve().name.partition(".")[0]
+    return Path("build") / f"start-{name}"
+
+
+def _read(parts: tuple[SourcePart, ...], folder: Path, options: dict[str, Any]) -> bool:
+    """Read files into a folder; False where the list of jobs holds none that asks for a GPU."""
+    from gpuplanner.core.execution import progress_bar
+    from gpuplanner.ingest.dataset_folder import open_dataset
+    from gpuplanner.ingest.dataset_import import add_together, require_jobs
+
+    try:
+        with progress_bar():
+            add_together(parts, folder, **options)
+    except TraceFormatError as error:
+        if ONE_GPU_LESS.search(str(error)):
+            return False
+        raise
+    given = [path for part in parts for path in part.files]
+    require_jobs(open_dataset(folder, columns=["gpus"]).tables, given, folder)
+    return True
+
+
+def _warnings(data: str) -> list[QualityWarning]:
+    """Warnings of the quality report of a dataset; none where nothing was read."""
+    from gpuplanner.core.stage_cache import data_folder
+    from gpuplanner.decision.policy_simulation import warnings_about
+    from gpuplanner.ingest.dataset_folder import MARK
+
+    return warnings_about(data) if (data_folder(data) / MARK.file).is_file() else []
+
+
+def _rows_kept(data: str) -> dict[str, int]:
+    """Rows of each source of a dataset."""
+    from gpuplanner.core.stage_cache import data_folder
+    from gpuplanner.ingest.dataset_folder import read_sources
+
+    return {one.source: one.rows_kept for one in read_sources(data_folder(data))}
+
+
+def _compared(asked: Scenario, source: str, nothing: str | None, *, talks: bool) -> Comparison:
+    from gpuplanner.decision.comparison_record import compared
+    from gpuplanner.decision.study_pipeline import nothing_known
+
+    if nothing is not None:
+        return nothing_known(asked, nothing, source)
+    ways = telling.PlayedWays(talks=talks)
+    found = compared(asked, ways)
+    ways.done()
+    return found
+
+
+def _write_dataset(
+    asked: Scenario, place: Path, found: Comparison, *, talks: bool, page: bool
+) -> dict[str, str | None]:
+    """Write scenario and page; where the page cannot be made, say why."""
+    from gpuplanner.cli.start_dialog import page_into, scenario_into
+
+    if not page:
+        scenario_into(asked, place, found)
+        return {"page": None, "page_reason": "not asked for, or nothing to show"}
+    ways = telling.PlayedWays(talks=talks)
+    ways.doing("writing the page")
+    try:
+        page_into(asked, place)
+    except (GpuPlannerError, ImportError) as error:
+        ways.done()
+        if talks:
+            say(f"gpuplanner: warning: no page: {error}")
+        scenario_into(asked, place, found)
+        return {"page": None, "page_reason": str(error)}
+    ways.done()
+    return {"page": str(place / "index.html"), "page_reason": None}
+
+
+LOOPS = ("jobs on nodes", "causes of waiting")
+"""What is compiled, each by a process of its own; alone or with teams, jobs on nodes share most of what they need."""
+
+
+@app.command(hidden=True)
+def compile() -> None:
+    """Compile what plays jobs through fleets, once for this installation, so that no first answer waits for it."""
+    workers = min(os.cpu_count() or 1, len(LOOPS))
+    say(f"compiling: {', '.join(LOOPS)} ...")
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
+        for done in as_completed([processes.submit(compiled, name) for name in LOOPS]):
+            name, seconds = done.result()
+            say(f"  {name}: {seconds:.1f} s")
+    put("compiled; it is kept for as long as this version is installed")
+
+
+def compiled(name: str) -> tuple[str, float]:
+    """Play a job by one of the loops, and say how long that took."""
+    import numpy as np
+
+    from gpuplanner.decision.occupancy_changes import close_gaps, observe_occupancy
+    from gpuplanner.decision.wait_causes import attribute_waits, find_fits, observe_use
+    from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
+    from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+    from gpuplanner.simulator.simulation_run import play, play_shared
+
+    began = time.perf_counter()
+    first, last, gpus, once = np.zeros(1), np.full(1, 9.0), np.full(1, 8), np.ones(1, np.int64)
+    none = np.zeros(1, np.int64)
+    one, node = NodeRequests(first, first, last, last, none, gpus, once), NodeFleet.whole([8])
+    if name == LOOPS[0]:
+        play(one, node)
+        play_shared(one, node, Sharing(none, none, (QuotaGroup(8.0),)))
+    else:
+        seen = observe_occupancy(one, first, last, [[0]], node.capacity[:, 0, :])
+        fits = find_fits(one, close_gaps(seen, 60.0), node.weights)
+        attribute_waits(fits, first, last, last, 60.0, observe_use(none, last, first, last))
+    return name, time.perf_counter() - began
+
+
+@app.command()
+def notebook(
+    folder: Annotated[Path, typer.Argument(help="Where the notebooks are copied to.")] = Path("notebooks"),
+    port: Annotated[
+        int, typer.Option(help="Port of the server, which listens on this machine alone.")
+    ] = 8888,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
+    token: Annotated[
+        str | None, typer.Option(help="Token that the server asks for; default: a new one.")
+    ] = None,
+    allow_root: Annotated[bool, typer.Option("--allow-root", help="Also as root, as in containers.")] = False,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Serve them without code, controls live (voila).")
+    ] = False,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Run one, such as 04 or a path, and write it as a page that needs nothing."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="With --export: its name. [default: NAME.html]")
+    ] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-p", "--parameter", metavar="NAME=VALUE", help="With --export: a parameter; may be repeated."
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Open the notebooks in JupyterLab, serve them without code, or write one as a page."""
+    if export is not None:
+        from gpuplanner.notebook.views import write_notebook_page
+
+        place = out or Path(f"{Path(export).stem}.html")
+        put(str(write_notebook_page(export, place, _parameters(parameter or []))))
+        return
+    if out is not None or parameter:
+        text = "-o and -p go with --export NAME"
+        raise typer.BadParameter(text)
+    _serve(folder, port, browser=browser, token=token, allow_root=allow_root, dashboard=dashboard)
+
+
+def _parameters(given: list[str]) -> dict[str, str | float | bool | None]:
+    """Parameters of a notebook as people write them: numbers, true and false, null, else text."""
+    found: dict[str, str | float | bool | None] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            wrong = f"-p: NAME=VALUE, not {text!r}"
+            raise typer.BadParameter(wrong)
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _serve(
+    folder: Path, port: int, *, browser: bool, token: str | None, allow_root: bool, dashboard: bool
+) -> None:
+    """Copy the notebooks that are not there yet, and become the server."""
+    import gpuplanner
+    from gpuplanner.core.execution import import_optional
+    from gpuplanner.core.stage_cache import notebook_folder
+
+    import_optional("voila" if dashboard else "jupyterlab", extra="dashboard" if dashboard else "notebook")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(notebook_folder().glob("*.ipynb")):
+        if not (folder / path.name).exists():
+            shutil.copy(path, folder / path.name)
+    if dashboard:
+        # Its template, which asks nobody else, is found as those of Jupyter are.
+        place = Path(gpuplanner.__file__).parent / "notebook" / "served"
+        os.environ["JUPYTER_PATH"] = os.pathsep.join(
+            filter(None, (str(place), os.environ.get("JUPYTER_PATH")))
+        )
+        words = ["voila", str(folder), "--template=gpuplanner", "--Voila.ip=127.0.0.1"]
+        words += [f"--token={token}" if token else "--token"]
+    else:
+        words = ["jupyterlab", "--notebook-dir", str(folder), "--ip=127.0.0.1"]
+        words += [f"--IdentityProvider.token={token}"] if token else []
+        words += ["--allow-root"] if allow_root else []
+    words += [f"--port={port}", *([] if browser else ["--no-browser"])]
+    os.execv(sys.executable, [sys.executable, "-m", *words])

@@ -1,0 +1,386 @@
+"""Questions, output folder and messages of the command ``start``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gpuplanner.cli.application import put, say
+from gpuplanner.core.errors import file_name, printable
+from gpuplanner.core.output_places import MANIFEST, Mark, Written, read_manifest, state_manifest
+from gpuplanner.core.output_writing import replaced_directory
+from gpuplanner.core.serialization import sha256
+from gpuplanner.core.units import counted, day_text, wait_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from gpuplanner.core.scenario import Scenario
+    from gpuplanner.decision.comparison_record import Comparison
+    from gpuplanner.decision.decision_types import Decision
+    from gpuplanner.decision.projects import ProjectAnswer
+    from gpuplanner.decision.study_pipeline import Beginning
+    from gpuplanner.ingest.dataset_import import SourcePart
+    from gpuplanner.ingest.quality_report import QualityWarning
+    from gpuplanner.usage.job_history import FleetPools
+
+
+INDENT = 8
+NAMED = 4
+
+
+def line(label: str, text: str) -> None:
+    """Say one fact."""
+    say(f"{label:<{INDENT}}{text}".rstrip())
+
+
+class PlayedWays:
+    """Says which way is being tuned while that takes time; on a terminal it goes when it is done."""
+
+    def __init__(self, *, talks: bool) -> None:
+        self.talks = talks and sys.stderr.isatty()
+        self.policy = ""
+
+    def __call__(self, policy: str, _: object) -> None:
+        """Say it where it is another one than before."""
+        if policy != self.policy:
+            self.policy = policy
+            self._show(f"{'Ways':<{INDENT}}tuning {policy} ...")
+
+    def doing(self, text: str) -> None:
+        """Say what else takes time."""
+        self._show(f"{'':<{INDENT}}{text} ...")
+
+    def done(self) -> None:
+        """Take it away."""
+        self._show("")
+
+    def _show(self, text: str) -> None:
+        if self.talks:
+            typer.echo(f"\r\x1b[K{printable(text)}", err=True, nl=False)
+
+
+def read_lines(parts: Sequence[SourcePart], began: Beginning, rows: Mapping[str, int], folder: Path) -> None:
+    """Say what was read: the jobs, and each further source."""
+    from gpuplanner.ingest.source_registry import SOURCES
+
+    label = "Read"
+    folder = min(folder, Path(os.path.relpath(folder)), key=lambda one: len(str(one)))
+    for part in parts:
+        text = SOURCES[part.source].description.partition(":")[0]
+        if part.source == began.source:
+            text += f", {counted(began.days, 'day')}, {counted(began.jobs, 'job')}, {counted(began.teams, 'team')}"
+        elif part.source in rows:
+            text += f", {counted(rows[part.source], 'row')}"
+        names = ", ".join(file_name(path) for path in part.files[:NAMED])
+        more = len(part.files) - NAMED
+        names += f" and {more} more" if more > 0 else ""
+        line(label, f"{names:<14} {text}{_left_out(began, folder) if part.source == began.source else ''}")
+        label = ""
+    if began.telemetry is not None:
+        line("Match" if parts else "", began.telemetry)
+    if not parts:
+        counts = f"{counted(began.days, 'day')}, {counted(began.jobs, 'job')}, {counted(began.teams, 'team')}"
+        line(label, f"{folder!s:<14} {counts}{_left_out(began, folder)}")
+
+
+def _left_out(began: Beginning, folder: Path) -> str:
+    if not began.left_out_rows:
+        return ""
+    rows = counted(began.left_out_rows, "row")
+    return f"      {began.left_out_share:.1%} left out ({rows}: {folder / 'rejects.parquet'})"
+
+
+def today_line(found: Comparison) -> None:
+    """Say what today's fleet is, and how it serves."""
+    one = found.decision
+    board = one.board or "GPUs"
+    inferred = ", inferred from its jobs" if one.fleet_inferred else ""
+    text = f"{one.fleet_gpus:,} {board}{inferred}"
+    longest = max(one.service, key=lambda row: row.observed_p95_minutes, default=None)
+    if longest is not None:
+        wait = wait_text(longest.observed_p95_minutes)
+        text += f"; observed p95 queue wait at most {wait} (jobs on {longest.size})"
+    line("Today", text)
+    if found.waits is not None:
+        line("Waits", found.waits.sentence)
+
+
+def warning_lines(warnings: Sequence[QualityWarning]) -> None:
+    """Show the warnings of the quality report, each with its count and its GPU-hours."""
+    from gpuplanner.ingest.quality_report import warning_text
+
+    if warnings:
+        put("\nWarnings")
+    for warning in warnings:
+        put(f"  {warning_text(warning)}")
+
+
+def ways_line(found: Comparison) -> None:
+    """Say how many policies meet the limit, as in the table of policies, and on which days."""
+    from gpuplanner.decision.comparison_record import policies_met
+
+    if not found.policies:
+        line("Policy", "none could be evaluated: the record is too short")
+        return
+    text = policies_met(found)
+    if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
+        first, split, last = (
+            day_text(text) for text in (found.tuned_from, found.judged_from, found.judged_to)
+        )
+        apart = f"fitted from {first}, evaluated from {split} to {last}"
+        text += f", {apart}" if first != split else f", evaluated from {first} to {last}"
+    line("Policy", text)
+
+
+def decision_lines(found: Comparison, data: str) -> None:
+    """The decision: its sentences, figures, next steps, and what is missing."""
+    one = found.decision
+    here = min(data, os.path.relpath(data), key=len)  # as a person types it
+    put("")
+    for text in sentences(one):
+        put(text)
+    rows = list(figures(found))
+    if rows:
+        put("")
+    width = max((len(label) for label, _ in rows), default=0)
+    for label, text in rows:
+        put(f"  {label:<{width}}   {text}")
+    if one.next_steps:
+        put("\nNext steps")
+        for number, step in enumerate(one.next_steps, start=1):
+            put(f"  {number}  {step.text.replace(data, here)}")
+    if one.missing:
+        put("")
+    for number, missing in enumerate(one.missing):
+        put(f"{'Missing' if number == 0 else '':<9} {missing.what}: {missing.command.replace(data, here)}")
+
+
+def sentences(one: Decision) -> list[str]:
+    """The sentences of a decision, a line each."""
+    parts = one.sentence.split(". ")
+    return [f"{part}." for part in parts[:-1]] + parts[-1:]
+
+
+def figures(found: Comparison) -> list[tuple[str, str]]:
+    """Figures under the decision: what is not known is left out."""
+    one, ends, saving = found.decision, found.exhaustion, found.decision.saving
+    if one.action == "none":
+        return []
+    rows = [("GPUs needed", f"{one.gpus:,} of {one.fleet_gpus:,}")]
+    if one.latest is not None:
+        now, then = (
+            wait_text(each) for each in (one.latest.today_p95_minutes, one.latest.recommended_p95_minutes)
+        )
+        observed = wait_text(one.latest.observed_p95_minutes)
+        how = "" if observed == now else f" simulated, observed {observed}"
+        limit = f"limit {one.latest.limit_minutes:,.0f} min"
+        rows.append(("p95 wait", f"{now} -> {then}{how} for jobs on {one.latest.size}, {limit}"))
+    if saving.value is not None:
+        span = "" if not saving.varies else f"     {saving.low:,.0f} to {saving.high:,.0f} in 9 of 10 weeks"
+        rows.append(("Freed a week", f"{saving.value:,.0f} GPU-hours{span}"))
+    if saving.value is not None or one.worth.usd_per_week is not None:
+        rows.append(("Worth", one.worth.basis.replace("\n", " ")))
+    if ends.date is not None and ends.order_by is not None:
+        rows.append(("Exhausted", f"by {day_text(ends.date)}; order by {day_text(ends.order_by)}"))
+    if one.left_out_share >= 0.01:
+        rows.append(("Left out", f"{one.left_out_share:.0%} of the GPU-hours, whose jobs cannot be true"))
+    return rows
+
+
+def project_lines(answers: Sequence[ProjectAnswer]) -> None:
+    """What was announced, a line each."""
+    if answers:
+        put("\nProjects")
+    for one in answers:
+        put(f"  {one.sentence}")
+
+
+UTC = "UTC"
+OFFSET_HOURS = 14
+
+
+@dataclass
+class Asker:
+    """Asks on a terminal, and takes defaults elsewhere.
+
+    - ``asks``: Whether somebody is there who may be asked.
+    - ``talks``: Whether anything is said.
+    """
+
+    asks: bool
+    talks: bool
+
+    @classmethod
+    def of(cls, *, yes: bool, talks: bool) -> Asker:
+        """One who asks if there is a terminal and nobody forbade it."""
+        return cls(asks=talks and not yes and sys.stdin.isatty() and sys.stderr.isatty(), talks=talks)
+
+    def said(self, label: str, value: str, basis: str) -> None:
+        """Say what is taken, and why."""
+        if self.talks:
+            line(label, f"{value:<14} {basis}")
+
+    def answer(
+        self, label: str, question: str, default: str, check: Callable[[str], str]
+    ) -> tuple[str, bool]:
+        """The answer to a question, as checked, and whether somebody gave it."""
+        if not self.asks:
+            return default, False
+        while True:
+            text = typer.prompt(
+                f"{label:<8}{question} [Enter = {default}]", default=default, show_default=False, err=True
+            )
+            try:
+                return check(text.strip()), True
+            except ValueError as fault:
+                line("", str(fault))
+
+
+def zone(
+    asker: Asker, parts: tuple[SourcePart, ...], stated: str | None
+) -> tuple[str | None, str | None, str]:
+    """Zone to read naive times in, if there are any; the zone of calendar months, if files say; what both rest on."""
+    from gpuplanner.ingest.dataset_import import offsets_of
+
+    if stated is not None:
+        return stated, stated, "as stated"
+    offsets, naive = offsets_of(parts)
+    if naive is None:
+        return None, zone_of(offsets) if offsets else None, "from the offsets in the file; --tz to change"
+    question = f"times such as {naive!r} state no zone; which is it?"
+    found, given = asker.answer("Zone", question, UTC, known_zone)
+    return (
+        found,
+        found,
+        "as answered" if given else f"taken: times such as {naive} state none; --tz to change",
+    )
+
+
+def zone_of(offsets: tuple[str, ...]) -> str:
+    """Name of the zone of one offset of whole hours; UTC for others, and where there are several.
+
+    Examples
+    --------
+    >>> zone_of(("+01:00",)), zone_of(("Z",)), zone_of(("+01:00", "+02:00"))
+    ('Etc/GMT-1', 'UTC', 'UTC')
+    """
+    if len(offsets) != 1 or offsets[0] in ("Z", UTC):
+        return UTC
+    sign, digits = offsets[0][0], offsets[0][1:].replace(":", "")
+    hours, minutes = int(digits[:2]), int(digits[2:])
+    if hours == 0 or minutes or hours > OFFSET_HOURS:
+        return UTC
+    return f"Etc/GMT{'-' if sign == '+' else '+'}{hours}"  # POSIX: the sign is the other way round
+
+
+def known_zone(text: str) -> str:
+    """A zone of the tz database."""
+    from gpuplanner.ingest.source_fields import known_zone as checked
+
+    checked(text)
+    return text
+
+
+def board(asker: Asker) -> str | None:
+    """Board of GPUs that nobody names; None: nothing is said of cutting them."""
+    from gpuplanner.hardware.catalog import find_any_board
+
+    none = "none"
+    found, given = asker.answer(
+        "Board", "nothing in the data names it; which is it?", none,
+        lambda text: none if text == none else find_any_board(text),
+    )  # fmt: skip
+    basis = "as answered" if given else "the data name none: whole GPUs, not cut; --board to change"
+    asker.said("Board", found, basis)
+    return None if found == none else found
+
+
+def ownership(asker: Asker, path: str) -> str:
+    """Who pays for the GPUs."""
+    from gpuplanner.core.errors import resolve
+    from gpuplanner.core.scenario_fields import OWNED, OWNERSHIPS, RENTED
+
+    usual = RENTED if path == "autoscaler" else OWNED
+    found, given = asker.answer(
+        "Owned?", f"nothing in the data says so; {' / '.join(OWNERSHIPS)}?", usual,
+        lambda text: resolve(text, OWNERSHIPS, what="ownership"),
+    )  # fmt: skip
+    asker.said(
+        "Owned?", found, "as answered" if given else "taken: the data do not say; --set ownership=… to change"
+    )
+    return found
+
+
+NAME = "scenario.yaml"
+BEGUN = Mark(MANIFEST, "gpuplanner report 1", names=("index.html", NAME))
+"""The kind of folder that a report is, so that the one takes the place of the other; told without its libraries."""
+
+
+def scenario_into(asked: Scenario, place: Path, found: Comparison) -> None:
+    """Write scenario and pack alone: an older page would show another decision, and goes."""
+    from gpuplanner.report.change_bundle import pack_into
+
+    with replaced_directory(place, mark=BEGUN) as folder:
+        pack_into(asked, found, folder)
+        (folder / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
+
+
+def page_into(asked: Scenario, place: Path) -> None:
+    """Write the page with all that belongs to it."""
+    from gpuplanner.report.report_rendering import write_report
+
+    write_report(asked, place)
+    told = read_manifest(place)
+    if (
+        told is not None
+    ):  # the report writes the scenario as it was asked, from the folder that it was asked in
+        (place / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
+        file = Written((place / NAME).stat().st_size, sha256(place / NAME))
+        state_manifest(place, BEGUN, {**told[1], NAME: file})
+
+
+def pools_into(
+    pools: FleetPools,
+    scenarios: Sequence[Scenario],
+    place: Path,
+    *,
+    title: str,
+    found: Mapping[str, Comparison] | None = None,
+) -> None:
+    """Write the page of several pools with a page of each; with what was found, the files of each alone.
+
+    The scenario of a fleet in one dataset stands beside; several clusters are given again as they were.
+    """
+    from gpuplanner.report.change_bundle import pack_into
+    from gpuplanner.report.report_rendering import FOLDER, folder_of, write_fleet_report
+
+    if found is None:
+        write_fleet_report(pools, title, place)
+    else:
+        with replaced_directory(place, mark=BEGUN) as folder:
+            for name, own in pools.pools.items():
+                (folder / FOLDER / folder_of(name)).mkdir(parents=True)
+                pack_into(own, found[name], folder / FOLDER / folder_of(name))
+    if len(scenarios) > 1:
+        return
+    told = read_manifest(place)
+    (place / NAME).write_text(_from(scenarios[0], place).to_yaml(), encoding="utf-8")
+    if told is not None:
+        file = Written((place / NAME).stat().st_size, sha256(place / NAME))
+        state_manifest(place, BEGUN, {**told[1], NAME: file})
+
+
+def _from(asked: Scenario, place: Path) -> Scenario:
+    """The scenario with its files as they are found from its folder."""
+    own = asked if asked.data == "sample" else replace(asked, data=os.path.relpath(asked.data, place))
+    from gpuplanner.core.scenario import FILES
+
+    named = {name: file for name in FILES if (file := getattr(own, name)) is not None}
+    return own.but(**{name: os.path.relpath(file, place) for name, file in named.items()})

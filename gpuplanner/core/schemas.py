@@ -1,0 +1,297 @@
+"""Schemas of the tables that pass between packages. Times are UTC, units stand in the names of columns."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import itertools
+import json
+import re
+from collections.abc import Callable, Mapping
+from importlib import resources
+
+import dataframely as dy
+import polars as pl
+
+WHOLE_GPU = "gpu"
+"""Name of the "profile" of a GPU that is not cut (MIG off), as in the resource ``nvidia.com/gpu``."""
+
+SERVICE = "service"
+"""Class of jobs that run until somebody ends them: a controller starts them again wherever they end."""
+
+JOB_STATES = (
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "OUT_OF_MEMORY",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "RUNNING",
+    "PENDING",
+    "UNKNOWN",
+)
+"""States of a job attempt. ``UNKNOWN``: the source has no state column."""
+
+USED_FROM = 0.05
+"""SM activity from which a GPU counts as used; below it, as idle."""
+
+BUCKETS = (
+    "used",
+    "unobserved",
+    "held_idle",
+    "free",
+    "fragmented",
+    "idle_pending",
+    "reserved",
+    "reconfiguring",
+    "down",
+)
+"""Where installed GPU-time goes; every installed GPU-hour is in exactly one bucket.
+
+used
+    Allocated, and the device was seen to work.
+unobserved
+    Allocated, and no activity was measured: neither used nor idle may be claimed.
+held_idle
+    Allocated, and the device was seen not to work.
+free
+    Not allocated, and no job waited for it: none waited at all, or those that did asked for more than was left.
+fragmented
+    Not allocated although a job waited that asked for no more than was left, and in pieces: on no node, or on too
+    few, as much was free as it needed there. Claimed only while it is known which node holds what.
+idle_pending
+    Idle with eligible jobs pending that request no more: as many GPUs as such jobs requested. The causes of waiting
+    say why: MIG layouts, the queue, limits, or nothing in the record.
+reserved
+    Kept out of the pool for somebody, and not held by them.
+reconfiguring
+    Out of service because its MIG layout was being changed.
+down
+    Out of service for any other reason.
+"""
+
+
+DECIMAL_DIGITS, DECIMAL_PLACES = 38, 18
+DECIMAL = pl.Decimal(DECIMAL_DIGITS, DECIMAL_PLACES)
+"""Money and priced amounts, exact: bills give up to 18 decimals, and sums must not drift."""
+
+COLUMN_KINDS: Mapping[str, Callable[..., dy.Column]] = {
+    "text": dy.String,
+    "time": functools.partial(dy.Datetime, time_unit="us", time_zone="UTC"),
+    "date": dy.Date,
+    "number": dy.Float64,
+    "count": dy.Int32,
+    "large count": dy.Int64,
+    "bool": dy.Bool,
+    "decimal": functools.partial(dy.Decimal, DECIMAL_DIGITS, DECIMAL_PLACES),
+    "money": functools.partial(dy.Decimal, 18, 2),
+    "job state": functools.partial(dy.Enum, JOB_STATES),
+    "bucket": functools.partial(dy.Enum, BUCKETS),
+    "absence": functools.partial(dy.Enum, ("reserved", "reconfiguring", "down")),
+    "resource": functools.partial(dy.Enum, ("gpu", "node")),
+}
+"""Kind of a column in ``schema_columns.csv`` → its type. Instants are in UTC, to the microsecond."""
+
+
+def declared(schema: type[dy.Schema]) -> type[dy.Schema]:
+    """Give a table the columns that ``schema_columns.csv`` declares for it: kind, bounds, unit and meaning of each."""
+    rows = [row for row in _declared_columns() if row["table"] == table_name(schema.__name__)]
+    members = {"__doc__": schema.__doc__, "__module__": schema.__module__}
+    columns = {row["column"]: _column(row) for row in rows}
+    return type(schema.__name__, (schema,), members | columns)
+
+
+def table_name(class_name: str) -> str:
+    """Name of a table by that of its class.
+
+    Examples
+    --------
+    >>> table_name("QueueQuotas")
+    'queue_quotas'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
+
+
+@functools.cache
+def _declared_columns() -> list[dict[str, str]]:
+    text = (resources.files(__package__) / "schema_columns.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _column(row: Mapping[str, str]) -> dy.Column:
+    bounds = {bound: json.loads(row[name]) for bound, name in (("min", "low"), ("max", "high")) if row[name]}
+    about = meaning(row["meaning"], row["unit"])
+    return COLUMN_KINDS[row["kind"]](nullable=row["nullable"] == "yes", metadata=about, **bounds)
+
+
+def meaning(text: str, unit: str = "") -> dict[str, str]:
+    """Metadata of a column: what it means, and in which unit."""
+    return {"meaning": text, "unit": unit}
+
+
+def text(text: str, *, nullable: bool = False) -> dy.String:
+    """Text."""
+    return dy.String(nullable=nullable, metadata=meaning(text))
+
+
+def number(
+    text: str, unit: str = "", *, nullable: bool = False, low: float | None = 0.0, high: float | None = None
+) -> dy.Float64:
+    """Floating-point numbers between bounds."""
+    return dy.Float64(nullable=nullable, min=low, max=high, metadata=meaning(text, unit))
+
+
+def count(text: str, *, nullable: bool = False, low: int = 0) -> dy.Int32:
+    """Whole numbers."""
+    return dy.Int32(nullable=nullable, min=low, metadata=meaning(text))
+
+
+@declared
+class Requests(dy.Schema):
+    """One request to a served model."""
+
+
+@declared
+class Occupancy(dy.Schema):
+    """One pool at one instant: how much of it was held. A series, not jobs."""
+
+
+@declared
+class Quotas(dy.Schema):
+    """GPU quota of one pool on one day; a pool that did not exist that day has no row."""
+
+
+@declared
+class Gauges(dy.Schema):
+    """One reading of one metric of one container."""
+
+
+@declared
+class StepTimes(dy.Schema):
+    """One training step of one worker."""
+
+
+@declared
+class Distributions(dy.Schema):
+    """One point of a cumulative distribution: no time, so no series."""
+
+
+@declared
+class JobStates(dy.Schema):
+    """One job of a listing without times: what it was and how it ended, no GPU-time."""
+
+
+@declared
+class Charges(dy.Schema):
+    """One charge line of a bill, with the column names of FOCUS; own fields begin with ``x_``."""
+
+
+@declared
+class Processes(dy.Schema):
+    """One process seen on a GPU at one time."""
+
+
+@declared
+class Coverage(dy.Schema):
+    """One node on one UTC day: how much of it telemetry saw."""
+
+
+@declared
+class QueueQuotas(dy.Schema):
+    """One resource of one flavor of one queue, or account, of a cluster. A null limit is none."""
+
+
+@declared
+class JobNames(dy.Schema):
+    """Another name of a job, by which telemetry may know it: a pod, the number of an array task."""
+
+
+@declared
+class OutOfService(dy.Schema):
+    """GPUs of a node that were there and kept from jobs: while they were cut, or closed, or reserved."""
+
+
+READING_TABLES: tuple[type[dy.Schema], ...] = (
+    *(Requests, Occupancy, Quotas, Gauges, StepTimes, Distributions, JobStates),
+    *(Charges, Processes, Coverage, JobNames, QueueQuotas, OutOfService),
+)
+
+
+MAX_GPUS_PER_JOB = 100_000
+"""More GPUs than any machine has: a count above it is a fault of the source, not a job."""
+
+
+@declared
+class Jobs(dy.Schema):
+    """One job attempt a row. Missing stays missing: a null is never read as zero."""
+
+    @dy.rule()
+    def start_not_before_submit(cls) -> pl.Expr:
+        """start_time is at or after submit_time."""
+        return pl.col("start_time") >= pl.col("submit_time")
+
+    @dy.rule()
+    def end_not_before_start(cls) -> pl.Expr:
+        """end_time is at or after start_time."""
+        return pl.col("end_time") >= pl.col("start_time")
+
+
+@declared
+class Samples(dy.Schema):
+    """One GPU or MIG instance from one reading to the next."""
+
+
+LATER_COUNTERS = ("sm_occupancy", "energy_counter_j", "xid")
+"""Columns of ``Samples`` that older folders lack; where nobody read them they are not written either."""
+
+
+@declared
+class Inventory(dy.Schema):
+    """One node a row."""
+
+
+@declared
+class Demand(dy.Schema):
+    """One series at one slot, in the long form that forecasting libraries read."""
+
+
+@declared
+class Forecast(dy.Schema):
+    """One series, slot and model."""
+
+    @dy.rule()
+    def quantiles_ordered(cls) -> pl.Expr:
+        """Quantiles do not cross."""
+        names = ["q05", "q10", "q25", "q50", "q75", "q90", "q95"]
+        return pl.all_horizontal(pl.col(low) <= pl.col(high) for low, high in itertools.pairwise(names))
+
+
+@declared
+class LayoutPlan(dy.Schema):
+    """One GPU over one range of slots in which its layout stays the same."""
+
+
+@declared
+class Ledger(dy.Schema):
+    """Installed GPU-time of one tenant, board and hour in one bucket. Tenant '-' is nobody."""
+
+
+@declared
+class Costs(dy.Schema):
+    """One charge line, with the columns that FOCUS 1.2 asks for; own fields begin with ``x_``."""
+
+
+OWN_TABLES: tuple[type[dy.Schema], ...] = (
+    Jobs,
+    Samples,
+    Inventory,
+    Demand,
+    Forecast,
+    LayoutPlan,
+    Ledger,
+    Costs,
+)
+TABLES: dict[str, type[dy.Schema]] = {
+    table_name(table.__name__): table for table in (*OWN_TABLES, *READING_TABLES)
+}

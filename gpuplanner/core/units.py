@@ -1,0 +1,226 @@
+"""Conversions of units and rounding."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import ROUND_HALF_EVEN, Decimal, localcontext
+
+SECONDS_PER_MINUTE = 60.0
+SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_DAY = 86_400.0
+HOURS_PER_WEEK = 168.0
+MIB_PER_GIB = 1024.0
+WATTS_PER_KILOWATT = 1000.0
+GRAMS_PER_KILOGRAM = 1000.0
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+SHORT_WAIT_MIN = 120.0
+"""Minutes from which a wait is said in hours."""
+
+
+def day_text(when: date | str) -> str:
+    """A day of the calendar as people write it, in every locale alike.
+
+    Examples
+    --------
+    >>> day_text("2027-03-15"), day_text(date(2026, 11, 3))
+    ('15 Mar 2027', '3 Nov 2026')
+    """
+    found = date.fromisoformat(when[:10]) if isinstance(when, str) else when
+    return f"{found.day} {MONTHS[found.month - 1]} {found.year}"
+
+
+@dataclass(frozen=True)
+class Locale:
+    """How numbers and days are written: the marks before decimals and between thousands, and a day by its parts."""
+
+    decimal: str
+    thousands: str
+    day: str
+
+
+LOCALES = {
+    "en": Locale(".", ",", "yyyy-mm-dd"),
+    "de": Locale(",", ".", "dd.mm.yyyy"),
+    "ch": Locale(".", "\N{RIGHT SINGLE QUOTATION MARK}", "dd.mm.yyyy"),
+    "fr": Locale(",", "\N{NARROW NO-BREAK SPACE}", "dd/mm/yyyy"),
+}
+"""Ways to write; text is made in the first, and turned into another where it is shown."""
+_NUMBER = re.compile(
+    r"(?<![\w.,/=@#])(?<!\w-)(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.\d+)(?=e[−-]?\d|[^\w/.,]|[.,](?!\d)|$)"
+)
+_DAY = re.compile(
+    rf"(?<![\w-])(?:(\d{{4}})-(\d\d)-(\d\d)|(\d{{1,2}}) ({'|'.join(MONTHS)}) (\d{{4}}))(?![\w-])"
+)
+
+
+def in_locale(text: str, name: str, *, numbers: bool = True) -> str:
+    """Text of ours with its numbers and days written otherwise; names and versions that hold digits stay.
+
+    Examples
+    --------
+    >>> in_locale("Since 2026-03-01 1,344.5 GPU-hours, 0.25 of 1g.10gb; gpuplanner 0.1.0", "de")
+    'Since 01.03.2026 1.344,5 GPU-hours, 0,25 of 1g.10gb; gpuplanner 0.1.0'
+    """
+    if name == next(iter(LOCALES)):
+        return text
+    to = LOCALES[name]
+    marks = str.maketrans({".": to.decimal, ",": to.thousands})
+    if numbers:
+        text = _NUMBER.sub(lambda found: found[0].translate(marks), text)
+    return _DAY.sub(lambda found: _day(found, to), text)
+
+
+def _day(found: re.Match[str], to: Locale) -> str:
+    year, month, day, alone, name, after = found.groups()
+    parts = (day, month, year) if day else (f"{int(alone):02d}", f"{MONTHS.index(name) + 1:02d}", after)
+    return to.day.replace("dd", parts[0]).replace("mm", parts[1]).replace("yyyy", parts[2])
+
+
+def three_figures(value: float) -> str:
+    """A number as it is shown everywhere: three figures that say something, thousands apart; a zero is a zero.
+
+    Examples
+    --------
+    >>> [three_figures(value) for value in (10752.4, 104.6, 12.345, 0.8381, 0.0, -2.5, 2e-7)]
+    ['10,752', '105', '12.3', '0.838', '0', '−2.5', '2e−7']
+    """
+    size = abs(value)
+    if size >= 99.95 or value == 0:
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:.3g}"
+        text = text.replace("e-0", "e-") if "e" in text else text
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+NO_FIGURE = "–"
+"""What stands for a figure that nobody measured, or that does not exist: missing is not zero."""
+
+
+def figure_text(value: float | Decimal | None, form: str = "") -> str:
+    """A number in a format, by default with three figures; a dash where it is missing or not finite.
+
+    Examples
+    --------
+    >>> figure_text(1234.5, ",.0f"), figure_text(0.8381), figure_text(None), figure_text(float("nan"), ",.0f")
+    ('1,234', '0.838', '–', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return NO_FIGURE
+    return format(value, form) if form else three_figures(float(value))
+
+
+def wait_text(minutes: float) -> str:
+    """A wait: minutes below two hours, hours above.
+
+    Examples
+    --------
+    >>> wait_text(4.2), wait_text(119.6), wait_text(119.4), wait_text(933), wait_text(60000)
+    ('4 min', '1.99 h', '119 min', '15.6 h', '1,000 h')
+    """
+    if round(minutes) < SHORT_WAIT_MIN:
+        return f"{minutes:,.0f} min"
+    hours = minutes / 60.0
+    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.3g} h"
+
+
+def counted(number: int, word: str) -> str:
+    """A number of things.
+
+    Examples
+    --------
+    >>> counted(1, "job"), counted(1200, "job"), counted(0, "GPU")
+    ('1 job', '1,200 jobs', '0 GPUs')
+    """
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def hours_from_seconds(seconds: float) -> float:
+    """Convert seconds to hours.
+
+    Examples
+    --------
+    >>> hours_from_seconds(5400)
+    1.5
+    """
+    return seconds / SECONDS_PER_HOUR
+
+
+def kwh_from_watt_hours(watt_hours: float) -> float:
+    """Convert watt-hours to kilowatt-hours.
+
+    Examples
+    --------
+    >>> kwh_from_watt_hours(2500)
+    2.5
+    """
+    return watt_hours / WATTS_PER_KILOWATT
+
+
+def money(amount: float, decimals: int = 2) -> Decimal:
+    """Round an amount of money to its smallest unit, half to even.
+
+    Totals are made before rounding; this is the last step before an amount is shown.
+
+    Examples
+    --------
+    >>> money(1234.565)
+    Decimal('1234.56')
+    """
+    return Decimal(repr(float(amount))).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_HALF_EVEN)
+
+
+MINOR_UNITS = {
+    "BIF": 0, "CLP": 0, "DJF": 0, "GNF": 0, "ISK": 0, "JPY": 0, "KMF": 0, "KRW": 0, "PYG": 0, "RWF": 0, "UGX": 0,
+    "VND": 0, "VUV": 0, "XAF": 0, "XOF": 0, "XPF": 0,
+    "BHD": 3, "IQD": 3, "JOD": 3, "KWD": 3, "LYD": 3, "OMR": 3, "TND": 3,
+}  # fmt: skip
+"""Decimals of the currencies that do not have two (ISO 4217, list one)."""
+
+
+def money_text(amount: Decimal, currency: str) -> str:
+    """Print an amount with the decimals of its currency, never as a power of ten.
+
+    Examples
+    --------
+    >>> money_text(Decimal("1E+6"), "USD"), money_text(Decimal("98.5"), "JPY"), money_text(Decimal("-0.001"), "EUR")
+    ('1,000,000.00', '98', '0.00')
+    """
+    smallest = Decimal(1).scaleb(-MINOR_UNITS.get(currency, 2))
+    with localcontext(
+        prec=60
+    ):  # bills are exact to 18 decimals, and their sums have as many before the point
+        rounded = amount.quantize(smallest, rounding=ROUND_HALF_EVEN)
+    return f"{rounded if rounded else abs(rounded):,f}"
+
+
+def split_exactly(total: Decimal, weights: Sequence[float]) -> list[Decimal]:
+    """Split a rounded amount so that the parts sum to it exactly (largest remainder).
+
+    Examples
+    --------
+    >>> split_exactly(Decimal("10.00"), [1, 1, 1])
+    [Decimal('3.34'), Decimal('3.33'), Decimal('3.33')]
+    >>> split_exactly(Decimal("0.00"), [])
+    []
+    """
+    if not weights:
+        return []
+    scale = sum(weights)
+    shares = [1 / len(weights)] * len(weights) if scale <= 0 else [w / scale for w in weights]
+    exponent = total.as_tuple().exponent
+    unit = Decimal(1).scaleb(exponent if isinstance(exponent, int) else -2)
+    cents = int(total / unit)
+    floors = [int(cents * share) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda i: (floors[i] - cents * shares[i], i))
+    short = cents - sum(floors)
+    step = 1 if short >= 0 else -1
+    for position in range(abs(short)):
+        floors[by_remainder[position % len(shares)]] += step
+    return [floor * unit for floor in floors]

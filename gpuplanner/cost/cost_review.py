@@ -1,0 +1,245 @@
+"""The cost of a month by tenant and bucket, as ``gpuplanner cost`` shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+
+from gpuplanner.core.errors import CheckError, message
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.units import GRAMS_PER_KILOGRAM, money_text, split_exactly
+from gpuplanner.core.units import money as to_cents
+from gpuplanner.cost.energy_and_carbon import RangedAmount, total_of
+from gpuplanner.cost.period_costs import AT_LIST_PRICE, Money, book_of, money
+from gpuplanner.cost.price_book import PriceBook
+from gpuplanner.cost.showback import CENTS, UNALLOCATED, allocated
+from gpuplanner.hardware.catalog import facts
+from gpuplanner.hardware.power_and_carbon import CarbonFactor, Price
+from gpuplanner.ingest.bills.bill_summary import gpu_lines
+from gpuplanner.usage.allocated_hours import LOST_STATES, held_by_state
+from gpuplanner.usage.job_history import History, history
+from gpuplanner.usage.occupancy import Window
+
+BILL_CLOSES = 0.01
+"""A bill for GPU-hours that differ from those installed by a larger share is refused."""
+UNITS = {
+    "run": "a run", "successful_run": "a successful run", "gpu_hour_delivered": "a GPU-hour delivered",
+    "million_tokens": "a million tokens", "work_that_failed": "work that failed",
+    "work_that_was_redone": "work that was redone",
+}  # fmt: skip
+"""What is priced as a unit, in words."""
+SERVING = ("service", "inference")
+"""Classes of jobs that answer requests."""
+PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
+
+
+@dataclass(frozen=True, eq=False)
+class CostReview:
+    """A month of money, energy and carbon; ``total`` is None where no GPU has a price.
+
+    Every table sums to the total: ``by_tenant``, ``by_ownership``, ``by_bucket`` and ``by_board`` to the cent;
+    ``by_end`` and ``by_job`` are what tenants were charged, split by how their attempts ended, and by job. Carbon of
+    the grid at the yearly mean of the region stands beside that by hour.
+    """
+
+    name: str
+    board: str | None
+    book: PriceBook
+    period: tuple[str, str]
+    total: Decimal | None
+    currency: str
+    price: Price | None
+    by_tenant: pl.DataFrame
+    by_ownership: pl.DataFrame
+    by_bucket: pl.DataFrame
+    by_board: pl.DataFrame
+    by_end: pl.DataFrame
+    by_job: pl.DataFrame
+    unit_costs: dict[str, str | None]
+    energy: RangedAmount | None
+    states: pl.DataFrame
+    carbon_kg: dict[str, RangedAmount | None]
+    carbon_at_yearly_mean_kg: float | None
+    carbon: CarbonFactor
+    pue: float
+    costs: pl.DataFrame
+    missing: tuple[str, ...]
+
+    @property
+    def price_basis(self) -> str:
+        """How amounts are priced where that is no price of the owner's, to stand behind them."""
+        return f" {AT_LIST_PRICE}" if any(AT_LIST_PRICE in text for text in self.missing) else ""
+
+    @property
+    def units_in_words(self) -> dict[str, str]:
+        """What each unit of work cost that is known, with its currency."""
+        known = {UNITS[name]: Decimal(value) for name, value in self.unit_costs.items() if value is not None}
+        return {name: f"{money_text(much, self.currency)} {self.currency}" for name, much in known.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``cost --json``: amounts of money as text, to the cent."""
+        tables = ("by_tenant", "by_ownership", "by_bucket", "by_board", "by_end")
+        return {
+            "name": self.name,
+            "period": {"from": self.period[0], "to": self.period[1]},
+            "total": self.total,
+            "currency": self.currency,
+            **{name: getattr(self, name).to_dicts() for name in tables},
+            "unit_costs": self.unit_costs,
+            "energy_kwh": None if self.energy is None else self.energy.value,
+            "energy_range_kwh": self.energy,
+            "energy_by_state": self.states.select("state", "gpu_hours", "^(energy|counted)_.*$").to_dicts(),
+            "carbon_kg": self.carbon_kg,
+            "carbon_at_yearly_mean_kg": self.carbon_at_yearly_mean_kg,
+            "price": self.price,
+            "missing": list(self.missing),
+        }
+
+
+def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> CostReview:
+    """Review the month behind; with the charge lines of a bill, its total is what tenants share.
+
+    Examples
+    --------
+    >>> found = cost_review(Scenario(month="2026-02", price_usd_per_gpu_hour=2.0))
+    >>> str(found.total), found.by_tenant["tenant"][-1], found.by_tenant["cost"].sum() == found.total
+    ('86016.00', 'nobody', True)
+    """
+    known, priced = history(scenario), money(scenario)
+    costs = priced.costs if charges is None else _billed(priced.costs, charges, scenario.currency)
+    total = Decimal(str(costs["EffectiveCost"].sum())) if costs.height else None
+    by_tenant = _summed(costs, "tenant", "SubAccountName")
+    held = by_tenant.filter(pl.col("tenant") != UNALLOCATED)
+    to_tenants = Decimal(str(held["cost"].sum() or 0))
+    attempts = held_by_state(known.trace.jobs, start=known.begin, end=known.end)
+    attempts = attempts.filter(pl.col("gpu_hours") > 0, total is not None)
+    by_end = allocated(to_tenants, attempts, by="state", weight="gpu_hours")
+    return CostReview(
+        name=scenario.name,
+        board=known.fleet.name,
+        book=book_of(scenario),
+        period=(known.begin.isoformat(), known.end.isoformat()),
+        total=total,
+        currency=scenario.currency,
+        price=priced.price,
+        by_tenant=by_tenant,
+        by_ownership=_summed(costs, "ownership", "x_Ownership"),
+        by_bucket=_summed(costs, "bucket", "x_Bucket"),
+        by_board=_summed(costs, "board", "x_GpuModel"),
+        by_end=by_end.cast({"state": pl.String}),
+        by_job=_by_job(known.trace.jobs, held, known.begin, known.end) if total is not None else pl.DataFrame(),
+        unit_costs={} if total is None else _unit_costs(priced, total, by_end, known),
+        energy=total_of(priced.states, "energy_kwh"),
+        states=priced.states,
+        carbon_kg={scope: total_of(priced.states, f"{scope}_kg") for scope in ("location", "market", "embodied")},
+        carbon_at_yearly_mean_kg=None
+        if priced.energy_kwh is None
+        else round(priced.energy_kwh * priced.carbon.gco2e_per_kwh / GRAMS_PER_KILOGRAM, 6),
+        carbon=priced.carbon,
+        pue=priced.pue,
+        costs=costs,
+        missing=priced.missing,
+    )  # fmt: skip
+
+
+def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.DataFrame:
+    """The lines with what a bill says that they cost in all; a bill for other GPU-hours is refused."""
+    mine = gpu_lines(charges.filter(BillingCurrency=currency))
+    installed, billed = float(costs["PricingQuantity"].sum()), float(mine["gpu_hours"].sum())
+    if costs.is_empty() or abs(billed - installed) > BILL_CLOSES * installed:
+        what = pl.coalesce("x_InstanceType", "ChargeDescription", "ServiceName")
+        largest = mine.sort(pl.col("EffectiveCost").abs(), descending=True).head(3)
+        costs_of = largest.select("EffectiveCost", what).iter_rows()
+        told = [f"{much:.2f} {currency} {name}" for much, name in costs_of]
+        got = f"{billed:,.1f}, {billed - installed:+,.1f}; its largest lines: {'; '.join(told) or 'none'}"
+        todo = "Give the bill of the same GPUs and the same period, in the currency of the scenario."
+        raise CheckError(message("bill", f"{installed:,.1f} GPU-hours, as are installed", got, todo))
+    total = to_cents(float(mine["EffectiveCost"].sum()))
+    shares = split_exactly(total, costs["EffectiveCost"].cast(pl.Float64).to_list())
+    cost = pl.Series(shares, dtype=CENTS)
+    return costs.with_columns(ContractedCost=cost, EffectiveCost=cost, BilledCost=cost)
+
+
+def price_rows(found: CostReview) -> pl.DataFrame:
+    """``kind, price, unit, date, source`` of every price that there is of the board: own ones first, then the lists."""
+    book, board = found.book, found.board
+    mine = (row for row in book.prices if row.board == board)
+    rows = [(row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source) for row in mine]
+    lots = book.lots_of(board)
+    rows += [("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, lot.source) for lot in lots]
+    power = book.electricity
+    rows += [("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source) for row in power]
+    rates = ((f"{row.to_currency} per {row.from_currency}", row) for row in book.rates)
+    rows += [("exchange", row.rate, unit, row.date, row.source) for unit, row in rates]
+    schema = dict.fromkeys(PRICE_COLUMNS, pl.String) | {"price": pl.Float64}
+    own = pl.DataFrame(rows, schema=schema, orient="row")
+    listed = (
+        facts("gpu_prices")
+        .filter(pl.col("gpu_model") == pl.lit(board, pl.String))
+        .sort("term", "cloud", "region", "instance_type")
+    )
+    told = listed.select(
+        kind="term", price="price_per_gpu_hour", unit=pl.format("{} per GPU h", "currency"),
+        date=pl.col("date").cast(pl.String),
+        source=pl.format("{} {} {}", "cloud", "region", "instance_type"),
+    )  # fmt: skip
+    return pl.concat([own, told])
+
+
+def _summed(costs: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
+    """``cost``, ``gpu_hours`` and ``energy_kwh`` by a column of the charge lines, in the order of the lines."""
+    return costs.group_by(pl.col(column).alias(name), maintain_order=True).agg(
+        cost=pl.col("EffectiveCost").sum(),
+        gpu_hours=pl.col("PricingQuantity").sum().round(6),
+        energy_kwh=pl.when(pl.col("x_EnergyKwh").count() > 0).then(pl.col("x_EnergyKwh").sum().round(6)),
+    )
+
+
+def _by_job(jobs: pl.DataFrame, tenants: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame:
+    """What each tenant was charged, split over its jobs by the GPU-hours that they held in the window."""
+    hours = jobs.filter(pl.col("start_time").is_not_null()).select(
+        "job_id", pl.col("tenant").cast(pl.String),
+        gpu_hours=pl.col("gpus") * Window(begin, end).overlap_h("start_time", "end_time"),
+    )  # fmt: skip
+    parts = [
+        allocated(cost, hours.filter((pl.col("tenant") == tenant) & (pl.col("gpu_hours") > 0)), by="job_id",
+                  weight="gpu_hours").select(pl.lit(tenant).alias("tenant"), pl.all())
+        for tenant, cost in tenants.select("tenant", "cost").iter_rows()
+    ]  # fmt: skip
+    return pl.concat(parts) if parts else pl.DataFrame()
+
+
+def _unit_costs(priced: Money, total: Decimal, ends: pl.DataFrame, known: History) -> dict[str, str | None]:
+    """What a unit of work cost, idle included: the whole bill over what was delivered; and what was spent for nothing.
+
+    Tokens bear what services and inference were charged; redone work is what attempts after the first one were.
+    """
+    jobs, window = known.trace.jobs, Window(known.begin, known.end)
+    ran = jobs.filter(pl.col("start_time") < known.end, pl.col("end_time").fill_null(known.end) > known.begin)
+    done = ran.filter(pl.col("state").cast(pl.String) == "COMPLETED").height
+    at_work = priced.costs.filter(pl.col("x_Bucket").is_in(["used", "unobserved"]))
+    delivered = float(at_work["PricingQuantity"].sum())
+    said = ends.filter(pl.col("state").cast(pl.String) != "UNKNOWN")
+    lost = said.filter(pl.col("state").cast(pl.String).is_in(LOST_STATES))["cost"].sum() or Decimal("0.00")
+    held = pl.col("gpus") * window.overlap_h("start_time", "end_time")
+    charged = float(ends["cost"].sum()) / max(float(ran.select(held.sum()).item() or 0.0), 1e-9)
+
+    def cost_of(which: pl.Expr) -> float:
+        return charged * float(ran.filter(which).select(held.sum()).item() or 0.0)
+
+    units = {"run": ran.height, "successful_run": done, "gpu_hour_delivered": delivered}
+    found = {name: str(to_cents(float(total) / count)) if count else None for name, count in units.items()}
+    # Where no source says how jobs ended, what failed is not known: that is not zero. Nor is what was redone.
+    found["work_that_failed"] = None if said.is_empty() and ends.height else str(lost)
+    again = pl.col("attempt") > 1
+    found["work_that_was_redone"] = str(to_cents(cost_of(again))) if ran.filter(again).height else None
+    if (asked := known.trace.tables.get("requests")) is not None:
+        there = asked.filter(pl.col("time").is_between(known.begin, known.end, closed="left"))
+        tokens = float(there.select(pl.sum_horizontal("prompt_tokens", "generated_tokens").sum()).item() or 0)
+        serving = cost_of(pl.col("job_class").is_in(SERVING))
+        found["million_tokens"] = str(to_cents(serving / tokens * 1e6)) if tokens and serving else None
+    return found

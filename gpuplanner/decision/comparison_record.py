@@ -1,0 +1,430 @@
+"""A comparison of policies as tables and typed values."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.serialization import of_plain, rounded, to_json, to_plain
+from gpuplanner.core.stage_cache import shelved, stage
+from gpuplanner.core.units import GRAMS_PER_KILOGRAM, SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.cost.energy_and_carbon import RangedAmount
+from gpuplanner.cost.period_costs import energy_of_week, power_of, pue_of
+from gpuplanner.decision.decision_types import (
+    DECIMALS,
+    TODAY,
+    CurvePoint,
+    Decision,
+    Exhaustion,
+    Headroom,
+    SizeService,
+    WeeklyGrowth,
+    electricity_kwh,
+    powered_down_hours,
+    worth_for,
+)
+from gpuplanner.decision.explained_waits import WaitSummary, sum_waits
+from gpuplanner.decision.policy_comparison import BY_WAITS, MEANINGS, Contest, JudgedWay
+from gpuplanner.decision.policy_fleets import FleetRules
+from gpuplanner.decision.policy_simulation import Mask, Trial, gpu_hours
+from gpuplanner.decision.projects import ProjectAnswer, answered
+from gpuplanner.decision.recommendation import Answer, decide
+from gpuplanner.hardware.power_and_carbon import carbon_factor
+from gpuplanner.usage.job_history import history
+
+LATER_S = 60.0
+"""Who starts more than this later than today is said to start later."""
+FRONTIER_POINTS = 5
+
+
+@dataclass(frozen=True)
+class PolicyRow:
+    """One policy: its GPU-hours, and its waits in the evaluation window.
+
+    - ``policy``, ``meaning``: Its name, and what it does.
+    - ``gpu_hours``, ``gpu_hours_promised``: GPU-hours on, a week, on the days kept back and on those tuned on; None
+      where it is out.
+    - ``off_gpu_hours``: GPU-hours a week of the saving in which GPUs draw no power.
+    - ``saved_kwh``: Electricity a week that they save, as the decision counts it.
+    - ``energy_kwh``, ``carbon_kg``: Energy of a week at the building's meter: that of today's fleet less what is saved.
+    - ``busy_gpu_hours``: Of the GPU-hours on, held by jobs.
+    - ``most_gpus``: GPUs on at once, at most.
+    - ``late_mean_min``, ``added_minutes``, ``later_share``, ``longest_min``: How late jobs start on average; the
+      largest difference to today over classes and the mean; the share of jobs that start later than under today's own
+      fleet; the longest delay.
+    - ``completion_mean_min``: From arrival to the end, on average.
+    - ``power_ups_per_week``: Nodes that were powered up, a week; None where the policy powers none.
+    - ``never_started``: Jobs that never started.
+    - ``meets_target``: Whether ``added_minutes`` are within the limit and all jobs start; of what the wait model
+      recommends, whether each job size is within its limit in ``decision.service``, from which its waits are as well.
+    - ``performable``: Whether the actuator can perform it.
+    - ``reason``: Why it is out.
+    - ``knobs``: What was set.
+    """
+
+    policy: str
+    meaning: str
+    gpu_hours: float | None = None
+    gpu_hours_promised: float | None = None
+    off_gpu_hours: float | None = None
+    saved_kwh: float | None = None
+    energy_kwh: float | None = None
+    energy_kwh_low: float | None = None
+    energy_kwh_high: float | None = None
+    carbon_kg: float | None = None
+    busy_gpu_hours: float | None = None
+    most_gpus: int | None = None
+    late_mean_min: float | None = None
+    added_minutes: float | None = None
+    later_share: float | None = None
+    longest_min: float | None = None
+    completion_mean_min: float | None = None
+    power_ups_per_week: float | None = None
+    never_started: int = 0
+    meets_target: bool = False
+    performable: bool = True
+    reason: str | None = None
+    knobs: Mapping[str, float | int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """A setting that was tried: its cost [GPU h a week] and the minutes that it adds where it adds most."""
+
+    policy: str
+    gpu_hours: float
+    added_minutes: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All ways to run a fleet, and the decision that follows.
+
+    - ``decision``: What to do.
+    - ``quantile``, ``minutes``: The target: such a share of each class starts at most so many minutes later than
+      today.
+    - ``today``: Today's fleet; None where nothing could be played.
+    - ``policies``: The other policies in a stated order, those that the actuator cannot perform with the reason.
+    - ``frontier``: Settings that no other of the same way beats in both.
+    - ``tuned_from``, ``judged_from``, ``judged_to``: Instants between which is tuned and judged.
+    - ``projects``: Answers to the projects that the scenario names.
+    - ``rules``: How the fleet is run as decided, for those who write files.
+    - ``waits``: What kept jobs waiting; None where nothing could be simulated.
+    - ``wait_curve``: Waits by job size against GPUs; empty where there is no recommendation.
+    - ``headroom``: Load that today's GPUs carry, or fewer that are kept, in times that of the record.
+    - ``growth_per_week``, ``exhaustion``: Growth of the submitted work, and when it exhausts these GPUs.
+    """
+
+    decision: Decision
+    quantile: float
+    minutes: float
+    today: PolicyRow | None = None
+    policies: tuple[PolicyRow, ...] = ()
+    frontier: tuple[FrontierPoint, ...] = ()
+    tuned_from: str | None = None
+    judged_from: str | None = None
+    judged_to: str | None = None
+    projects: tuple[ProjectAnswer, ...] = ()
+    rules: FleetRules | None = None
+    waits: WaitSummary | None = None
+    wait_curve: tuple[CurvePoint, ...] = ()
+    headroom: Headroom | None = None
+    growth_per_week: WeeklyGrowth = field(default_factory=WeeklyGrowth)
+    exhaustion: Exhaustion = field(default_factory=Exhaustion)
+
+    @property
+    def winner(self) -> str:
+        """The recommended way."""
+        return self.decision.policy
+
+    @property
+    def rows(self) -> tuple[PolicyRow, ...]:
+        """Today's fleet and the other policies."""
+        return (() if self.today is None else (self.today,)) + self.policies
+
+    def row(self, policy: str) -> PolicyRow | None:
+        """A way by its name."""
+        return next((one for one in self.rows if one.policy == policy), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``compare --json``: ``decision``, and the figures behind it."""
+        found: dict[str, Any] = to_plain(self, DECIMALS)
+        saving = self.decision.saving
+        found |= {
+            "decision": to_plain(self.decision.to_dict(), DECIMALS),
+            "target": {"quantile": self.quantile, "minutes": self.minutes},
+            "winner": self.winner,
+            "saving_gpu_hours_per_week": saving.value,
+            "saving_low": saving.low,
+            "saving_high": saving.high,
+            "reason": saving.reason,
+        }
+        return found
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The same object from what :meth:`to_dict` gave."""
+        decision = dict(values["decision"])
+        decision["saving"] = decision.pop("saving_gpu_hours_per_week")
+        return of_plain(cls, {**values, "decision": decision})
+
+
+def comparison_of(scenario: Scenario, answer: Answer) -> Comparison:
+    """Put a contest and its decision into a record."""
+    decision, found, advice = answer.decision, answer.contest, answer.advice
+    if found is None or advice is None:
+        return Comparison(decision, scenario.wait_quantile, scenario.wait_minutes)
+    days = int(found.earlier_days.sum())
+    zero = found.asked.zero
+    split = zero + timedelta(days=days) if found.holdout else zero
+    measured = advice.headroom
+    return rounded(Comparison(
+        decision=answer.decision,
+        quantile=found.arena.quantile,
+        minutes=found.arena.minutes,
+        today=_row(found, found.today),
+        policies=tuple(_row(found, one) for one in found.judged),
+        frontier=tuple(_frontier(found)),
+        tuned_from=zero.isoformat(),
+        judged_from=split.isoformat(),
+        judged_to=(zero + timedelta(days=len(found.later_days))).isoformat(),
+        rules=answer.rules,
+        waits=sum_waits(found.asked, found.arena.waits),
+        wait_curve=answer.curve,
+        headroom=None if measured is None else measured.headroom,
+        growth_per_week=advice.growth.weekly,
+        exhaustion=advice.exhaustion,
+    ), DECIMALS)  # fmt: skip
+
+
+def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
+    """Compare, decide and answer what was announced; what was played before is read from disk."""
+    found = priced(scenario, played(scenario, tell))
+    return found if found.today is None else dataclasses.replace(found, projects=answered(scenario))
+
+
+def priced(scenario: Scenario, found: Comparison) -> Comparison:
+    """The same comparison at the scenario's own prices."""
+    decision = found.decision
+    if not decision.fleet_gpus:
+        return found
+    if found.today is not None:
+        hours = found.today.gpu_hours or 0.0
+        busy = min(found.today.busy_gpu_hours or 0.0, hours)
+        energy = energy_of_week(scenario, busy_gpu_hours=busy, idle_gpu_hours=hours - busy)
+        rows = (_with_energy(scenario, one, found, energy) for one in found.rows)
+        found = dataclasses.replace(found, today=next(rows), policies=tuple(rows))
+    freed = decision.fleet_gpus - decision.gpus
+    worth = worth_for(
+        scenario, decision.saving, freed=freed, fleet_gpus=decision.fleet_gpus, exhaustion=found.exhaustion
+    )
+    worth = rounded(worth, DECIMALS)  # as all that is kept
+    return dataclasses.replace(found, decision=dataclasses.replace(decision, worth=worth))
+
+
+def _with_energy(
+    scenario: Scenario, row: PolicyRow, found: Comparison, today: RangedAmount | None
+) -> PolicyRow:
+    """The row with the energy and carbon of its week: today's, as the jobs are the same, less what is saved."""
+    if row.gpu_hours_promised is None or found.today is None or found.today.gpu_hours_promised is None:
+        return row
+    saved = found.today.gpu_hours_promised - row.gpu_hours_promised
+    if row.policy == found.winner != TODAY and found.decision.saving.value is not None:
+        saved = found.decision.saving.value
+    off = powered_down_hours(scenario, max(saved, 0.0))
+    kwh = electricity_kwh(power_of(history(scenario).fleet), off, pue_of(scenario))
+    row = dataclasses.replace(row, off_gpu_hours=off, saved_kwh=kwh)
+    if today is not None and kwh is not None:
+        value, low, high = (max(side - kwh, 0.0) for side in (today.value, today.low, today.high))
+        kg = value * carbon_factor(scenario.carbon_region).gco2e_per_kwh / GRAMS_PER_KILOGRAM
+        row = dataclasses.replace(
+            row, energy_kwh=value, energy_kwh_low=low, energy_kwh_high=high, carbon_kg=kg
+        )
+    return rounded(row, DECIMALS)
+
+
+@shelved(
+    "decisions",
+    lambda comparison: to_json(comparison.to_dict()).encode(),
+    lambda content: Comparison.from_dict(json.loads(content)),
+)
+def played(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
+    """What was played: no price plays anything again."""
+    scenario = scenario.without_prices()
+    return comparison_of(scenario, decide(scenario, tell=tell))
+
+
+@stage
+def comparison(scenario: Scenario) -> Comparison:
+    """The one comparison of a study, at the scenario's own prices."""
+    return priced(scenario, played(scenario))
+
+
+def _row(found: Contest, one: JudgedWay) -> PolicyRow:
+    arena, trial = found.arena, one.trial
+    if trial is None:
+        return PolicyRow(one.policy, MEANINGS[one.policy], reason=one.reason, performable=one.performable)
+    which = found.later
+    late = trial.late_s[0, which]
+    added_minutes = arena.late_minutes(trial, which) - arena.todays_minutes(which)
+    done = trial.wait_s + found.asked.views[trial.setting.view].run_s
+    weeks = max(float(found.later_days.sum()) / 7, 1e-9)
+    busy = _busy_hours(found, trial) / weeks
+    finite = which & np.isfinite(done)
+    row = PolicyRow(
+        policy=one.policy,
+        meaning=MEANINGS[one.policy],
+        gpu_hours=one.hours_per_week,
+        gpu_hours_promised=one.promised_per_week,
+        busy_gpu_hours=busy,
+        most_gpus=arena.most_gpus(trial),
+        late_mean_min=float(late[np.isfinite(late)].mean()) / SECONDS_PER_MINUTE if len(late) else 0.0,
+        added_minutes=max(float(added_minutes.max()), 0.0),
+        later_share=float(np.mean(late - arena.today.late_s[0, which] > LATER_S)) if len(late) else 0.0,
+        longest_min=float(late.max(initial=0.0)) / SECONDS_PER_MINUTE,
+        completion_mean_min=float(done[finite].mean()) / SECONDS_PER_MINUTE if finite.any() else None,
+        power_ups_per_week=None if trial.setting.switching is None else power_ups(trial, found.later_days) / weeks,
+        never_started=int(np.isinf(late).sum()),
+        meets_target=one.holds,
+        reason=one.reason,
+        knobs=dict(trial.setting.knobs),
+    )  # fmt: skip
+    return _as_recommended(row, one.service) if one.service else row
+
+
+def power_ups(trial: Trial, days: Mask) -> int:
+    """Nodes that were called on some days. What is on from the beginning was not called."""
+    day = np.floor(trial.outcome.on["from_s"].to_numpy() / SECONDS_PER_DAY)
+    return int(np.isin(day, np.flatnonzero(days)).sum())
+
+
+def _as_recommended(row: PolicyRow, service: Sequence[SizeService]) -> PolicyRow:
+    """The row with the waits of the recommendation, by job size, in place of those of its own simulation."""
+    jobs = max(sum(one.jobs for one in service), 1)
+    added = max(one.recommended_p95_minutes - one.today_p95_minutes for one in service)
+    return dataclasses.replace(
+        row,
+        late_mean_min=sum(one.jobs * one.recommended_mean_minutes for one in service) / jobs,
+        added_minutes=max(added, 0.0),
+        later_share=sum(one.jobs_delayed for one in service) / jobs,
+        longest_min=None,
+        completion_mean_min=None,
+    )
+
+
+def _busy_hours(found: Contest, trial: Trial) -> float:
+    """GPU-hours that jobs hold on the days that are judged."""
+    begin = found.arena.ready_s + trial.wait_s
+    run, gpus = found.asked.views[trial.setting.view].run_s, found.asked.gpus(trial.setting.view)
+    there, days = np.isfinite(begin), np.flatnonzero(found.later_days)
+    edges = [0.0, 0.0]
+    if len(days):
+        edges = [float(days[0]) * SECONDS_PER_DAY, float(days[-1] + 1) * SECONDS_PER_DAY]
+    return float(gpu_hours(begin[there], (begin + run)[there], gpus[there], edges)[0])
+
+
+def _frontier(found: Contest) -> typing.Iterator[FrontierPoint]:
+    """Settings of each way that no other of it beats in both hours and minutes, at most a few, evenly."""
+    arena = found.arena
+    for policy in MEANINGS:
+        if policy in BY_WAITS:  # the wait model finds their one setting
+            continue
+        tried = [trial for trial in arena.trials if trial.setting.policy == policy]
+        points = []
+        for number, trial in enumerate(tried):
+            hours = 7 * float(trial.day_hours[found.earlier_days].mean())
+            added = max(arena.excess(trial, found.earlier) + arena.minutes, 0.0)
+            points.append((hours, added, number))
+        kept: list[tuple[float, float, int]] = []
+        for point in sorted(points):
+            if np.isfinite(point[1]) and (not kept or point[1] < kept[-1][1]):
+                kept.append(point)
+        places = np.unique(np.linspace(0, len(kept) - 1, min(FRONTIER_POINTS, len(kept))).round().astype(int))
+        for hours, added in (kept[place][:2] for place in places if kept):
+            yield FrontierPoint(policy, round(hours, DECIMALS), round(added, DECIMALS))
+
+
+_TYPES = {"str": pl.String, "int": pl.Int64, "bool": pl.Boolean, "float": pl.Float64}
+_OF_POLICIES = {
+    field.name: _TYPES[str(field.type).removesuffix(" | None")]
+    for field in fields(PolicyRow)
+    if field.name not in ("busy_gpu_hours", "knobs")
+}
+
+
+def policy_table(found: Comparison) -> pl.DataFrame:
+    """A row for today's fleet and each way that was compared: what it means, costs and makes jobs late."""
+    rows = [tuple(getattr(row, name) for name in _OF_POLICIES) for row in found.rows]
+    return pl.DataFrame(rows, schema=_OF_POLICIES, orient="row")
+
+
+def policies_met(found: Comparison) -> str:
+    """How many of the policies that the actuator can perform meet the limit, today's aside."""
+    rows = [row for row in found.policies if row.performable]
+    return f"{sum(row.meets_target for row in rows)} of {len(rows)} policies meet the limit"
+
+
+def service_table(found: Comparison) -> pl.DataFrame:
+    """A row for each job size: its queue waits, observed, simulated today and as recommended."""
+    return pl.DataFrame(found.decision.service, schema=[field.name for field in fields(SizeService)])
+
+
+def curve_table(found: Comparison) -> pl.DataFrame:
+    """The wait curve: a row for each layout, number of GPUs and job size."""
+    return pl.DataFrame(found.wait_curve, schema=[field.name for field in fields(CurvePoint)])
+
+
+def frontier_frame(found: Comparison, pinned: Comparison | None = None) -> pl.DataFrame:
+    """Points of a comparison: ``policy, gpu_hours, added_minutes, kind``, today's fleet first."""
+    tuned = [(row, "today" if row.policy == TODAY else "tuned") for row in found.rows]
+    rows = [(row.policy, row.gpu_hours_promised, row.added_minutes, kind) for row, kind in tuned]
+    settings = [point for point in found.frontier if point.policy != TODAY]
+    rows += [(point.policy, point.gpu_hours, point.added_minutes, "setting") for point in settings]
+    pinned_rows = () if pinned is None else pinned.rows
+    rows += [(row.policy, row.gpu_hours_promised, row.added_minutes, "pinned") for row in pinned_rows]
+    schema = {"policy": pl.String, "gpu_hours": pl.Float64, "added_minutes": pl.Float64, "kind": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row").drop_nulls("gpu_hours")
+
+
+def target_in_words(found: Comparison) -> str:
+    """The service that ways are compared at.
+
+    Examples
+    --------
+    >>> from gpuplanner.core.scenario import Scenario
+    >>> from gpuplanner.decision.decision_text import no_decision
+    >>> target_in_words(Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
+    "95% of the jobs of each size start at most 10 min later than on today's fleet."
+    """
+    share, minutes = f"{found.quantile:.0%}", f"{found.minutes:g} min"
+    return f"{share} of the jobs of each size start at most {minutes} later than on today's fleet."
+
+
+def limit_in_words(found: Comparison) -> str:
+    """The rule by which policies meet the limit.
+
+    Examples
+    --------
+    >>> from gpuplanner.core.scenario import Scenario
+    >>> from gpuplanner.decision.decision_text import no_decision
+    >>> limit_in_words(Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
+    'A policy meets the limit if it adds at most 10 min in the evaluation window and every job starts.'
+    """
+    most = f"{found.minutes:g} min"
+    fitted = (
+        f"A policy meets the limit if it adds at most {most} in the evaluation window and every job starts."
+    )
+    by_size = any(row.policy in BY_WAITS and row.gpu_hours is not None for row in found.policies)
+    sized = (
+        " Policies that are not fitted meet it if each job size is within its own limit (Why jobs waited)."
+    )
+    return f"{fitted}{sized}" if by_size else fitted

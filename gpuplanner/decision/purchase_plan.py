@@ -1,0 +1,513 @@
+"""What to buy or reserve, and which jobs go to rented GPUs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.serialization import fault, keys_of, list_of, number_of, read_yaml
+from gpuplanner.core.step_functions import waiting_since
+from gpuplanner.core.units import (
+    HOURS_PER_WEEK,
+    SECONDS_PER_HOUR,
+    kwh_from_watt_hours,
+    money_text,
+    split_exactly,
+)
+from gpuplanner.core.units import money as to_cents
+from gpuplanner.cost.capacity_portfolio import (
+    HOURS_PER_MONTH,
+    Offer,
+    Portfolio,
+    Rent,
+    choose_portfolio,
+    reserve_level,
+    spot_overhead,
+)
+from gpuplanner.cost.energy_and_carbon import Facility, state_watts
+from gpuplanner.cost.period_costs import book_of, money, on_demand_price, ownerships, per_kwh_of, rate_of
+from gpuplanner.cost.showback import CENTS
+from gpuplanner.decision.comparison_record import compared
+from gpuplanner.forecast.demand_changes import FEWEST_WEEKS, fit_growth
+from gpuplanner.hardware.catalog import find_any_board, parameter
+from gpuplanner.planner.linear_model import Effort, LinearModel
+from gpuplanner.planner.milp_solver import solve
+from gpuplanner.usage.gpu_hour_ledger import HELD_BUCKETS
+from gpuplanner.usage.job_history import History, history
+from gpuplanner.usage.period_accounts import ledger
+from gpuplanner.usage.requested_demand import occupancy
+
+PATHS = 50
+WEEK = int(HOURS_PER_WEEK)
+TERMS = {"reserved_1y": 12, "reserved_3y": 36}
+DAYS_PER_MONTH = 30.4375
+
+
+@dataclass(frozen=True, eq=False)
+class Purchase:
+    """A portfolio with what it rests on: ``margin`` is GPU-hours that the decision has on for each that jobs hold.
+
+    ``load_duration_gpus`` are what the rule of the load-duration curve would commit for one term, all hours alike;
+    ``exhaustion`` is the date when capacity is exhausted; None without one.
+    """
+
+    months: int
+    currency: str
+    held_gpus: float
+    margin: float
+    growth_per_year: float | None
+    offers: tuple[Offer, ...]
+    rent: Rent
+    portfolio: Portfolio
+    load_duration_gpus: int
+    exhaustion: str | None
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object ``portfolio`` of ``cost --json``."""
+        found = self.portfolio
+        return {
+            "months": self.months, "currency": self.currency, "action": self.action, "held_gpus": self.held_gpus,
+            "begin": self.begin.to_dicts(), "exhaustion": self.exhaustion,
+            "committed_gpus": found.committed.tolist(), "cost": round(found.cost, 2), "risk": round(found.risk, 2),
+            "load_duration_gpus": self.load_duration_gpus, "all_on_demand": round(found.all_rented, 2),
+            "all_reserved_at_the_mean": round(found.all_reserved, 2),
+            "gap": round(found.gap, 9), "coverage": round(found.coverage, 6),
+            "utilisation": round(found.utilisation, 6),
+            "margin": round(self.margin, 6), "growth_per_year": self.growth_per_year,
+            "offers": self.offers, "rent": self.rent, "notes": list(self.notes),
+        }  # fmt: skip
+
+    @property
+    def costs(self) -> pl.DataFrame:
+        """``way_to_pay, cost``: the mix and the plain ways."""
+        one = self.portfolio
+        ways = {
+            "this mix": one.cost, "its dearest tenth": one.risk, "all on demand": one.all_rented,
+            "all reserved at the mean": one.all_reserved,
+        }  # fmt: skip
+        return pl.DataFrame({"way_to_pay": list(ways), "cost": list(ways.values())})
+
+    @property
+    def sentence(self) -> str:
+        """What is done, how well commitments are used, the rule of one term, and when capacity is exhausted."""
+        one = self.portfolio
+        exhausted = "" if self.exhaustion is None else f" Capacity is exhausted on {self.exhaustion}."
+        return (
+            f"Over {self.months} months: {self.action}. Commitments cover {one.coverage:.0%} of demand and are used "
+            f"{one.utilisation:.0%}; no mix is cheaper by more than {one.gap:.2%}. The load-duration rule says "
+            f"{self.load_duration_gpus:,} GPUs for one term, those that are held among them.{exhausted}"
+        )
+
+    @property
+    def begin(self) -> pl.DataFrame:
+        """``kind, month, gpus``: what is begun when, the first month as 1."""
+        rows = [(kind, month + 1, gpus) for (kind, month), gpus in self.portfolio.begun.items()]
+        schema = {"kind": pl.String, "month": pl.Int64, "gpus": pl.Float64}
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    @property
+    def action(self) -> str:
+        """What is done in the first month: buy, reserve, or rent; wait where nothing is begun at all."""
+        now = {kind for (kind, month) in self.portfolio.begun if month == 0}
+        if now:
+            return "buy" if "owned" in now else "reserve"
+        later = " and commit later" if self.portfolio.begun else ""
+        return "wait" + later if self.portfolio.coverage < 1 else "wait: what is there is enough"
+
+
+def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
+    """Choose what to commit over the months to come, for the fleet that the decision has on, not for demand alone."""
+    known, decided = history(scenario), compared(scenario)
+    price = on_demand_price(scenario, known.fleet, "portfolio")
+    row = decided.row(decided.winner) or decided.today
+    busy = None if row is None else row.busy_gpu_hours
+    margin = max(row.gpu_hours / busy, 1.0) if row is not None and row.gpu_hours and busy else 1.0
+    demand, growth = demand_paths(_hours(scenario, known, margin), months, seed=scenario.seed)
+    owners = ownerships(scenario, known, ledger(scenario))
+    share = float(owners.filter(ownership="owned")["share"].mean() or 0.0)  # type: ignore[arg-type]
+    held = known.fleet.gpus * share
+    offers, notes = _offers(scenario, known, price.value)
+    rent = rented(scenario, known, price.value, scenario.spot_share)
+    if growth is None:
+        notes.append(
+            f"Fewer than {FEWEST_WEEKS} weeks are known: no growth is counted, weeks come as they were."
+        )
+    if held:
+        notes.append(f"{held:,.0f} GPUs are owned and stay: their cost is not part of these sums.")
+    found = choose_portfolio(
+        demand, offers, rent, unit=known.fleet.node_size, held=[held] * months, risk=risk,
+        gap=max(scenario.gap_target, 1e-4), time_limit_s=scenario.time_limit_s, seed=scenario.seed,
+    )  # fmt: skip
+    hours = np.concatenate([one.ravel() for one in demand])
+    rule = reserve_level(hours, min(offer.per_gpu_month for offer in offers) / HOURS_PER_MONTH, price.value)
+    ends = decided.exhaustion.date
+    return Purchase(
+        months, scenario.currency, held, margin, growth, tuple(offers), rent, found, rule, ends, tuple(notes)
+    )
+
+
+def _hours(scenario: Scenario, known: History, margin: float) -> NDArray[np.float64]:
+    """GPUs that the decision has on for those that jobs held in each hour behind."""
+    booked = known.fleet.hours_of(ledger(scenario))
+    held = pl.when(pl.col("bucket").cast(pl.String).is_in(HELD_BUCKETS)).then("gpu_hours").otherwise(0.0)
+    return booked.group_by("hour").agg(gpus=held.sum()).sort("hour")["gpus"].to_numpy() * margin
+
+
+def demand_paths(
+    hours: NDArray[np.float64], months: int, *, seed: int, paths: int = PATHS
+) -> tuple[list[NDArray[np.float64]], float | None]:
+    """GPUs wanted in the hours of each month, path by path: weeks of the past, at levels drawn by the law of growth.
+
+    Beside them the growth a year that the law says; None where too few weeks are known, which then come as they were.
+
+    Examples
+    --------
+    >>> found, growth = demand_paths(np.full(336, 8.0), 2, seed=1, paths=3)
+    >>> [one.shape for one in found], growth
+    ([(3, 730), (3, 731)], None)
+    """
+    hours = hours if len(hours) >= WEEK else np.resize(hours, WEEK)
+    weeks = hours[len(hours) % WEEK :].reshape(-1, WEEK)
+    ahead = math.ceil(months * HOURS_PER_MONTH / WEEK)
+    rng = np.random.default_rng(seed)
+    drawn = weeks[rng.integers(len(weeks), size=(paths, ahead))]
+    growth = None
+    if len(weeks) >= FEWEST_WEEKS:
+        law = fit_growth(weeks.mean(axis=1))
+        growth = round(law.growth_per_year, 6)
+        levels = law.paths(ahead, seed=seed, count=paths)
+        drawn = drawn * (levels / np.maximum(drawn.mean(axis=2), 1e-9))[:, :, None]
+    flat = drawn.reshape(paths, -1)
+    edges = np.round(np.arange(months + 1) * HOURS_PER_MONTH).astype(int)
+    return [flat[:, first:last] for first, last in itertools.pairwise(edges)], growth
+
+
+@dataclass(frozen=True)
+class RefreshMonth:
+    """What an hour of today's work costs in a month, and what it would cost on a newer board, bought as ``kind``."""
+
+    month: int
+    today: float
+    newer: float
+    kind: str
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """When a newer board pays: from ``pays_from`` on, a month (1-based) after which its work stays the cheaper one.
+
+    - ``speed``: GPUs of today whose work one of the newer does.
+    - ``saves``: What it saves from that month to the last, for the GPUs that are installed.
+    """
+
+    board: str
+    speed: float
+    currency: str
+    months: tuple[RefreshMonth, ...]
+    pays_from: int | None
+    saves: float
+
+    @property
+    def sentence(self) -> str:
+        """Whether it pays, and what an hour of today's work costs either way, first and last."""
+        first, last = self.months[0], self.months[-1]
+        when = "does not pay" if self.pays_from is None else f"pays from month {self.pays_from} on"
+        return (
+            f"{self.board}, {self.speed:g} of today's GPUs each, {when}: an hour of today's work costs "
+            f"{first.today:.3f} {self.currency} and {first.newer:.3f} on it ({first.kind}), in month "
+            f"{last.month} {last.today:.3f} and {last.newer:.3f} ({last.kind}); saved by then {self.saves:,.0f} "
+            f"{self.currency}."
+        )
+
+
+def refresh(scenario: Scenario, months: int, board: str, speed: float) -> Refresh:
+    """Hold today's board against a newer one, month by month, at dated prices.
+
+    Of owned boards the purchase is spent: what ends with them is space, support, staff and electricity. A newer board
+    costs all that it costs, as the cheapest way to have it, for each of today's GPUs whose work it does.
+    """
+    known, book = history(scenario), book_of(scenario)
+    known.fleet.require_board("refresh")
+    newer, mine = find_any_board(board), str(known.fleet.name)
+    states, per_kwh = money(scenario).states, per_kwh_of(scenario, known)
+    busy = float(states.filter(state="busy")["gpu_hours"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
+    owners = ownerships(scenario, known, ledger(scenario)).group_by("ownership").agg(pl.col("share").sum())
+    mode = owners.sort("share", "ownership")["ownership"][-1]
+    rows = []
+    for month in range(months):
+        begin = known.end + timedelta(days=month * DAYS_PER_MONTH)
+        end = begin + timedelta(days=DAYS_PER_MONTH)
+
+        def hourly(name: str, way: str, begin: datetime = begin, end: datetime = end) -> float | None:
+            own = name == mine and scenario.price_usd_per_gpu_hour > 0
+            rate = None if own else book.rate(name, way, scenario.currency, begin, end)
+            power = _kwh_per_hour(scenario, name, busy) * per_kwh if way == "owned" else 0.0
+            if name == mine and way == "owned":
+                parts = {} if rate is None else rate.parts or {}
+                return power + sum(cost for part, cost in parts.items() if part != "depreciation")
+            if rate is None and way not in (*TERMS, "owned"):
+                asked = scenario if name == mine else scenario.but(price_usd_per_gpu_hour=0.0)
+                rate = rate_of(asked, known, name, way)
+            return None if rate is None else rate.price.value + power
+
+        kinds = (*TERMS, "on_demand", "owned")
+        ways = {way: cost for way in kinds if (cost := hourly(newer, way)) is not None}
+        now = hourly(mine, mode)
+        if not ways or now is None:
+            lacks = newer if not ways else mine
+            todo = "Give them in a price book."
+            raise ScenarioError(message("refresh", f"prices of {lacks}", "none", todo))
+        cheapest = min(ways, key=lambda way: (ways[way], way))
+        rows.append(RefreshMonth(month + 1, now, ways[cheapest] / speed, cheapest))
+    dear = [row.month for row in rows if row.newer >= row.today]
+    first = max(dear, default=0) + 1
+    saved = sum(row.today - row.newer for row in rows[first - 1 :])
+    worth = saved * known.fleet.gpus * HOURS_PER_MONTH
+    return Refresh(newer, speed, scenario.currency, tuple(rows), first if first <= months else None, worth)
+
+
+def _kwh_per_hour(scenario: Scenario, board: str, busy: float) -> float:
+    """Energy of a GPU-hour at the meter, busy for such a share of it."""
+    watts = state_watts(board, None)
+    mean = busy * watts["busy"].value + (1 - busy) * watts["idle"].value
+    return kwh_from_watt_hours(mean) * Facility.of(scenario.pue).factor("value")
+
+
+def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[Offer], list[str]]:
+    """What can be committed: as the price book says, else a one-year reservation at the catalogue's guidance."""
+    board, notes = known.fleet.name if known.fleet.in_catalogue else None, []
+    book = book_of(scenario)
+    offers = []
+    for kind, term in TERMS.items():
+        rate = None if board is None else book.rate(board, kind, scenario.currency, known.begin, known.end)
+        if rate is not None:
+            offers.append(Offer(kind, rate.price.value * HOURS_PER_MONTH, term))
+    if not offers:
+        guide = parameter("discount_reserved_1y")
+        per_month = on_demand * (1 - guide.value) * HOURS_PER_MONTH
+        offers.append(Offer("reserved_1y", per_month, TERMS["reserved_1y"]))
+        notes.append(
+            f"The one-year reservation is {guide.value:.0%} below on demand: {guide.source} ({guide.date}), "
+            "not a list price. Name your own in a price book."
+        )
+    lots = book.lots_of(board)
+    owned = None if board is None or not lots else rate_of(scenario, known, board, "owned")
+    if owned is not None:
+        states = money(scenario).states
+        kwh = float(states["energy_kwh"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
+        hourly = owned.price.value + kwh * per_kwh_of(scenario, known)
+        lead, months = (
+            math.ceil(scenario.purchase_lead_days / DAYS_PER_MONTH),
+            round(12 * lots[-1].life_years),
+        )
+        offers.append(Offer("owned", hourly * HOURS_PER_MONTH, months, lead, lost_share=0.5))
+        notes.append("Of what an owned board still stands for at the end, half is taken to be lost.")
+    return offers, notes
+
+
+def rented(scenario: Scenario, known: History, on_demand: float, spot_share: float) -> Rent:
+    """GPUs by the hour: on demand, and spot for a share of the load, with what its interruptions waste."""
+    rate = None
+    if spot_share and known.fleet.in_catalogue:
+        rate = rate_of(scenario, known, known.fleet.name, "spot")
+    if rate is None:
+        return Rent(on_demand)
+    checkpoint, restart = parameter("checkpoint_s").value, parameter("restart_s").value
+    often = scenario.spot_interruptions_per_day / 24
+    wasted = spot_overhead(often, checkpoint_s=checkpoint, restart_s=restart)
+    return Rent(on_demand, rate.price.value, spot_share, wasted)
+
+
+KEYS = ("stay", "spot", "data", "move")
+DATA = ("tenant", "gib", "source")
+MOVE = ("price", "unit", "gbit_per_s", "start_minutes", "source")
+GBIT_PER_GIB = 8 * 1.073741824
+STAYS, SLOW = "may not leave", "would begin later than here"
+LEAST_H = 1e-6
+"""Overload of an hour below this many GPU-hours is none."""
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class BurstRules:
+    """What a file says of leaving.
+
+    - ``stay``, ``spot``: Tenants whose jobs may not leave, and those whose jobs bear interruptions.
+    - ``gib``: Data that a job of a tenant takes along [GiB].
+    - ``per_gib``, ``currency``: What moving a GiB costs, there and back.
+    - ``gbit_per_s``, ``start_minutes``: How fast data move, and how long a rented machine takes to start.
+    """
+
+    stay: tuple[str, ...]
+    spot: tuple[str, ...]
+    gib: Mapping[str, float]
+    per_gib: float
+    currency: str
+    gbit_per_s: float
+    start_minutes: float
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class BurstPlan:
+    """Jobs that go out so that what stays fits, at the least cost.
+
+    - ``jobs``: ``job_id, tenant, submit_time, gpus, hours, kind, begins_minutes, gib, cost``, by submission.
+    - ``stays``: ``reason, jobs, gpu_hours`` of the jobs of overloaded hours that cannot leave.
+    - ``over_gpu_hours``, ``left_gpu_hours``: Wanted beyond what is installed, hour by hour, and what stays of it.
+    - ``total``, ``gap``: What it costs, and by how much of it another choice could be cheaper.
+    """
+
+    jobs: pl.DataFrame
+    stays: pl.DataFrame
+    over_gpu_hours: float
+    left_gpu_hours: float
+    total: Decimal
+    gap: float
+    currency: str
+    notes: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """How much was wanted beyond what there is, and what goes out for how much."""
+        return (
+            f"{self.over_gpu_hours:,.1f} GPU-hours were wanted beyond what is installed; {self.jobs.height:,} jobs go "
+            f"out for {money_text(self.total, self.currency)} {self.currency} (gap {self.gap:.2%}), "
+            f"{self.left_gpu_hours:,.1f} GPU-hours stay over."
+        )
+
+
+def read_burst(path: str | Path) -> BurstRules:
+    """Read the rules of leaving: lists ``stay``, ``spot`` and ``data``, and ``move``; see :class:`BurstRules`."""
+    name = Path(path).name
+    top = keys_of(read_yaml(path), KEYS, f"{name}, the file", 1, needed=("move",))
+    data = list_of(top, "data", name)
+    rows = [keys_of(one, DATA, f"{name}, data", line, needed=DATA) for one, line in data]
+    move = keys_of(top["move"], MOVE, f"{name}, move", 1, needed=MOVE)
+    currency, _, per = str(move["unit"]).partition(" per ")
+    if per != "GiB":
+        raise fault(name, move.lines["unit"], "unit 'USD per GiB'", repr(move["unit"]))
+    return BurstRules(
+        stay=tuple(str(one) for one, _ in list_of(top, "stay", name)),
+        spot=tuple(str(one) for one, _ in list_of(top, "spot", name)),
+        gib={str(row["tenant"]): number_of(row, "gib", name, 0, 1e9) for row in rows},
+        per_gib=number_of(move, "price", name, 0, 1e4),
+        currency=currency,
+        gbit_per_s=number_of(move, "gbit_per_s", name, 1e-6, 1e6),
+        start_minutes=number_of(move, "start_minutes", name, 0, 1e5),
+        source=str(move["source"]),
+    )
+
+
+def burst_plan(scenario: Scenario, rules: BurstRules) -> BurstPlan:
+    """Choose the jobs of the month whose leaving costs least and lets the others begin when they are submitted.
+
+    What is wanted is counted hour by hour, each job from its submission for as long as it ran; where jobs fit on nodes
+    is not looked at.
+    """
+    known = history(scenario)
+    price = on_demand_price(scenario, known.fleet, "burst")
+    rent = rented(scenario, known, price.value, 1.0 if rules.spot else 0.0)
+    per_gib = book_of(scenario).converted(rules.per_gib, rules.currency, scenario.currency, known.end)
+    tenant, hours = pl.col("tenant").cast(pl.String), pl.col("run_s").fill_null(0.0) / SECONDS_PER_HOUR
+    gib = tenant.replace_strict(dict(rules.gib), default=0.0, return_dtype=pl.Float64)
+    spot = tenant.is_in(list(rules.spot))
+    per_hour = pl.when(spot).then(rent.spot_price).otherwise(rent.on_demand)
+    begins = rules.start_minutes + gib * GBIT_PER_GIB / rules.gbit_per_s / 60
+    waited = (pl.col("start_time").fill_null(known.end) - waiting_since()).dt.total_seconds() / 60
+    jobs = known.jobs.select(
+        "job_id", tenant.alias("tenant"), "submit_time", "gpus", hours=hours,
+        kind=pl.when(spot).then(pl.lit("spot")).otherwise(pl.lit("on_demand")), begins_minutes=begins, gib=gib,
+        cost=pl.col("gpus") * (hours + rules.start_minutes / 60) * per_hour + gib * per_gib,
+        from_h=(pl.col("submit_time") - known.begin).dt.total_seconds() / SECONDS_PER_HOUR,
+        reason=pl.when(tenant.is_in(list(rules.stay))).then(pl.lit(STAYS)).when(begins >= waited).then(pl.lit(SLOW)),
+    )  # fmt: skip
+    begin, length, gpus, cost = (jobs[name].to_numpy() for name in ("from_h", "hours", "gpus", "cost"))
+    until = int((known.end - known.begin).total_seconds() // SECONDS_PER_HOUR)
+    over = wanted(begin, length, gpus, until) - known.fleet.installed.gpus
+    effort = Effort.begin(**scenario.effort)
+    free = jobs["reason"].is_null().to_numpy()
+    leave, left, bound = leavers(begin, length, gpus, cost, free, over, effort, gap=scenario.gap_target)
+    out = jobs.filter(leave)
+    exact = out["cost"].to_list()
+    total, best = to_cents(sum(exact)), float(sum(exact))
+    busy = np.flatnonzero(over > LEAST_H)
+    there = np.zeros(len(free), bool)
+    for hour in busy:
+        there |= (begin < hour + 1) & (begin + length > hour)
+    held = jobs.filter(there & ~free).group_by("reason").agg(
+        jobs=pl.len(), gpu_hours=(pl.col("gpus") * pl.col("hours")).sum()
+    )  # fmt: skip
+    return BurstPlan(
+        jobs=out.with_columns(cost=pl.Series(split_exactly(total, exact), dtype=CENTS))
+        .drop("from_h", "reason").sort("submit_time", "job_id"),
+        stays=held.sort("reason"),
+        over_gpu_hours=float(over[busy].sum()),
+        left_gpu_hours=left,
+        total=total,
+        gap=max(best - bound, 0.0) / best if best else 0.0,
+        currency=scenario.currency,
+        notes=(f"Rent: {price.source}.", f"Moving data: {rules.source}."),
+    )  # fmt: skip
+
+
+def leavers(
+    begin: Array, hours: Array, gpus: Array, cost: Array, free: NDArray[np.bool_], over: Array, effort: Effort,
+    *, gap: float,
+) -> tuple[NDArray[np.bool_], float, float]:  # fmt: skip
+    """Jobs whose leaving covers the overload of each hour at the least cost, what is left of it, and a bound.
+
+    Examples
+    --------
+    Two jobs of four GPUs overload one hour by three: the cheaper one goes.
+
+    >>> one = np.ones(2)
+    >>> found, left, bound = leavers(0 * one, one, 4 * one, np.array([9.0, 7.0]), one > 0, np.array([3.0]),
+    ...                              Effort.begin(), gap=0.0)
+    >>> found.tolist(), left, round(bound, 3)
+    ([False, True], 0.0, 7.0)
+    """
+    rows, left = [], 0.0
+    for hour in np.flatnonzero(over > LEAST_H):
+        shared = np.minimum(begin + hours, hour + 1) - np.maximum(begin, hour)
+        mine = np.flatnonzero(free & (shared > 0))
+        share = gpus[mine] * shared[mine]
+        left += max(float(over[hour] - share.sum()), 0.0)
+        rows.append((int(hour), mine, share, min(float(over[hour]), float(share.sum()))))
+    movable = np.unique(np.concatenate([mine for _, mine, _, _ in rows])) if rows else np.zeros(0, np.int64)
+    model = LinearModel()
+    model.add_columns([f"j{job}" for job in movable], cost=cost[movable], high=np.ones(len(movable)))
+    for number, mine, share, much in rows:
+        model.add_row(f"h{number}", np.searchsorted(movable, mine), share, ">=", much - LEAST_H)
+    found = solve(model, effort, gap=gap)
+    if found.values is None:
+        todo = "Give more work with --work-limit, or fewer jobs."
+        raise ScenarioError(message("burst", "a choice of jobs", found.status, todo))
+    leave = np.zeros(len(begin), bool)
+    leave[movable[found.values > 0.5]] = True
+    return leave, left, -np.inf if found.bound is None else found.bound
+
+
+def wanted(begin: Array, hours: Array, gpus: Array, until: int) -> Array:
+    """GPUs wanted on average in each of the hours from 0, by the exact integral.
+
+    Examples
+    --------
+    >>> wanted(np.array([-1.0, 0.5]), np.array([1.5, 2.0]), np.array([4.0, 2.0]), 3).tolist()
+    [3.0, 2.0, 1.0]
+    """
+    end = begin + hours
+    return np.asarray(occupancy(begin, end, gpus, np.zeros(len(begin), np.int64), 1, until)[0])

@@ -1,0 +1,466 @@
+"""What teams were entitled to and allocated, and how much later jobs ended for sharing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.serialization import of_plain, to_plain
+from gpuplanner.core.stage_cache import stage
+from gpuplanner.core.units import SECONDS_PER_HOUR, counted
+from gpuplanner.decision.explained_waits import WORDS
+from gpuplanner.decision.policy_comparison import opened
+from gpuplanner.decision.requests import Asked
+from gpuplanner.decision.sharing_rules import SharingRules, entitled_gpus, quota_share, rules_of
+from gpuplanner.decision.wait_causes import CAUSES, INSUFFICIENT
+from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import play
+from gpuplanner.usage.fair_share import (
+    NOBODY,
+    Claims,
+    borrowing,
+    jain_index,
+    lent_hours,
+    shares_over_time,
+    tenant_accounts,
+)
+
+Schedule = Callable[[pl.DataFrame, int], pl.DataFrame]
+"""Runs jobs on a number of GPUs and gives their outcomes."""
+
+
+def isolated_outcomes(jobs: pl.DataFrame, entitled: Mapping[str, float], run: Schedule) -> pl.DataFrame:
+    """Run the jobs of every tenant alone on what it is entitled to.
+
+    A job that asks for more than the tenant's share runs on the whole share and takes longer in proportion
+    (limits too), as perfect scaling has it. Shares are rounded down to whole GPUs, but never below one.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        As jobs are simulated: ``tenant, gpus, run_s`` and more.
+    entitled : mapping of str to float
+        GPUs of each tenant; 1/n of the cluster in the definition of Themis.
+    run : callable
+        Schedules jobs on a number of GPUs, by the same rules as the shared run.
+
+    Returns
+    -------
+    polars.DataFrame
+        The outcomes of all tenants.
+
+    Raises
+    ------
+    SchemaError
+        If a tenant has no entitlement.
+
+    References
+    ----------
+    K. Mahajan et al., Themis: Fair and efficient GPU cluster scheduling, NSDI 2020, section 3.
+
+    Examples
+    --------
+    >>> def run(jobs, gpus):
+    ...     return jobs.select("job_id", "tenant", jct_s=pl.col("run_s"))
+    >>> jobs = pl.DataFrame({"job_id": ["a"], "tenant": ["x"], "gpus": [4], "run_s": [60.0]})
+    >>> isolated_outcomes(jobs, {"x": 2.0}, run).rows()
+    [('a', 'x', 120.0)]
+    """
+    tenants = jobs["tenant"].unique().sort()
+    without = [tenant for tenant in tenants if not entitled.get(tenant, 0.0) > 0]
+    if without:
+        text = message(
+            "finish-time fairness",
+            "an entitlement above 0 for every tenant",
+            f"none for {without}",
+            "Give all tenants a share, or drop their jobs.",
+        )
+        raise SchemaError(text)
+    parts = []
+    for tenant in tenants:
+        gpus = max(1, math.floor(entitled[tenant] + 1e-9))
+        longer = (pl.col("gpus") / gpus).clip(lower_bound=1.0)
+        times = [name for name in ("run_s", "limit_s") if name in jobs.columns]
+        mine = jobs.filter(tenant=tenant).with_columns(
+            pl.col(times) * longer, pl.col("gpus").clip(upper_bound=gpus)
+        )
+        parts.append(run(mine, gpus))
+    return pl.concat(parts)
+
+
+def finish_time_fairness(shared: pl.DataFrame, isolated: pl.DataFrame) -> pl.DataFrame:
+    """Compare completion times in the shared cluster with those of every tenant alone.
+
+    ``rho = T_shared / T_isolated``, with T from submission to end: 1 is what sharing promises; above it, the
+    tenant would have been better off with its own share.
+
+    Parameters
+    ----------
+    shared, isolated : polars.DataFrame
+        Outcomes of the same jobs: ``job_id, tenant, jct_s``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``job_id, tenant, shared_jct_s, isolated_jct_s, rho``, in the order of `shared`; rho is null where a
+        job did not end in both, or took no time alone.
+
+    Raises
+    ------
+    SchemaError
+        If the jobs are not the same.
+
+    Examples
+    --------
+    >>> shared = pl.DataFrame({"job_id": ["a", "b"], "tenant": "x", "jct_s": [60.0, 90.0]})
+    >>> finish_time_fairness(shared, shared.with_columns(jct_s=60.0))["rho"].to_list()
+    [1.0, 1.5]
+    """
+    if sorted(shared["job_id"]) != sorted(isolated["job_id"]):
+        text = message(
+            "finish-time fairness",
+            "the same jobs shared and alone",
+            f"{shared.height} and {isolated.height} jobs, not all the same",
+            "Run both on the same jobs.",
+        )
+        raise SchemaError(text)
+    alone = isolated.select("job_id", isolated_jct_s="jct_s")
+    return (
+        shared.select("job_id", "tenant", shared_jct_s="jct_s")
+        .join(alone, on="job_id", how="left", maintain_order="left")
+        .with_columns(
+            rho=pl.when(pl.col("isolated_jct_s") > 0).then(pl.col("shared_jct_s") / pl.col("isolated_jct_s"))
+        )
+    )
+
+
+def rho_by_tenant(fairness: pl.DataFrame) -> pl.DataFrame:
+    """Mean, worst and late jobs of every tenant.
+
+    Parameters
+    ----------
+    fairness : polars.DataFrame
+        From :func:`finish_time_fairness`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tenant``, ``jobs`` that have a rho, ``mean_rho``, ``p95_rho``, ``max_rho`` and ``late_share``, the
+        share of them with rho above 1, sorted by tenant.
+
+    Examples
+    --------
+    >>> rho_by_tenant(pl.DataFrame({"tenant": "x", "rho": [1.0, 3.0]})).row(0)
+    ('x', 2, 2.0, 2.9, 3.0, 0.5)
+    """
+    rho = pl.col("rho")
+    return (
+        fairness.drop_nulls("rho")
+        .group_by("tenant")
+        .agg(
+            jobs=pl.len(),
+            mean_rho=rho.mean(),
+            p95_rho=rho.quantile(0.95, "linear"),
+            max_rho=rho.max(),
+            late_share=(rho > 1).mean(),
+        )
+        .sort("tenant")
+    )
+
+
+UNITS = 5040
+"""Parts of a GPU in which quotas are counted: divisible by every share of a board that the catalogue has."""
+SLOTS = 120
+"""Slots over the observation in which the shares of teams are shown."""
+NO_TEAM = "(no team)"
+NEXT_STEPS = {
+    "fragmented": "Fill nodes one after the other, or request fewer GPUs on one node.",
+    "wrong_layout": "Partition GPUs into the instances that jobs request.",
+    "queued_behind": "State time limits near the run times, so that backfill starts jobs, or raise the priority.",
+    "limits": "Raise the limit of the team, or of its account, partition or QOS.",
+    "unexplained": "Add what the record lacks: all jobs of these nodes, and limits of accounts, partitions and QOS.",
+}
+"""What a team can do by the largest cause of its waits; too few GPUs depend on quotas as well."""
+TINY_HOURS = 0.05
+"""Hours of waiting that are shown as none."""
+TINY_GPU_HOURS = 0.05
+LITTLE = 0.1
+"""A team that waited for more, and was owed less than this share of it, is not helped by what others borrow."""
+_FACTS = ("basis", "rules", "notes", "mean_rho", "max_rho", "jain_satisfaction", "jain_rho")
+
+
+@dataclass(frozen=True, eq=False)
+class Fairness:
+    """How a fleet was shared.
+
+    - ``basis``: What starts and ends are from.
+    - ``rules``: Quotas that count, and where they are from.
+    - ``notes``: What had to be done about them.
+    - ``teams``: A row a team: what it was due, got, lent, borrowed and is owed in GPU-hours; its satisfaction (got of
+      due); hours in which it starved; how its jobs ended against its own share alone (rho); hours of waiting by
+      cause, as of the wait model, and in GPU-hours; ``why`` its jobs waited and its ``next_step``.
+    - ``borrowed``: :func:`gpuplanner.usage.fair_share`.
+    - ``shares``: :func:`gpuplanner.usage.fair_share.shares_over_time`.
+    - ``mean_rho``, ``max_rho``: Over all jobs.
+    - ``jain_satisfaction``, ``jain_rho``: Jain's index of the teams' satisfaction, and of 1 / mean rho.
+    """
+
+    basis: str
+    rules: SharingRules
+    notes: tuple[str, ...]
+    teams: pl.DataFrame
+    borrowed: pl.DataFrame
+    shares: pl.DataFrame
+    mean_rho: float | None
+    max_rho: float | None
+    jain_satisfaction: float | None
+    jain_rho: float | None
+
+    @property
+    def sentence(self) -> str:
+        """The finding in one sentence."""
+        owed = self.teams.filter(pl.col("owed_gpu_hours") > TINY_GPU_HOURS)
+        lent = float(self.teams["lent_gpu_hours"].sum())
+        if owed.is_empty():
+            return (
+                f"All {self.teams.height} teams got what they were due; {lent:,.0f} GPU-hours that teams did not ask "
+                "for served others."
+            )
+        worst = owed.sort("owed_gpu_hours", "tenant", descending=[True, False]).row(0, named=True)
+        return (
+            f"{owed.height} of {self.teams.height} teams were kept from GPU-hours that they were due: "
+            f"{owed['owed_gpu_hours'].sum():,.0f} in all, most of them {worst['tenant']} with "
+            f"{worst['owed_gpu_hours']:,.0f}."
+        )
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        """What is no table, as plain values."""
+        return {name: to_plain(getattr(self, name)) for name in _FACTS}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``--json``; shares over time are left to the page."""
+        rows = {"teams": self.teams.to_dicts(), "borrowed": self.borrowed.to_dicts()}
+        return {"sentence": self.sentence} | self._facts | rows
+
+    def to_tables(self) -> dict[str, pl.DataFrame]:
+        """Everything as tables that a study keeps."""
+        facts = pl.DataFrame({"facts": [json.dumps(self._facts)]})
+        return {
+            "teams": self.teams,
+            "team_borrowing": self.borrowed,
+            "team_shares": self.shares,
+            "team_facts": facts,
+        }
+
+    @classmethod
+    def of_tables(cls, tables: Mapping[str, pl.DataFrame]) -> Self | None:
+        """The inverse of :meth:`to_tables`; None where a study has no such tables."""
+        if "team_facts" not in tables:
+            return None
+        facts = json.loads(tables["team_facts"]["facts"][0])
+        facts |= {"rules": of_plain(SharingRules, facts["rules"]), "notes": tuple(facts["notes"])}
+        return cls(
+            teams=tables["teams"], borrowed=tables["team_borrowing"], shares=tables["team_shares"], **facts
+        )
+
+
+@stage
+def fairness(scenario: Scenario) -> Fairness:
+    """Account for what every team was due and got in the recent past, as it was seen.
+
+    Where the source does not say when jobs started, they are played on today's fleet from when they came.
+    """
+    known, asked, arena, _ = opened(scenario)
+    rules = rules_of(scenario, known)
+    start, end, basis = asked.start_s, asked.end_s, "observed starts"
+    if asked.starts_assumed:
+        requests = asked.granted
+        start = play(requests, asked.fleet, queue=scenario.queue).start_s
+        end, basis = start + requests.run_s, "starts as played on today's fleet: the source states none"
+    seconds = arena.waits.seconds * arena.waits.judged[:, None]
+    if asked.starts_assumed:
+        seconds = seconds_until(asked, start)
+    waits = waits_by_team(asked, seconds)
+    return shared(asked, rules, start, end, waits, basis, scenario.queue)
+
+
+def units_of(asked: Asked) -> NDArray[np.int64]:
+    """What each job counts against a quota: a slice the larger of its shares of compute and memory."""
+    parts = [1.0, *(quota_share(asked.board, name) for name in asked.fleet.profiles[1:])]
+    each = np.round(UNITS * np.array(parts)).astype(np.int64)
+    return np.asarray(each[asked.granted.profile] * asked.granted.total)
+
+
+def teams_of(asked: Asked) -> pl.Series:
+    """The team of each job."""
+    return asked.jobs["tenant"].fill_null(NO_TEAM).cast(pl.String)
+
+
+def shared(
+    asked: Asked,
+    rules: SharingRules,
+    start_s: NDArray[np.float64],
+    end_s: NDArray[np.float64],
+    waits: pl.DataFrame,
+    basis: str,
+    queue: str,
+) -> Fairness:
+    """Account for jobs that held their GPUs from a start to an end; NaN: not while it was observed."""
+    units, team, requests = units_of(asked), teams_of(asked), asked.granted
+    installed = float(asked.nodes.total)
+    entitled, notes = entitled_gpus(rules, team, installed)
+    frame = pl.DataFrame(
+        {
+            "job_id": pl.int_range(len(team), eager=True).cast(pl.String),
+            "tenant": team,
+            "ready_s": np.where(start_s < 0, start_s, requests.ready_s),
+            "start_s": pl.Series(start_s).fill_nan(None),
+            "end_s": pl.Series(end_s).fill_nan(None),
+            "gpus": units,
+            "run_s": requests.run_s,
+            "limit_s": requests.limit_s,
+        }
+    )
+    seen = asked.seen_s
+    begun = pl.col("start_s").fill_null(seen)
+    claimed = Claims(
+        frame.select(
+            "tenant",
+            submit_s="ready_s",
+            start_s=begun,
+            end_s=pl.col("end_s").fill_null(pl.max_horizontal(begun, pl.lit(seen))),
+            wanted="gpus",
+            held="gpus",
+        ),
+        UNITS,
+        (0.0, seen),
+    )
+    rho = _rho(frame, {name: gpus * UNITS for name, gpus in entitled.items()}, queue)
+    late, pairs = rho_by_tenant(rho), borrowing(claimed, entitled)
+    lent = pl.DataFrame(lent_hours(claimed, entitled), schema=["tenant", "lent_gpu_hours"], orient="row")
+    counts = frame.group_by("tenant").agg(jobs=pl.len())
+    teams = (
+        tenant_accounts(claimed, entitled)
+        .rename({"deficit_gpu_hours": "owed_gpu_hours", "above_gpu_hours": "borrowed_gpu_hours"})
+        .join(lent, on="tenant", how="left", maintain_order="left")
+        .join(counts, on="tenant", how="left", maintain_order="left")
+        .join(late.drop("jobs"), on="tenant", how="left", maintain_order="left")
+        .join(waits, on="tenant", how="left", maintain_order="left")
+        .with_columns(pl.col("jobs", "lent_gpu_hours", "^waited_.*$").fill_null(0))
+    )
+    said = [why_it_waited(row, pairs) for row in teams.iter_rows(named=True)]
+    teams = teams.with_columns(
+        why=pl.Series([one[0] for one in said], dtype=pl.String),
+        next_step=pl.Series([one[1] for one in said], dtype=pl.String),
+    ).select(*_FIRST, pl.exclude(_FIRST))
+    mean_rho, max_rho = rho.select(mean=pl.col("rho").mean(), max=pl.col("rho").max()).row(0)
+    return Fairness(
+        basis=basis, rules=rules, notes=notes, teams=teams, borrowed=pairs,
+        shares=shares_over_time(claimed, slot_s=max(seen / SLOTS, SECONDS_PER_HOUR)),
+        mean_rho=mean_rho, max_rho=max_rho,
+        jain_satisfaction=jain_index(teams["satisfaction"].drop_nulls().to_numpy()),
+        jain_rho=jain_index(1 / late["mean_rho"].to_numpy()),
+    )  # fmt: skip
+
+
+_FIRST = (
+    "tenant", "jobs", "entitled_gpus", "held_gpu_hours", "due_gpu_hours", "lent_gpu_hours", "borrowed_gpu_hours",
+    "owed_gpu_hours", "satisfaction", "starvation_h",
+)  # fmt: skip
+
+
+def _rho(frame: pl.DataFrame, entitled: dict[str, float], queue: str) -> pl.DataFrame:
+    """Time from eligibility to end against that of the team's jobs alone on its share, one pool without fragments."""
+    promised = frame.filter(
+        pl.col("tenant").is_in([name for name, units in entitled.items() if units > 0]),
+        pl.col("start_s").is_not_null(),
+    )
+
+    def alone(mine: pl.DataFrame, units: int) -> pl.DataFrame:
+        submit, run, limit = (mine[name].to_numpy() for name in ("ready_s", "run_s", "limit_s"))
+        profile, gpus = np.zeros(mine.height, np.int64), mine["gpus"].to_numpy()
+        asked = NodeRequests(submit, submit, run, limit, profile, gpus, np.ones(mine.height, np.int64))
+        end = play(asked, NodeFleet.whole([units]), queue=queue).start_s + run
+        return mine.select("job_id", "tenant", jct_s=pl.Series(end - submit))
+
+    if promised.is_empty():
+        return pl.DataFrame(schema={"job_id": pl.String, "tenant": pl.String, "rho": pl.Float64})
+    together = promised.select("job_id", "tenant", jct_s=pl.col("end_s") - pl.col("ready_s"))
+    return finish_time_fairness(together, isolated_outcomes(promised, entitled, alone))
+
+
+def seconds_until(asked: Asked, start_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds by cause that jobs wait until a start that is simulated: too few GPUs were free, shape (n_jobs, 6)."""
+    until = np.where(np.isnan(start_s), asked.seen_s, start_s)
+    seconds = np.zeros((len(until), len(CAUSES)))
+    seconds[:, INSUFFICIENT] = np.clip(until - np.maximum(asked.granted.ready_s, 0.0), 0.0, None)
+    return seconds
+
+
+def waits_by_team(asked: Asked, seconds: NDArray[np.float64]) -> pl.DataFrame:
+    """Sum the waits of each team's jobs by cause.
+
+    Parameters
+    ----------
+    asked : Asked
+        The jobs.
+    seconds : array of float, shape (n_jobs, n_causes)
+        What each waited, by cause [s].
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tenant``, ``waited_<cause>_hours`` for each of :data:`~gpuplanner.decision.wait_causes.CAUSES` [h], and
+        ``waited_gpu_hours`` [GPU h].
+    """
+    hours = seconds / SECONDS_PER_HOUR
+    waited = {f"waited_{cause}_hours": hours[:, i] for i, cause in enumerate(CAUSES)}
+    waited["waited_gpu_hours"] = asked.gpus() * hours.sum(axis=1)
+    tenants, tenant_of_job = np.unique(np.asarray(teams_of(asked), dtype=str), return_inverse=True)
+    # In the order of the jobs: a group-by on several threads adds in an order of its own, and last digits differ.
+    sums = {name: np.bincount(tenant_of_job, values, len(tenants)) for name, values in waited.items()}
+    return pl.DataFrame({"tenant": tenants.tolist(), **sums}, schema_overrides={"tenant": pl.String})
+
+
+def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
+    """Why the jobs of a team waited, in the words of the wait model, and what the team can do about it.
+
+    Examples
+    --------
+    >>> row = {f"waited_{cause}_hours": 0.0 for cause in CAUSES} | {"waited_limits_hours": 8.0}
+    >>> why_it_waited(row, pl.DataFrame())[0]
+    'Its jobs waited 8 hours, 100% of it at limits of tenants.'
+    """
+    waited = {name: row[f"waited_{name}_hours"] for name in CAUSES}
+    total, cause = sum(waited.values()), max(CAUSES, key=lambda name: waited[name])
+    if total <= TINY_HOURS:
+        return "Its jobs did not wait.", "Nothing to do."
+    hours = counted(round(total), "hour") if total >= 1 else "less than an hour"
+    why = f"Its jobs waited {hours}, {waited[cause] / total:.0%} of it {WORDS[cause]}."
+    if cause in NEXT_STEPS:
+        return why, NEXT_STEPS[cause]
+
+    owed = row["owed_gpu_hours"]
+    if not row["entitled_gpus"] > 0:
+        return f"{why} It has no quota.", "A quota of its own, or patience."
+    if owed > max(TINY_GPU_HOURS, LITTLE * row["waited_gpu_hours"]):
+        mine = pairs.filter(pl.col("lender") == row["tenant"], pl.col("borrower") != NOBODY).sort(
+            "gpu_hours", "borrower", descending=[True, False]
+        )
+        to = f", most of them held by {mine['borrower'][0]}" if mine.height else ""
+        step = "Let it take back what others borrow (preemption with reclaim), or limit what they may borrow."
+        return f"{why} It was owed {owed:,.1f} GPU-hours{to}.", step
+    held = (
+        "It held what it was due." if owed <= TINY_GPU_HOURS else f"It was owed {owed:,.1f} GPU-hours alone."
+    )
+    return f"{why} {held}", "A larger quota, at the cost of others, or more GPUs."

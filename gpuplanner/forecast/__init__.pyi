@@ -1,0 +1,33 @@
+"""Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
+
+from gpuplanner.forecast.backtest import Backtest as Backtest
+from gpuplanner.forecast.backtest import backtest as backtest
+from gpuplanner.forecast.demand_changes import change_points as change_points
+from gpuplanner.forecast.demand_changes import complete_until as complete_until
+from gpuplanner.forecast.forecast_result import ForecastResult as ForecastResult
+from gpuplanner.forecast.forecast_result import ahead_table as ahead_table
+from gpuplanner.forecast.forecast_result import cost_curve as cost_curve
+from gpuplanner.forecast.forecast_result import forecast_demand as forecast_demand
+from gpuplanner.forecast.forecast_result import representatives as representatives
+from gpuplanner.forecast.forecast_result import weights_in_words as weights_in_words
+from gpuplanner.forecast.model_selection import CHOSEN as CHOSEN
+from gpuplanner.forecast.model_selection import Judged as Judged
+from gpuplanner.forecast.model_selection import best_fixed as best_fixed
+from gpuplanner.forecast.model_selection import fold_scores as fold_scores
+from gpuplanner.forecast.model_selection import fold_table as fold_table
+from gpuplanner.forecast.model_selection import judge as judge
+from gpuplanner.forecast.model_selection import mean_scores as mean_scores
+from gpuplanner.forecast.model_selection import realised as realised
+from gpuplanner.forecast.model_selection import score as score
+from gpuplanner.forecast.quantile_calibration import add_up as add_up
+from gpuplanner.forecast.quantile_calibration import reconcile_mint as reconcile_mint
+from gpuplanner.forecast.quantile_calibration import reconcile_to_pool as reconcile_to_pool
+from gpuplanner.forecast.run_off import PATHS as PATHS
+from gpuplanner.forecast.run_off import RunOff as RunOff
+from gpuplanner.forecast.run_off import run_off as run_off
+from gpuplanner.forecast.statistical_models import CANDIDATES as CANDIDATES
+from gpuplanner.forecast.statistical_models import LEVELS as LEVELS
+from gpuplanner.forecast.statistical_models import RULES as RULES
+from gpuplanner.forecast.statistical_models import affordable as affordable
+from gpuplanner.forecast.statistical_models import expected_cpu_s as expected_cpu_s
+from gpuplanner.forecast.statistical_models import weighed as weighed

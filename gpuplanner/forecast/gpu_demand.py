@@ -1,0 +1,450 @@
+"""GPUs wanted over time, from jobs, pools or telemetry.
+
+Series are named ``tenant/profile``, or ``tenant/board/profile`` where every job says its board. A tenant whose name
+is a path (``a/b/c``) is part of the sums ``a/b`` and ``a``; everything is part of ``all``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.schemas import USED_FROM, WHOLE_GPU
+from gpuplanner.core.stage_cache import data_folder
+from gpuplanner.core.step_functions import untimed
+from gpuplanner.core.units import counted
+from gpuplanner.forecast.demand_changes import complete_until, gpus_announced, hours_of
+from gpuplanner.forecast.forecast_result import cost_curve, representatives
+from gpuplanner.forecast.run_off import NEEDED, RunOff, run_off
+from gpuplanner.ingest.dataset_folder import scan_samples
+from gpuplanner.ingest.telemetry.device_hours import hourly
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
+from gpuplanner.ingest.telemetry.telemetry_join import devices_of
+from gpuplanner.usage.allocated_hours import PROCESS_FROM_GIB
+from gpuplanner.usage.job_history import end_of, history, study_trace
+from gpuplanner.usage.requested_demand import POOL
+from gpuplanner.usage.run_times import remaining_run_time
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """Series of GPUs, what is known of their jobs, and up to when.
+
+    - ``start``: First slot.
+    - ``slots``, ``slot_hours``: Number of slots up to the origin, and their length [h].
+    - ``ids``: Series, the fleet as ``all/...``.
+    - ``sums``: Series that are sums of others, with those.
+    - ``known``: None where the source has no jobs.
+    - ``values``, shape (n_series, slots): Demand as it was known at the origin; NaN where there is no reading.
+    - ``caps``: What a series can at most be.
+    - ``remarks``: What was done to the data.
+    - ``announced``: Jobs that are known to come, see :func:`gpuplanner.forecast.demand_changes.read_announced`; they
+      come on top of every forecast and every path.
+    """
+
+    start: datetime
+    slots: int
+    slot_hours: float
+    ids: tuple[str, ...]
+    known: RunOff | None
+    values: np.ndarray
+    caps: Mapping[str, float]
+    remarks: tuple[str, ...] = ()
+    announced: pl.DataFrame | None = None
+    sums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def demand(self) -> pl.DataFrame:
+        """Table ``schemas.Demand``."""
+        ds = [self.start + number * timedelta(hours=self.slot_hours) for number in range(self.slots)]
+        return pl.concat(
+            pl.DataFrame({"unique_id": uid, "ds": ds, "y": row}).with_columns(
+                tenant=pl.lit(uid.rpartition("/")[0]), profile=pl.lit(uid.rpartition("/")[2])
+            )
+            for uid, row in zip(self.ids, self.values, strict=True)
+        ).filter(pl.col("y").is_not_nan())
+
+    @property
+    def whole(self) -> str:
+        """Name of the series that stands for all; of the largest where there is none."""
+        mean = dict(zip(self.ids, np.nanmean(self.values, axis=1), strict=True))
+        sums = [uid for uid in self.ids if uid.startswith(f"{POOL}/")]
+        return max(sums or self.ids, key=lambda uid: (mean[uid], uid))
+
+    def on_top(self, horizon: int, gap: int) -> np.ndarray:
+        """GPUs of announced jobs, shape (n_series, horizon)."""
+        if self.announced is None:
+            return np.zeros((len(self.ids), horizon))
+        origin = self._ahead(1, 0)[0]
+        slots = gap + horizon
+        more = gpus_announced(self.announced, self.ids, self.whole, origin, self.slot_hours, slots)[:, gap:]
+        for name, parts in self.sums.items():
+            if name != self.whole:
+                more[self.ids.index(name)] += more[[self.ids.index(part) for part in parts]].sum(axis=0)
+        return more
+
+    def fan(self, horizon: int, *, seed: int = 1) -> pl.DataFrame:
+        """What is expected of the whole in two parts, slot by slot, from the sample paths as they are."""
+        running, coming = (part[0] for part in self._jobs().parts([self.whole], self.slots, horizon, seed))
+        coming = coming + self._of_whole(self.on_top(horizon, 0))
+        low, middle, high = np.quantile(running + coming, (0.05, 0.5, 0.95), axis=0)
+        return pl.DataFrame(
+            {
+                "ds": pl.Series(self._ahead(horizon, 0), dtype=pl.Datetime("us", "UTC")),
+                "still_running": running.mean(axis=0),
+                "to_come": coming.mean(axis=0),
+                "q05": low,
+                "q50": middle,
+                "q95": high,
+            }
+        )
+
+    def cost_curve(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
+        """What planning the whole at each quantile costs, see
+        :func:`gpuplanner.forecast.forecast_result.cost_curve`."""
+        return cost_curve(self._paths_of_whole(horizon, gap, seed), price)
+
+    def calendar(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
+        """GPUs to plan on each day ahead: ``day, planned, expected, low, high``, the busiest slot of the day each.
+
+        What is planned is the quantile that costs least where a GPU-hour short costs `price` planned ones.
+        """
+        drawn = self._paths_of_whole(horizon, gap, seed)
+        best = cost_curve(drawn, price).filter("best")["quantile"][0]
+        low, planned, high = np.quantile(drawn, (0.05, best, 0.95), axis=0)
+        slots = pl.DataFrame({
+            "day": pl.Series(self._ahead(horizon, gap), dtype=pl.Datetime("us", "UTC")).dt.date(),
+            "planned": np.ceil(planned), "expected": drawn.mean(axis=0), "low": low, "high": high,
+        })  # fmt: skip
+        return slots.group_by("day", maintain_order=True).max()
+
+    def _paths_of_whole(self, horizon: int, gap: int, seed: int) -> np.ndarray:
+        """Sample paths of the whole, shape (n_paths, horizon), with what is announced on top."""
+        drawn = self._jobs().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:]
+        return np.asarray(drawn + self._of_whole(self.on_top(horizon, gap)))
+
+    def _of_whole(self, values: np.ndarray) -> np.ndarray:
+        return np.asarray(values[self.ids.index(self.whole)])
+
+    def _jobs(self) -> RunOff:
+        if self.known is None:
+            text = message("forecast: paths", "data with jobs", "occupancy alone", "Ingest the jobs as well.")
+            raise ScenarioError(text)
+        return self.known
+
+    def _ahead(self, horizon: int, gap: int) -> list[datetime]:
+        slot = timedelta(hours=self.slot_hours)
+        return [self.start + (self.slots + gap + number) * slot for number in range(horizon)]
+
+    def running(self) -> pl.DataFrame:
+        """What runs at the origin and how much of it is left, by series."""
+        if self.known is None:
+            return pl.DataFrame(schema={"unique_id": pl.String, "jobs": pl.UInt32})
+        at = self.slots * self.slot_hours
+        jobs = self.known.known(self.slots)
+        begun = np.isfinite(jobs.begin)
+        table = pl.DataFrame(
+            {
+                "unique_id": np.array(self.known.names, dtype=object)[jobs.series[begun]],
+                "ran_h": np.minimum(jobs.end, at)[begun] - jobs.begin[begun],
+                "ended": np.isfinite(jobs.end)[begun],
+                "gpus": jobs.size[begun],
+            },
+            schema_overrides={"unique_id": pl.String},
+        )
+        left = remaining_run_time(table, levels=(0.5, 0.9), by=("unique_id",)).filter(~pl.col("ended"))
+        quantiles = pl.col("remaining_q50_h", "remaining_q90_h").median()
+        hours = (pl.col("gpus") * pl.col("remaining_h")).sum().alias("gpu_hours_left")
+        return (
+            left.group_by("unique_id")
+            .agg(pl.len().alias("jobs"), pl.col("gpus").sum(), hours, quantiles)
+            .sort("unique_id")
+        )
+
+    def paths(self, horizon: int, gap: int, seed: int, most: int | None = None) -> pl.DataFrame:
+        """Sample paths of every series from the origin on: ``unique_id, path, ds, y``.
+
+        With `most`, so many that stand for all, and ``weight``, the share of all that each stands for.
+        """
+        drawn = self._jobs().draws(self.ids, self.slots, gap + horizon, seed)[..., gap:]
+        drawn = drawn + self.on_top(horizon, gap)[:, None]
+        ds = pl.Series(self._ahead(horizon, gap), dtype=pl.Datetime("us", "UTC"))
+        kept, weights = np.arange(drawn.shape[1]), np.ones(drawn.shape[1])
+        if most is not None:
+            rows = [row for row, uid in enumerate(self.ids) if uid not in self.sums]
+            kept, weights = representatives(drawn[rows].swapaxes(0, 1), most)
+            drawn = drawn[:, kept]
+        count = drawn.shape[1]
+        table = pl.DataFrame(
+            {
+                "unique_id": np.repeat(np.array(self.ids, dtype=object), count * horizon),
+                "path": np.tile(np.repeat(kept, horizon), len(self.ids)),
+                "ds": ds[np.tile(np.arange(horizon), count * len(self.ids))],
+                "y": drawn.ravel(),
+                "weight": np.tile(np.repeat(weights, horizon), len(self.ids)),
+            },
+            schema_overrides={"unique_id": pl.String, "path": pl.Int32},
+        )
+        return table.drop("weight") if most is None else table
+
+
+LAID_OUT = (*NEEDED, "gpu_model")
+"""Columns of jobs that a forecast looks at."""
+SILENCE = timedelta(days=56)
+"""Nothing that came before so long a silence says what comes next."""
+UNSAID = "(board unknown)"
+OWN = "(own)"
+"""Jobs of a tenant whose name is the beginning of others'."""
+HOUR = timedelta(hours=1)
+LONG = timedelta(days=28)
+"""History from which on the errors of a series itself begin to count."""
+
+
+def wanted(
+    scenario: Scenario,
+    *,
+    at: datetime | None = None,
+    by: str = "tenant",
+    calendar: pl.DataFrame | None = None,
+) -> Wanted:
+    """Lay out the demand of a scenario's data up to an origin."""
+    span = scenario.month_span()
+    at = at if at is not None or span is None else span[1]
+    if by == "profile":
+        past = history(scenario)
+        jobs = past.views["rightsized"].with_columns(profile=pl.format(POOL + "/{}", "profile"))
+        return laid_out(
+            jobs, trace_end=past.plan_start, at=at or past.plan_start, slot_hours=scenario.slot_hours,
+            series="profile", size="instances", suffix="", total=False, calendar=calendar,
+        )  # fmt: skip
+    trace = study_trace(scenario, columns=LAID_OUT, at=at, days=SILENCE.days)
+    if "jobs" in trace.tables:
+        jobs, remarks = by_board(trace.jobs, forced=by == "board")
+        return laid_out(
+            jobs, trace_end=end_of(trace), at=at, slot_hours=scenario.slot_hours, series="series",
+            calendar=calendar, remarks=remarks,
+        )  # fmt: skip
+    if "occupancy" in trace.tables:
+        return occupied(trace.tables["occupancy"], scenario.slot_hours, at)
+    if trace.samples is None:
+        tables = ", ".join(sorted(trace.tables)) or "nothing"
+        expected = "jobs, readings of pools, or telemetry of devices"
+        todo = "Ingest a list of jobs or samples into the folder."
+        raise ScenarioError(message(f"forecast of {scenario.data!r}", expected, tables, todo))
+    return sampled(scan_samples(data_folder(scenario.data)), scenario.slot_hours, at)
+
+
+def laid_out(
+    jobs: pl.DataFrame,
+    *,
+    trace_end: datetime,
+    at: datetime | None = None,
+    slot_hours: float = 1.0,
+    series: str = "tenant",
+    size: str = "gpus",
+    suffix: str = f"/{WHOLE_GPU}",
+    total: bool = True,
+    calendar: pl.DataFrame | None = None,
+    remarks: tuple[str, ...] = (),
+) -> Wanted:
+    """Lay jobs out up to an origin, or as far as their record is complete; see :func:`wanted`."""
+    end = at or trace_end
+    if at is None:
+        end = complete_until(jobs.filter(~untimed()), trace_end)
+        if end < trace_end:
+            remarks += (
+                f"the record holds only jobs that ended: after {end:%Y-%m-%d %H:%M} more than a tenth of the "
+                "demand is missing from it, and is cut off",
+            )
+    jobs = jobs.filter(pl.col("submit_time") < end, pl.col(size) > 0)
+    slot = timedelta(hours=slot_hours)
+    start, before = _begin(jobs, end)
+    start = _floor(start, slot)
+    if before:
+        remarks += (
+            f"{before:,} submission(s) lie more than {SILENCE.days} days before the next: series begin behind them, "
+            f"at {start:%Y-%m-%d %H:%M}; what still runs of them counts",
+        )
+    slots = (end - start) // slot
+    if slots < 2:
+        expected = f"two slots with jobs before {end:%Y-%m-%d %H:%M}"
+        raise ScenarioError(message("forecast", expected, f"{slots}", "Choose a later origin."))
+    events = () if calendar is None else hours_of(calendar, start)
+    sums: dict[str, tuple[str, ...]] = {}
+    if total:
+        jobs, parts = _levels(jobs, series)
+        sums = {
+            f"{name}{suffix}": tuple(f"{one}{suffix}" for one in leaves) for name, leaves in parts.items()
+        }
+    known = run_off(
+        jobs, start=start, slot_hours=slot_hours, series=series, size=size, suffix=suffix, events=events
+    )
+    number = {name: at for at, name in enumerate(known.names)}
+    totals = {name: tuple(number[one] for one in leaves) for name, leaves in sums.items()}
+    known = replace(known, totals=totals)
+    ids = (*known.names, *totals)
+    remarks += _short(slots * slot)
+    return Wanted(start, slots, slot_hours, ids, known, known.seen(ids, slots), {}, remarks, sums=sums)
+
+
+def by_board(jobs: pl.DataFrame, *, forced: bool) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Jobs with column ``series``: the tenant, and the board where every job says it or it is asked for."""
+    asked = jobs.select(pl.col("gpu_model").filter(pl.col("gpus") > 0).unique()).to_series()
+    boards = asked.drop_nulls().len()
+    apart = boards > 1 and (forced or not asked.null_count())
+    board = pl.col("gpu_model").cast(pl.String).fill_null(UNSAID)
+    named = pl.format("{}/{}", "tenant", board) if apart else pl.col("tenant")
+    together = boards > 1 and not apart
+    remark = (
+        f"GPUs of {boards} boards stand in one series, as not every job says its own: --by board parts them"
+    )
+    return jobs.with_columns(series=named), (remark,) if together else ()
+
+
+def _levels(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]]]:
+    """Sums by the path of the series' names, with the leaves of each; jobs of a leaf that is a sum as well get a leaf.
+
+    The last part of a name is a board where there are boards: sums are then of one board each, but for ``all``.
+    """
+    names = jobs[series].unique().cast(pl.String).sort().to_list()
+    boards = (
+        set(jobs["gpu_model"].unique().cast(pl.String).fill_null(UNSAID)) if series == "series" else set()
+    )
+    ends = {name.rpartition("/")[2] for name in names}
+    with_board = bool(boards) and ends <= boards and all("/" in name for name in names)
+
+    def above(name: str) -> list[str]:
+        path, _, board = name.rpartition("/") if with_board else (name, "", "")
+        steps = path.split("/")
+        ups = ["/".join(steps[:depth]) for depth in range(1, len(steps))] + [POOL]
+        return [f"{up}/{board}" for up in ups] + [POOL] if with_board else ups
+
+    every = {up for name in names for up in above(name)}
+    own = {name: f"{name}/{OWN}" for name in names if name in every}
+    parts: dict[str, list[str]] = {}
+    for name in names:
+        for up in above(name) + ([name] if name in own else []):
+            parts.setdefault(up, []).append(own.get(name, name))
+    renamed = jobs.with_columns(pl.col(series).cast(pl.String).replace(own)) if own else jobs
+    last = parts.pop(POOL, [])  # the whole stands last
+    return renamed, {name: tuple(members) for name, members in sorted(parts.items())} | {POOL: tuple(last)}
+
+
+def _short(history: timedelta) -> tuple[str, ...]:
+    if history >= LONG:
+        return ()
+    days = counted(round(history / timedelta(days=1)), "day")
+    remark = f"{days} of history: intervals rest on the errors of all series and days together, their ends drawn out"
+    return (remark,)
+
+
+def _begin(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:
+    """First submission behind the last long silence, and how many lie before it, by a wrong clock or in another age."""
+    times = jobs["submit_time"].sort()
+    if times.is_empty():
+        return end, 0
+    silent = (times.diff() > SILENCE).arg_true()
+    before = int(silent[-1]) if len(silent) else 0
+    return times[before], before
+
+
+def occupied(table: pl.DataFrame, slot_hours: float, at: datetime | None) -> Wanted:
+    """GPUs held by pool: the mean of the readings of each slot, and the quota as cap."""
+    slot = timedelta(hours=slot_hours)
+    readings = table if at is None else table.filter(pl.col("time") < at)
+    if readings.is_empty():
+        raise _nothing_before(at)
+    times = readings.select(
+        first=pl.col("time").min(),
+        last=pl.col("time").max(),
+        every=pl.col("time").unique().sort().diff().median(),
+    ).row(0, named=True)
+    start = _floor(times["first"], slot)
+    # The last slot counts if it was read to its end.
+    slots = (times["last"] + (times["every"] or slot) - start) // slot
+    named = pl.format("{}/{}", "pool", pl.col("resource").cast(pl.String))
+    rows = readings.with_columns(unique_id=named, y=pl.col("allocated"))
+    remark = "readings of what was held: no jobs are known, and the quota is the most that can be held"
+    return _of_readings(rows, start, slots, slot_hours, remark)
+
+
+def sampled(samples: pl.LazyFrame, slot_hours: float, at: datetime | None) -> Wanted:
+    """Devices held, by profile, from telemetry alone: one that a job is known on, that works or has a process on it."""
+    before = samples if at is None else samples.filter(pl.col("time") < at)
+    seen = hourly(before).filter(pl.col("samples") > 0)
+    if seen.is_empty():
+        raise _nothing_before(at)
+    held = (
+        pl.col("job_id").is_not_null()
+        | (pl.col("sm_activity") >= USED_FROM).fill_null(False)
+        | (pl.col("memory_peak_gib") >= PROCESS_FROM_GIB).fill_null(False)
+    )
+    kinds = devices_of(samples).drop_nulls("kind")  # of a cut GPU its instances alone
+    profile = pl.when(pl.col("kind") == "").then(pl.lit(WHOLE_GPU)).otherwise(pl.col("kind"))
+    rows = (
+        seen.group_by("hour", *DEVICE_KEY)
+        .agg(share=(pl.col("samples") * held).sum() / pl.col("samples").sum())
+        .join(
+            kinds.select(*DEVICE_KEY, unique_id=pl.format(POOL + "/{}", profile)),
+            on=DEVICE_KEY,
+            nulls_equal=True,
+        )
+        .group_by("unique_id", time="hour")
+        .agg(y=pl.col("share").sum(), total=pl.len())
+    )
+    first, last = (rows.select(one).item() for one in (pl.col("time").min(), pl.col("time").max()))
+    slot = timedelta(hours=slot_hours)
+    start = _floor(first, slot)
+    remark = (
+        "telemetry alone: forecast are devices held (with a job, at work, or with a process on them), not what people "
+        "wait for; at most those that were seen"
+    )
+    return _of_readings(rows, start, (last + HOUR - start) // slot, slot_hours, remark)
+
+
+def _of_readings(rows: pl.DataFrame, start: datetime, slots: int, slot_hours: float, remark: str) -> Wanted:
+    """Lay out readings ``time, unique_id, y, total``: means by slot, and the largest total as cap."""
+    if slots < 2:
+        text = message("forecast: readings", "two whole slots", f"{max(slots, 0)}", "Read for longer.")
+        raise ScenarioError(text)
+    place = (pl.col("time") - start).dt.total_microseconds() // round(slot_hours * 3.6e9)
+    by_slot = (
+        rows.with_columns(place=place)
+        .filter(pl.col("place") < slots)
+        .group_by("unique_id", "place")
+        .agg(pl.col("y").mean(), pl.col("total").max())
+    )
+    ids = tuple(by_slot["unique_id"].unique().sort())
+    values = np.full((len(ids), slots), np.nan)
+    at = by_slot["unique_id"].cast(pl.Enum(ids)).to_physical().to_numpy()
+    values[at, by_slot["place"].to_numpy()] = by_slot["y"].to_numpy()
+    caps = dict(by_slot.group_by("unique_id").agg(pl.col("total").max()).sort("unique_id").iter_rows())
+    sums = {}
+    kinds = {uid.rpartition("/")[2] for uid in ids}
+    if len(ids) > 1 and len(kinds) == 1:
+        whole = f"{POOL}/{kinds.pop()}"
+        values = np.concatenate([values, values.sum(axis=0, keepdims=True)])
+        caps[whole] = sum(caps.values())
+        sums[whole] = ids
+        ids = (*ids, whole)
+    gaps = int(np.isnan(values).sum())
+    gap_remarks = (f"{gaps:,} slots without a reading carry the last value on",) if gaps else ()
+    remarks = (remark, *gap_remarks, *_short(timedelta(hours=slots * slot_hours)))
+    return Wanted(start, slots, slot_hours, ids, None, values, caps, remarks, sums=sums)
+
+
+def _nothing_before(at: datetime | None) -> ScenarioError:
+    text = message("forecast: readings", f"some before {at}", "none", "Choose a later origin.")
+    return ScenarioError(text)
+
+
+def _floor(instant: datetime, slot: timedelta) -> datetime:
+    day = instant.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return day + (instant - day) // slot * slot

@@ -1,0 +1,393 @@
+"""Sample paths of running, queued and arriving jobs.
+
+Survivors of the running and waiting jobs are drawn from hazards (:mod:`gpuplanner.usage.run_times`). Arrivals are
+whole blocks of the past that begin at the same hour, likelier where day, load and recent arrivals are alike.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.core.schema_checks import some_columns
+from gpuplanner.core.schemas import Jobs
+from gpuplanner.core.step_functions import require_zone, untimed
+from gpuplanner.core.units import SECONDS_PER_HOUR
+from gpuplanner.usage.requested_demand import DAY_H, day_shares, occupancy
+from gpuplanner.usage.run_times import Hazards, decay, fit_hazards, group_numbers, width_class
+
+NEEDED = (
+    "job_id", "attempt", "tenant", "submit_time", "start_time", "end_time", "state", "gpus", "time_limit_s",
+    "job_class",
+)  # fmt: skip
+"""Columns of jobs that sample paths follow from, beside series and size."""
+PATHS = 200
+LOOK_BACK_H = 8 * 7 * DAY_H
+"""Blocks that begin earlier say nothing of the next one."""
+SHIFTS_H = np.arange(-3.0, 4.0)
+"""A block may begin up to three hours from the hour of the origin: more blocks, and the hour is hardly missed."""
+FEWEST_BLOCKS = 3
+"""With whole blocks of fewer days to draw from, days are drawn one by one."""
+HALF_LIFE_H = 28 * DAY_H
+SAME_DAY = 12.0
+"""How much likelier a block is whose days are weekends where those ahead are."""
+SAME_EVENT = 10.0
+"""How much less likely a block is for each of its days that has an event of the calendar where the day ahead has none,
+or has none where that day has one."""
+LIKENESS = 2.0
+"""Sum of the differences, in logarithms, of load and recent arrivals at which a block is e times less likely."""
+RECENT_H = (6.0, 24.0)
+ODD = 7_368_787
+"""Keeps the draws of one origin apart from those of the next."""
+AT_ONCE = 1 << 19
+"""Jobs of blocks of the past that are laid out at a time, about."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunOff:
+    """Jobs as arrays, in hours since the start of the grid: what fulfils ``forecast.Known``.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Series that jobs are in.
+    totals : dict of str to tuple of int
+        Series that are sums of others, by their numbers in `names`.
+    start : datetime
+        First slot of the grid.
+    slot_h : float
+        Length of a slot [h].
+    submit, begin, end : numpy.ndarray, shape (n_jobs,)
+        Times [h], sorted by submission; ``begin`` and ``end`` are infinite where there is none yet.
+    size, limit : numpy.ndarray, shape (n_jobs,)
+        GPUs or instances; longest run [h], infinite without one.
+    series : numpy.ndarray of int, shape (n_jobs,)
+        Number of each job's series.
+    groups : tuple of numpy.ndarray of int
+        Classes of run times, from large to small (see :func:`gpuplanner.usage.run_times.fit_hazards`).
+    events : tuple of numpy.ndarray, each of shape (n, 2)
+        Spans [h] of each kind of event that is known beforehand: releases, holidays, maintenance.
+    """
+
+    names: tuple[str, ...]
+    totals: dict[str, tuple[int, ...]]
+    start: datetime
+    slot_h: float
+    submit: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    size: np.ndarray
+    limit: np.ndarray
+    series: np.ndarray
+    groups: tuple[np.ndarray, ...]
+    events: tuple[np.ndarray, ...] = ()
+
+    def known(self, origin: int) -> RunOff:
+        """The jobs as they stood at a slot: submissions before it, and no start or end after it."""
+        now = origin * self.slot_h
+        jobs = self._of(slice(0, int(np.searchsorted(self.submit, now))))
+        return replace(
+            jobs,
+            begin=np.where(jobs.begin < now, jobs.begin, np.inf),
+            end=np.where(jobs.end <= now, jobs.end, np.inf),
+        )
+
+    def seen(self, series: Sequence[str], origin: int) -> np.ndarray:
+        """Demand in the slots before an origin, as it was known then, on the clock "wanted".
+
+        What runs at the origin is taken to be wanted still: to stop counting it as long before the origin as it
+        once waited would end every series with a fall.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n_series, origin)
+        """
+        jobs, now = self.known(origin), origin * self.slot_h
+        past = occupancy(
+            jobs.submit / self.slot_h,
+            (jobs.submit + jobs._wanted(now)) / self.slot_h,
+            jobs.size,
+            jobs.series,
+            len(self.names),
+            origin,
+        )
+        return self._sums(series, past)
+
+    def draws(self, series: Sequence[str], origin: int, steps: int, seed: int) -> np.ndarray:
+        """Draw paths of the demand from an origin on.
+
+        Path i draws the same block of the past in every series that finds it as likely, so that sums and joint
+        peaks are those of days that were.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n_series, PATHS, steps)
+        """
+        running, coming = self.parts(series, origin, steps, seed)
+        return np.asarray(running + coming)
+
+    def parts(
+        self, series: Sequence[str], origin: int, steps: int, seed: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The two parts of the paths: what is known to run or wait at the origin, and what is to come."""
+        jobs, now = self.known(origin), origin * self.slot_h
+        law = fit_hazards(
+            jobs._ran(now), np.isfinite(jobs.end), jobs.groups, weight=decay(now - np.minimum(jobs.end, now))
+        )
+        blocks = _blocks(origin, steps, self.slot_h)
+        noise = np.random.default_rng((seed, origin, ODD)).gumbel(size=(PATHS, *blocks.shape))
+        order = np.argsort(jobs.series, kind="stable")
+        edges = np.searchsorted(jobs.series[order], np.arange(len(self.names) + 1))
+
+        def drawn(number: int) -> tuple[np.ndarray, np.ndarray]:
+            mine = jobs._of(order[edges[number] : edges[number + 1]])
+            rng = np.random.default_rng((seed, origin, zlib.crc32(self.names[number].encode())))
+            running = mine._still_wanted(law, now, steps, rng)
+            return running, mine._to_come(law, now, steps, blocks, noise, rng)
+
+        shape = (len(series), PATHS, steps)
+        running, coming = np.zeros(shape), np.zeros(shape)
+        for row, name in enumerate(series):
+            for number in self._members(name):
+                for total, part in zip((running, coming), drawn(number), strict=True):
+                    total[row] += part
+        return running, coming
+
+    def _of(self, chosen: np.ndarray | slice) -> RunOff:
+        return replace(
+            self,
+            submit=self.submit[chosen],
+            begin=self.begin[chosen],
+            end=self.end[chosen],
+            size=self.size[chosen],
+            limit=self.limit[chosen],
+            series=self.series[chosen],
+            groups=tuple(group[chosen] for group in self.groups),
+        )
+
+    def _members(self, name: str) -> tuple[int, ...]:
+        return self.totals[name] if name in self.totals else (self.names.index(name),)
+
+    def _sums(self, series: Sequence[str], each: np.ndarray) -> np.ndarray:
+        return np.stack([each[list(self._members(name))].sum(axis=0) for name in series])
+
+    def _ran(self, now: float) -> np.ndarray:
+        """How long each job had run by now; 0 for those that never began."""
+        return np.asarray(np.maximum(np.minimum(self.end, now) - np.minimum(self.begin, now), 0.0))
+
+    def _wanted(self, now: float) -> np.ndarray:
+        """For how long each job has wanted its GPUs: its run if that is over, else the time since it came."""
+        over = np.isfinite(self.begin) & np.isfinite(self.end)
+        return np.where(over, self._ran(now), np.minimum(self.end, now) - self.submit)
+
+    def _draw(self, law: Hazards, now: float, rng: np.random.Generator) -> np.ndarray:
+        """Whole run times of open jobs, shape (PATHS, n_jobs) [h]: at least what they ran, at most their limit."""
+        ran = self._ran(now)
+        runs = ran + law.remaining(self.groups[-1], ran, rng.exponential(size=(PATHS, len(ran))))
+        return np.asarray(np.where(self.limit > ran, np.minimum(runs, self.limit), runs))
+
+    def _still_wanted(self, law: Hazards, now: float, steps: int, rng: np.random.Generator) -> np.ndarray:
+        """Demand of the jobs that are open, shape (PATHS, steps)."""
+        jobs = self._of(np.isinf(self.end))
+        until = (jobs.submit + jobs._draw(law, now, rng) - now) / self.slot_h
+        path = np.broadcast_to(np.arange(PATHS)[:, None], until.shape)
+        size = np.broadcast_to(jobs.size, until.shape)
+        return occupancy(np.zeros(until.size), until.ravel(), size.ravel(), path.ravel(), PATHS, steps)
+
+    def _to_come(
+        self,
+        law: Hazards,
+        now: float,
+        steps: int,
+        blocks: np.ndarray,
+        noise: np.ndarray,
+        rng: np.random.Generator,
+    ) -> np.ndarray:
+        """Demand of jobs that will be submitted, shape (PATHS, steps).
+
+        Jobs of a block run as long as they did; what has not ended is drawn.
+        """
+        found = np.zeros((PATHS, steps))
+        if not blocks.size or not len(self.submit):
+            return found
+        picks = (np.log(self._likely(now, steps, blocks))[None] + noise).argmax(axis=2)
+        length = -(-steps // len(blocks))
+        over = np.isfinite(self.end)
+        wanted = self._wanted(now)
+        for piece, every in enumerate(blocks):
+            left, span = steps - piece * length, length * self.slot_h
+            drawn, pick = np.unique(picks[:, piece], return_inverse=True)
+            starts = every[drawn]
+            first = np.searchsorted(self.submit, starts)
+            counts = np.searchsorted(self.submit, starts + span) - first
+            sums, running = np.empty((len(starts), left)), []
+            for mine in np.split(
+                np.arange(len(starts)), np.flatnonzero(np.diff(np.cumsum(counts) // AT_ONCE)) + 1
+            ):
+                some = counts[mine]
+                block = np.repeat(mine, some)
+                job = np.arange(len(block)) + np.repeat(first[mine] - np.cumsum(some) + some, some)
+                known = over[job]
+                running.append((block[~known], job[~known]))
+                block, job = block[known], job[known]
+                came = self.submit[job] - starts[block]
+                sums[mine] = occupancy(
+                    came / self.slot_h,
+                    (came + wanted[job]) / self.slot_h,
+                    self.size[job],
+                    block - mine[0],
+                    len(mine),
+                    left,
+                )
+            block, job = map(np.concatenate, zip(*running, strict=True))
+            found[:, piece * length :] += sums[pick]
+            # Of all blocks, drawn or not: what is drawn for a job is to depend on the job and not on the blocks.
+            open_jobs = np.flatnonzero(~over & self._within(every, span))
+            if len(open_jobs):
+                runs = self._of(open_jobs)._draw(law, now, rng)
+                path, pair = np.nonzero(pick[:, None] == block[None])
+                begin = (self.submit[job] - starts[block])[pair]
+                end = begin + runs[path, np.searchsorted(open_jobs, job[pair])]
+                size = self.size[job[pair]]
+                found[:, piece * length :] += occupancy(
+                    begin / self.slot_h, end / self.slot_h, size, path, PATHS, left
+                )
+        return found
+
+    def _within(self, starts: np.ndarray, span: float) -> np.ndarray:
+        """Whether each job came within one of the blocks that begin at `starts`."""
+        edges = [np.searchsorted(self.submit, each) for each in (starts, starts + span)]
+        begun, over = (np.bincount(each, minlength=len(self.submit) + 1).cumsum() for each in edges)
+        return np.asarray((begun > over)[:-1])
+
+    def _likely(self, now: float, steps: int, blocks: np.ndarray) -> np.ndarray:
+        """How likely each block is to come again, not normalised, shape of `blocks`."""
+        ages = now - blocks
+        like = np.concatenate([blocks.ravel(), [now]])
+        until = self.submit + self._wanted(now)
+        summed = np.concatenate([[0.0], np.cumsum(self.size)])
+        at = np.searchsorted(self.submit, like)
+        features = [
+            (summed[at] - summed[np.searchsorted(self.submit, like - hours)]) / hours for hours in RECENT_H
+        ]
+        ended = np.argsort(until)
+        gone = np.concatenate([[0.0], np.cumsum(self.size[ended])])
+        load = summed[at] - gone[np.searchsorted(until[ended], like, side="left")]
+        features.append(np.maximum(load, 0.0) / DAY_H)
+        logs = np.log1p(np.maximum(np.array(features), 0.0))
+        apart = np.abs(logs[:, :-1] - logs[:, -1:]).sum(axis=0).reshape(blocks.shape)
+        length_h = -(-steps // len(blocks)) * self.slot_h
+        days = np.arange(max(int(-(-length_h // DAY_H)), 1)) * DAY_H
+        piece = (now + np.arange(len(blocks)) * length_h)[:, None, None] + days
+        alike = (self._weekend(blocks[..., None] + days) == self._weekend(piece)).mean(axis=-1)
+        other = sum(
+            (np.abs(day_shares(spans, blocks[..., None] + days) - day_shares(spans, piece)).sum(axis=-1))
+            for spans in self.events
+        )
+        likely = 0.5 ** (ages / HALF_LIFE_H) * SAME_DAY**alike * np.exp(-apart / LIKENESS)
+        return np.asarray(likely * SAME_EVENT ** -np.asarray(other, dtype=np.float64))
+
+    def _weekend(self, hours: np.ndarray) -> np.ndarray:
+        day = (self.start.weekday() * DAY_H + self.start.hour + hours) // DAY_H % 7
+        return np.asarray(day >= 5)
+
+
+def _blocks(origin: int, steps: int, slot_h: float) -> np.ndarray:
+    """Where blocks of the past begin [h], at the same hour as the origin, for each piece of the horizon."""
+    now, stride = origin * slot_h, max(DAY_H, slot_h)
+    days = now - stride * np.arange(1, int(LOOK_BACK_H / stride) + 1)
+    starts = (days[:, None] + (SHIFTS_H if slot_h <= 1 else np.zeros(1))).ravel()
+    starts = starts[starts >= 0]
+    whole = starts[starts <= now - steps * slot_h]
+    if len(whole) >= FEWEST_BLOCKS * len(SHIFTS_H) or not len(starts):
+        return whole[None]
+    single = starts[starts <= now - stride]
+    return np.tile(single, (int(-(-steps * slot_h // stride)), 1))
+
+
+def run_off(
+    jobs: pl.DataFrame,
+    *,
+    start: datetime,
+    slot_hours: float = 1.0,
+    series: str = "tenant",
+    size: str = "gpus",
+    suffix: str = "",
+    total: str | None = None,
+    events: tuple[np.ndarray, ...] = (),
+) -> RunOff:
+    """Lay jobs out for sample paths.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    start : datetime
+        Start of the grid, with a time zone.
+    slot_hours : float
+        Length of a slot [h].
+    series, size : str
+        Columns that name the series of a job, and what it wants of it.
+    suffix : str
+        Added to the names of the series.
+    total : str, optional
+        Name of the sum of all series.
+    events : tuple of numpy.ndarray, each of shape (n, 2)
+        Spans [h] since `start` of each kind of event that is known beforehand.
+
+    Returns
+    -------
+    RunOff
+
+    Examples
+    --------
+    >>> from datetime import UTC, timedelta
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": [1], "tenant": ["a"], "state": ["RUNNING"], "gpus": [2.0],
+    ...     "submit_time": [nine], "start_time": [nine], "end_time": [None]})
+    >>> known = run_off(jobs, start=nine)
+    >>> known.seen(["a"], 2).tolist(), known.draws(["a"], 2, 3, seed=1).shape
+    ([[2.0, 2.0]], (1, 200, 3))
+    """
+    require_zone(start, where="run-off")
+    extra = [name for name in (series, size) if name not in Jobs.column_names()]
+    asked = dict.fromkeys([*NEEDED, *(name for name in (series, size) if name not in extra)])
+    table = (
+        some_columns(jobs, Jobs, list(asked), where="run-off: jobs")
+        .with_columns(jobs[name] for name in extra)
+        .filter(pl.col(size) > 0, ~untimed())
+        .sort("submit_time", "job_id", "attempt")
+    )
+    hours = [
+        ((table[name] - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR))
+        .fill_null(np.inf)
+        .to_numpy()
+        for name in ("submit_time", "start_time", "end_time")
+    ]
+    named = pl.col(series).cast(pl.String) + suffix
+    names = table.select(named.unique().sort()).to_series().to_list()
+    number = table.select(named.replace_strict(names, range(len(names)), return_dtype=pl.Int64)).to_series()
+    classes = table.select(
+        pl.col("job_class").cast(pl.String).fill_null(""),
+        pl.col("tenant").cast(pl.String),  # one of whom little is known runs like jobs of the same class
+        pl.Series("wide", width_class(table["gpus"].fill_null(1.0).to_numpy())),
+    )
+    return RunOff(
+        names=tuple(names),
+        totals={} if total is None else {total: tuple(range(len(names)))},
+        start=start,
+        slot_h=slot_hours,
+        submit=hours[0],
+        begin=hours[1],
+        end=hours[2],
+        size=table[size].cast(pl.Float64).to_numpy(),
+        limit=(table["time_limit_s"] / SECONDS_PER_HOUR).fill_null(np.inf).to_numpy(),
+        series=number.to_numpy(),
+        groups=tuple(group_numbers(classes)),
+        events=events,
+    )

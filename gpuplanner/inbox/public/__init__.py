@@ -1,1 +1,0 @@
-"""Public traces, each in its own columns, and the made-up fleet of the shipped sample."""

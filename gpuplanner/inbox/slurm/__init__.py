@@ -1,1 +1,0 @@
-"""Slurm: accounting as text, JSON or integer tables, node dumps, and lists without times."""

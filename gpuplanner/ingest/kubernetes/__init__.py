@@ -1,0 +1,1 @@
+"""Kubernetes: pods, nodes, queues, state metrics."""

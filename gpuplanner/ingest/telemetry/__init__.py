@@ -1,0 +1,1 @@
+"""Telemetry: Prometheus, DCGM, nvidia-smi, and samples."""

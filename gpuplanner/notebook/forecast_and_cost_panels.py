@@ -1,0 +1,284 @@
+"""Panels of forecasts and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from html import escape
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import polars as pl
+
+from gpuplanner.core.execution import import_optional
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.scenario_fields import OWNERSHIPS
+from gpuplanner.core.units import money_text
+from gpuplanner.cost.cost_review import CostReview, cost_review
+from gpuplanner.cost.showback import UNALLOCATED
+from gpuplanner.decision.comparison_record import Comparison, compared
+from gpuplanner.decision.purchase_plan import Purchase, purchase
+from gpuplanner.notebook.views import BackgroundPanel, files_button, table_html
+from gpuplanner.report.finance_exports import write_cost_workbook
+from gpuplanner.usage.job_history import begin_of, end_of, load_trace, months_from
+
+
+@dataclass(frozen=True)
+class AheadQuestion:
+    """What is asked of a forecast, by calendar, decision and controls alike.
+
+    Attributes
+    ----------
+    horizon, gap : int
+        Slots that are looked at, and slots that it takes to act.
+    price : float
+        Of a GPU-hour short, in GPU-hours planned.
+    capacity : float
+        GPUs that there are.
+
+    Examples
+    --------
+    >>> AheadQuestion(price=8.0)
+    AheadQuestion(horizon=48, gap=6, price=8.0, capacity=64.0)
+    """
+
+    horizon: int = 48
+    gap: int = 6
+    price: float = 5.0
+    capacity: float = 64.0
+
+
+class AheadPanel(BackgroundPanel[AheadQuestion, str]):
+    """Controls of a forecast, and what they decide: the quantile, and the calendar of GPUs to plan.
+
+    Parameters
+    ----------
+    start : AheadQuestion
+        Where the controls begin.
+    draw : callable
+        From what is asked to markup; runs in the background.
+
+    Attributes
+    ----------
+    controls : dict
+        ipywidgets controls by field of the question.
+
+    Examples
+    --------
+    >>> panel = AheadPanel(AheadQuestion(48, 6, 5.0, 64.0), lambda asked: f"<p>{asked.price:g}</p>")
+    >>> panel.controls["price"].value = 8.0
+    >>> panel.ask().result()
+    '<p>8</p>'
+    """
+
+    at_once = True
+
+    def __init__(self, start: AheadQuestion, draw: Callable[[AheadQuestion], str]) -> None:
+        super().__init__(draw, "<div class='gpuplanner-answer'>{}</div>".format, working="Looking ahead ...")
+        widgets = import_optional("ipywidgets", extra="notebook")
+        look = {"style": {"description_width": "18em"}, "layout": {"width": "100%", "max_width": "44em"}}
+
+        def slider(name: str, label: str, low: float, high: float, step: float, help_: str) -> Any:  # noqa: ANN401
+            value = getattr(start, name)
+            kind = widgets.IntSlider if isinstance(value, int) else widgets.FloatSlider
+            return kind(
+                value=value, min=min(low, value), max=max(high, value), step=step, description=label,
+                tooltip=help_, continuous_update=False, **look,
+            )  # fmt: skip
+
+        self.controls = {
+            "horizon": slider("horizon", "Slots looked at", 6, 336, 6, "How far ahead is planned"),
+            "gap": slider("gap", "Slots that it takes to act", 0, 72, 1, "From a decision to its effect"),
+            "price": slider(
+                "price", "A GPU-hour short costs", 1.0, 30.0, 0.5, "In GPU-hours that are planned and not needed"
+            ),
+            "capacity": slider("capacity", "GPUs that there are", 1.0, 2 * start.capacity, 1.0, "The fleet"),
+        }  # fmt: skip
+        for control in self.controls.values():
+            control.observe(lambda _: self.ask_soon(), names="value")
+        self.panel = widgets.VBox([*self.controls.values(), self.status, self.answer])
+
+    @property
+    def question(self) -> AheadQuestion:
+        """What the controls ask as they stand."""
+        return AheadQuestion(**{name: control.value for name, control in self.controls.items()})
+
+
+EVERYBODY = ""
+"""Tenant of a question about all of them."""
+UNSAID = ""
+"""Value of a drop-down that leaves it to the data: JupyterLab draws one of None as blank."""
+
+
+@dataclass(frozen=True)
+class CostQuestion:
+    """What is asked of money: a month at its prices, whose lines are shown, and how far commitments look."""
+
+    scenario: Scenario
+    tenant: str
+    months: int
+    risk: float
+
+
+@dataclass(frozen=True, eq=False)
+class CostAnswer:
+    """The month, what to commit, and what the decision saves, of one question."""
+
+    question: CostQuestion
+    review: CostReview
+    purchase: Purchase
+    found: Comparison
+
+
+class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
+    """Controls of month, tenant, prices, owner and terms, answered by what `cost` says.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Where the controls start.
+    workbook : str or Path
+        What the button writes: the tables of the answer that is shown.
+
+    Attributes
+    ----------
+    month, tenant, owner : ipywidgets.Dropdown
+        Calendar month, whose lines are shown, and who pays for the GPUs.
+    price : ipywidgets.FloatSlider
+        Of a GPU-hour; where it starts, prices are those of the book or the list.
+    price_book : ipywidgets.Text
+        File of own dated prices; empty: none.
+    months, risk : ipywidgets.IntSlider, ipywidgets.FloatSlider
+        Months that commitments are looked at, and the weight of the dearest tenth of the paths.
+
+    Examples
+    --------
+    >>> panel = CostPanel(Scenario(month="2026-02"))
+    >>> panel.price.value = 2.0
+    >>> panel.question.scenario.price_usd_per_gpu_hour
+    2.0
+    """
+
+    at_once = True
+
+    def __init__(self, scenario: Scenario, workbook: str | Path = "costs.xlsx") -> None:
+        super().__init__(_answered, answer_html, working="Adding up the month ...")
+        widgets = import_optional("ipywidgets", extra="notebook")
+        self.scenario = scenario
+        begun = cost_review(scenario)
+        look = {"style": {"description_width": "16em"}, "layout": {"width": "100%", "max_width": "44em"}}
+        months = months_seen(scenario)
+        self.month = widgets.Dropdown(
+            options=[("all that was observed", UNSAID), *((month, month) for month in months)],
+            value=scenario.month or UNSAID, description="Month", **look,
+        )  # fmt: skip
+        teams = [name for name in begun.by_tenant["tenant"] if name != UNALLOCATED]
+        self.tenant = widgets.Dropdown(
+            options=[("everybody", EVERYBODY), *((name, name) for name in teams), ("nobody", UNALLOCATED)],
+            value=EVERYBODY, description="Lines of", **look,
+        )  # fmt: skip
+        self._start = scenario.price_usd_per_gpu_hour or (begun.price.value if begun.price else 0.0)
+        self.price = widgets.FloatSlider(
+            value=self._start, min=0.0, max=max(4 * self._start, 10.0), step=0.01, readout_format=".2f",
+            description=f"A GPU-hour ({scenario.currency})", continuous_update=False, **look,
+        )  # fmt: skip
+        self.price_book = widgets.Text(
+            value=scenario.price_book or "", description="Price book (file)", continuous_update=False, **look
+        )
+        self.owner = widgets.Dropdown(
+            options=[("as the inventory says", UNSAID), *((name.replace("_", " "), name) for name in OWNERSHIPS)],
+            value=scenario.ownership or UNSAID, description="Who pays for the GPUs", **look,
+        )  # fmt: skip
+        self.months = widgets.IntSlider(
+            value=12, min=1, max=36, description="Commitments over (months)", continuous_update=False, **look
+        )
+        self.risk = widgets.FloatSlider(
+            value=0.0, min=0.0, max=1.0, step=0.1, description="Weight of the dearest tenth",
+            continuous_update=False, **look,
+        )  # fmt: skip
+        controls = (
+            self.month, self.tenant, self.price, self.price_book, self.owner, self.months, self.risk,
+        )  # fmt: skip
+        for control in controls:
+            control.observe(lambda _: self.ask_soon(), names="value")
+        told = f"Write the tables of the answer that is shown to {workbook}"
+        button = files_button(
+            lambda: write_cost_workbook(workbook, self._shown(), locale=scenario.number_locale),
+            "Write the workbook",
+            told,
+        )
+        self.panel = widgets.VBox([*controls, button, self.status, self.answer])
+
+    @property
+    def question(self) -> CostQuestion:
+        """What the controls ask as they stand."""
+        moved = self.price.value != self._start
+        asked = self.scenario.but(
+            month=self.month.value or None,
+            ownership=self.owner.value or None,
+            price_book=self.price_book.value.strip() or None,
+            price_usd_per_gpu_hour=self.price.value if moved else self.scenario.price_usd_per_gpu_hour,
+        )
+        return CostQuestion(asked, self.tenant.value, self.months.value, self.risk.value)
+
+    def _shown(self) -> CostReview:
+        return cost_review(self.question.scenario) if self.newest is None else self.newest.review
+
+
+def _answered(asked: CostQuestion) -> CostAnswer:
+    return CostAnswer(
+        asked,
+        cost_review(asked.scenario),
+        purchase(asked.scenario, asked.months, risk=asked.risk),
+        compared(asked.scenario),
+    )
+
+
+def months_seen(scenario: Scenario) -> list[str]:
+    """Calendar months of which something was observed, the scenario's own among them.
+
+    Examples
+    --------
+    >>> months_seen(Scenario())
+    ['2026-02']
+    """
+    trace, zone = load_trace(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
+    ends = begin_of(trace), end_of(trace) - timedelta(microseconds=1)
+    names = months_from(*(f"{time.astimezone(zone):%Y-%m}" for time in ends))
+    return sorted({*names, *filter(None, [scenario.month])})
+
+
+def answer_html(answer: CostAnswer) -> str:
+    """Show the lines asked for, what to commit, and the saving as a waterfall with its range."""
+    review, asked = answer.review, answer.question
+    if review.total is None:
+        notes = "".join(f"<p>{escape(text)}</p>" for text in review.missing)
+        return f"<p><b>No GPU has a price.</b></p>{notes}"
+    whose = asked.tenant or "everybody"
+    lines = review.costs if asked.tenant == EVERYBODY else review.costs.filter(SubAccountName=asked.tenant)
+    by = "SubAccountName" if asked.tenant == EVERYBODY else "x_Bucket"
+    shown = lines.group_by(by, maintain_order=True).agg(
+        pl.col("EffectiveCost").sum(), pl.col("PricingQuantity").sum()
+    )
+    part = Decimal(str(lines["EffectiveCost"].sum()))
+    rows = [
+        (name.replace("_", " "), money_text(cost, review.currency), f"{hours:,.1f}")
+        for name, cost, hours in [*shown.iter_rows(), ("all", part, lines["PricingQuantity"].sum())]
+    ]
+    heads = ["tenant" if asked.tenant == EVERYBODY else "time", review.currency, "GPU h"]
+    title = f"Lines of {whose}, {review.period[0][:10]} to {review.period[1][:10]}"
+    sentence = escape(answer.found.decision.sentence)
+    worth = escape(answer.found.decision.worth.basis).replace("\n", "<br>")
+    mix = answer.purchase
+    ways = ((way, f"{cost:,.0f}") for way, cost in mix.costs.iter_rows())
+    of = "" if asked.tenant == EVERYBODY else f" of {money_text(review.total, review.currency)}"
+    return (
+        f"<div class='gpuplanner-answer'><p><b>{escape(whose)}: {money_text(part, review.currency)}{of} "
+        f"{review.currency}</b></p>{table_html(heads, rows, caption=title)}"
+        f"<p>{escape(mix.sentence)}</p>{table_html(['way to pay', mix.currency], ways, caption='Over paths of demand')}"
+        f"<p><b>{sentence}</b></p><p>{worth}</p>"
+        "</div>"
+    )

@@ -1,0 +1,434 @@
+"""Panels to explore traces, choose GPU models and change quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any, Protocol, TypeVar
+
+from gpuplanner.core.execution import import_optional
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.units import figure_text
+from gpuplanner.decision.quota_comparison import SharingTried, rules_at_hand, tried_with
+from gpuplanner.decision.sharing_rules import SharingRules, StartHours, TeamQuota, week_hours_of
+from gpuplanner.notebook.views import BackgroundPanel, table_html
+from gpuplanner.usage.dataset_explorer import EVERYBODY, Inbox, open_inbox, public_traces
+
+ALL_BOARDS = "all boards"
+
+Found = TypeVar("Found")
+
+
+class BoardsPanel(BackgroundPanel[str, Found]):
+    """A drop-down of the boards of a fleet, with what was found on the one that is chosen.
+
+    Parameters
+    ----------
+    pools : mapping of str to Scenario
+        The scenario of each board, most GPUs first; the first is chosen.
+    compute : callable
+        From a name, or that of all boards, to what is found there; runs in the background.
+    show : callable
+        From what is found to markup.
+
+    Attributes
+    ----------
+    board : ipywidgets.Dropdown
+        The boards, and all of them where there are several.
+    scenario : Scenario
+        That of the chosen board; of the first where all are.
+
+    Examples
+    --------
+    >>> panel = BoardsPanel({"H100": Scenario(), "T4": Scenario(board="T4")}, str, str)
+    >>> panel.board.value = "T4"
+    >>> panel.question, panel.scenario.board
+    ('T4', 'T4')
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[str, Scenario],
+        compute: Callable[[str], Found],
+        show: Callable[[Found], str],
+    ) -> None:
+        super().__init__(compute, show, working="Looking at this board ...")
+        widgets = import_optional("ipywidgets", extra="notebook")
+        self.pools = dict(pools)
+        several = len(self.pools) > 1
+        self.board = widgets.Dropdown(
+            options=[*self.pools, *([ALL_BOARDS] if several else [])], description="Board",
+            disabled=not several, layout={"width": "100%", "max_width": "40em"},
+        )  # fmt: skip
+        self.button = widgets.Button(description="Show", tooltip="Show what is decided on this board")
+        self.button.on_click(lambda _: self.ask())
+        self.board.observe(lambda _: self.ask_soon(), names="value")
+        said = f"{len(self.pools)} boards, each with jobs of its own" if several else "One board"
+        title = widgets.HTML(f"<b>{escape(said)}</b>")
+        self.panel = widgets.VBox([title, self.board, self.button, self.status, self.answer])
+
+    @property
+    def question(self) -> str:
+        """The chosen board, or the word for all."""
+        chosen: str = self.board.value
+        return chosen
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario of the chosen board; of the first where all are chosen."""
+        return self.pools.get(self.question, next(iter(self.pools.values())))
+
+
+KEPT = 64
+"""Answers that are kept, so that going back is immediate."""
+MOST = 200
+"""Jobs that are offered: a longer list cannot be read; any job can be shown in code."""
+
+
+HELP = {
+    "quality": "What is wrong with the data, and which time was seen",
+    "ledger": "Where the GPU-time went",
+    "demand": "What was wanted, by profile",
+    "phases": "Phases, dips, signature and slices of the job",
+    "claim": "Do late phases need fewer GPUs?",
+}
+"""What the views show, for those whose pointer rests on their buttons."""
+
+
+class Shown(Protocol):
+    """A section, as a notebook shows it."""
+
+    def _repr_html_(self) -> str: ...
+
+
+View = Callable[[Inbox, str, str], Shown]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the controls ask for.
+
+    - ``data``: Folder, ``"sample"`` or public trace.
+    - ``view``: Name of the view.
+    - ``tenant``, ``job``: Tenant or :data:`gpuplanner.usage.dataset_explorer.EVERYBODY`; job or ``""`` for the one with
+      most telemetry.
+    """
+
+    data: str
+    view: str
+    tenant: str
+    job: str
+
+
+@dataclass(frozen=True, eq=False)
+class SeenSection:
+    """Answer: the inbox that was opened, and the section as HTML."""
+
+    inbox: Inbox
+    tenant: str
+    html: str
+
+
+class ExplorePanel(BackgroundPanel[Look, SeenSection]):
+    """Controls over an inbox, the section that they ask for, and the same section in code.
+
+    Traces are read and sections are drawn in a thread of their own. A trace stays open, and a section that was
+    shown once is shown again at once.
+
+    Parameters
+    ----------
+    inbox : Inbox
+        Where the panel begins.
+    views : mapping
+        Name → function from an inbox, a tenant and a job to a section, as in
+        ``gpuplanner.report.dataset_sections.VIEWS``.
+    data : str
+        What the inbox was opened from.
+    traces : sequence of str
+        Other traces to choose from.
+
+    Attributes
+    ----------
+    trace, tenant, job, view : ipywidgets controls
+        What is chosen.
+    """
+
+    at_once = True
+
+    def __init__(
+        self, inbox: Inbox, views: Mapping[str, View], *, data: str = "sample", traces: Sequence[str] = ()
+    ) -> None:
+        super().__init__(self._seen, lambda seen: seen.html, working="Reading and drawing ...")
+        widgets = import_optional("ipywidgets", extra="notebook")
+        self.status.value = ""
+        self._views = dict(views)
+        self._opened = {data: inbox}
+        self._kept: dict[Look, SeenSection] = {}
+        self._filling = False
+
+        def choice(label: str, options: Sequence[Any], help_: str) -> Any:  # noqa: ANN401 - an ipywidgets control
+            # A drop-down does not show its tooltip; its label does.
+            words = f"<span title='{help_}'>{label}</span>"
+            return widgets.Dropdown(
+                options=options, description=words, description_allow_html=True, tooltip=help_,
+                style={"description_width": "6em"}, layout={"width": "24em"},
+            )  # fmt: skip
+
+        names = list(dict.fromkeys([data, *traces]))
+        self.trace = choice("Trace", names, "Trace to look into: a folder, the sample, or a public trace")
+        self.tenant = choice("Tenant", [], "Whose GPU-hours, demand and jobs are shown")
+        self.job = choice("Job", [], "Job with telemetry, most readings first; for the view of phases")
+        self.view = widgets.ToggleButtons(
+            options=list(views), description="View", style={"description_width": "6em", "button_width": "7em"},
+            tooltips=[HELP.get(name, f"Show {name}") for name in views],
+        )  # fmt: skip
+        self.code = widgets.HTML()
+        self._fill(inbox, EVERYBODY)
+        for control in (self.trace, self.tenant, self.job, self.view):
+            control.observe(lambda _: self._changed(), names="value")
+        rows = [widgets.HBox([self.trace, self.tenant, self.job], layout={"flex_flow": "row wrap"})]
+        self.panel = widgets.VBox([*rows, self.view, self.code, self.status, self.answer])
+        self._say()
+
+    @property
+    def question(self) -> Look:
+        """What is chosen."""
+        return Look(self.trace.value, self.view.value, self.tenant.value, self.job.value or "")
+
+    def _seen(self, look: Look) -> SeenSection:
+        """Open the trace if need be, and draw the section."""
+        if look in self._kept:
+            return self._kept[look]
+        first = next(iter(self._opened.values()))
+        if look.data not in self._opened:
+            self._opened[look.data] = open_inbox(
+                look.data, board=first.board, tz=first.tz, smallest_group=first.smallest_group
+            )
+        inbox = self._opened[look.data]
+        tenant = look.tenant if look.tenant in inbox.tenants else EVERYBODY
+        jobs = inbox.jobs_of(tenant)
+        job = look.job if look.job in jobs else next(iter(jobs), "")
+        section = self._views[look.view](inbox, tenant, job)
+        seen = SeenSection(inbox, tenant, section._repr_html_())
+        if len(self._kept) >= KEPT:
+            self._kept.pop(next(iter(self._kept)))
+        self._kept[look] = seen
+        return seen
+
+    def _arrived(self, number: int, newest: SeenSection | None, answer: str, status: str) -> None:
+        super()._arrived(number, newest, answer, "" if status == "Done." else status)
+        if number == self._asked and newest is not None:
+            self._fill(newest.inbox, newest.tenant)
+
+    def _fill(self, inbox: Inbox, tenant: str) -> None:
+        """Offer the tenants of the trace and the jobs of the tenant, and keep what was chosen where it is there."""
+        self._filling = True
+        try:
+            jobs = inbox.jobs_of(tenant)[:MOST]
+            for control, options, wanted in (
+                (self.tenant, [EVERYBODY, *inbox.tenants], tenant),
+                (
+                    self.job,
+                    [(f"{job}", job) for job in jobs] or [("no job with telemetry", "")],
+                    self.job.value,
+                ),
+            ):
+                if list(control.options) != options:
+                    control.options = options
+                known = [each[1] if isinstance(each, tuple) else each for each in options]
+                control.value = wanted if wanted in known else known[0]
+        finally:
+            self._filling = False
+        self._say()
+
+    def _changed(self) -> None:
+        if self._filling:
+            return
+        self._say()
+        self.ask_soon()
+
+    def _say(self) -> None:
+        """The question in code."""
+        look = self.question
+        extra = {"ledger": f", tenant={look.tenant!r}", "demand": f", tenant={look.tenant!r}"}
+        extra["phases"] = f", job={look.job!r}"
+        first = next(iter(self._opened.values()))
+        smallest = f", smallest_group={first.smallest_group}" if first.smallest_group else ""
+        board = f", board={first.board!r}" if first.board else ""
+        box = f"open_inbox({look.data!r}{board}, tz={first.tz!r}{smallest})"
+        box += ".quality" if look.view == "quality" else ""
+        self.code.value = f"<code>inbox.{escape(look.view)}({escape(box + extra.get(look.view, ''))})</code>"
+
+
+def explore_inbox(
+    inbox: Inbox, views: Mapping[str, View], *, data: str = "sample", traces: Sequence[str] | None = None
+) -> ExplorePanel:
+    """Make the explore panel of an inbox.
+
+    Parameters
+    ----------
+    inbox : Inbox
+        Where the panel begins.
+    views : mapping
+        Name → function from an inbox, a tenant and a job to a section.
+    data : str
+        What the inbox was opened from.
+    traces : sequence of str, optional
+        Other traces to choose from; by default the sample and the public traces at hand.
+
+    Returns
+    -------
+    ExplorePanel
+        Shows itself in a notebook.
+
+    Examples
+    --------
+    >>> from gpuplanner.report import dataset_sections as inbox
+    >>> panel = explore_inbox(open_inbox("sample"), inbox.VIEWS)
+    >>> panel.tenant.value = "search"
+    >>> panel.view.value = "ledger"
+    >>> "Where the GPU-time of search went" in panel.ask().result().html
+    True
+    """
+    others = ["sample", *public_traces()] if traces is None else traces
+    return ExplorePanel(inbox, views, data=data, traces=others)
+
+
+AS_SET = "the rules as set"
+COLUMNS = {
+    "jobs": ("jobs", ",.0f"), "never_before": ("never start before", ",.0f"), "never_after": ("after", ",.0f"),
+    "wait_before_min": ("wait before, min", ",.1f"), "wait_after_min": ("after", ",.1f"),
+    "change": ("GPU h a week waited more", "+,.1f"), "lost_after": ("GPU h a week lost", ",.1f"),
+    "stops_after": ("stops a week", ",.1f"),
+}  # fmt: skip
+
+
+class SharingPanel(BackgroundPanel[SharingRules, SharingTried]):
+    """Controls of quotas, fair share and preemption, played against the rules at hand.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its quotas, else those of the data, else equal shares that lend to each other: where the controls start.
+
+    Attributes
+    ----------
+    quotas, half_life, restart, checkpoint : ipywidgets.FloatSlider
+        All quotas, as a multiple; days in which use is half forgotten; minutes of a restart, and between checkpoints.
+    order : ipywidgets.Dropdown
+        Who is first.
+    reclaim, by_tier : ipywidgets.Checkbox
+        Who stops others.
+    late : ipywidgets.Dropdown
+        The tier or team whose jobs may start in some hours alone.
+    hours : ipywidgets.Text
+        Those hours, as in ``quotas.yaml``; while they make no sense, those of the rules at hand.
+
+    Examples
+    --------
+    >>> panel = SharingPanel(Scenario())
+    >>> panel.reclaim.value = True
+    >>> panel.question.stopping.reclaim
+    True
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(self._tried, tried_html, working="Playing the same weeks ...")
+        widgets = import_optional("ipywidgets", extra="notebook")
+        self.scenario = scenario
+        self.base = rules_at_hand(scenario)
+        stops = self.base.stopping
+        look = {"style": {"description_width": "14em"}, "layout": {"width": "100%", "max_width": "40em"}}
+
+        def slider(text: str, value: float, low: float, high: float, step: float) -> Any:  # noqa: ANN401 - an ipywidgets control
+            return widgets.FloatSlider(
+                value=value, min=min(low, value), max=max(high, value), step=step, description=text,
+                continuous_update=False, **look,
+            )  # fmt: skip
+
+        self.quotas = slider("All quotas, times", 1.0, 0.1, 3.0, 0.1)
+        self.order = widgets.Dropdown(
+            options=[("came first", "fifo"), ("used least for its weight", "fair")], value=self.base.order,
+            description="First is who", **look,
+        )  # fmt: skip
+        self.half_life = slider("Use half forgotten (days)", self.base.half_life_days, 0.5, 60.0, 0.5)
+        self.reclaim = widgets.Checkbox(
+            value=stops.reclaim, description="Owners take back what they lent", **look
+        )
+        self.by_tier = widgets.Checkbox(value=stops.by_tier, description="Urgent tiers stop others", **look)
+        self.restart = slider("Restart takes (min)", stops.restart_minutes, 0.0, 120.0, 1.0)
+        self.checkpoint = slider("Checkpoints every (min)", stops.checkpoint_minutes or 0.0, 0.0, 480.0, 10.0)
+        kinds = {"tier": self.base.tiers, "team": sorted(one.name for one in self.base.teams)}
+        late = [(f"{kind} {name}", (kind, name)) for kind, names in kinds.items() for name in names]
+        self.late = widgets.Dropdown(options=late, description="Starts in hours alone", **look)
+        self.hours = widgets.Text(
+            placeholder="mon-fri 20:00-06:00, sat-sun",
+            description="Those hours",
+            continuous_update=False,
+            **look,
+        )
+        self.button = widgets.Button(description="Play", tooltip="Play the same weeks under these rules")
+        self.button.on_click(lambda _: self.ask())
+        controls = (
+            self.quotas, self.order, self.half_life, self.reclaim, self.by_tier, self.restart, self.checkpoint,
+            self.late, self.hours,
+        )  # fmt: skip
+        for control in controls:
+            control.observe(lambda _: self.ask_soon(), names="value")
+        title = widgets.HTML(f"<b>Against: {escape(self.base.source)}</b>")
+        self.panel = widgets.VBox([title, *controls, self.button, self.status, self.answer])
+
+    @property
+    def question(self) -> SharingRules:
+        """The rules as the controls stand."""
+        stops = replace(
+            self.base.stopping,
+            reclaim=self.reclaim.value,
+            by_tier=self.by_tier.value,
+            restart_minutes=self.restart.value,
+            checkpoint_minutes=self.checkpoint.value
+            if self.checkpoint.value or self.base.stopping.checkpoint_minutes is not None
+            else None,
+        )
+        teams, cohorts = (tuple(map(self._scaled, some)) for some in (self.base.teams, self.base.cohorts))
+        return replace(
+            self.base, teams=teams, cohorts=cohorts, order=self.order.value, half_life_days=self.half_life.value,
+            stopping=stops, source=AS_SET, start_hours=self._start_hours(),
+        )  # fmt: skip
+
+    def _start_hours(self) -> tuple[StartHours, ...]:
+        if self.late.value is None or week_hours_of(self.hours.value) is None:
+            return self.base.start_hours
+        kind, name = self.late.value
+        others = (one for one in self.base.start_hours if getattr(one, kind) != name)
+        return (*others, StartHours(self.hours.value, **{kind: name}))
+
+    def _scaled(self, one: TeamQuota) -> TeamQuota:
+        return one if one.gpus is None else replace(one, gpus=one.gpus * self.quotas.value)
+
+    def _tried(self, rules: SharingRules) -> SharingTried:
+        return tried_with(self.scenario, self.base, rules)
+
+
+def tried_html(found: SharingTried) -> str:
+    """Show who waits more and who less.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> row = {"team": "<a>", "jobs": 3, "verdict": "waits less"} | dict.fromkeys(COLUMNS, 1.0) | {"lost_before": 0.0}
+    >>> text = tried_html(SharingTried("now", "then", pl.DataFrame([row, row | {"team": "(all)"}]), "95 %", ()))
+    >>> "&lt;a&gt;" in text, "<a>" in text
+    (True, False)
+    """
+    headings = ["team", *(heading for heading, _ in COLUMNS.values()), "so it"]
+    rows = (
+        [row["team"]]
+        + [figure_text(row[name], form) for name, (_, form) in COLUMNS.items()]
+        + [row["verdict"]]
+        for row in found.teams.to_dicts()
+    )
+    notes = "".join(f"<p>{escape(note)}</p>" for note in found.notes)
+    caption = f"Intervals: {found.blocks}"
+    return f"<p>{escape(found.sentence)}</p>{table_html(headings, rows, caption=caption)}{notes}"

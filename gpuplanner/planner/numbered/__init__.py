@@ -1,1 +1,0 @@
-"""From counts to numbered GPUs: who is cut when, in what order, and for how long."""

@@ -1,0 +1,300 @@
+"""Files of packing problems, and an independent check of a packing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.serialization import read_text
+from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.hardware.mig_layouts import Layout, Placement, layout_faults
+from gpuplanner.ingest.row_reader import read_faultless
+from gpuplanner.ingest.source_fields import Field
+from gpuplanner.planner.packing_problem import (
+    LARGEST,
+    MAX_ITEMS,
+    STOPS,
+    AnyProblem,
+    CostedPacking,
+    MigPackingProblem,
+    Packing,
+    PackingProblem,
+)
+
+INSTANCE_COLUMNS = {
+    "start": Field("starts", "number", low=-LARGEST, high=LARGEST),
+    "end": Field("ends", "number", low=-LARGEST, high=LARGEST),
+    "profile": Field("profiles"),
+}
+"""Column of a list of instances, and what :class:`gpuplanner.planner.packing_problem.MigPackingProblem` calls it."""
+
+
+def read_packing(path: str | Path) -> PackingProblem:
+    r"""Read the text format of the public temporal bin packing sets.
+
+    The first line is ``n capacity 0 0``, then one line an item: index, start, end, size, separated by tabs or
+    blanks; the indices are 0 to n - 1 in any order, each once.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+
+    Returns
+    -------
+    PackingProblem
+        Items by index.
+
+    Raises
+    ------
+    TraceFormatError
+        If the file cannot be read as that; the message names file and line, what was expected and what came.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "two.txt"
+    ...     _ = path.write_text("2\t100\t0\t0\n0\t2\t25\t64\n1\t2\t48\t74\n")
+    ...     read_packing(path).sizes.tolist()
+    [64, 74]
+    """
+    path = Path(path)
+    lines = read_text(path, error=TraceFormatError).split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        _refuse_line(path, 1, "'n capacity 0 0'", "an empty file")
+    n, capacity = _numbers(path, 1, lines[0], "'n capacity 0 0'")[:2]
+    if not 1 <= n <= MAX_ITEMS:
+        _refuse_line(path, 1, f"from 1 to {MAX_ITEMS} items", f"n = {n}")
+    if not 1 <= capacity <= LARGEST:
+        _refuse_line(path, 1, f"a capacity from 1 to {LARGEST}", f"capacity = {capacity}")
+    if len(lines) != n + 1:
+        _refuse_line(path, len(lines), f"{n} lines of items, as line 1 says", f"{len(lines) - 1}")
+    items = np.empty((n, 3), dtype=np.int64)
+    seen: dict[int, int] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        index, start, end, size = _numbers(path, number, line, "'index start end size'")
+        if not 0 <= index < n:
+            _refuse_line(path, number, f"an index from 0 to {n - 1}", str(index))
+        if index in seen:
+            _refuse_line(path, number, "an index of its own", f"{index}, as in line {seen[index]}")
+        if abs(start) > LARGEST or abs(end) > LARGEST:
+            _refuse_line(path, number, f"instants of at most {LARGEST}", f"{start} to {end}")
+        if end <= start:
+            _refuse_line(path, number, "an end after the start", f"start {start}, end {end}")
+        if not 1 <= size <= capacity:
+            _refuse_line(path, number, f"a size from 1 to the capacity {capacity}", str(size))
+        seen[index] = number
+        items[index] = (start, end, size)
+    return PackingProblem(items[:, 0], items[:, 1], items[:, 2], capacity)
+
+
+def read_instances(path: str | Path, board: GpuModel | str) -> MigPackingProblem:
+    r"""Read jobs that each ask for one MIG instance: ``start,end,profile``.
+
+    Parameters
+    ----------
+    path : str or Path
+        CSV file, plain or gzip; further columns are passed over. ``gpu`` asks for a GPU that is not cut.
+    board : GpuModel or str
+        The board; a unique prefix of its name will do.
+
+    Returns
+    -------
+    MigPackingProblem
+        Items in the order of the file.
+
+    Raises
+    ------
+    TraceFormatError
+        If the file is no such list, or any row is faulty.
+    ScenarioError
+        If an instant makes no sense.
+    GeometryError
+        If the board or a profile is unknown.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "jobs.csv"
+    ...     _ = path.write_text("start,end,profile\n0,4,3g.40gb\n2,9,gpu\n")
+    ...     read_instances(path, "A100-80GB").profiles
+    ('3g.40gb', 'gpu')
+    """
+    good = read_faultless(path, INSTANCE_COLUMNS, "list of instances")
+    times = good["starts"].to_numpy(), good["ends"].to_numpy()
+    return MigPackingProblem(*times, tuple(good["profiles"]), as_board(board))
+
+
+def _numbers(path: Path, number: int, line: str, form: str) -> tuple[int, int, int, int]:
+    words = line.split()
+    try:
+        if len(words) != 4:
+            raise ValueError
+        index, start, end, size = map(int, words)
+    except ValueError:
+        _refuse_line(path, number, f"four whole numbers, {form}", repr(line[:60]))
+    return index, start, end, size
+
+
+def _refuse_line(path: Path, number: int, expected: str, got: str) -> NoReturn:
+    raise TraceFormatError(message(f"{path}, line {number}", expected, got, "Mend the file."))
+
+
+def verify_packing(packing: Packing, problem: AnyProblem) -> list[str]:
+    """List everything that is wrong with a packing.
+
+    Parameters
+    ----------
+    packing : Packing
+        The packing.
+    problem : PackingProblem or MigPackingProblem
+        The problem that it answers.
+
+    Returns
+    -------
+    list of str
+        Faults in words; empty if the packing holds. Whether the lower bound is true cannot be seen from a
+        packing, only that it contradicts neither the packing nor the load at any moment.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> problem = PackingProblem([0, 1], [2, 3], [60, 50], 100)
+    >>> verify_packing(Packing(1, 1, np.array([0, 0]), None, "proof", 0.0), problem)
+    ['bin 0 holds 110 of 100 at moment 1: items 0, 1', ...]
+    """
+    bins = [int(number) for number in packing.assignment]
+    count = len(problem.starts)
+    if len(bins) != count:
+        return [f"{len(bins)} assignments for {count} items"]
+    faults = [f"item {item} has no bin" for item, number in enumerate(bins) if number < 0]
+    if not faults and sorted(set(bins)) != list(range(packing.bins)):
+        faults.append(f"bins in use are {len(set(bins))}, not 0 to {packing.bins - 1}")
+    members: dict[int, list[int]] = defaultdict(list)
+    for item, number in enumerate(bins):
+        members[number].append(item)
+    for number, items in sorted(members.items()):
+        if isinstance(problem, MigPackingProblem):
+            faults += _gpu_faults(packing, problem, number, items)
+        else:
+            faults += _load_faults(problem, number, items)
+    return faults + _claim_faults(packing, problem)
+
+
+def verify_cost(
+    found: CostedPacking, problem: AnyProblem, *, bin_cost: float, fire_up_cost: float, busy_cost: float
+) -> list[str]:
+    """List everything that is wrong with a packing and its cost.
+
+    Parameters
+    ----------
+    found : CostedPacking
+        The packing with its cost.
+    problem : PackingProblem or MigPackingProblem
+        The problem that it answers.
+    bin_cost, fire_up_cost, busy_cost : float
+        The costs that were asked for.
+
+    Returns
+    -------
+    list of str
+        Faults in words; empty if packing and cost hold.
+    """
+    on: dict[int, set[int]] = defaultdict(set)
+    instants = sorted({int(t) for t in problem.starts} | {int(t) for t in problem.ends})
+    number_of = {instant: number for number, instant in enumerate(instants)}
+    for item, number in enumerate(found.packing.assignment):
+        first, last = number_of[int(problem.starts[item])], number_of[int(problem.ends[item])]
+        on[int(number)].update(range(first, last))
+    fire_ups = sum(step - 1 not in steps for steps in on.values() for step in steps)
+    busy = sum(instants[step + 1] - instants[step] for steps in on.values() for step in steps)
+    cost = bin_cost * len(on) + fire_up_cost * fire_ups + busy_cost * busy
+    faults = verify_packing(found.packing, problem)
+    for name, told, counted in (
+        ("fire-ups", found.fire_ups, fire_ups), ("busy time", found.busy_time, busy), ("cost", found.cost, cost),
+    ):  # fmt: skip
+        if not math.isclose(told, counted, rel_tol=1e-9, abs_tol=1e-9):
+            faults.append(f"{name} {told}, counted {counted}")
+    if found.bound > found.cost:
+        faults.append(f"bound {found.bound} above the cost {found.cost}")
+    return faults
+
+
+def _meetings(problem: AnyProblem, items: list[int]) -> Iterator[tuple[int, list[int]]]:
+    """Each moment at which an item of a bin starts, with all that are active then."""
+    starts, ends = problem.starts[items].tolist(), problem.ends[items].tolist()
+    coming = sorted(zip(starts, items, ends, strict=True))
+    active: list[tuple[int, int]] = []
+    for moment, group in itertools.groupby(coming, key=lambda one: one[0]):
+        active = [(item, end) for item, end in active if end > moment]
+        active += [(item, end) for _, item, end in group]
+        yield moment, sorted(item for item, _ in active)
+
+
+def _load_faults(problem: PackingProblem, number: int, items: list[int]) -> list[str]:
+    faults = []
+    for moment, active in _meetings(problem, items):
+        held = sum(int(problem.sizes[item]) for item in active)
+        if held > problem.capacity:
+            who = ", ".join(map(str, active))
+            faults.append(f"bin {number} holds {held} of {problem.capacity} at moment {moment}: items {who}")
+    return faults
+
+
+def _gpu_faults(packing: Packing, problem: MigPackingProblem, number: int, items: list[int]) -> list[str]:
+    if packing.places is None or len(packing.places) != len(problem.starts):
+        return [f"GPU {number}: its instances have no start slices"]
+    faults = []
+    for moment, active in _meetings(problem, items):
+        names = [problem.profiles[item] for item in active]
+        if WHOLE_GPU in names:
+            wrong = [f"{len(active) - 1} instances beside a GPU that is not cut"] if len(active) > 1 else []
+        else:
+            layout = Layout(
+                tuple(
+                    Placement.of(problem.board.profile(name), int(packing.places[item]))
+                    for name, item in zip(names, active, strict=True)
+                )
+            )
+            wrong = layout_faults(problem.board, layout)
+        faults += [f"GPU {number} at moment {moment}: {fault}" for fault in wrong]
+    return faults
+
+
+def _claim_faults(packing: Packing, problem: AnyProblem) -> list[str]:
+    faults = []
+    if not 1 <= packing.lower_bound <= packing.bins:
+        faults.append(f"lower bound {packing.lower_bound} is not from 1 to {packing.bins}, the bins in use")
+    if packing.proven != (packing.bins == packing.lower_bound):
+        faults.append(f"proven is {packing.proven} with {packing.bins} bins, bound {packing.lower_bound}")
+    if packing.stopped_by not in STOPS:
+        faults.append(f"stopped by {packing.stopped_by!r}, which is none of {', '.join(STOPS)}")
+    if not math.isclose(packing.gap, 1 - packing.lower_bound / packing.bins, abs_tol=1e-12):
+        faults.append(f"gap is {packing.gap}, bins and bound say otherwise")
+    if isinstance(problem, PackingProblem):
+        peak = _peak(problem)
+        if packing.bins * problem.capacity < peak:
+            faults.append(f"{packing.bins} bins of {problem.capacity} cannot hold the peak load of {peak}")
+    return faults
+
+
+def _peak(problem: PackingProblem) -> int:
+    events = [(int(t), int(size)) for t, size in zip(problem.starts, problem.sizes, strict=True)]
+    events += [(int(t), -int(size)) for t, size in zip(problem.ends, problem.sizes, strict=True)]
+    load = peak = 0
+    for _, change in sorted(events):  # ends come before starts of the same moment: they are negative
+        load += change
+        peak = max(peak, load)
+    return peak

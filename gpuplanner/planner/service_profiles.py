@@ -1,0 +1,276 @@
+"""Request rates of services and measured profiles of instances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import dataframely as dy
+import polars as pl
+
+from gpuplanner.core.errors import OTHER_FILE, ScenarioError, TraceFormatError, examples, message
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.ingest.row_reader import read_rows
+from gpuplanner.ingest.source_fields import Field
+from gpuplanner.ingest.text_files import read_text_file
+from gpuplanner.usage.requested_demand import smallest_of_compute
+
+NOT_SERVED = "N/A"
+
+
+def refuse(what: str, expected: str, got: str, todo: str) -> NoReturn:
+    """Raise ``TraceFormatError`` with the four parts of its message."""
+    raise TraceFormatError(message(what, expected, got, todo))
+
+
+@dataclass(frozen=True)
+class ServiceDemand:
+    """Load of one service and the promise to its users.
+
+    - ``rate_per_s``: Requests [1/s].
+    - ``latency_ms``: Longest time from a request to its answer [ms].
+    """
+
+    rate_per_s: float
+    latency_ms: float
+
+
+def service_demands(
+    rates: Mapping[str, float], latencies: Mapping[str, float], services: Iterable[str]
+) -> dict[str, ServiceDemand]:
+    """Join rates and latency limits, in the order of their services' names; a rate of 0 asks for nothing.
+
+    Examples
+    --------
+    >>> service_demands({"bert": 19, "vgg16": 0}, {"bert": 6434, "vgg16": 400}, ["bert", "vgg16"])
+    {'bert': ServiceDemand(rate_per_s=19.0, latency_ms=6434.0)}
+    """
+    faults = []
+    known = set(services)
+    if unknown := sorted({*rates, *latencies} - known):
+        faults.append(f"no profiles of {examples(unknown)}")
+    if unpaired := sorted(set(rates) ^ set(latencies)):
+        faults.append(f"a rate or a latency limit, not both, of {examples(unpaired)}")
+    for name, rate in rates.items():
+        if not (_is_number(rate) and rate >= 0):
+            faults.append(f"rate of {name} must be at least 0 and finite, not {rate!r}")
+    for name, limit in latencies.items():
+        if not (_is_number(limit) and limit > 0):
+            faults.append(f"latency limit of {name} must be above 0 and finite, not {limit!r}")
+    if faults:
+        todo = "Name the same services in both, each with a profile file."
+        text = message("services", "a rate [1/s] and a latency limit [ms] each", "; ".join(faults), todo)
+        raise ScenarioError(text)
+    asked = sorted(name for name, rate in rates.items() if rate > 0)
+    return {name: ServiceDemand(float(rates[name]), float(latencies[name])) for name in asked}
+
+
+def read_service_demands(
+    rates: str | Path, latencies: str | Path, services: Sequence[str], *, row: int = 1
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Read one scenario: the same row of a file of rates and of a file of latency limits.
+
+    Parameters
+    ----------
+    rates, latencies : str or Path
+        CSV files without a header: one row a scenario, one column a service, requests per second and
+        milliseconds; ``N/A`` where a service is not served.
+    services : sequence of str
+        Services in the order of the columns: that of their profile files.
+    row : int
+        Which scenario, from 1; blank lines do not count.
+
+    Returns
+    -------
+    rates, latencies : dict of str to float
+        By service, without those that are not served.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file cannot be read, has no such row, or a cell that is no number: file, row and column are named.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     paths = [Path(folder) / name for name in ("rates.csv", "limits.csv")]
+    ...     _ = [path.write_text(text) for path, text in zip(paths, ["19,N/A", "6434,N/A"], strict=True)]
+    ...     read_service_demands(*paths, ["bert", "vgg16"])
+    ({'bert': 19.0}, {'bert': 6434.0})
+    """
+    asked, limits = (_read_row(Path(path), services, row) for path in (rates, latencies))
+    unpaired = sorted(set(asked) ^ set(limits))
+    if unpaired:
+        what = f"{rates} and {latencies}, row {row}"
+        refuse(what, f"the same services marked {NOT_SERVED}", examples(unpaired), "Mend one file.")
+    return asked, limits
+
+
+def _read_row(path: Path, services: Sequence[str], row: int) -> dict[str, float]:
+    lines = [line for line in read_text_file(path).lines["text"].to_list() if line.strip()]
+    if not 1 <= row <= len(lines):
+        refuse(f"{path}, row {row}", f"a row from 1 to {len(lines)}", "no such row", "Choose one.")
+    cells = [cell.strip().strip('"') for cell in lines[row - 1].split(",")]
+    if len(cells) != len(services):
+        what = f"{len(services)} columns, one for each of {examples(services)}"
+        refuse(f"{path}, row {row}", what, f"{len(cells)} columns", "Compare with the profile files.")
+    pairs = [(name, cell) for name, cell in zip(services, cells, strict=True) if cell.upper() != NOT_SERVED]
+    return {name: _number(cell, f"{path}, row {row}, column {name}") for name, cell in pairs}
+
+
+def _number(cell: str, where: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        refuse(where, f"a number of at least 0, or {NOT_SERVED}", repr(cell[:40]), "Mend the cell.")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+ThroughputOf = Literal["process", "instance"]
+
+BOARD = "A100-80GB"
+"""Board of the published profiles, and of a plan where none is named."""
+
+COLUMNS = {
+    "Mig instance": Field("compute_slices", "number"),
+    "Batch size": Field("batch", "number"),
+    "Workload Number": Field("processes", "number"),
+    "Throughput": Field("throughput_per_s", "number"),
+    "Latency": Field("latency_s", "number"),
+}
+"""Columns of a profile file and how they are read."""
+
+_KEY = ("compute_slices", "batch", "processes")
+_COUNT_HEADERS = {field.name: header for header, field in COLUMNS.items() if field.name in _KEY}
+_LIKENESS = 0.1
+
+
+class ServiceProfiles(dy.Schema):
+    """One measured setting of one service a row; throughput and latency 0: it did not fit or was not run."""
+
+    service = dy.String(nullable=False, primary_key=True)
+    compute_slices = dy.Int64(nullable=False, min=1, primary_key=True)
+    batch = dy.Int64(nullable=False, min=1, primary_key=True)
+    processes = dy.Int64(nullable=False, min=1, primary_key=True)
+    throughput_per_s = dy.Float64(nullable=False, min=0, metadata={"meaning": "of all processes together"})
+    latency_s = dy.Float64(nullable=False, min=0)
+
+    @dy.rule()
+    def throughput_and_latency_are_both_0_or_neither(cls) -> pl.Expr:
+        """A setting was measured or it was not."""
+        return (pl.col("throughput_per_s") == 0) == (pl.col("latency_s") == 0)
+
+
+def read_service_profiles(
+    folder: str | Path, board: GpuModel | str = BOARD, *, throughput_of: ThroughputOf = "process"
+) -> pl.DataFrame:
+    r"""Read a folder with one profile file a service, as ParvaGPU publishes them.
+
+    A file holds the columns ``Mig instance`` (compute slices), ``Batch size``, ``Workload Number`` (processes
+    that share the instance), ``Throughput`` [1/s] and ``Latency`` [s]. Rows of zeros did not fit or were not
+    run.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Folder of the files; ``bert.csv`` is the service ``bert``.
+    board : GpuModel or str
+        Board on which they were measured; it says which sizes there are.
+    throughput_of : {"process", "instance"}
+        Whose throughput the files state. In ParvaGPU's it is that of one process: throughput times latency is
+        the batch, whatever the number of processes, and the planner of the authors multiplies by them.
+
+    Returns
+    -------
+    polars.DataFrame
+        A table :class:`ServiceProfiles`, services in the order of their file names.
+
+    Raises
+    ------
+    TraceFormatError
+        If the folder holds no such files, or a row of one cannot be what it says: file, line and column are
+        named. Also if `throughput_of` is ``"process"`` and the figures are those of whole instances: by
+        Little's law throughput times latency is the number of requests in flight.
+    GeometryError
+        If the board is unknown.
+
+    References
+    ----------
+    Lee et al., ParvaGPU: Efficient Spatial GPU Sharing for Large-Scale DNN Inference in Cloud Environments,
+    SC 2024; MunQ-Lee/ParvaGPU_SC24, src/data_load.c (``trp = trp*orig_num_proc``).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> header = "Mig instance,Batch size,Workload Number,Throughput,Latency"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "bert.csv"
+    ...     _ = path.write_text(f"{header}\n1,8,2,100.0,0.08\n7,8,2,0,0\n")
+    ...     read_service_profiles(folder).rows()
+    [('bert', 1, 8, 2, 200.0, 0.08), ('bert', 7, 8, 2, 0.0, 0.0)]
+    """
+    board = as_board(board)
+    if throughput_of not in ("process", "instance"):
+        refuse("throughput_of", "'process' or 'instance'", repr(throughput_of), "Choose one.")
+    files = sorted(path for path in Path(folder).glob("*.csv") if not path.name.startswith("."))
+    if not files:
+        got = "none" if Path(folder).is_dir() else "no such folder"
+        refuse(str(folder), "a folder with a profile file (*.csv) for each service", got, "Check it.")
+    table = pl.concat([_read_file(path, board) for path in files])
+    if throughput_of == "instance":
+        return table
+    _refuse_whole_instances(table, str(folder))
+    return table.with_columns(pl.col("throughput_per_s") * pl.col("processes"))
+
+
+def _read_file(path: Path, board: GpuModel) -> pl.DataFrame:
+    """Rows of one file; any row that cannot be used is an error, since a plan would rest on what is missing."""
+    rows = read_rows([path], COLUMNS, source="service profiles")
+    sizes = sorted(smallest_of_compute(board))
+    throughput, latency = pl.col("throughput_per_s"), pl.col("latency_s")
+    known = f"{board.name} has instances of {', '.join(map(str, sizes))} compute slices"
+    faults: dict[str, pl.Expr] = {
+        f"{header}: not a whole number above 0": (pl.col(name) < 1) | (pl.col(name) % 1 != 0)
+        for name, header in _COUNT_HEADERS.items()
+    }
+    faults[f"Mig instance: {known}"] = ~pl.col("compute_slices").is_in([float(size) for size in sizes])
+    faults["Throughput and Latency: one is 0 and the other is not"] = (throughput == 0) != (latency == 0)
+    faults[f"{', '.join(_COUNT_HEADERS.values())}: measured more than once"] = pl.struct(_KEY).is_duplicated()
+    rows = rows.reject(faults)
+    if rows.rejects.height:
+        _refuse_rows(path, rows.rejects.to_dicts())
+    if rows.good.is_empty():
+        refuse(str(path), "rows of service profiles", "a header alone", OTHER_FILE)
+    named = rows.good.with_columns(service=pl.lit(path.stem))
+    return conform(named, ServiceProfiles, where=str(path))
+
+
+def _refuse_rows(path: Path, rejects: list[dict[str, Any]]) -> None:
+    listed = [f"line {reject['row']}: {reject['reason']} ({reject['raw'][:60]})" for reject in rejects]
+    got = f"{len(rejects)} unusable row(s): {examples(listed)}"
+    refuse(str(path), "five figures a row that a measurement can give", got, "Mend or remove them.")
+
+
+def _refuse_whole_instances(table: pl.DataFrame, folder: str) -> None:
+    """Multiplying what is already a sum would promise several times what the instances can do."""
+    shared = table.filter((pl.col("processes") > 1) & (pl.col("throughput_per_s") > 0))
+    in_flight = pl.col("throughput_per_s") * pl.col("latency_s") / (pl.col("batch") * pl.col("processes"))
+    likeness = shared.select(in_flight.median()).item()
+    if likeness is not None and abs(likeness - 1) < _LIKENESS:
+        refuse(
+            folder,
+            "throughput of one process (throughput x latency = batch size)",
+            "that of all of them (throughput x latency = batch size x workload number)",
+            "Read it with throughput_of='instance'.",
+        )

@@ -1,1 +1,0 @@
-"""Checks plans again from scratch; shares no code with the methods."""

@@ -1,0 +1,343 @@
+"""Page sections on a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+
+from gpuplanner import report as plots
+from gpuplanner._version import __version__
+from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.hardware.power_and_carbon import Price
+from gpuplanner.report import html_page as page
+from gpuplanner.report.html_page import Section, Text, still
+from gpuplanner.usage.dataset_description import DataQuality, by_figure
+from gpuplanner.usage.dataset_explorer import EVERYBODY, Inbox
+from gpuplanner.usage.requested_demand import pool
+
+HISTORY_DAYS = 14
+"""Days of demand that are drawn; the tables cover all."""
+_TELEMETRY = "There is no telemetry of jobs: ingest it, or choose another trace."
+_BOARD = "The data do not name a board of the catalogue that can be cut: open them with one (board=)."
+
+
+def quality(found: DataQuality) -> Section:
+    """What is wrong with the data, and which time was seen."""
+    stated = found.read
+    refused = f"{stated.rows_rejected:,} rejected with a reason" if stated.rows_rejected else "none rejected"
+    read = (
+        f"Source {stated.source}: {stated.rows_in:,} rows read, {stated.rows_kept:,} kept, {refused}. "
+        "Look here first: a figure is as good as its rows."
+    )
+    seen = plots.coverage_text(found.coverage)
+    return page.section(
+        "Data quality",
+        page.paragraph(read),
+        page.figure(
+            page.roomy(plots.plot_quality(by_figure(found.findings))),
+            title="What is wrong, and which figures it moves",
+            alt=plots.quality_text(found.findings),
+            numbers=found.findings,
+        ),
+        page.figure(
+            page.roomy(plots.plot_intake(found.intake)),
+            title="Jobs submitted and rows rejected, by day",
+            alt=f"{plots.intake_text(found.intake)} Look for days without jobs: an outage, or rows that are missing.",
+            numbers=found.intake,
+        ),
+        page.note(seen)
+        if found.coverage is None
+        else page.figure(
+            page.roomy(plots.plot_coverage(found.coverage)),
+            title="Telemetry: observed share of each node's time",
+            alt=f"{seen} A full bar is time seen whole, a cross time without a reading; "
+            "blank is before the first or after the last reading.",
+            numbers=found.coverage,
+        ),
+    )
+
+
+def quality_page(found: DataQuality, *, title: str) -> str:
+    """A page of its own about the quality of the data, as :func:`gpuplanner.report.html_page.render_page` makes it."""
+    stated = found.read
+    span = [stated.span_start, stated.span_end]
+    subtitle = " to ".join(_minute(each) for each in span if each) + " UTC" if all(span) else "without times"
+    origin = {"source": stated.source, "gpuplanner": __version__}
+    origin |= {each.name: each.sha256 for each in stated.files}
+    return page.render_page(quality(found), title=title, subtitle=subtitle, provenance=origin)
+
+
+def _minute(instant: str) -> str:
+    """An instant as people read it, in UTC."""
+    return f"{datetime.fromisoformat(instant).astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def quality_svg(found: DataQuality) -> str:
+    """One picture of all that is drawn of the quality of the data.
+
+    Examples
+    --------
+    >>> from gpuplanner.usage.dataset_description import data_quality
+    >>> quality_svg(data_quality("sample"))[:4]
+    '<svg'
+    """
+    charts = [plots.plot_quality(by_figure(found.findings)), plots.plot_intake(found.intake)]
+    if found.coverage is not None:
+        charts.append(plots.plot_coverage(found.coverage))
+    words = [
+        plots.quality_text(found.findings),
+        plots.intake_text(found.intake),
+        plots.coverage_text(found.coverage),
+    ]
+    return page.told_svg(charts, words)
+
+
+def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
+    """Where the GPU-time went: by bucket, by tenant, by local month, and what became of held time."""
+    mine, activity, ended = (box.of(table, tenant) for table in (box.ledger, box.activity, box.ended))
+    by_month = box.months(tenant).with_columns(pl.col("period").dt.to_string("%Y-%m"))
+    months = page.table(
+        by_month,
+        caption=f"GPU-hours by month ({box.tz}), {tenant}",
+        formats=dict.fromkeys(by_month.columns[1:], ",.1f"),
+        headings={"period": "month", "gpu_hours": "all"},
+    )
+    idle, lost = _idle_text(activity), _lost_text(ended)
+    states = ended.group_by("state", "lost").agg(pl.col("attempts", "gpu_hours").sum())
+    held = [
+        page.figure(
+            page.roomy(plots.plot_held_activity(activity)),
+            title="Held GPU-hours, and what was seen of them",
+            alt=f"{idle} Seen by telemetry, else in the mean activity that the source states for a job. A GPU that is "
+            "held without a process could be given to others at once.",
+            numbers=activity,
+        ),
+        page.figure(
+            page.roomy(plots.plot_held_states(ended)),
+            title="Held GPU-hours by how attempts ended",
+            alt=f"{lost} How much of it checkpoints had saved is not known.",
+            numbers=states.sort("gpu_hours", "state", descending=[True, False]),
+        ),
+    ]
+    if tenant != EVERYBODY:
+        return page.section(f"Where the GPU-time of {tenant} went", *held, months)
+    buckets = box.buckets()
+    largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
+    whole = page.figure(
+        plots.plot_ledger(mine, tz=box.tz),
+        title="Installed GPU-hours by bucket",
+        alt=f"Every installed GPU-hour is in one bucket; the largest is {largest['bucket'].replace('_', ' ')} with "
+        f"{largest['share']:.0%}. Look for what is neither used nor free.",
+        numbers=buckets,
+    )
+    return page.section("Where the GPU-time went", whole, *held, months)
+
+
+def demand(box: Inbox, tenant: str = EVERYBODY) -> Section:
+    """What was wanted, by profile and by tenant."""
+    wanted = box.of(box.demand, tenant)
+    sums = wanted.group_by("tenant", "profile").agg(
+        mean_instances=pl.col("y").mean(),
+        p95_instances=pl.col("y").quantile(0.95),
+        most_instances=pl.col("y").max(),
+    )
+    table = sums.sort("mean_instances", "tenant", "profile", descending=[True, False, False])
+    first = table.row(0, named=True) if table.height else None
+    most = "Nothing was wanted." if first is None else (
+        f"Most wanted: {_instances(first['profile'])} by {first['tenant']}, {first['mean_instances']:.1f} on average "
+        f"and {first['most_instances']:.0f} at most, over the whole time. "
+    )  # fmt: skip
+    shown = f"The last {HISTORY_DAYS} days, each panel on its own scale"
+    parts = [
+        page.figure(
+            plots.plot_demand(pool(wanted) if wanted.height else wanted, history_days=HISTORY_DAYS),
+            title=f"Instances wanted by profile{_on(box)}, {tenant}",
+            alt=f"{most}{shown}, as if nobody had queued. Look for the rhythm of the day and the week.",
+            numbers=table,
+        )
+    ]
+    if tenant == EVERYBODY:
+        parts.append(
+            page.figure(
+                plots.plot_demand(box.demand_gpus, by="tenant", history_days=HISTORY_DAYS, unit="GPUs"),
+                title="GPUs wanted by tenant",
+                alt=f"{shown}; a slice counts as its share of a GPU. Look for tenants that peak at different times: "
+                "they can share.",
+            )
+        )
+    return page.section("What was wanted", *parts)
+
+
+def phases(box: Inbox, job: str = "") -> Section:
+    """Phases, spikes, signature and slice of one job; by default of the one with most telemetry."""
+    title = "Phases of one job"
+    known = box.jobs_of()
+    if not known:
+        return page.section(title, page.note(_TELEMETRY))
+    if not box.fleet.can_be_cut:
+        return page.section(title, page.note(_BOARD))
+    name = job or known[0]
+    view = box.job(name)
+    facts = box.sampled.filter(job_id=name).row(0, named=True)
+    table, spikes = view.phases, view.spikes.table
+    steps = " → ".join(label or "no activity read" for label in table["label"])
+    pace = "; ".join(f"{label} every {_duration(gap)}" for label, gap in view.spikes.periods.items())
+    dips = f"{spikes.height or 'No'} short dip{'' if spikes.height == 1 else 's'}{pace and ': ' + pace}"
+    saved = float(table["saved_gpu_hours"].sum())
+    fit = (
+        f"One slice for the whole job is {table['profile_job'][0]}; a slice for each phase would save at most "
+        f"{saved:,.1f} GPU-hours."
+        if facts["gpus"] is not None and facts["gpus"] <= 1
+        else "It runs on several GPUs, which keep whole GPUs."
+    )
+    columns = ["phase", "label", "start", "run_s", "sm_activity", "memory_peak_gib", "power_w", "bound"]
+    shown = table.select(*columns, "gpu_hours", "cost", "profile_phase", "evidence").with_columns(
+        run_h=pl.col("run_s") / 3600
+    )
+    money = "" if view.price is None else f", {view.price.currency}"
+    heads = {
+        "bound": "waits for", "profile_phase": "smallest slice", "evidence": "why", "gpu_hours": "GPU-hours",
+        "cost": f"cost{money}",
+    }  # fmt: skip
+    formats = {"run_h": ".2f", "gpu_hours": ".2f", "cost": ",.2f"}
+    return page.section(
+        title,
+        page.paragraph(
+            f"{name}: {facts['job_class'] or 'no class'}, {_gpus(facts['gpus'])}, {facts['tenant']}."
+        ),
+        page.figure(
+            plots.plot_phases(view.samples, table.drop_nulls("label"), spikes.rename({"start": "time"})),
+            title=f"What the GPUs of {name} did",
+            alt=f"Phases: {steps}. {dips}. Look for levels that last, and for what comes after.",
+            numbers=shown.drop("evidence", "run_s"),
+        ),
+        page.paragraph(
+            f"It waits for: {view.bound} ({view.evidence}). {fit} {_phase_money(table, view.price)}"
+        ),
+        page.table(
+            shown.select(
+                "phase", "label", "run_h", "gpu_hours", "cost", "bound", "profile_phase", "evidence"
+            ),
+            caption="Cost, signature and slice of each phase",
+            headings=heads,
+            formats=formats,
+        ),
+        _folded("Dips", spikes.select("start", "label", "depth", "lost_s", "evidence"))
+        if spikes.height
+        else "",
+    )
+
+
+def _phase_money(table: pl.DataFrame, price: Price | None) -> str:
+    """What the job cost, and of that the phases in which its GPUs did nothing."""
+    if price is None or table["cost"].null_count():
+        return ""
+    quiet = table.filter(pl.col("label").is_in(["setup", "input-stall", "cool-down", "idle"]))["cost"].sum()
+    unit = f"{price.currency} at {price.value:g} a GPU-hour ({price.source.partition(':')[0]})"
+    return f"It cost {table['cost'].sum():,.2f} {unit}, {quiet:,.2f} of it in phases without activity."
+
+
+def claim(box: Inbox) -> Section:
+    """Do late phases need fewer GPUs? The verdict, and what classes of jobs wait for."""
+    title = "Do late phases need fewer GPUs?"
+    if box.claim is None or box.signatures is None:
+        return page.section(title, page.note(_TELEMETRY if box.phases is None else _BOARD))
+    first = box.claim.row(0, named=True)
+    verdict = f"Verdict: {first['verdict']}, from {first['jobs']} jobs; {first['reason']}."
+    others = box.claim["verdict"].n_unique()
+    depends = (
+        " By other definitions of late or of need the verdict differs: see the table." if others > 1 else ""
+    )
+    worst = box.signatures.sort("gpu_hours", descending=True).row(0, named=True)
+    return page.section(
+        title,
+        page.note(verdict + depends),
+        page.table(box.claim, caption=f"Late over early demand. {_LATE}", formats=_RATIOS, headings=_CLAIM),
+        page.figure(
+            page.roomy(plots.plot_signatures(box.signatures)),
+            title="What the GPUs of each class of jobs wait for",
+            alt=f"Most sampled time: {worst['job_class']}, which waits for {worst['bound']}. Look for classes that "
+            "wait for something else than compute: the table says which slice that means.",
+            numbers=box.signatures,
+        ),
+    )
+
+
+def provenance(box: Inbox) -> Section:
+    """Where the numbers come from."""
+    kept = box.trace.stated
+    facts = {
+        "source": kept.source,
+        "span": f"{kept.span_start} to {kept.span_end} (UTC)",
+        "rows": f"{kept.rows_kept:,} of {kept.rows_in:,} kept, {kept.rows_rejected:,} rejected",
+        "files": ", ".join(f"{each.name} (sha256 {each.sha256})" for each in kept.files) or "none",
+        "notes": "; ".join(kept.notes) or "none",
+        "board": box.fleet.name or "not named",
+        "zone": box.tz,
+        "read with": f"gpuplanner {kept.gpuplanner}",
+        "shown with": f"gpuplanner {__version__}",
+    }
+    return page.section("Provenance", page.answers(facts, caption="Where these numbers come from"))
+
+
+View = Callable[[Inbox, str, str], Text]
+VIEWS: Mapping[str, View] = {
+    "quality": lambda box, _tenant, _job: still(quality(box.quality)),
+    "ledger": lambda box, tenant, _job: still(ledger(box, tenant)),
+    "demand": lambda box, tenant, _job: still(demand(box, tenant)),
+    "phases": lambda box, _tenant, job: still(phases(box, job)),
+    "claim": lambda box, _tenant, _job: still(claim(box)),
+}
+"""Sections by name, as the explore panel shows them: from an inbox, a tenant and a job."""
+_RATIOS = {"ratio": ".2f", "low": ".2f", "high": ".2f"}
+_CLAIM = {"part": "late by", "need": "need judged by", "ratio": "late / early"}
+_LATE = "By thirds: the last of the run against the first. By phases: after the longest phase of the highest level."
+
+
+def _folded(caption: str, table: pl.DataFrame) -> str:
+    rows = page.table(table, caption=caption)
+    return f"<details><summary>{caption} as a table</summary>\n{rows}\n</details>"
+
+
+def _on(box: Inbox) -> str:
+    return f" ({box.fleet.name})" if box.fleet.name else ""
+
+
+def _idle_text(activity: pl.DataFrame) -> str:
+    sums = activity.sum()
+    held = sum(float(sums[part].item() or 0) for part in sums.columns if part != "tenant")
+    if not held:
+        return "Nothing was held."
+    share = {part: float(sums[part].item()) / held for part in sums.columns if part != "tenant"}
+    if share["unobserved"] == 1:
+        return "Nothing of the held time was observed: whether it was used is not known."
+    return (
+        f"Of the held GPU-hours {share['used']:.0%} were used, {share['idle_with_process']:.0%} idle with a process, "
+        f"{share['idle_without_process']:.0%} idle without one, {share['unobserved']:.0%} not observed."
+    )
+
+
+def _lost_text(ended: pl.DataFrame) -> str:
+    held = float(ended["gpu_hours"].sum())
+    if not held:
+        return "Nothing was held."
+    lost = ended.filter("lost")
+    share = float(lost["gpu_hours"].sum()) / held
+    if lost.is_empty():
+        return "No attempt that ended badly is known."
+    worst = lost.group_by("state").agg(pl.col("gpu_hours").sum()).sort("gpu_hours", "state").row(-1)
+    return f"{share:.1%} went to attempts that did not complete, most of it {worst[0]}."
+
+
+def _duration(gap: timedelta) -> str:
+    return f"{gap.total_seconds() / 60:.3g} min"
+
+
+def _instances(profile: str) -> str:
+    return "whole GPUs" if profile == WHOLE_GPU else f"instances of {profile}"
+
+
+def _gpus(count: float | None) -> str:
+    return "GPUs not known" if count is None else f"{count:g} GPU{'' if count == 1 else 's'}"

@@ -1,0 +1,470 @@
+"""Formats of figures: units, decimals, headings and glossary."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape, unescape
+from pathlib import Path
+from typing import Any
+
+from gpuplanner.core.errors import printable
+from gpuplanner.core.units import LOCALES, NO_FIGURE, day_text, in_locale, wait_text
+from gpuplanner.decision.comparison_record import Comparison
+from gpuplanner.decision.decision_types import Decision, TeamRow
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Unit of a column.
+
+    - ``symbol``: As printed; ``"%"`` for a ratio that is held as 0 to 1. Empty if the name does not say.
+    - ``decimals``: Decimals to show.
+    """
+
+    symbol: str
+    decimals: int
+
+    @property
+    def excel(self) -> str:
+        """Number format for spreadsheets."""
+        digits = "#,##0" + ("." + "0" * self.decimals if self.decimals else "")
+        return "0." + "0" * self.decimals + "%" if self.symbol == "%" else digits
+
+    @property
+    def is_money(self) -> bool:
+        """Whether it counts money, which is shown to the cent."""
+        return self.symbol in _CURRENCIES or "USD" in self.symbol
+
+    @property
+    def python(self) -> str:
+        """Format specification for :func:`format`."""
+        return f".{self.decimals}%" if self.symbol == "%" else f",.{self.decimals}f"
+
+
+_CURRENCIES = ("USD", "EUR", "GBP", "CHF", "JPY")
+_UNITS = {
+    "gpu_hours": Unit("GPU h", 1),
+    "gpu_h": Unit("GPU h", 1),
+    "gpu_s": Unit("GPU s", 0),
+    "gb_s": Unit("GB/s", 1),
+    "usd_per_gpu_hour": Unit("USD/GPU h", 4),
+    "g_per_kwh": Unit("g/kWh", 0),
+    "fraction": Unit("%", 1),
+    "share": Unit("%", 1),
+    "usd": Unit("USD", 2),
+    "eur": Unit("EUR", 2),
+    "gbp": Unit("GBP", 2),
+    "chf": Unit("CHF", 2),
+    "jpy": Unit("JPY", 0),
+    "cost": Unit("", 2),
+    "kwh": Unit("kWh", 1),
+    "gib": Unit("GiB", 2),
+    "kg": Unit("kg", 1),
+    "kw": Unit("kW", 2),
+    "w": Unit("W", 0),
+    "s": Unit("s", 1),
+    "h": Unit("h", 2),
+    "hours": Unit("h", 2),
+    "minutes": Unit("min", 1),
+    "days": Unit("d", 1),
+}
+_BOUND = re.compile(r"_(low|high|mean|median|min|max|[pq]\d\d)$")
+_FOCUS = {"x_EnergyKwh": _UNITS["kwh"], "x_CarbonKg": _UNITS["kg"], "PricingQuantity": _UNITS["gpu_hours"]}
+
+
+def unit_of(name: str) -> Unit | None:
+    """Unit that a column name ends in, also before ``_low``, ``_high`` and the like.
+
+    Examples
+    --------
+    >>> unit_of("saved_gpu_hours_low")
+    Unit(symbol='GPU h', decimals=1)
+    >>> unit_of("tenant") is None
+    True
+    """
+    return _FOCUS.get(name) or _parts(name)[1]
+
+
+def heading(name: str) -> str:
+    """Column name for people, with its unit in brackets; names of FOCUS stay as they are.
+
+    Examples
+    --------
+    >>> [heading(name) for name in ("queueing_delay_s", "saved_gpu_hours_low", "minutes_low", "tenant")]
+    ['queueing delay [s]', 'saved GPU-hours low', 'minutes low [min]', 'tenant']
+    """
+    if name in _FOCUS:
+        return name
+    stem, unit, bound = _parts(name)
+    if unit and unit.symbol == "GPU h":
+        words = [*stem, "GPU-hours", bound]
+    elif unit and unit.symbol:
+        words = [*(stem or [_BOUND.sub("", name)]), bound, f"[{unit.symbol}]"]
+    else:
+        words = [*stem, bound] if unit is None else [*stem, "cost", bound]
+    return " ".join("GPU" if word == "gpu" else word for word in words if word)
+
+
+def _parts(name: str) -> tuple[list[str], Unit | None, str]:
+    """Words before the unit, the unit, and the bound behind it."""
+    found = _BOUND.search(name)
+    bound = found[1] if found else ""
+    words = name[: found.start() if found else None].split("_")
+    for length in range(min(4, len(words)), 0, -1):
+        unit = _UNITS.get("_".join(words[-length:]))
+        # One letter alone is a variable, not a unit: "s" is no seconds, "wait_s" is.
+        if unit and (len(words) > 1 or len(words[0]) > 1):
+            return words[:-length], unit, bound
+    return words, None, bound
+
+
+_TABLE = Path(__file__).parent / "glossary.csv"
+_TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL)
+_PARTS = re.compile(
+    r'(?P<chart><script type="application/json">.*?</script>)|<(?P<kept>script|style|code|pre)\b.*?</(?P=kept)>'
+    r'|(?P<facts><dl>.*?</dl>)|(?P<named><th scope="row".*?</th>)|<[^>]*>',
+    re.DOTALL,
+)
+_SAID = re.compile(r'(?<= )(aria-label|alt|title)="([^"]*)"')
+_PICTURE = re.compile(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)")
+_TEXTS = ("text", "title", "description", "subtitle", "word", "label")
+"""Keys of a chart, and columns of its data, under which words stand that a reader sees."""
+
+
+def safe(text: str) -> str:
+    r"""Text from data as markup: what would be a tag, or turn the direction of what follows, is shown as text.
+
+    Examples
+    --------
+    >>> safe("<b>\u202ecod")
+    '&lt;b&gt;\\u202ecod'
+    """
+    return escape(printable(text))
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of the glossary: its meaning, and other forms in which pages have it."""
+
+    word: str
+    forms: tuple[str, ...]
+    meaning: str
+
+
+@functools.cache
+def glossary() -> tuple[Word, ...]:
+    """The words of ``glossary.csv``, in its order."""
+    with _TABLE.open(encoding="utf-8", newline="") as stream:
+        return tuple(
+            Word(row["word"], tuple(form for form in row["also"].split("|") if form), row["meaning"])
+            for row in csv.DictReader(stream)
+        )
+
+
+def told(text: str) -> str:
+    """A heading as markup; where it is a word of the glossary, with its meaning for those who point at it.
+
+    Examples
+    --------
+    >>> told("nodes"), told("held idle [%]")
+    ('nodes', '<abbr title="allocated, and the device was seen not to work">held idle</abbr> [%]')
+    """
+    stem, _, unit = text.partition(" [")
+    meaning = _by_form().get(stem.lower())
+    if meaning is None:
+        return safe(text)
+    return f'<abbr title="{escape(meaning)}">{safe(stem)}</abbr>' + (f" [{safe(unit)}" if unit else "")
+
+
+def words_on(html: str) -> dict[str, str]:
+    """The words of the glossary that a page uses, with their meanings.
+
+    Examples
+    --------
+    >>> list(words_on("<p>Held idle by nobody.</p>"))
+    ['allocated, held', 'held idle']
+    """
+    text = unescape(_TAGS.sub(" ", html)).lower()
+    return {
+        one.word: one.meaning
+        for one in glossary()
+        if any(re.search(rf"(?<!\w){re.escape(form.lower())}(?!\w)", text) for form in (one.word, *one.forms))
+    }
+
+
+@functools.cache
+def _by_form() -> Mapping[str, str]:
+    """Meanings by every form in which a heading may have a word."""
+    return {form.lower(): one.meaning for one in glossary() for form in (one.word, *one.forms)}
+
+
+def as_json(spec: Mapping[str, object]) -> str:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(spec, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def localised(html: str, name: str) -> str:
+    """A page of ours with numbers and days written as a locale does; code, provenance and names in tables stay.
+
+    Examples
+    --------
+    >>> localised('<p title="1.5 h">1,344.5 h</p><code>0.5</code><th scope="row">0.5</th>', "de")
+    '<p title="1,5 h">1.344,5 h</p><code>0.5</code><th scope="row">0.5</th>'
+    """
+    if name == next(iter(LOCALES)):
+        return html
+    texts, at = list[str](), 0
+    for found in _PARTS.finditer(html):
+        texts += [in_locale(html[at : found.start()], name), _part(found, name)]
+        at = found.end()
+    return "".join([*texts, in_locale(html[at:], name)])
+
+
+def _part(found: re.Match[str], name: str) -> str:
+    if found["chart"]:
+        return _chart(found["chart"], name)
+    if found["named"]:
+        return in_locale(found["named"], name, numbers=False)
+    return found[0] if found["kept"] or found["facts"] else _tag(found[0], name)
+
+
+def _tag(tag: str, name: str) -> str:
+    """A tag with what it says in words, and the text of a picture in it."""
+    tag = _SAID.sub(lambda found: f'{found[1]}="{in_locale(found[2], name)}"', tag)
+    return _PICTURE.sub(lambda found: f"data:image/svg+xml;base64,{_redrawn(found[1], name)}", tag)
+
+
+def _redrawn(picture: str, name: str) -> str:
+    svg = localised(base64.b64decode(picture).decode("utf-8"), name)
+    return base64.b64encode(svg.encode("utf-8")).decode("ascii")
+
+
+def _chart(script: str, name: str) -> str:
+    """A chart that formats its numbers so, and says its texts so; data are as they are."""
+    opening, _, rest = script.partition(">")
+    spec = _worded(json.loads(rest.removesuffix("</script>")), name)
+    to = LOCALES[name]
+    marks = {"decimal": to.decimal, "thousands": to.thousands, "grouping": [3], "currency": ["", ""]}
+    spec["config"] = spec.get("config", {}) | {"locale": {"number": marks}}
+    return f"{opening}>{as_json(spec)}</script>"
+
+
+def _worded(value: Any, name: str, key: str = "") -> Any:  # noqa: ANN401 - JSON of any shape
+    if isinstance(value, dict):
+        return {each: _worded(one, name, each) for each, one in value.items()}
+    if isinstance(value, list):
+        return [_worded(one, name, key) for one in value]
+    return in_locale(value, name) if isinstance(value, str) and key in _TEXTS else value
+
+
+Value = str | int | float | None
+"""What a figure may be; None: nobody measured it."""
+Form = Callable[[str | int | float], str]
+
+LAYOUTS_IN_A_SENTENCE = 2
+MOST_NODES_NAMED = 3
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+
+
+def count(value: str | int | float) -> str:
+    """A count, or hours that are rounded to a whole one.
+
+    Examples
+    --------
+    >>> count(2179.05), count(-1200)
+    ('2,179', '−1,200')
+    """
+    return f"{float(value):,.0f}".replace("-", "−").replace("−0", "0")
+
+
+def minutes(value: str | int | float) -> str:
+    """A wait: minutes below two hours, hours above.
+
+    Examples
+    --------
+    >>> minutes(4.2), minutes(933)
+    ('4 min', '15.6 h')
+    """
+    return wait_text(float(value))
+
+
+def per_cent(value: str | int | float) -> str:
+    """A share: whole per cents, tenths below one.
+
+    Examples
+    --------
+    >>> per_cent(0.304), per_cent(0.0042), per_cent(0.0001), per_cent(0), per_cent(1)
+    ('30%', '0.4%', '<0.1%', '0%', '100%')
+    """
+    found = float(value)
+    if 0 < found < 0.0005:
+        return "<0.1%"
+    return f"{found:.1%}" if 0 < found < 0.00995 else f"{found:.0%}"
+
+
+def times(value: str | int | float) -> str:
+    """A factor.
+
+    Examples
+    --------
+    >>> times(1.257)
+    '1.26 times'
+    """
+    return f"{float(value):.2f} times"
+
+
+def day(value: str | int | float) -> str:
+    """A day of the calendar.
+
+    Examples
+    --------
+    >>> day("2027-03-15")
+    '15 Mar 2027'
+    """
+    return day_text(str(value))
+
+
+def money(value: str | int | float) -> str:
+    r"""Dollars, to the cent below a hundred.
+
+    Examples
+    --------
+    >>> money(29.03), money(529.0)
+    ('29.03\xa0USD', '529\xa0USD')
+    """
+    amount = f"{float(value):,.2f}" if 0 < abs(float(value)) < 100 else count(value)
+    return f"{amount}\N{NO-BREAK SPACE}USD"
+
+
+DERIVED: Mapping[str, Callable[[Decision], Value]] = {
+    "resting_gpus": lambda one: max(one.fleet_gpus - one.gpus, 0),
+    "more_gpus": lambda one: max(one.gpus - one.fleet_gpus, 0),
+    "jobs_delayed": lambda one: sum(row.jobs_delayed for row in one.service) if one.service else None,
+    "jobs": lambda one: sum(row.jobs for row in one.service) if one.service else None,
+    "other_teams": lambda one: max(len(_teams(one)) - TEAMS, 0),
+    "all_jobs": lambda one: sum(row.jobs for row in one.teams),
+    "all_held": lambda one: sum(row.held_gpu_hours for row in one.teams),
+    "all_idle": lambda one: _sum([row.idle_gpu_hours for row in one.teams]),
+    "other_jobs": lambda one: sum(row.jobs for row in _teams(one)[TEAMS:]),
+    "other_held": lambda one: sum(row.held_gpu_hours for row in _teams(one)[TEAMS:]),
+    "other_idle": lambda one: _sum([row.idle_gpu_hours for row in _teams(one)[TEAMS:]]),
+}  # fmt: skip
+"""Sums and differences of a decision that the first screen shows, by name."""
+TEAMS = 6
+"""Teams that stand on the first screen by name."""
+NOBODY = "nobody"
+OF_ALL = "share of "
+"""What a name begins with that stands for the share of all GPU-hours."""
+
+
+def value_of(one: Decision | Comparison, name: str) -> Value:
+    """The value behind a figure: a field by its path, or one of :data:`DERIVED`.
+
+    Examples
+    --------
+    >>> from gpuplanner.core.scenario import Scenario
+    >>> from gpuplanner.decision.decision_text import no_decision
+    >>> value_of(no_decision(Scenario(), "no job states when it ran"), "fleet_gpus")
+    0
+    """
+    if name in DERIVED and isinstance(one, Decision):
+        return DERIVED[name](one)
+    if name.startswith(OF_ALL):
+        part, whole = value_of(one, name.removeprefix(OF_ALL)), value_of(one, "all_held")
+        return None if part is None or not whole else float(part) / float(whole)
+    found: object = one
+    for part in name.split("."):
+        found = found[int(part)] if isinstance(found, tuple) else getattr(found, part)
+    assert found is None or isinstance(found, str | int | float), name
+    return found
+
+
+def shown(one: Decision | Comparison, name: str, form: Form = count) -> str:
+    """A figure as markup that says which one it is; a dash where nobody measured it.
+
+    Examples
+    --------
+    >>> from gpuplanner.core.scenario import Scenario
+    >>> from gpuplanner.decision.decision_text import no_decision
+    >>> one = no_decision(Scenario(), "no job states when it ran")
+    >>> shown(one, "fleet_gpus")
+    '<data data-of="fleet_gpus" value="0">0</data>'
+    >>> shown(one, "saving.value")
+    '<data data-of="saving.value" value="">–</data>'
+    """
+    value = value_of(one, name)
+    if value is None or value != value:
+        return f'<data data-of="{name}" value="">{NO_FIGURE}</data>'
+    return f'<data data-of="{name}" value="{safe(str(value))}">{safe(form(value))}</data>'
+
+
+def layout_words(layout: str) -> str:
+    """A layout in words: how many of which slice.
+
+    Examples
+    --------
+    >>> layout_words("4g.40gb:1,1g.10gb:3"), layout_words("whole")
+    ('4g.40gb + 3 × 1g.10gb', 'whole')
+    """
+    parts = []
+    for part in layout.split(","):
+        name, _, number = part.partition(":")
+        parts.append(name if number in ("", "1") else f"{number} × {name}")
+    return " + ".join(parts)
+
+
+def nodes_words(names: Sequence[str]) -> str:
+    """Nodes by name; runs of numbers by their ends, and of many the first and the last.
+
+    Examples
+    --------
+    >>> nodes_words(["n01", "n02", "n03", "n07"]), nodes_words([f"a{n}-x{7 * n}" for n in range(1, 40)])
+    ('n01–n03, n07', 'a1-x7 … a39-x273 (39 nodes)')
+    """
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    if len(runs) > MOST_NODES_NAMED:
+        return f"{names[0]} … {names[-1]} ({len(names):,} nodes)"
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+
+
+def headline(one: Decision) -> str:
+    """The decision's sentence; a long list of layouts in it gives way to how many are whole and how many are cut.
+
+    Which ones they are stands in the picture of the fleet.
+    """
+    listed = ", ".join(
+        f"{part.gpus:,} {'whole' if part.layout == 'whole' else 'as ' + part.layout}" for part in one.layouts
+    )
+    if len(one.layouts) <= LAYOUTS_IN_A_SENTENCE or listed not in one.sentence:
+        return one.sentence
+    whole, cut = sum(part.gpus for part in one.layouts) - one.cut_gpus, one.cut_gpus
+    told = [f"{whole:,} whole"] if whole else []
+    return one.sentence.replace(listed, ", ".join([*told, f"{cut:,} cut into slices"]))
+
+
+def _teams(one: Decision) -> list[TeamRow]:
+    return [row for row in one.teams if row.team != NOBODY]
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """Of what was measured everywhere; one gap leaves the sum unknown."""
+    return None if any(value is None for value in values) else float(sum(value or 0.0 for value in values))
+
+
+def _follows(before: str, after: str) -> bool:
+    first, second = (_NUMBERED.fullmatch(name) for name in (before, after))
+    return bool(first and second and first[1] == second[1] and int(second[2]) == int(first[2]) + 1)

@@ -1,0 +1,574 @@
+"""FOCUS files and workbooks."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from gpuplanner.core.errors import CheckError, GpuPlannerWarning, OutputError, SchemaError, examples, message
+from gpuplanner.core.execution import import_optional
+from gpuplanner.core.output_writing import write_atomically, write_csv_safe
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.units import LOCALES, counted, in_locale, three_figures
+from gpuplanner.cost.cost_review import CostReview, price_rows
+from gpuplanner.cost.energy_and_carbon import AMOUNTS
+from gpuplanner.decision.comparison_record import target_in_words
+from gpuplanner.decision.study import Study
+from gpuplanner.report.figure_formats import unit_of
+
+MANDATORY = (
+    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
+    "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd", "ChargePeriodStart", "ContractedCost",
+    "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName",
+    "ServiceCategory", "ServiceName",
+)  # fmt: skip
+"""Columns that every FOCUS 1.2 file has; those of :data:`MAY_BE_NULL` may be empty."""
+MAY_BE_NULL = ("BillingAccountName", "ChargeClass", "ChargeDescription", "PricingQuantity", "PricingUnit")
+WORDS = {
+    "ChargeCategory": {"Usage", "Purchase", "Tax", "Credit", "Adjustment"},
+    "ChargeClass": {"Correction", ""},
+    "PricingCategory": {"Standard", "Dynamic", "Committed", "Other", ""},
+    "ServiceCategory": {
+        "AI and Machine Learning", "Analytics", "Business Applications", "Compute", "Databases", "Developer Tools",
+        "Multicloud", "Identity", "Integration", "Internet of Things", "Management and Governance", "Media",
+        "Migration", "Mobile", "Networking", "Other", "Security", "Storage", "Web",
+    },
+}  # fmt: skip
+INSTANTS = ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd")
+FORMS = (
+    dict.fromkeys(INSTANTS, r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")
+    | dict.fromkeys(
+        ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost", "PricingQuantity", "ListUnitPrice"),
+        r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$",
+    )
+    | {"BillingCurrency": "^[A-Z]{3}$"}
+)
+FOCUS_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
+    """Write charge lines (``schemas.Costs``) as a FOCUS 1.2 CSV file; lines that break a rule of it are refused.
+
+    Examples
+    --------
+    >>> from gpuplanner.core.schemas import Costs
+    >>> from gpuplanner.core.schema_checks import empty
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_focus(Path(folder) / "bill.csv", empty(Costs)).read_text()[:41]
+    'BillingPeriodStart,BillingPeriodEnd,Charg'
+    """
+    plain = focus_text(costs)
+    if problems := check_focus(plain):
+        got, todo = "; ".join(problems[:3]), "Tell the authors of gpuplanner."
+        raise CheckError(message(str(path), "lines that keep FOCUS 1.2", got, todo))
+    return write_csv_safe(path, plain)
+
+
+def focus_text(costs: pl.DataFrame) -> pl.DataFrame:
+    """Charge lines as text in the forms of FOCUS: instants to the second with ``Z``, decimals in full."""
+    return costs.with_columns(
+        pl.selectors.datetime().dt.convert_time_zone("UTC").dt.strftime(FOCUS_TIME),
+        pl.selectors.decimal().cast(pl.String).str.replace(r"(\.\d\d\d*?)0+$", "${1}"),
+    )
+
+
+def check_focus(lines: pl.DataFrame) -> list[str]:
+    """Rules of FOCUS 1.2 that lines break, a sentence each, with the first line below the header that breaks it.
+
+    Lines are text, as :func:`focus_text` gives them or as a file is read without guessing types.
+
+    Examples
+    --------
+    >>> check_focus(pl.DataFrame({"BilledCost": ["1"]}))[0]
+    'BillingAccountId: mandatory column is absent'
+    """
+    text = lines.select(pl.all().cast(pl.String))
+    absent = [f"{name}: mandatory column is absent" for name in MANDATORY if name not in text.columns]
+    strange = [
+        f"{name}: neither a column of FOCUS nor one with x_ in front"
+        for name in text.columns
+        if not re.fullmatch(r"x_\w+|[A-Z][A-Za-z]+", name)
+    ]
+    return [*absent, *strange, *(fault for fault in _faults(text) if fault)]
+
+
+def _faults(text: pl.DataFrame) -> Iterator[str]:
+    filled = {name: pl.col(name).fill_null("") for name in text.columns}
+    rules = [(name, filled[name] == "", "must not be null") for name in MANDATORY if name in filled]
+    rules = [rule for rule in rules if rule[0] not in MAY_BE_NULL]
+    rules += [
+        (name, ~filled[name].is_in(sorted(words)), "not an allowed value")
+        for name, words in WORDS.items()
+        if name in filled
+    ]
+    rules += [
+        (name, (filled[name] != "") & ~filled[name].str.contains(form), "not in the form of FOCUS")
+        for name, form in FORMS.items()
+        if name in filled
+    ]
+    rules += [
+        (end, filled[end] <= filled[start], f"not after {start}")
+        for start, end in (INSTANTS[:2], INSTANTS[2:])
+        if {start, end} <= set(filled)
+    ]
+    for name, broken, rule in rules:
+        wrong = text.with_row_index("line", 1).filter(broken)
+        yield f"{name}: {rule} in line {wrong['line'][0]}: {wrong[name][0]!r}" if wrong.height else ""
+    if {"ListUnitPrice", "PricingQuantity", "ListCost"} <= set(filled):
+        yield _products(text)
+
+
+def _products(text: pl.DataFrame) -> str:
+    """A list cost is its unit price times its quantity, exactly, but in corrections."""
+    for line, row in enumerate(text.iter_rows(named=True), 1):
+        price, quantity = row["ListUnitPrice"], row["PricingQuantity"]
+        if not price or not quantity or row.get("ChargeClass") == "Correction":
+            continue
+        try:
+            fits = Decimal(price) * Decimal(quantity) == Decimal(row["ListCost"])
+        except InvalidOperation:
+            continue
+        if not fits:
+            return f"ListCost: not ListUnitPrice times PricingQuantity in line {line}"
+    return ""
+
+
+MAX_ROWS = 1_048_576
+MAX_TEXT = 32_767
+MAX_NAME = 31
+README = "Read me"
+MOST_BARS = 30
+"""Most bars of a chart: the largest, as the rows are ordered."""
+
+Library: TypeAlias = Any
+"""Objects of xlsxwriter, which has no types."""
+
+_CREATED = datetime(2000, 1, 1)  # fixed, so that the same tables give the same bytes
+_EXACT = 2**53  # greatest whole number that a cell holds exactly
+_RISKY = tuple("=+-@＝＋－＠\t\r\n'")
+_RULES = (
+    "Times are UTC. An empty cell is unknown, not zero. There are no macros and no links; the only formulas "
+    "are sums: in rows named Total and on the sheet Totals."
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A sheet that sums another one by formulas: named totals, and a column parted by a second, drawn as bars.
+
+    - ``sheet``: Name of the table that is summed.
+    - ``totals``: Column by the name that its sum gets in the whole workbook.
+    - ``parted``, ``by``: Column that is summed for each value of a column of text.
+    """
+
+    sheet: str
+    totals: Mapping[str, str]
+    parted: str
+    by: str
+
+
+SUMMARY = "Totals"
+
+
+def write_workbook(
+    path: str | Path,
+    sheets: Mapping[str, pl.DataFrame],
+    *,
+    title: str,
+    notes: Mapping[str, str],
+    totals: Mapping[str, Sequence[str]] | None = None,
+    summary: Summary | None = None,
+    locale: str = "en",
+) -> Path:
+    """Write tables as an XLSX workbook: one sheet per table, and a first sheet that says what they are.
+
+    Numbers are numbers, which a spreadsheet program shows with the marks of its own user; days are shown as `locale`
+    writes them.
+
+    Text never becomes a formula, a link or a number: it is stored as text, and text that looks like a formula
+    is marked as quoted, so that editing the cell does not run it. Amounts of type Decimal are exact to the
+    cent. Instants are shown in UTC. The same input gives the same bytes.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tables = {"costs": pl.DataFrame({"tenant": ["a"], "cost_usd": [1.5]})}
+    ...     totals = {"costs": ["cost_usd"]}
+    ...     write_workbook(Path(folder) / "a.xlsx", tables, title="May", notes={}, totals=totals).name
+    'a.xlsx'
+    """
+    sums = dict(totals or {})
+    for name, frame in sheets.items():
+        _check(name, frame, sums.get(name, ()))
+        if any((frame[column].str.len_chars() > MAX_TEXT).any() for column in _text_columns(frame)):
+            warning = f"sheet {name!r}: a cell holds {MAX_TEXT:,} characters; longer texts were cut"
+            warnings.warn(warning, GpuPlannerWarning, stacklevel=2)
+    writer = import_optional("xlsxwriter", extra="report")
+    buffer = BytesIO()
+    book = writer.Workbook(buffer, {"in_memory": True, "default_date_format": "yyyy-mm-dd"})
+    book.set_properties({"title": title, "created": _CREATED})
+    names = _legal_names(sheets)
+    formats = _Formats(book, LOCALES[locale].day)
+    notes = {key: in_locale(text, locale) for key, text in notes.items()}
+    _write_readme(book.add_worksheet(README), formats, title, notes, sheets, names)
+    if summary is not None:
+        _write_summary(book, formats, summary, sheets[summary.sheet])
+    for name, frame in sheets.items():
+        _write_table(book.add_worksheet(names[name]), formats, frame, sums.get(name, ()))
+    book.close()
+    return write_atomically(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))
+
+
+class _Formats:
+    """Cell formats of one workbook, each made once."""
+
+    def __init__(self, book: Library, day: str) -> None:
+        self._book = book
+        self._day = day
+        self._made: dict[tuple[tuple[str, Any], ...], Any] = {}
+
+    def __call__(self, **properties: Library) -> Library:
+        if "num_format" in properties:
+            properties["num_format"] = properties["num_format"].replace("yyyy-mm-dd", self._day)
+        key = tuple(sorted(properties.items()))
+        if key not in self._made:
+            self._made[key] = self._book.add_format(properties)
+        return self._made[key]
+
+
+def _write_readme(
+    sheet: Library,
+    formats: _Formats,
+    title: str,
+    notes: Mapping[str, str],
+    sheets: Mapping[str, pl.DataFrame],
+    names: Mapping[str, str],
+) -> None:
+    bold, wrap = formats(bold=True), {"text_wrap": True, "valign": "top"}
+    sheet.set_column(0, 0, 28)
+    sheet.set_column(1, 1, 90)
+    sheet.hide_gridlines(2)
+    _write_text(sheet, 0, 0, title, formats, bold=True, font_size=16)
+    row = 2
+    for key, text in {**notes, "How to read": _RULES}.items():
+        _write_text(sheet, row, 0, key, formats, bold=True, valign="top")
+        _write_text(sheet, row, 1, text, formats, **wrap)
+        row += 1
+    row += 1
+    sheet.write_string(row, 0, "Sheet", bold)
+    sheet.write_string(row, 1, "Columns, with units", bold)
+    for name, frame in sheets.items():
+        row += 1
+        _write_text(sheet, row, 0, names[name], formats, valign="top")
+        _write_text(sheet, row, 1, f"{frame.height:,} rows: {_columns_text(frame)}", formats, **wrap)
+
+
+def _write_table(sheet: Library, formats: _Formats, frame: pl.DataFrame, sums: Collection[str]) -> None:
+    header = {"bold": True, "bottom": 1, "bg_color": "#E4E7EB"}
+    sheet.freeze_panes(1, 0)
+    for column, series in enumerate(frame.get_columns()):
+        number = _number_format(series)
+        style = formats(num_format=number)
+        _write_text(sheet, 0, column, series.name, formats, **header)
+        values = _plain(series)
+        for row, value in enumerate(values, start=1):
+            _write_cell(sheet, row, column, value, formats, style)
+        sheet.set_column(column, column, _width(series.name, values))
+        if series.name in sums:
+            _write_sum(sheet, frame.height, column, series, formats(num_format=number, bold=True, top=1))
+    if frame.width:
+        sheet.autofilter(0, 0, frame.height, frame.width - 1)
+    if sums and frame.columns[0] not in sums:
+        sheet.write_string(frame.height + 1, 0, "Total", formats(bold=True, top=1))
+
+
+def _write_cell(
+    sheet: Library, row: int, column: int, value: object, formats: _Formats, style: Library
+) -> None:
+    match value:
+        case None:
+            return
+        case bool():
+            sheet.write_boolean(row, column, value)
+        case int() if abs(value) > _EXACT:
+            sheet.write_string(row, column, str(value))
+        case int() | Decimal():
+            sheet.write_number(row, column, value, style)
+        case float() if math.isfinite(value):
+            sheet.write_number(row, column, value, style)
+        case datetime() | date():
+            sheet.write_datetime(row, column, value, style)
+        case _:
+            _write_text(sheet, row, column, str(value), formats)
+
+
+def _write_text(
+    sheet: Library, row: int, column: int, text: str, formats: _Formats, **properties: Library
+) -> None:
+    """Write text as text, quoted if a spreadsheet program could take it for a formula."""
+    text = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+    if text.startswith(_RISKY):
+        properties["quote_prefix"] = True
+    sheet.write_string(row, column, text, formats(**properties) if properties else None)
+
+
+def _write_sum(sheet: Library, height: int, column: int, series: pl.Series, style: Library) -> None:
+    """A sum that a spreadsheet program recomputes, with the value that it has now."""
+    letters = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name(column)
+    known = series.filter(series.is_finite()) if series.dtype.is_float() else series
+    value = float(known.sum() or 0)
+    formula = f"=SUM({letters}2:{letters}{height + 1})" if height else "=0"
+    sheet.write_formula(height + 1, column, formula, style, value)
+
+
+def _write_summary(book: Library, formats: _Formats, summary: Summary, frame: pl.DataFrame) -> None:
+    """Named totals and bars, recomputed from the rows of another sheet, which stays as a reader of bills takes it."""
+    letter = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name
+    sheet, bold = book.add_worksheet(SUMMARY), formats(bold=True)
+    sheet.set_column(0, 1, 28)
+
+    def column(name: str) -> str:
+        place = letter(frame.get_column_index(name), col_abs=True)
+        return f"'{summary.sheet}'!{place}$2:{place}${frame.height + 1}"
+
+    for row, (name, source) in enumerate(summary.totals.items()):
+        style = formats(num_format=_number_format(frame[source]))
+        sheet.write_string(row, 0, name, bold)
+        sheet.write_formula(row, 1, f"=SUM({column(source)})", style, float(frame[source].sum() or 0))
+        book.define_name(name, f"={SUMMARY}!$B${row + 1}")
+    first = len(summary.totals) + 2
+    style = formats(num_format=_number_format(frame[summary.parted]))
+    sheet.write_string(first - 1, 0, summary.by, bold)
+    sheet.write_string(first - 1, 1, summary.parted, bold)
+    parts = frame.group_by(summary.by, maintain_order=True).agg(pl.col(summary.parted).sum())
+    for row, (name, amount) in enumerate(parts.iter_rows(), first):
+        _write_text(sheet, row, 0, name, formats)
+        # Not SUMIF: that takes a name with a star or an equals sign for a pattern.
+        formula = f"=SUMPRODUCT(({column(summary.by)}=A{row + 1})*{column(summary.parted)})"
+        sheet.write_formula(row, 1, formula, style, float(amount))
+    if parts.height:
+        chart = book.add_chart({"type": "bar"})
+        last = first + min(parts.height, MOST_BARS) - 1
+        chart.add_series(
+            {
+                "name": summary.parted,
+                "categories": [SUMMARY, first, 0, last, 0],
+                "values": [SUMMARY, first, 1, last, 1],
+            }
+        )
+        chart.set_legend({"none": True})
+        chart.set_y_axis({"reverse": True})
+        sheet.insert_chart(0, 3, chart, {"description": f"{summary.parted} by {summary.by}"})
+
+
+def _plain(series: pl.Series) -> list[Any]:
+    """Values that a cell can hold: instants without zone, lengths of time in seconds, the rest as text."""
+    dtype = series.dtype
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone:
+        series = series.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    elif isinstance(dtype, pl.Duration):
+        series = series.dt.total_microseconds() / 1e6
+    elif isinstance(dtype, pl.List):
+        series = series.list.eval(pl.element().cast(pl.String)).list.join("; ")
+    return series.to_list()
+
+
+def _text_columns(frame: pl.DataFrame) -> list[str]:
+    return [name for name, dtype in frame.schema.items() if dtype == pl.String]
+
+
+def _number_format(series: pl.Series) -> str:
+    dtype = series.dtype
+    if isinstance(dtype, pl.Datetime):
+        return 'yyyy-mm-dd hh:mm:ss "UTC"' if dtype.time_zone else "yyyy-mm-dd hh:mm:ss"
+    if isinstance(dtype, pl.Date):
+        return "yyyy-mm-dd"
+    if isinstance(dtype, pl.Decimal):
+        return "#,##0" + ("." + "0" * dtype.scale if dtype.scale else "")
+    if dtype.is_integer():
+        return "0" if series.name.endswith(("id", "gpu", "node")) else "#,##0"
+    unit = unit_of(series.name)
+    return unit.excel if unit else "#,##0.00"
+
+
+def _columns_text(frame: pl.DataFrame) -> str:
+    units = [(name, unit_of(name)) for name in frame.columns]
+    return ", ".join(f"{name} [{unit.symbol}]" if unit and unit.symbol else name for name, unit in units)
+
+
+def _width(name: str, values: Sequence[object]) -> float:
+    longest = max(
+        (19 if isinstance(value, datetime) else len(str(value)) for value in values[:200]), default=0
+    )
+    return min(48, max(10, len(name) + 4, longest + 2))
+
+
+def _legal_names(names: Collection[str]) -> dict[str, str]:
+    r"""Sheet names as Excel allows them: 31 characters, none of ``[]:*?/\\``, no quote at the ends, unique.
+
+    Examples
+    --------
+    >>> _legal_names(["a/b", "a:b"])
+    {'a/b': 'a-b', 'a:b': 'a-b (2)'}
+    """
+    taken = {README.casefold(), SUMMARY.casefold(), "history"}
+    legal = {}
+    for name in names:
+        stem = re.sub(r"[\[\]:*?/\\\x00-\x1f]", "-", name).strip().strip("'")[:MAX_NAME] or "Sheet"
+        choice, count = stem, 1
+        while choice.casefold() in taken:
+            count += 1
+            ending = f" ({count})"
+            choice = stem[: MAX_NAME - len(ending)] + ending
+        taken.add(choice.casefold())
+        legal[name] = choice
+    return legal
+
+
+def _check(name: str, frame: pl.DataFrame, sums: Collection[str]) -> None:
+    if frame.height + 2 > MAX_ROWS:
+        text = message(
+            f"sheet {name!r}",
+            f"at most {MAX_ROWS - 2:,} rows",
+            f"{frame.height:,}",
+            "Write it as CSV or Parquet.",
+        )
+        raise OutputError(text)
+    wrong = [column for column in sums if column not in frame.columns or not frame[column].dtype.is_numeric()]
+    if wrong:
+        text = message(
+            f"totals of sheet {name!r}",
+            "numeric columns of the table",
+            examples(wrong),
+            "Name columns that can be added up.",
+        )
+        raise SchemaError(text)
+
+
+SHEETS = {
+    "ledger_buckets": ("Ledger", ["gpu_hours"]),
+    "ledger_tenants": ("Tenants", ["held_gpu_hours"]),
+    "costs": ("Costs", []),
+    "energy": ("Energy", ["gpu_hours", "energy_kwh", "location_kg", "market_kg", "embodied_kg"]),
+    "policies": ("Policies", []),
+    "waits": ("Waits", []),
+    "wait_curve": ("Wait curve", []),
+    "rightsizing": ("Right-sizing", ["jobs", "gpu_hours"]),
+    "weeks": ("Weeks", []),
+    "layout_plan": ("Layout plan", []),
+    "layout_counts": ("Layout counts", []),
+    "layout_changes": ("Layout changes", ["changes"]),
+    "choice": ("Forecast models", []),
+    "scores": ("Forecast scores", []),
+    "quality": ("Data quality", []),
+}
+"""Tables of the workbook: name of the sheet, and the columns added up at its foot. What ``ingest`` reads as a bill has
+none: its sums stand on a sheet of their own."""
+NAMED = {
+    "total_cost": "EffectiveCost", "total_gpu_hours": "PricingQuantity", "total_energy_kwh": "x_EnergyKwh",
+    "total_carbon_kg": "x_CarbonKg",
+}  # fmt: skip
+
+
+def write_study_workbook(
+    path: str | Path, study: Study, more: Mapping[str, pl.DataFrame] | None = None
+) -> Path:
+    """Write the tables of a study, and more sheets by name, as a workbook whose totals are those of the report."""
+    there = {name: study.tables[name] for name in SHEETS if name in study.tables}
+    sheets = {SHEETS[name][0]: table for name, table in there.items() if table.width} | dict(more or {})
+    totals = {sheet: columns for sheet, columns in SHEETS.values() if columns and sheet in sheets}
+    asked = study.scenario
+    return _with_totals(
+        path, sheets, title=asked.name, notes=notes(study), totals=totals, locale=asked.number_locale
+    )
+
+
+def write_cost_workbook(
+    path: str | Path, found: CostReview, more: Mapping[str, pl.DataFrame] | None = None, *, locale: str = "en"
+) -> Path:
+    """Write a review of a month as a workbook for finance: charge lines as a bill is read, and what they sum to."""
+    sheets = {
+        "Costs": found.costs, "Tenants": found.by_tenant, "Reasons": found.by_bucket, "Ownership": found.by_ownership,
+        "Ends": found.by_end, "Jobs": found.by_job, "Energy": found.states, "Prices": price_rows(found), **(more or {}),
+    }  # fmt: skip
+    told = {"Period": " to ".join(found.period), "Not stated": " ".join(found.missing) or "nothing"}
+    totals = {"Energy": list(AMOUNTS)}
+    there = {name: table for name, table in sheets.items() if table.width}
+    return _with_totals(path, there, title=found.name, notes=told, totals=totals, locale=locale)
+
+
+def _with_totals(
+    path: str | Path,
+    sheets: Mapping[str, pl.DataFrame],
+    *,
+    title: str,
+    notes: Mapping[str, str],
+    totals: Mapping[str, Sequence[str]],
+    locale: str,
+) -> Path:
+    """A workbook whose charge lines stand as a reader of bills takes them, summed on a sheet of their own."""
+    name, summary = SHEETS["costs"][0], None
+    if name in sheets and sheets[name].height:
+        lines = sheets[name].with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME))
+        sheets = {**sheets, name: lines}
+        # What no line knows has no total: it is not zero.
+        told = {total: column for total, column in NAMED.items() if lines[column].count()}
+        summary = Summary(name, told, "EffectiveCost", "SubAccountName")
+    return write_workbook(
+        path, sheets, title=title, notes=notes, totals=totals, summary=summary, locale=locale
+    )
+
+
+def notes(study: Study) -> Mapping[str, str]:
+    """What a reader of a file must know: period, baseline, price, sources, versions."""
+    price, trace = study.provenance.price, study.provenance.read
+    return {
+        "Period": f"{study.headline.observed_from} to {study.headline.observed_to}",
+        "Source": f"{trace.source}, {trace.rows_kept} of {trace.rows_in} rows kept",
+        "Files read": "; ".join(
+            f"{name}: sha256 {sha}" for name, sha in sorted(study.provenance.inputs.items())
+        ),
+        "Baseline": study.provenance.policies["today"],
+        "Service": target_in_words(study.comparison),
+        "Fleet": f"{study.headline.fleet_gpus} GPUs of {study.headline.board or study.headline.boards}, "
+        f"{study.headline.fleet_note}; {study.headline.installed_gpus} installed",
+        "Decision": study.decision.sentence,
+        "How sure": " ".join(study.decision.how_sure),
+        "Price": "none"
+        if price is None
+        else f"{price.value:.4f} {price.currency} a GPU-hour; {price.source}; {price.date}",
+        "Carbon": f"{study.provenance.carbon.source}; {study.provenance.carbon.year}",
+        "Scenario": "; ".join(_stated(study.scenario)) or "all as it is by default",
+        **_plan_notes(study),
+        "gpuplanner": str(study.provenance.gpuplanner),
+    }
+
+
+def _plan_notes(study: Study) -> Mapping[str, str]:
+    """Status, cost and gap of the plan, and the solver's work."""
+    plan = study.plan
+    if plan is None:
+        return {}
+    result = (
+        f"{plan.status}; {counted(len(plan.layouts), 'layout')}; it costs {three_figures(plan.objective or 0.0)} "
+        f"GPU-hours, no plan less than {three_figures(plan.bound or 0.0)} ({plan.gap or 0.0:.2%})"
+    )
+    return {"Plan": result, "Search": study.provenance.search}
+
+
+def _stated(scenario: Scenario) -> Iterator[str]:
+    """What a scenario says otherwise than by default, field by field."""
+    for name, (_, stated) in Scenario().diff(scenario).items():
+        yield f"{name} = {stated}"

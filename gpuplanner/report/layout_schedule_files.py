@@ -1,0 +1,238 @@
+"""Files of a layout schedule with its timer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from gpuplanner.core.errors import (
+    GeometryError,
+    GpuPlannerError,
+    OutputError,
+    ScenarioError,
+    message,
+    resolve,
+)
+from gpuplanner.core.execution import EXPORTERS, plugged
+from gpuplanner.core.output_writing import guarded, replaced_directory
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.layout_planning import NAME_THEM, Planned
+from gpuplanner.decision.plan_rehearsal import drain_of, rehearse
+from gpuplanner.planner.layout_plan import Plan
+from gpuplanner.planner.numbered_gpus import assign, layouts_before
+from gpuplanner.planner.plan_problem import PlanProblem
+from gpuplanner.report.bundle_files import (
+    CONFIG_MAP,
+    NAMESPACE,
+    Pack,
+    Step,
+    change_index,
+    filled,
+    to_index_text,
+)
+from gpuplanner.report.change_bundle import MARK, PAGE, page_tables, write_pack
+from gpuplanner.report.export_verification import states_layouts, verify_file
+from gpuplanner.report.finance_exports import FOCUS_TIME, write_workbook
+from gpuplanner.report.handover_verification import MADE_ELSEWHERE, read_plan
+from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
+from gpuplanner.report.slurm_files import to_slurm, to_slurm_files
+from gpuplanner.simulator.scheduling_rules import Drain
+
+FORMATS = ("mig-parted", "configmap", "runbook", "slurm", "all")
+TIMER = ("timer.sh", "timer.service", "timer.timer", "timer.yaml")
+"""The script that is run to put a timer in place, and what it puts there; the last is for Kubernetes."""
+FOLDER, IMAGE = "FOLDER", "IMAGE"
+"""What stands for the place of the pack and for an image until the timer is put in place."""
+
+
+def export_plan(
+    path: str | Path,
+    out: str | Path,
+    *,
+    formats: str = "all",
+    at: datetime | None = None,
+    gres_type: str | None = None,
+    scenario: Scenario | None = None,
+) -> list[Path]:
+    """Write a plan as the files that operators apply.
+
+    Parameters
+    ----------
+    path : str or Path
+        plan.json.
+    out : str or Path
+        Folder to put in place; what stood there stays if anything fails.
+    formats : str
+        One of :data:`FORMATS`, or the name of an exporter of another installed package.
+    at : datetime, optional
+        Only the layouts in force at that instant; default: the whole calendar.
+    gres_type : str, optional
+        Slurm's type of a whole GPU; default: what slurmd finds for the board.
+    scenario : Scenario, optional
+        What the plan was made of: says how changes are made, and rehearses them for the index.
+
+    Returns
+    -------
+    list of Path
+        The files, sorted.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no such format, or nothing to apply.
+    OutputError
+        If a file does not hold when it is read back, or cannot be written.
+    """
+    plan, problem = read_plan(path)
+    pack = calendar_pack(plan, problem, formats=formats, at=at, gres_type=gres_type, scenario=scenario)
+    with replaced_directory(out, mark=MARK, inputs=[path]) as folder:
+        write_pack(pack, folder)
+        _check_layouts(folder, problem)
+    return [Path(out) / name for name in sorted(pack.files)]
+
+
+def calendar_pack(
+    plan: Plan,
+    problem: PlanProblem,
+    *,
+    formats: str = "all",
+    at: datetime | None = None,
+    gres_type: str | None = None,
+    scenario: Scenario | None = None,
+) -> Pack:
+    """The files of a planned calendar, a folder for each path; parameters as for :func:`export_plan`.
+
+    What names of nodes cannot enter is left out with a warning, unless it is all that was asked for.
+    """
+    others = plugged(EXPORTERS, FunctionType, frozenset(FORMATS))
+    formats = resolve(formats, (*FORMATS, *others), what="format", error=ScenarioError)
+    board = problem.board
+    if not board.profiles:
+        text = message(
+            f"export of a plan for {board.name}",
+            "a plan for a board with MIG",
+            "whole GPUs, switched on and off",
+            "Plan for a board with MIG: name it with --board.",
+        )
+        raise ScenarioError(text)
+    if problem.nodes is None:
+        text = message("export", "a plan that names its nodes", "a plan of nodes without names", NAME_THEM)
+        raise ScenarioError(text)
+    layouts, initial = assign(plan.require(), problem), layouts_before(plan, problem)
+    drain = drain_of(scenario or Scenario(path=problem.change.path), problem.change)
+    known: dict[str, Any] = {"change": problem.change, "drain": drain, "initial": initial}
+    wanted = FORMATS[:-1] if formats == "all" else (formats,)
+    pack = Pack()
+    if "mig-parted" in wanted:
+        pack.add(
+            to_mig_parted(layouts, board, at=at), Step("parted/mig-parted.yaml", "what mig-parted reads")
+        )
+    if "configmap" in wanted:
+        place = "operator/configmap.yaml"
+        apply, delete = (f"kubectl {verb} -f {place}" for verb in ("apply", "delete"))
+        pack.add(
+            to_config_map(layouts, board, at=at), Step(place, "the same for the operator", apply, "", delete)
+        )
+    if "runbook" in wanted:
+        try:
+            scripts = to_change_scripts(layouts, board, **known)
+        except GeometryError as error:
+            if formats == "runbook":
+                raise
+            scripts = {}
+            pack.warnings.append(f"scripts for Kubernetes are left out: {error}")
+        if scripts and drain.scope == "node":
+            known_to_it = {"CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "NAME": "calendar"}
+            what = "lets the MIG manager read it; keeps what was set before"
+            pack.add(filled("policy.sh", known_to_it), Step.script("operator/policy.sh", what))
+        _add_scripts(pack, "nvml" if drain.scope == "gpu" else "operator", scripts, drain)
+    if "slurm" in wanted:
+        if at is None:
+            lines = to_slurm_files(layouts, board, gres_type=gres_type, **known)
+        else:
+            lines = {"slurm.conf": to_slurm(layouts, board, at, gres_type=gres_type)}
+        pack.files |= {f"slurm/{name}": text for name, text in lines.items()}
+        scripts = {name: text for name, text in lines.items() if name.startswith("change-")}
+        _add_scripts(pack, "slurm", scripts, drain)
+    if at is None and {"runbook", "slurm"} & set(wanted):
+        index = change_index(
+            layouts,
+            board,
+            **known,
+            expected=None if scenario is None else rehearse(scenario, layouts, problem),
+        )
+        pack.files["changes.csv"] = guarded(index, FOCUS_TIME).write_csv()
+        pack.add(to_index_text(index, board, problem.change), Step("changes.md", "every change, by time"))
+    for name in others if formats == "all" else others.keys() & {formats}:
+        for file, text in others[name](layouts, board).items():
+            pack.add(
+                text,
+                Step(f"{MADE_ELSEWHERE}/{name}/{Path(file).name}", "made by another package, not proved"),
+            )
+    pack.files[PAGE] = filled("calendar/page.md", {"BOARD": board.name, **page_tables(pack)})
+    return pack
+
+
+def hand_over_plan(planned: Planned, out: str | Path, *, scenario: Scenario | None = None) -> Path:
+    """Write the pack of a plan that is at hand, and a workbook of it, into a folder: its README.
+
+    It is what the button of the notebook of layouts does: ``hand_over_plan(free, "build/plan", scenario=scenario)``.
+    """
+    problem, cuts = planned.problem, planned.layout_plan
+    pack = calendar_pack(planned.plan, problem, scenario=scenario)
+    tables = {
+        "Layout plan": cuts,
+        "Layout changes": change_index(cuts, problem.board, initial=layouts_before(planned.plan, problem)),
+    }
+    notes = {
+        "Cost": f"{planned.plan.objective:.6g} GPU-hours; no plan costs less than {planned.plan.bound:.6g}"
+    }
+    with replaced_directory(out, mark=MARK) as folder:
+        write_pack(pack, folder)
+        _check_layouts(folder, problem)
+        write_workbook(
+            folder / "workbook.xlsx", tables, title=f"Layouts of {problem.board.name}", notes=notes
+        )
+    return Path(out) / PAGE
+
+
+def _add_scripts(pack: Pack, path: str, scripts: Mapping[str, str], drain: Drain) -> None:
+    """The scripts of a calendar, and the timer that finds out which of them is due."""
+    if not scripts:
+        return
+    pack.files |= {f"{path}/{name}": text for name, text in scripts.items()}
+    pack.steps.append(Step(f"{path}/change-*.sh", "a change each; does nothing unless it is due"))
+    known = {"PATH": path, "NAMESPACE": NAMESPACE, "AHEAD_S": f"{drain.ahead_s:.0f}"}
+    known |= {"FOLDER": FOLDER, "IMAGE": IMAGE}
+    kept = {
+        name: filled(f"calendar/{name}", known)
+        for name in TIMER
+        if path == "operator" or name != "timer.yaml"
+    }
+    pack.files |= {f"{path}/{name}": text for name, text in kept.items()}
+    what = ", ".join(f"`{name}`" for name in list(kept)[1:])
+    pack.steps.append(Step.script(f"{path}/timer.sh", f"starts them at their times; reads {what}"))
+
+
+def _check_layouts(folder: Path, problem: PlanProblem) -> None:
+    """Check every file that states layouts; raise where one does not hold."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir() or path.name == PAGE or MADE_ELSEWHERE in path.relative_to(folder).parts:
+            continue
+        if not states_layouts(path.read_text(encoding="utf-8")):
+            continue
+        try:
+            report = verify_file(path, problem.board, gpus_per_node=problem.gpus_per_node)
+        except GpuPlannerError as error:
+            raise OutputError(f"{path.name} cannot be read back: {error}") from error  # noqa: EM102
+        if not report.ok:
+            text = message(
+                path.name,
+                "an export that holds when it is read back",
+                "; ".join(report.problems[:5]),
+                "Report it.",
+            )
+            raise OutputError(text)

@@ -1,1 +1,0 @@
-"""Pages of what comes back: looks at a running fleet."""

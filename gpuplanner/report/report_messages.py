@@ -1,0 +1,213 @@
+"""A report as a message: text, HTML, Markdown and PDF."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from email.message import EmailMessage
+from email.policy import SMTP
+from html import escape, unescape
+from pathlib import Path
+
+import polars as pl
+
+from gpuplanner.core.errors import OutputError, message, printable
+from gpuplanner.core.units import in_locale
+from gpuplanner.decision.comparison_record import Comparison
+from gpuplanner.decision.decision_types import Decision
+from gpuplanner.decision.study import Study
+from gpuplanner.report.figure_formats import heading, headline
+from gpuplanner.report.first_screen import cards, fleet_words, next_steps, sure, teams_table
+
+STYLE = "font-family:sans-serif;font-size:15px;line-height:1.45;color:#1a1a1a;max-width:40em"
+
+
+def report_mail(study: Study, page: str, *, at: str | None = None, fleet: str = "") -> str:
+    """The message, for ``sendmail -t`` but for the addresses.
+
+    `page` is the file of the report in the folder of all reports, `at` the address of that folder where it is served;
+    `fleet` says which nodes came and went.
+    """
+    name = " ".join(printable(study.scenario.name).split())
+    month = study.scenario.month or "all data"
+    findings, steps = (
+        [in_locale(printable(one), study.scenario.number_locale) for one in texts]
+        for texts in (
+            (*study.findings, *filter(None, [fleet])),
+            [one.text for one in study.decision.next_steps],
+        )
+    )
+    address = None if at is None else f"{at.rstrip('/')}/{page}"
+    where = f"{page} in the folder of the reports" if address is None else address
+    message = EmailMessage(policy=SMTP.clone(linesep="\n"))
+    message["Subject"] = f"GPU report {month}: {name}"
+    message["Auto-Submitted"] = "auto-generated"
+    text = [*(f"{number}. {one}" for number, one in enumerate(findings, start=1)), ""]
+    text += ["What to do:", *(f"- {one}" for one in steps), ""] if steps else []
+    message.set_content("\n".join([*text, f"The page: {where}", ""]))
+    link = escape(where) if address is None else f'<a href="{escape(address)}">{escape(address)}</a>'
+    message.add_alternative(_html(f"{name}, {month}", findings, steps, link), subtype="html")
+    for number, part in enumerate(message.walk()):
+        if part.is_multipart():
+            part.set_boundary(f"=_gpuplanner_{number}")  # or each run draws another one
+    return message.as_string()
+
+
+def _html(title: str, findings: list[str], steps: list[str], link: str) -> str:
+    def listed(tag: str, lines: list[str]) -> str:
+        return f"<{tag}>{''.join(f'<li>{escape(one)}</li>' for one in lines)}</{tag}>"
+
+    todo = f"<p>What to do:</p>{listed('ul', steps)}" if steps else ""
+    return (
+        f'<html lang="en"><body style="{STYLE}"><h1 style="font-size:20px">{escape(title)}</h1>'
+        f"{listed('ol', findings)}{todo}<p>The page: {link}</p></body></html>\n"
+    )
+
+
+LONGEST_MESSAGE = 3000
+"""Characters of a message: what chat programs take."""
+BROWSER = "GPUPLANNER_BROWSER"
+"""Names the browser that prints; empty: none does."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+PATIENCE_S = 300
+_TAG = re.compile(r"<[^>]*>")
+_WHEN = re.compile(rb"/(CreationDate|ModDate) \(D:[^)]*\)")
+_PART = re.compile(rb"\(node\d{8}\)")
+
+
+def plain(html: str) -> str:
+    """The words of a fragment.
+
+    Examples
+    --------
+    >>> plain("<b>8 &lt; 9</b> <i>GPUs</i>")
+    '8 < 9 GPUs'
+    """
+    return " ".join(unescape(_TAG.sub("", html.replace("<br>", " "))).split())
+
+
+def message_text(found: Comparison, *, title: str, period: str) -> str:
+    """The decision as a message of at most :data:`LONGEST_MESSAGE` characters; what matters least is left out first."""
+    one = found.decision
+    parts = [
+        [f"{title}, {period}, {fleet_words(one)}", "", headline(one), ""],
+        [f"{label}: {value}" + (f" ({detail})" if detail else "") for label, value, detail in _cards(found)],
+        ["", "Next steps:", *(f"{number}. {step}" for number, step in enumerate(next_steps(one), start=1))],
+        ["", *(f"{name}: {text}" for name, text in _sure(one))],
+        ["", "Held, GPU-hours:", *(f"{row[0]}: {row[2]}" for row in teams_table(one).rows())],
+    ]
+    lines: list[str] = []
+    for part in parts:
+        if len("\n".join([*lines, *part])) > LONGEST_MESSAGE:
+            lines += ["", "The page has the rest."]
+            break
+        lines += part
+    return "\n".join(lines)[:LONGEST_MESSAGE].rstrip() + "\n"
+
+
+def markdown_text(found: Comparison, *, title: str, period: str, links: Mapping[str, str]) -> str:
+    """The decision as Markdown: for a wiki, an issue or a commit."""
+    one = found.decision
+    lines = [f"# {_cell(headline(one))}", "", _cell(f"{title}, {period}, {fleet_words(one)}"), ""]
+    lines += ["| | | |", "|---|---|---|"]
+    lines += [
+        f"| {_cell(label)} | **{_cell(value)}** | {_cell(detail)} |" for label, value, detail in _cards(found)
+    ]
+    lines += ["", "## Next steps", ""]
+    lines += [f"{number}. {_cell(step)}" for number, step in enumerate(next_steps(one), start=1)]
+    table = teams_table(one)
+    if table.height:
+        head = table.columns
+        lines += ["", "## By team", "", f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+        lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in table.rows()]
+    lines += ["", *(f"**{name}.** {_cell(text)}\n" for name, text in _sure(one))]
+    lines.append(" · ".join(f"[{name}]({path})" for name, path in links.items()))
+    return "\n".join(lines) + "\n"
+
+
+def tables_into(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:
+    """Write every table as Parquet, and a page that says what each of their columns is."""
+    folder.mkdir(parents=True)
+    lines = ["# Tables of this report", ""]
+    for name, table in sorted(tables.items()):
+        if not table.width:
+            continue
+        table.write_parquet(folder / f"{name}.parquet")
+        lines += [
+            f"## {name}.parquet",
+            "",
+            f"{table.height:,} rows.",
+            "",
+            "| column | is | type |",
+            "|---|---|---|",
+        ]
+        lines += [f"| `{one}` | {heading(one)} | {dtype} |" for one, dtype in table.schema.items()]
+        lines.append("")
+    (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def browser() -> str | None:
+    """The browser that can print a page; None where there is none, or none is wanted."""
+    named = os.environ.get(BROWSER)
+    if named is not None:
+        return named or None
+    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+def pdf_into(page: Path, out: Path, program: str) -> None:
+    """Print a page, its folds closed, on A4; the same page gives the same bytes.
+
+    The time of day is taken out, and parts, which a browser numbers now so, now so, are numbered by their order.
+    Links to what lies beside the page are taken from beside the PDF, wherever both are moved. A browser that ends
+    without having written it is an ``OutputError``.
+    """
+    with tempfile.TemporaryDirectory() as profile:
+        alone = (
+            Path(profile).resolve() / page.name
+        )  # a place whose name is always as long: links are made of it
+        shutil.copyfile(page, alone)
+        words = [
+            program, "--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+            "--disable-component-update", "--no-pdf-header-footer", "--virtual-time-budget=60000",
+            "--window-size=1066,900", f"--user-data-dir={profile}", f"--print-to-pdf={out}", alone.as_uri(),
+        ]  # fmt: skip
+        if hasattr(os, "geteuid") and os.geteuid() == 0:  # its sandbox cannot be had as root
+            words.insert(1, "--no-sandbox")
+        try:
+            ended = subprocess.run(words, capture_output=True, timeout=PATIENCE_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise OutputError(
+                message(str(out), "a browser that prints", str(error), f"Set {BROWSER}=.")
+            ) from error
+    if ended.returncode or not out.is_file():
+        said = ended.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [
+            f"exit {ended.returncode}"
+        ]
+        raise OutputError(
+            message(str(out), "a browser that prints", said[0], f"Set {BROWSER}= to do without.")
+        )
+    printed = _WHEN.sub(lambda found: b"/%b (D:%b)" % (found[1], b"20000101000000+00'00'"), out.read_bytes())
+    number = {name: place for place, name in enumerate(sorted(set(_PART.findall(printed))))}
+    printed = _PART.sub(lambda found: b"(node%08d)" % number[found[0]], printed)
+    beside = re.compile(rb"\(%b/([^()]*)\)" % re.escape(alone.parent.as_uri().encode()))
+    # Spaces keep every object at the byte where the table of the file has it.
+    out.write_bytes(beside.sub(lambda found: (b"(%b)" % found[1]).ljust(len(found[0])), printed))
+
+
+def _cards(found: Comparison) -> Iterator[tuple[str, str, str]]:
+    for label, value, *details in cards(found):
+        yield plain(label), plain(value), plain(" · ".join(details))
+
+
+def _sure(one: Decision) -> Iterator[tuple[str, str]]:
+    for name, text in sure(one):
+        yield name, plain(text)
+
+
+def _cell(text: str) -> str:
+    """Text that means nothing but itself in Markdown."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(printable(text).split()))

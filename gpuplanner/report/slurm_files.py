@@ -1,0 +1,362 @@
+"""Slurm configuration of layouts and of power saving.
+
+Slurm does not cut GPUs: it is told what slices a node has, and drains a node that has fewer. So each switch
+of layouts needs these lines changed together with it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+import polars as pl
+
+from gpuplanner.core.errors import GeometryError, message
+from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.decision.policy_fleets import PoolRule
+from gpuplanner.hardware.catalog import facts, names_of, slurm_type, slurm_type_of
+from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.hardware.mig_layouts import OFF
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.planner.layout_plan import (
+    LayoutChange,
+    NodeState,
+    checked_plan,
+    file_stamp,
+    held_by,
+    layout_changes_of,
+    stamp,
+    states_at,
+)
+from gpuplanner.report.bundle_files import (
+    Making,
+    Pack,
+    Step,
+    add_release,
+    change_script,
+    filled_template,
+    lines_of,
+    template_text,
+)
+from gpuplanner.report.mig_manager_files import to_mig_parted
+from gpuplanner.simulator.scheduling_rules import Drain
+
+GRES_CONF = """\
+# On every node; slurmd asks the driver what slices there are. It needs Slurm's NVML plugin (gpu_nvml.so), which some
+# packages leave out, Debian's among them: use what static-gres.sh prints on the node then.
+AutoDetect=nvml
+"""
+"""Contents of gres.conf on every node."""
+STATIC_GRES = "static-gres.sh"
+"""Script that prints gres.conf on a node whose Slurm has no NVML."""
+INSTALL = "install-gres.sh"
+"""Script that puts the Gres of nodes into the lines that slurm.conf has for them."""
+
+_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def to_slurm_files(
+    plan: pl.DataFrame,
+    board: GpuModel | str,
+    *,
+    gres_type: str | None = None,
+    change: ChangeCost | None = None,
+    drain: Drain | None = None,
+    initial: pl.DataFrame | None = None,
+) -> dict[str, str]:
+    """Print gres.conf, and the lines of slurm.conf with the script for each change; alike ones have one together.
+
+    Parameters
+    ----------
+    plan, board, gres_type
+        As for :func:`to_slurm`.
+    change : ChangeCost, optional
+        How long a change takes: that of the plan; None: by the operator, as the catalogue has it.
+    drain, initial
+        As for :func:`~gpuplanner.report.bundle_files.change_index`.
+
+    Returns
+    -------
+    dict of str to str
+        Text by file name: ``gres.conf``, ``static-gres.sh`` for builds of Slurm without NVML, ``install-gres.sh``,
+        which puts lines into a slurm.conf, ``slurm-<time>.conf`` from the first time of the plan on, in the order of
+        time, and ``change-<time>.sh`` for each of them at which some node is cut anew.
+
+    Raises
+    ------
+    SchemaError, GeometryError
+        As :func:`to_slurm`.
+    """
+    board = as_board(board)
+    whole = _checked_type(board, gres_type)
+    cost = ChangeCost.of(board) if change is None else change.on(board)
+    frame = checked_plan(plan, board)
+    limit_s = cost.drain_s.high if drain is None else drain.limit_s
+    changes = layout_changes_of(frame, limit_s, held_by(initial))
+    first = min(frame["slot_start"])
+    times = dict.fromkeys([first, *(one.times[0] for one in changes)])
+    lines = {f"slurm-{file_stamp(time)}.conf": _lines(frame, board, time, whole) for time in times}
+    static = filled_template(STATIC_GRES, {"TYPE": whole})
+    return (
+        {"gres.conf": GRES_CONF, STATIC_GRES: static, INSTALL: template_text(INSTALL)}
+        | lines
+        | {f"{one.name}.sh": _change_script(frame, one, cost, board, whole) for one in changes}
+    )
+
+
+def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_type: str | None = None) -> str:
+    """Print the lines of slurm.conf that hold at one time.
+
+    Parameters
+    ----------
+    plan : polars.DataFrame
+        Table ``schemas.LayoutPlan``.
+    board : GpuModel or str
+        The board of all nodes.
+    at : datetime
+        With its zone.
+    gres_type : str, optional
+        Type of a whole GPU; slices are ``<type>_<profile>``. Slurm drains a node whose types are not part of those
+        that slurmd finds. By default what slurmd finds for the usual variant of the board
+        (:func:`~gpuplanner.hardware.catalog.slurm_type`), ``nvidia_h100_80gb_hbm3``.
+
+    Returns
+    -------
+    str
+        ``GresTypes`` and one ``NodeName`` line per node. ``AccountingStorageTRES`` with the types of the whole plan
+        is a comment, since slurmctld stops at it where there is no slurmdbd. Comments state the layout of each GPU,
+        so that the file can be proved again. Parked GPUs count as they are cut, released ones do not count: which nodes
+        go while they are idle is up to Slurm's power saving.
+
+    Raises
+    ------
+    SchemaError
+        If the table is not a layout plan, or it says nothing about the time.
+    GeometryError
+        If a layout cannot be placed on the board, or the type is no Slurm type or is needed.
+
+    Examples
+    --------
+    >>> from datetime import UTC
+    >>> start, end = datetime(2026, 11, 2, tzinfo=UTC), datetime(2026, 11, 3, tzinfo=UTC)
+    >>> plan = pl.DataFrame({
+    ...     "node": ["n1", "n1"], "gpu": [0, 1], "slot_start": start, "slot_end": end,
+    ...     "layout": ["1g.10gb:7", "gpu"], "changed": True,
+    ... })
+    >>> print(to_slurm(plan, "H100-80GB-SXM5", start).splitlines()[-1])
+    NodeName=n1 Gres=gpu:nvidia_h100_80gb_hbm3:1,gpu:nvidia_h100_80gb_hbm3_1g.10gb:7
+    """
+    board = as_board(board)
+    return _lines(checked_plan(plan, board), board, at, _checked_type(board, gres_type))
+
+
+def _change_script(
+    frame: pl.DataFrame, one: LayoutChange, cost: ChangeCost, board: GpuModel, whole: str
+) -> str:
+    """The script of a change."""
+    steps = [
+        f"config[{node}]={shlex.quote(after.config_name)}\n"
+        f"gres[{node}]={shlex.quote(','.join(sorted(_counts(after, whole))))}\n"
+        f"before[{node}]={shlex.quote(had.config_name if had else '')} size[{node}]={len(after.gpus)}"
+        for node, (had, after) in one.nodes.items()
+    ]
+    lines = f"slurm-{file_stamp(one.times[0])}.conf"
+    parts = {"LINES": lines, "STEPS": "\n".join(steps)}
+    return change_script("change_slurm.sh", one, cost, board, parts)
+
+
+def _counts(state: NodeState, whole: str) -> list[str]:
+    """What a node has without the GPUs that are released: Slurm drains nodes that have fewer than stated, not more."""
+    there = NodeState(tuple(one for one in state.gpus if one[0] not in state.released))
+    return [f"gpu:{_gres_type(whole, profile)}:{count}" for profile, count in there.totals.items()]
+
+
+def gres_of(state: NodeState, board: GpuModel, gres_type: str | None) -> str:
+    """What a node line says of a node's GPUs."""
+    return ",".join(_counts(state, _checked_type(board, gres_type)))
+
+
+def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> str:
+    """Lines of one time of a checked plan."""
+    states = states_at(frame, at)
+    everything = NodeState(tuple(enumerate(frame["layout"].unique().sort().to_list())))
+    types = [f"gres/gpu:{_gres_type(whole, profile)}" for profile in everything.totals]
+    lines = [
+        f"# slurm.conf from {stamp(at)}, board {board.name}.",
+        "# In this order: drain the changed nodes, wait until they are empty, cut their GPUs, put the Gres of these",
+        "# lines into yours ('bash install-gres.sh --dry-run FILE' shows it; a second line for a node is fatal),",
+        "# 'scontrol reconfigure' (before Slurm 23.11: restart slurmctld, then slurmd of the nodes), resume;",
+        f"# change-{file_stamp(at)}.sh does so where a node is cut anew. Slurm drains nodes with fewer devices.",
+        *_type_notes(board, whole),
+        "# gres.conf: AutoDetect=nvml, or where Slurm was built without NVML what static-gres.sh prints on the node.",
+        "GresTypes=gpu",
+        "# With slurmdbd only; without, slurmctld does not start:",
+        f"# AccountingStorageTRES={','.join(['gres/gpu', *types])}",
+    ]
+    for node, state in states.items():
+        lines += [
+            f"# {node} gpu {gpu}: {OFF if gpu in state.released else layout}" for gpu, layout in state.gpus
+        ]
+        counts = _counts(state, whole)
+        lines.append(f"NodeName={node}" + (f" Gres={','.join(counts)}" if counts else ""))
+    return "\n".join(lines) + "\n"
+
+
+def _type_notes(board: GpuModel, whole: str) -> list[str]:
+    """Comments: for which product the types are those that slurmd finds, and the types of the others."""
+    types = {name: slurm_type(name) for name in names_of(board.name, "nvml")}
+    # Before the profile, the type must be the end of the one found.
+    fit = [name for name, found in types.items() if found.endswith(whole.lower())]
+    others = [f"{name}: {found}" for name, found in types.items() if name not in fit]
+    return [
+        f"# Types as slurmd finds them for {' and '.join(fit)}."
+        if fit
+        else "# Types as given by --gres-type.",
+        *([f"# Other boards of this kind need --gres-type: {'; '.join(others)}."] if others else []),
+    ]
+
+
+def _checked_type(board: GpuModel, gres_type: str | None) -> str:
+    whole = gres_type if gres_type is not None else slurm_type_of(board.name)
+    if not _TYPE.fullmatch(whole):
+        allowed = "letters, digits, '_', '.' and '-'"
+        text = message("Slurm GRES type", allowed, repr(whole), "Take it from what 'slurmd -G' prints.")
+        raise GeometryError(text)
+    return whole
+
+
+def _gres_type(whole: str, profile: str) -> str:
+    return whole if profile == WHOLE_GPU else f"{whole}_{profile}"
+
+
+PROGRAMS = "/etc/slurm/gpuplanner"
+
+
+def power_saving(making: Making, pack: Pack) -> None:
+    """Power saving, with a name for each way that a machine may be cut."""
+    rules, place = making.rules, making.place
+    names = _names(rules.pools)
+    # Where the type of the GPUs is not known, these fail: before any file is written.
+    node_lines, gres_lines = _node_lines(making, names), _gres_lines(making, names)
+    if making.board.profiles:
+        says = "one configuration for each pool; `power.sh` applies it on the machine"
+        pack.add(to_mig_parted(rules.pool_plan(), making.board), Step(place("mig-parted.yaml"), says))
+    pack.add(GRES_CONF, Step(place("gres.conf"), "for every node with NVML in its Slurm"))
+    layouts = [
+        f"{name} {machine} {pool.state.config_name}"
+        for pool in rules.pools
+        for name, machine in zip(names[pool.name], pool.nodes, strict=True)
+    ]
+    pack.files[place("layouts.txt")] = lines_of(layouts)
+    kept = [(pool, pool.kept) for pool in rules.pools if pool.kept]
+    headroom = float(facts("controllers").filter(controller="slurm", fact="resume_headroom")["value"].item())
+    known = {
+        "PROGRAMS": PROGRAMS,
+        "LEAD_S": f"{rules.lead_s:.0f}",
+        "SLOW_S": f"{rules.lead_slow_s:.0f}",
+        "RESUME_TIMEOUT": f"{headroom * rules.lead_slow_s:.0f}",
+        "KEPT": ",".join(_kept(names[pool.name], count) for pool, count in kept),
+        "NODES": "\n".join(node_lines),
+        "PARTITIONS": "\n".join(
+            f"PartitionName=gpuplanner-{pool.name} Nodes={','.join(names[pool.name])} "
+            f"SuspendTime={rules.idle_s:.0f} MaxTime=INFINITE State=UP"
+            for pool in rules.pools
+        ),
+        "RESERVE": "\n".join(f"keep gpuplanner-{pool.name} {count}" for pool, count in kept) or ":",
+    }  # fmt: skip
+    text = making.script("pools.conf", **known)
+    if not kept:
+        text = "".join(line for line in text.splitlines(True) if not line.startswith("SuspendExcNodes="))
+    says = (
+        "power saving, a partition for each pool, and the nodes that machines are when they are cut otherwise"
+    )
+    pack.add(text, Step(place("pools.conf"), says))
+    if gres_lines:
+        says = "GPUs of those nodes, for the controller, which counts none while they are away"
+        pack.add(
+            making.script("controller_gres.conf", LINES="\n".join(gres_lines)),
+            Step(place("controller-gres.conf"), says),
+        )
+    programs = {
+        "resume.sh": "ResumeProgram: one machine is up as one node at a time",
+        "suspend.sh": "SuspendProgram",
+        "power.sh": "what really switches a machine: **yours to write**, it only logs",
+        "reserve.sh": "lets idle nodes come until as many are on as shall be kept",
+    }
+    for name, what in programs.items():
+        pack.add(making.script(name, **known), Step(place(name), what))
+    pack.add(making.script("pools.sh", **known), Step.script(place("pools.sh"), "puts all of this in place"))
+    add_release(making, pack, rules.released, "drains the nodes of `released.txt`, which are not needed")
+
+
+def _names(pools: Sequence[PoolRule]) -> dict[str, list[str]]:
+    """Names of the nodes of each pool: a machine keeps its own in the first pool that it is in."""
+    seen: set[str] = set()
+    found = {}
+    for pool in pools:
+        found[pool.name] = [node if node not in seen else f"{node}-{pool.name}" for node in pool.nodes]
+        seen.update(pool.nodes)
+    return found
+
+
+def _kept(names: Sequence[str], count: int) -> str:
+    """Nodes of which so many never go: any of those in one range of numbers; else the first so many.
+
+    Examples
+    --------
+    >>> _kept(["n01-cut", "n02-cut"], 1), _kept(["n1"], 1), _kept(["n1", "n3"], 1)
+    ('n[01-02]-cut:1', 'n1:1', 'n1')
+    """
+    if len(names) == 1:
+        return f"{names[0]}:{count}"
+    parts = [re.fullmatch(r"(.*?)(\d+)(\D*)", name) for name in names]
+    numbers = [part[2] for part in parts if part]
+    ends = {part.group(1, 3) if part else None for part in parts}
+    wide = {len(number) for number in numbers}
+    # 22.05 misreads a list inside the brackets; a range it understands.
+    if len(ends) > 1 or len(wide) != 1 or int(numbers[-1]) - int(numbers[0]) + 1 != len(names):
+        return ",".join(names[:count])
+    head, tail = parts[0].group(1, 3)  # type: ignore[union-attr]
+    return f"{head}[{numbers[0]}-{numbers[-1]}]{tail}:{count}"
+
+
+def _cloud(making: Making, names: dict[str, list[str]]) -> Iterator[tuple[PoolRule, str, str]]:
+    """Nodes that are not a machine's own name: what it is when it is cut otherwise."""
+    for pool in making.rules.pools:
+        for name, machine in zip(names[pool.name], pool.nodes, strict=True):
+            if name != machine:
+                yield pool, name, machine
+
+
+def _node_lines(making: Making, names: dict[str, list[str]]) -> list[str]:
+    """A line of slurm.conf for each node of the cloud."""
+    return [
+        f"NodeName={name} NodeHostname={machine} NodeAddr={machine} Feature={pool.name} State=CLOUD "
+        f"Gres={gres_of(pool.state, making.board, making.gres_type)}"
+        for pool, name, machine in _cloud(making, names)
+    ]
+
+
+def _gres_lines(making: Making, names: dict[str, list[str]]) -> list[str]:
+    """Lines of the controller's gres.conf for the nodes of the cloud, one for each pool and type.
+
+    slurmctld counts files, which need not be there but may not be named twice; a bare count it does not read
+    (22.05.8), nor any line where its own file asks the driver, unless the line says otherwise.
+    """
+    members: dict[str, list[str]] = {}
+    for pool, name, _ in _cloud(making, names):
+        members.setdefault(pool.name, []).append(name)
+    lines = []
+    for pool in making.rules.pools:
+        first = 0
+        if pool.name not in members:
+            continue  # the GPUs of a machine under its own name are in the site's slurm.conf
+        for gres in gres_of(pool.state, making.board, making.gres_type).split(","):
+            kind, name, count = gres.split(":")
+            files = f"/dev/nvidia[{first}-{first + int(count) - 1}]"
+            first += int(count)
+            nodes = ",".join(members[pool.name])
+            lines.append(f"NodeName={nodes} AutoDetect=off Name={kind} Type={name} File={files}")
+    return lines

@@ -1,0 +1,26 @@
+"""Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
+
+from gpuplanner.simulator.planned_changes import LayoutChanges as LayoutChanges
+from gpuplanner.simulator.replications import Interval as Interval
+from gpuplanner.simulator.replications import PairedChange as PairedChange
+from gpuplanner.simulator.replications import bootstrap_days as bootstrap_days
+from gpuplanner.simulator.replications import mean_interval as mean_interval
+from gpuplanner.simulator.replications import paired as paired
+from gpuplanner.simulator.replications import student_t as student_t
+from gpuplanner.simulator.scheduling_rules import Checkpoints as Checkpoints
+from gpuplanner.simulator.scheduling_rules import Drain as Drain
+from gpuplanner.simulator.scheduling_rules import Failures as Failures
+from gpuplanner.simulator.scheduling_rules import FairShare as FairShare
+from gpuplanner.simulator.scheduling_rules import Preemption as Preemption
+from gpuplanner.simulator.scheduling_rules import QuotaGroup as QuotaGroup
+from gpuplanner.simulator.scheduling_rules import SharedOutcome as SharedOutcome
+from gpuplanner.simulator.scheduling_rules import Sharing as Sharing
+from gpuplanner.simulator.simulated_fleet import Flexible as Flexible
+from gpuplanner.simulator.simulated_fleet import NodeFleet as NodeFleet
+from gpuplanner.simulator.simulated_fleet import NodeNetwork as NodeNetwork
+from gpuplanner.simulator.simulated_fleet import NodeRequests as NodeRequests
+from gpuplanner.simulator.simulated_fleet import Outcome as Outcome
+from gpuplanner.simulator.simulated_fleet import Switching as Switching
+from gpuplanner.simulator.simulated_fleet import instance_sets as instance_sets
+from gpuplanner.simulator.simulation_run import play as play
+from gpuplanner.simulator.simulation_run import play_shared as play_shared

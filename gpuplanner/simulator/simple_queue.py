@@ -1,0 +1,549 @@
+"""Job lists on equal nodes: the fast path.
+
+Nodes of equal size differ in their number of free GPUs alone. A set of nodes is kept for each such number, so that a
+job finds its node without a look at all of them; a million jobs on a thousand nodes take seconds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.core.errors import (
+    ScenarioError,
+    TraceFormatError,
+    examples,
+    first_line,
+    message,
+    refuse,
+    resolve,
+)
+from gpuplanner.core.execution import compiled, event_loop_entry
+from gpuplanner.simulator.event_loop import pop, push
+from gpuplanner.simulator.simulation_state import EVENT, Floats, Ints, Table, table
+
+Words = NDArray[np.uint64]
+NO_NODE = -1
+ONE_BIT, TOP_BITS = np.uint64(1), np.uint64(58)
+DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+BIT_NUMBER = np.zeros(64, np.int64)
+"""Number of the bit that is set in a power of two: found by the top six bits of its product with a de Bruijn number
+(C. E. Leiserson, H. Prokop, K. H. Randall, "Using de Bruijn sequences to index a 1 in a computer word", 1998)."""
+BIT_NUMBER[[((int(DE_BRUIJN) << bit) % 2**64) >> 58 for bit in range(64)]] = np.arange(64)
+
+
+def start_jobs_on_equal_nodes(
+    submit_s: Floats,
+    run_s: Floats,
+    gpus: Ints,
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    passing: bool = False,
+    shortest_first: bool = False,
+) -> Floats:
+    """Find when each job starts on nodes of equal size, where a job takes full nodes and a part of one more.
+
+    Parameters
+    ----------
+    submit_s : array of float, shape (n_jobs,)
+        When each job is submitted, in ascending order. [s]
+    run_s : array of float, shape (n_jobs,)
+        How long it runs. [s]
+    gpus : array of int, shape (n_jobs,)
+        GPUs that it needs at once, at most those of all nodes.
+    nodes : int
+        Number of nodes.
+    gpus_per_node : int
+        GPUs of each node.
+    passing : bool
+        Whether jobs that fit may start before one that has to wait; if not, nobody passes it.
+    shortest_first : bool
+        Whether the queue goes by run time instead of the time of submission.
+
+    Returns
+    -------
+    array of float, shape (n_jobs,)
+        Start times. [s]
+
+    Examples
+    --------
+    >>> submit_s, run_s = np.array([0.0, 1.0, 2.0]), np.array([100.0, 50.0, 10.0])
+    >>> start_jobs_on_equal_nodes(submit_s, run_s, np.array([6, 4, 2]), nodes=1, gpus_per_node=8).tolist()
+    [0.0, 100.0, 100.0]
+    >>> start_jobs_on_equal_nodes(
+    ...     submit_s, run_s, np.array([6, 4, 2]), nodes=1, gpus_per_node=8, passing=True
+    ... ).tolist()
+    [0.0, 100.0, 2.0]
+    """
+    count = len(submit_s)
+    start_s = np.zeros(count)
+    words_with_free = np.zeros((gpus_per_node + 1, nodes // 64 + 1), np.uint64)
+    first_spot = np.concatenate([[0], np.cumsum(-(-gpus // gpus_per_node))]).astype(np.int64)
+    run_until_done(
+        np.ascontiguousarray(submit_s, np.float64),
+        np.ascontiguousarray(run_s, np.float64),
+        np.ascontiguousarray(gpus, np.int64),
+        passing,
+        shortest_first,
+        start_s,
+        np.full(nodes, gpus_per_node, np.int64),
+        words_with_free,
+        np.zeros(gpus_per_node + 1, np.int64),
+        np.zeros(count, np.int64),
+        table(EVENT, count),
+        first_spot,
+        np.zeros(first_spot[-1], np.int64),
+    )
+    return start_s
+
+
+@event_loop_entry
+def run_until_done(
+    submit_s: Floats,
+    run_s: Floats,
+    gpus: Ints,
+    passing: bool,
+    shortest_first: bool,
+    start_s: Floats,
+    free: Ints,
+    words_with_free: Words,
+    nodes_with_free: Ints,
+    queue: Ints,
+    ends: Table,
+    first_spot: Ints,
+    spots: Ints,
+) -> None:
+    """Run the events: within one instant ends, then submissions, then starts in the order of the queue."""
+    per_node = len(nodes_with_free) - 1
+    for node in range(len(free)):
+        words_with_free[per_node, node // 64] |= ONE_BIT << np.uint64(node % 64)
+    nodes_with_free[per_node] = len(free)
+    running, submitted, first, last = 0, 0, 0, 0
+
+    while running or submitted < len(submit_s):
+        now = np.inf
+        if running:
+            now = ends[0].at
+        if submitted < len(submit_s) and submit_s[submitted] < now:
+            now = submit_s[submitted]
+
+        while running and ends[0].at <= now:
+            job = ends[0].who
+            running = pop(ends, running)
+            left = gpus[job]
+            for spot in range(first_spot[job], first_spot[job + 1]):
+                change_free(free, words_with_free, nodes_with_free, spots[spot], min(left, per_node))
+                left -= per_node
+
+        while submitted < len(submit_s) and submit_s[submitted] <= now:
+            place = last
+            if shortest_first:
+                while place > first and run_s[queue[place - 1]] > run_s[submitted]:
+                    queue[place] = queue[place - 1]
+                    place -= 1
+            queue[place] = submitted
+            last += 1
+            submitted += 1
+
+        # A job that needs no less than one that did not fit does not fit either.
+        kept, place, too_many = first, first, len(free) * per_node + 1
+        while place < last and too_many > 1:
+            job = queue[place]
+            if gpus[job] < too_many and has_room(free, nodes_with_free, gpus[job]):
+                left = gpus[job]
+                for spot in range(first_spot[job], first_spot[job + 1]):
+                    part = min(left, per_node)
+                    node = find_tightest(free, words_with_free, nodes_with_free, part)
+                    change_free(free, words_with_free, nodes_with_free, node, -part)
+                    spots[spot] = node
+                    left -= part
+                start_s[job] = now
+                running = push(ends, running, now + run_s[job], job)
+            else:
+                too_many = min(too_many, gpus[job])
+                queue[kept] = job
+                kept += 1
+                if not passing:
+                    place += 1
+                    break
+            place += 1
+        started = place - kept
+        for rank in range(kept - 1, first - 1, -1):
+            queue[rank + started] = queue[rank]
+        first += started
+
+
+@compiled
+def has_room(free: Ints, nodes_with_free: Ints, gpus: int) -> bool:
+    """Whether there are enough empty nodes for the full nodes of a job, and one more for the rest."""
+    if len(free) == 1:
+        return bool(free[0] >= gpus)
+    per_node = len(nodes_with_free) - 1
+    full, rest = gpus // per_node, gpus % per_node
+    if nodes_with_free[per_node] < full:
+        return False
+    if rest == 0 or nodes_with_free[per_node] > full:
+        return True
+    with_rest = 0
+    for most in range(rest, per_node):
+        with_rest += nodes_with_free[most]
+    return with_rest > 0
+
+
+@compiled
+def find_tightest(free: Ints, words_with_free: Words, nodes_with_free: Ints, gpus: int) -> int:
+    """Find the node with the fewest free GPUs that are enough; of several the first."""
+    if len(free) == 1:
+        return 0
+    for most in range(gpus, len(nodes_with_free)):
+        if nodes_with_free[most]:
+            for word in range(words_with_free.shape[1]):
+                bits = words_with_free[most, word]
+                if bits:
+                    lowest = bits & (~bits + ONE_BIT)
+                    return int(64 * word + BIT_NUMBER[(lowest * DE_BRUIJN) >> TOP_BITS])
+    return NO_NODE
+
+
+@compiled
+def change_free(free: Ints, words_with_free: Words, nodes_with_free: Ints, node: int, more: int) -> None:
+    """Move a node to the set of those with as many free GPUs as it has from now on."""
+    bit = ONE_BIT << np.uint64(node % 64)
+    words_with_free[free[node], node // 64] &= ~bit
+    nodes_with_free[free[node]] -= 1
+    free[node] += more
+    words_with_free[free[node], node // 64] |= bit
+    nodes_with_free[free[node]] += 1
+
+
+LATEST_S = 1e12
+"""No time in a list may be later or longer, so that sums of such times still resolve milliseconds. [s]"""
+MAX_GPUS = 10_000_000
+COLUMNS = ("job_id", "submit_time", "duration", "num_gpus")
+OPTIONAL_COLUMNS = ("tenant", "limit_s")
+COLUMN_RULES = {
+    "submit_time": ("a number from 0 to 1e12", pl.col("submit_time").is_between(0, LATEST_S)),
+    "duration": ("a number from 0 to 1e12", pl.col("duration").is_between(0, LATEST_S)),
+    "num_gpus": (
+        f"a whole number from 1 to {MAX_GPUS}",
+        pl.col("num_gpus").is_between(1, MAX_GPUS) & (pl.col("num_gpus") % 1 == 0),
+    ),
+    "limit_s": (
+        "a number above 0 and up to 1e12, or nothing",
+        pl.col("limit_s").is_between(0, LATEST_S, closed="right"),
+    ),
+}
+"""What each number of a list has to be, as text and as an expression."""
+QUEUES = ("fifo", "pass", "backfill", "sjf", "fair")
+"""Queue rules: first come, first served; whoever fits passes; EASY backfill; shortest job first; fair share by team."""
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
+    r"""Read a list of jobs from a CSV file, plain or gzip.
+
+    Parameters
+    ----------
+    path : str or Path
+        File with the columns ``job_id``, ``submit_time`` [s], ``duration`` [s] and ``num_gpus``; optional are
+        ``tenant`` and ``limit_s`` (time limit, which is the duration where it is missing) [s].
+
+    Returns
+    -------
+    jobs : polars.DataFrame
+        ``job_id, tenant, submit_s, run_s, limit_s, gpus``, in order of submission, ties in the order of the file.
+    remarks : list of str
+        Columns that are not read; rows out of order, tied submissions, durations of zero.
+
+    Raises
+    ------
+    TraceFormatError
+        If the file is no such list or is empty, or if numbers are missing or out of range.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> text = "job_id,submit_time,duration,num_gpus\nb,9,60,8\na,5,0,1\n"
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    ...     _ = file.write(text), file.flush()
+    ...     jobs, remarks = read_job_list(file.name)
+    >>> jobs.select("job_id", "submit_s", "run_s", "gpus").rows()
+    [('a', 5.0, 0.0, 1), ('b', 9.0, 60.0, 8)]
+    >>> remarks
+    ['rows out of order of submission: 1; sorted', "durations of zero: 1: 'a'"]
+    """
+    cells = _read_cells(path)
+    optional = [name for name in OPTIONAL_COLUMNS if name not in cells.columns]
+    rows = cells.with_columns(pl.lit(None, pl.String).alias(name) for name in optional).with_columns(
+        pl.col(name).str.strip_chars().cast(pl.Float64, strict=False) for name in COLUMN_RULES
+    )
+    _check_rows(rows, cells, path)
+    jobs = rows.select(
+        "job_id",
+        pl.col("tenant").fill_null("-"),
+        submit_s="submit_time",
+        run_s="duration",
+        limit_s=pl.coalesce("limit_s", "duration"),
+        gpus=pl.col("num_gpus").cast(pl.Int64),
+    )
+    return jobs.sort("submit_s", maintain_order=True), _remarks(jobs, cells.columns)
+
+
+def simulate_job_list(
+    jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queue: str = "fifo"
+) -> pl.DataFrame:
+    """Simulate jobs on nodes of equal size.
+
+    A job larger than a node takes full nodes and a part of one more; smaller ones go to the node with the fewest free
+    GPUs that are enough.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        As :func:`read_job_list` returns them.
+    gpus : int
+        GPUs of the fleet.
+    gpus_per_node : int
+        GPUs of each node; `gpus` for one pool without nodes.
+    queue : {"fifo", "pass", "backfill", "sjf", "fair"}
+        Which job starts next; ``"fair"`` is by recent use of the team, with backfill.
+
+    Returns
+    -------
+    polars.DataFrame
+        The jobs with ``start_s`` and ``end_s``. [s]
+
+    Raises
+    ------
+    ScenarioError
+        If the fleet is not made of full nodes, is too large, or is too small for a job.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "tenant": "t", "submit_s": [0.0, 1.0], "run_s": [60.0, 9.0],
+    ...                      "limit_s": [60.0, 9.0], "gpus": [8, 4]})
+    >>> simulate_job_list(jobs, gpus=8, gpus_per_node=8)["start_s"].to_list()
+    [0.0, 60.0]
+    """
+    queue = resolve(queue, QUEUES, what="queue", error=ScenarioError)
+    _check_fleet(jobs, gpus, gpus_per_node)
+    start_s = _find_starts(jobs, gpus // gpus_per_node, gpus_per_node, queue)
+    started = jobs.with_columns(start_s=pl.Series(start_s))
+    return started.with_columns(end_s=pl.col("start_s") + pl.col("run_s"))
+
+
+def draw_curve(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queue: str = "fifo") -> pl.DataFrame:
+    """Queue waits on 50 to 200 % of some GPUs, in whole nodes that hold the largest job.
+
+    Arguments as of :func:`simulate_job_list`.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "submit_s": [0.0, 0.0], "run_s": [10.0, 10.0], "gpus": [4, 4],
+    ...     "tenant": ["t", "t"], "limit_s": [10.0, 10.0]})
+    >>> draw_curve(jobs, gpus=4, gpus_per_node=4).rows()
+    [(4, 5.0, 10.0), (8, 0.0, 0.0)]
+    """
+    nodes = np.round(np.linspace(0.5, 2.0, 12) * gpus / gpus_per_node).astype(int)
+    rows = []
+    largest = jobs["gpus"].to_numpy().max(initial=1)
+    for count in np.unique(nodes[nodes * gpus_per_node >= largest]).tolist():
+        found = simulate_job_list(jobs, gpus=count * gpus_per_node, gpus_per_node=gpus_per_node, queue=queue)
+        waits = found["start_s"] - found["submit_s"]
+        rows.append((count * gpus_per_node, waits.mean(), waits.quantile(0.95, "higher")))
+    return pl.DataFrame(rows, schema=["gpus", "mean_wait_s", "p95_wait_s"], orient="row")
+
+
+def summarize_run(outcomes: pl.DataFrame, *, gpus: int) -> dict[str, float]:
+    """Summarize a simulated list in the figures by which simulators are compared.
+
+    Parameters
+    ----------
+    outcomes : polars.DataFrame
+        As :func:`simulate_job_list` returns them.
+    gpus : int
+        GPUs of the fleet.
+
+    Returns
+    -------
+    dict
+        ``mean_completion_s`` (submission to end), ``mean_wait_s``, ``last_end_s`` on the clock of the list,
+        ``makespan_s`` (first submission to last end) and ``utilization`` (allocated over available GPU-time).
+
+    Examples
+    --------
+    >>> outcomes = pl.DataFrame({"submit_s": [0.0], "start_s": [5.0], "end_s": [15.0], "run_s": [10.0], "gpus": [4]})
+    >>> summarize_run(outcomes, gpus=8)["mean_wait_s"]
+    5.0
+    """
+    submit_s, start_s, end_s, run_s = (
+        outcomes[name].to_numpy() for name in ("submit_s", "start_s", "end_s", "run_s")
+    )
+    makespan_s = float(end_s.max() - submit_s.min())
+    allocated_gpu_s = float((run_s * outcomes["gpus"].to_numpy()).sum())
+    return {
+        "mean_completion_s": float((end_s - submit_s).mean()),
+        "mean_wait_s": float((start_s - submit_s).mean()),
+        "last_end_s": float(end_s.max()),
+        "makespan_s": makespan_s,
+        "utilization": allocated_gpu_s / (makespan_s * gpus) if makespan_s else 0.0,
+    }
+
+
+def tabulate_waits(outcomes: pl.DataFrame) -> pl.DataFrame:
+    """Tabulate queue wait and completion time over the jobs.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``measure, mean, p50, p95, p99, max`` (percentiles interpolated) for ``wait_s`` and ``completion_s``. [s]
+
+    Examples
+    --------
+    >>> outcomes = pl.DataFrame({"submit_s": 0.0, "start_s": [0.0, 60.0, 120.0], "end_s": 600.0})
+    >>> tabulate_waits(outcomes).row(0)[:3]
+    ('wait_s', 60.0, 60.0)
+    """
+    measures = {
+        "wait_s": pl.col("start_s") - pl.col("submit_s"),
+        "completion_s": pl.col("end_s") - pl.col("submit_s"),
+    }
+    return pl.concat(
+        outcomes.select(
+            measure=pl.lit(name),
+            mean=values.mean(),
+            **{label: values.quantile(level, "linear") for label, level in QUANTILES.items()},
+            max=values.max(),
+        )
+        for name, values in measures.items()
+    )
+
+
+def _find_starts(jobs: pl.DataFrame, nodes: int, gpus_per_node: int, queue: str) -> Floats:
+    """Start times in the order of the jobs: by the fast path, or by the loop over nodes for backfill and fair share."""
+    submit_s, run_s, limit_s = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "limit_s"))
+    gpus = jobs["gpus"].to_numpy()
+    if queue in ("fifo", "pass", "sjf"):
+        pass  # merged
+
+        return start_jobs_on_equal_nodes(
+            submit_s,
+            run_s,
+            gpus,
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            passing=queue == "pass",
+            shortest_first=queue == "sjf",
+        )
+
+    from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
+    from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+    from gpuplanner.simulator.simulation_run import play, play_shared
+
+    requests = NodeRequests(
+        submit_s,
+        submit_s,
+        run_s,
+        limit_s,
+        np.zeros(len(gpus), np.int64),
+        gpus,
+        -(-gpus // gpus_per_node),
+        per=np.minimum(gpus, gpus_per_node),
+    )
+    fleet = NodeFleet.whole([gpus_per_node] * nodes)
+    if queue == "backfill":
+        return play(requests, fleet, queue="easy").start_s
+    team = jobs["tenant"].rank("dense").to_numpy().astype(np.int64) - 1
+    groups = tuple(QuotaGroup() for _ in range(int(team.max()) + 1))
+    sharing = Sharing(team, np.zeros(len(team), np.int64), groups, order="fair")
+    return play_shared(requests, fleet, sharing, queue="easy").start_s
+
+
+def _check_fleet(jobs: pl.DataFrame, gpus: int, gpus_per_node: int) -> None:
+    """Raise if the fleet is not made of full nodes, is too large, or cannot hold a job."""
+    if gpus > MAX_GPUS or gpus % gpus_per_node:
+        expected = f"full nodes of {gpus_per_node} GPUs, at most {MAX_GPUS} GPUs"
+        refuse("fleet", expected, f"{gpus} GPUs", "Change --gpus or --gpus-per-node.")
+    too_large = jobs.filter(pl.col("gpus") > gpus)["job_id"].to_list()
+    if too_large:
+        refuse(
+            "column 'num_gpus'",
+            f"at most the {gpus} GPUs of the fleet",
+            f"{len(too_large)} larger jobs: {examples(too_large)}",
+            "Leave them out, or give more --gpus.",
+        )
+
+
+def _read_cells(path: str | Path) -> pl.DataFrame:
+    """Read the cells as text; every required column is there, and each once."""
+    try:
+        cells = pl.read_csv(path, infer_schema=False)
+    except pl.exceptions.NoDataError:
+        cells = pl.DataFrame()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        text = message(
+            str(path), "a CSV file, plain or gzip", first_line(error), "Give the path of a list of jobs."
+        )
+        raise TraceFormatError(text) from None
+
+    missing = [name for name in COLUMNS if name not in cells.columns]
+    repeated = [name for name in (*COLUMNS, *OPTIONAL_COLUMNS) if f"{name}_duplicated_0" in cells.columns]
+    got = ""
+    if not cells.columns:
+        got = "nothing"
+    elif missing:
+        got = f"no {', '.join(map(repr, missing))} among {examples(cells.columns)}"
+    elif repeated:
+        got = f"{', '.join(map(repr, repeated))} more than once"
+    elif not cells.height:
+        got = "no rows"
+    if got:
+        expected = f"columns {', '.join(map(repr, COLUMNS))}, separated by commas, and at least one job"
+        raise TraceFormatError(message(str(path), expected, got, "Fix the file."))
+    return cells
+
+
+def _check_rows(rows: pl.DataFrame, cells: pl.DataFrame, path: str | Path) -> None:
+    """Raise if a job has no id, an id stands twice, or a number breaks its rule; name the column and the rows."""
+    _require(cells, pl.col("job_id").is_not_null(), path, "job_id", "an id")
+    _require(cells, ~pl.col("job_id").is_duplicated(), path, "job_id", "ids that stand once")
+    for name, (expected, rule) in COLUMN_RULES.items():
+        if name in cells.columns:
+            may_be_empty = pl.lit(value=name not in COLUMNS) & (
+                cells[name].fill_null("").str.strip_chars() == ""
+            )
+            valid = rows.select(rule.fill_null(value=False) | may_be_empty).to_series()
+            _require(cells, valid, path, name, expected)
+
+
+def _require(
+    cells: pl.DataFrame, valid: pl.Expr | pl.Series, path: str | Path, name: str, expected: str
+) -> None:
+    """Raise with the cells of the rows that are not valid, counted from 1 below the header."""
+    wrong = cells.with_row_index("row", offset=1).filter(~valid).select("row", name).rows()
+    if wrong:
+        listed = examples([f"row {row}: {'nothing' if cell is None else cell[:80]}" for row, cell in wrong])
+        got = f"{len(wrong)} of {cells.height} others: {listed}"
+        raise TraceFormatError(message(f"{path}: column {name!r}", expected, got, "Fix or drop these rows."))
+
+
+def _remarks(jobs: pl.DataFrame, columns: list[str]) -> list[str]:
+    """Describe columns that are not read, and rows that are unusual but harmless, with counts."""
+    unused = [name for name in columns if name not in (*COLUMNS, *OPTIONAL_COLUMNS)]
+    unsorted = int((jobs["submit_s"] < jobs["submit_s"].cum_max()).sum())
+    tied = jobs.height - jobs["submit_s"].n_unique()
+    zero = jobs.filter(pl.col("run_s") == 0)["job_id"].to_list()
+    remarks = []
+    if unused:
+        remarks.append(f"columns that are not read: {examples(unused)}")
+    if unsorted:
+        remarks.append(f"rows out of order of submission: {unsorted}; sorted")
+    if tied:
+        remarks.append(f"submissions at the instant of another: {tied}; in the order of the file")
+    if zero:
+        remarks.append(f"durations of zero: {len(zero)}: {examples(zero)}")
+    return remarks

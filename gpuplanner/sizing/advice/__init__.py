@@ -1,1 +1,0 @@
-"""What to ask for next time, as lines to paste."""

@@ -1,0 +1,264 @@
+"""The smallest MIG slice for a job or a serving engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from gpuplanner.core.errors import GeometryError, SchemaError, message
+from gpuplanner.hardware.catalog import board_names, parameter
+from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
+from gpuplanner.sizing.job_plans import (
+    CACHES,
+    STEP_TOKENS,
+    JobMemory,
+    JobPlan,
+    Wish,
+    expected_peak,
+    priced,
+    shapes,
+)
+from gpuplanner.sizing.learned_memory import PeakModel
+from gpuplanner.sizing.model_architecture import Architecture
+from gpuplanner.sizing.serving_speed import EngineLayout, Serving, footprint, layout_of, serve
+from gpuplanner.sizing.throughput import Board, slice_board, tokens_per_s
+from gpuplanner.sizing.training_job import TrainingJob
+
+WIDE = 10.0
+"""Width of an interval of speed, as a ratio, from which it is said that it says little."""
+_UNASKED = (math.nan, math.nan, math.nan)
+"""Speed of slices that do not hold the job, on boards that nobody named: it takes time and is not shown."""
+
+
+@dataclass(frozen=True)
+class SliceFit:
+    """A job on one slice of a board: the fastest way that fits it, else the one least likely to run out of memory.
+
+    An engine that serves has no ``recompute``, and as ``micro_batch`` the sequences that it serves at once.
+    """
+
+    board: str
+    profile: str
+    memory_gib: float
+    predicted_gib: float
+    upper_gib: float
+    p_oom: float
+    fits: bool
+    share_of_gpu: float
+    recompute: str
+    micro_batch: int
+    tokens_per_s: float
+    tokens_per_s_low: float
+    tokens_per_s_high: float
+
+
+def wide_speeds(ends: Iterable[tuple[str, float, float]]) -> str | None:
+    """Words on slices whose speed is known within a factor of ten only or worse, and what would narrow it.
+
+    Examples
+    --------
+    >>> wide_speeds([("1g.10gb", 0.02, 1.0), ("3g.40gb", 0.3, 1.0)])
+    'the speed on 1g.10gb is known within a factor of 50 only: more in --speed-table narrows it ...'
+    >>> wide_speeds([("3g.40gb", 0.3, 1.0)])
+    """
+    wide = {name: high / low for name, low, high in ends if high > WIDE * low}
+    if not wide:
+        return None
+    most = max(wide.values())
+    narrows = "more in --speed-table narrows it (power_share, step_s, measured_profile and measured_speed)"
+    return f"the speed on {', '.join(wide)} is known within a factor of {most:.0f} only: {narrows}"
+
+
+def one_job(known: pl.DataFrame | None) -> pl.DataFrame:
+    """What is known of one job's speed; its memory is left to the prediction."""
+    if known is None:
+        return pl.DataFrame({"job_class": ["job"]})
+    if known.height != 1:
+        text = message(
+            "--speed-table", "one row, the job's, where --model says which job", f"{known.height}", "Keep it."
+        )
+        raise SchemaError(text)
+    return known.with_columns(memory_gib=None)
+
+
+def share_of(board: GpuModel, profile: str) -> float:
+    """What an instance takes of its board: its compute slices or its memory slices, whichever is the larger share.
+
+    Examples
+    --------
+    >>> board = load_gpu_model("H100-80GB-SXM5")
+    >>> share_of(board, "1g.20gb"), share_of(board, "3g.40gb")
+    (0.25, 0.5)
+    """
+    one = board.profile(profile)
+    return max(one.compute_slices / board.compute_slices, one.memory_slices / board.memory_slices)
+
+
+def _slices(board: GpuModel) -> list[tuple[str, float]]:
+    """Slices of a board that are less than all of it, with their memory; media extensions change nothing here."""
+    return [
+        (one.name, one.memory_gib)
+        for one in board.profiles
+        if one.memory_gib and "+" not in one.name and one.compute_slices < board.compute_slices
+    ]
+
+
+@dataclass(frozen=True)
+class ServingPlace:
+    """A GPU or a slice of one, its share of that GPU, how many one engine takes, and how many one GPU has."""
+
+    board: Board
+    profile: str
+    share: float
+    gpus: int
+    instances: int = 1
+
+    @property
+    def words(self) -> str:
+        """The place as people call it."""
+        return f"{self.gpus} x " * (self.gpus > 1) + f"{self.board.name} {self.profile}".removesuffix(" gpu")
+
+
+def serving_places(model: Architecture, board: Board, count: int) -> Iterator[ServingPlace]:
+    """Places for one engine on a number of GPUs: 1, 2, 4 or 8 that share its heads, or one slice."""
+    for gpus in (1, 2, 4, 8):
+        if gpus <= count and model.heads % gpus == 0:
+            yield ServingPlace(board, "gpu", 1.0, gpus)
+    if board.name in board_names():
+        geometry = load_gpu_model(board.name)
+        for profile, _ in _slices(geometry):
+            share, most = share_of(geometry, profile), geometry.profile(profile).max_instances
+            yield ServingPlace(slice_board(board, profile), profile, share, 1, most)
+
+
+def slice_plans(
+    wish: Wish,
+    model: Architecture,
+    tool: str,
+    boards: Sequence[tuple[Board, int]],
+    peaks: PeakModel,
+    known: pl.DataFrame,
+) -> tuple[list[JobPlan], list[SliceFit]]:
+    """Plans of one slice, recompute and micro-batch chosen for it, at its speed; and how each slice would do.
+
+    ``known`` is what the user knows of the job's speed, a row of :class:`~gpuplanner.sizing.mig_speed_law.SpeedJobs`.
+    """
+    ways = []
+    for shape in shapes(wish, model, tool, parallel=False):
+        job = replace(shape, accumulation=max(1, round(STEP_TOKENS / (shape.micro_batch * shape.seq))))
+        peak, radius = expected_peak(job, tool, peaks)
+        ways.append((job, peak, radius))
+    level = "tool seen" if peaks.seen(tool) else "tool unseen"
+    plans, fits = [], []
+    for facts, _ in boards:
+        if facts.name not in board_names():
+            continue
+        board = load_gpu_model(facts.name)
+        of_slice = {
+            profile: (room, *_way(ways, room, facts, wish, peaks)) for profile, room in _slices(board)
+        }
+        asked = wish.boards or any(one[-1] for one in of_slice.values())
+        told = _speeds(known, board) if asked else dict.fromkeys(of_slice, _UNASKED)
+        for profile, (room, out, rates, job, peak, radius, fitting) in of_slice.items():
+            if profile not in told:
+                continue
+            low, rate, high = (whole * share for whole, share in zip(rates, told[profile], strict=True))
+            share, upper = share_of(board, profile), peak * math.exp(radius)
+            fits.append(
+                SliceFit(facts.name, profile, room, peak, upper, out, fitting, share, job.recompute,
+                         job.micro_batch, rate, low, high)
+            )  # fmt: skip
+            if fitting:
+                memory = JobMemory(room, peak, upper, out, level)
+                plan = priced(facts, 1, (low, rate, high), memory, wish, share)
+                plans.append(replace(plan, profile=profile, job=job))
+    return plans, fits
+
+
+def _speeds(known: pl.DataFrame, board: GpuModel) -> dict[str, tuple[float, float, float]]:
+    """Least, likely and largest speed by slice; none where no source states SMs, or another board's was measured."""
+    from gpuplanner.sizing.mig_speed_model import default_model
+
+    try:
+        speeds = default_model().predict(known, board, where="--speed-table")
+    except GeometryError:
+        return {}
+    rows = speeds.select("profile", "speed_low", "speed", "speed_high").iter_rows()
+    return {profile: (low, speed, high) for profile, low, speed, high in rows}
+
+
+def _way(
+    ways: Sequence[tuple[TrainingJob, float, float]], room: float, facts: Board, wish: Wish, peaks: PeakModel
+) -> tuple[float, tuple[float, float, float], TrainingJob, float, float, bool]:
+    """The fastest way that a room holds, or the one likeliest to fit, and whether it does."""
+    tried = [
+        (peaks.p_oom(peak, room, radius), tokens_per_s(job, facts), job, peak, radius)
+        for job, peak, radius in ways
+    ]
+    if fitting := [one for one in tried if one[0] <= wish.risk]:
+        return *max(fitting, key=lambda one: one[1][1]), True
+    return *min(tried, key=lambda one: one[0]), False
+
+
+def serving_plans(
+    wish: Wish, model: Architecture, boards: Sequence[tuple[Board, int]], peaks: PeakModel
+) -> tuple[list[JobPlan], list[SliceFit]]:
+    """Engines on boards and their slices, as many as the deadline asks for; and how each slice would do."""
+    plans: list[JobPlan] = []
+    fits: list[SliceFit] = []
+    if model.kind == "diffusion":
+        return plans, fits
+    weights, cache_bytes = wish.quantization or "none", CACHES[wish.cache_dtype]
+
+    def engine_of(place: Board, layout: EngineLayout, itl_s: float | None = None) -> Serving | None:
+        prompt, adapters = wish.prompt, wish.adapters
+        return serve(model, place, layout, wish.seq, prompt=prompt, itl_s=itl_s, adapters=adapters)
+
+    kept = parameter("serving_memory_share").value
+    for board, count in boards:
+        # An encoder answers as fast on each of several GPUs: it is split only where one does not hold it.
+        single = layout_of(model, weights, cache_bytes=cache_bytes)
+        alone = model.kind == "encoder" and engine_of(board, single) is not None
+        for place in serving_places(model, board, count):
+            t, replicas = (1, place.gpus) if alone else (place.gpus, 1)
+            layout = layout_of(model, weights, t, cache_bytes=cache_bytes)
+            engine = engine_of(place.board, layout, wish.itl_s)
+            # weights are known, the workspace is not
+            taken = footprint(model, layout, wish.seq, wish.adapters)
+            least, radius = taken.least_gib, peaks.unseen / 4
+            room = place.board.memory_gib if engine is None else place.board.memory_gib - engine.cache_gib
+            need = least / kept if engine is None else engine.weights_gib + engine.workspace_gib
+            out = peaks.p_oom(need, room, radius)
+            rate = 0.0 if engine is None else engine.tokens_per_s
+            low, high = (0.0, 0.0) if engine is None else engine.tokens_per_s_interval
+            if place.profile != "gpu":
+                fits.append(
+                    SliceFit(
+                        board.name, place.profile, place.board.memory_gib, least, least * math.exp(radius), out,
+                        engine is not None, place.share, "", engine.concurrency if engine else 0, rate, low, high,
+                    )
+                )  # fmt: skip
+            if engine is None:
+                continue
+            if wish.tokens and wish.deadline_h:
+                asked = math.ceil(wish.tokens / (3600 * wish.deadline_h) / engine.tokens_per_s)
+                replicas = max(replicas, asked)
+            if replicas * t * place.share > count:
+                continue
+            rates = (low * replicas, rate * replicas, high * replicas)
+            memory = JobMemory(
+                place.board.memory_gib, need + engine.cache_gib, place.board.memory_gib, out, "tool unseen"
+            )
+            parts = {
+                "weights": engine.weights_gib,
+                "cache": engine.cache_gib,
+                "workspace": engine.workspace_gib,
+            }
+            plan = priced(board, replicas * t, rates, memory, wish, place.share)
+            plans.append(
+                replace(plan, profile=place.profile, engine=engine, replicas=replicas, components=parts)
+            )
+    return plans, fits

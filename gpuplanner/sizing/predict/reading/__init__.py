@@ -1,1 +1,0 @@
-"""What rows of a table mean: words, numbers, architectures, and the job that follows."""

@@ -1,0 +1,421 @@
+"""Recommended requests as lines to paste, and ways to share a GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import polars as pl
+
+from gpuplanner.core.errors import GeometryError, SchemaError, message
+from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.hardware.catalog import facts
+from gpuplanner.hardware.gpu_models import GpuModel, ProfileName, any_board
+
+FORMS = ("sbatch", "pod", "dra")
+"""Forms that :func:`request_lines` prints."""
+
+_OBJECT_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_GRES_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+@dataclass(frozen=True)
+class Request:
+    """GPUs or MIG instances, for how long.
+
+    Parameters
+    ----------
+    profile : str
+        MIG profile, or ``"gpu"``.
+    count : int
+        GPUs or instances.
+    time_limit_s : float, optional
+        Run-time limit [s].
+    nodes : int
+        Nodes that they are spread over evenly.
+    board : GpuModel, optional
+        Board on which the profile must exist, and whose name for it is printed.
+
+    Raises
+    ------
+    GeometryError
+        If the profile is none, or not one of the board.
+    SchemaError
+        If a number is out of range.
+
+    Examples
+    --------
+    >>> from gpuplanner.hardware.gpu_models import as_board
+    >>> Request("3g.39gb", 1, board=as_board("A100-80GB")).profile
+    '3g.40gb'
+    """
+
+    profile: str
+    count: int = 1
+    time_limit_s: float | None = None
+    nodes: int = 1
+    board: GpuModel | None = None
+
+    def __post_init__(self) -> None:
+        if self.profile != WHOLE_GPU:
+            name = (
+                self.board.profile(self.profile).name if self.board else str(ProfileName.parse(self.profile))
+            )
+            object.__setattr__(self, "profile", name)
+        limit = self.time_limit_s
+        if self.count < 1 or self.nodes < 1 or (limit is not None and not 0 < limit < math.inf):
+            text = message(
+                "request", "a count, nodes and a time limit above 0", repr(self), "Give numbers above 0."
+            )
+            raise SchemaError(text)
+
+
+def request_lines(
+    request: Request, form: str, *, gres_type: str | None = None, name: str | None = None, note: str = ""
+) -> str:
+    r"""Print a request in one of the forms.
+
+    Parameters
+    ----------
+    request : Request
+        What to ask for.
+    form : {"sbatch", "pod", "dra"}
+        Options for the head of a batch script; a Pod with the GPUs as limits; or a ResourceClaimTemplate and the
+        Pod that claims by it. Pods name no image: copy their ``spec``, or put yours in. The time limit of both is
+        ``activeDeadlineSeconds``.
+    gres_type : str, optional
+        Slurm's type of a whole GPU, ``nvidia_a100``; a slice has its profile behind it. Without it the line names none
+        and gets any GPU; a slice cannot be asked for then.
+    name : str, optional
+        Name of the objects of Kubernetes, so that many can stand in one stream; by default one by the request.
+    note : str
+        Comment for the first line. It may be any text: it is printed escaped, between quotation marks.
+
+    Returns
+    -------
+    str
+        Lines, each with its end. Objects of Kubernetes are parted by ``---``; put the same between several texts.
+        Nothing in them but `note` comes from a user, and that in a comment.
+
+    Raises
+    ------
+    SchemaError
+        If the form is unknown, the type is no Slurm type or is needed, or the name is none of Kubernetes.
+
+    References
+    ----------
+    .. [1] SchedMD/slurm, doc/html/gres.shtml; NVIDIA/k8s-device-plugin, README (resource names under the strategy
+       mixed); NVIDIA/k8s-dra-driver-gpu, device classes and attribute ``profile``.
+
+    Examples
+    --------
+    >>> print(request_lines(Request("3g.40gb", 1, 5400), "sbatch", gres_type="h100"), end="")
+    #SBATCH --gres=gpu:h100_3g.40gb:1
+    #SBATCH --time=0-01:30:00
+    >>> print(request_lines(Request("gpu", 8), "pod", note="Anna\n#!"), end="")
+    # 'Anna\n#!'
+    apiVersion: v1
+    kind: Pod
+    metadata:
+      name: gpus-8
+    spec:
+      restartPolicy: Never
+      containers:
+      - name: main
+        image: IMAGE
+        resources:
+          limits:
+            nvidia.com/gpu: 8
+    """
+    if form == "sbatch":
+        lines = _sbatch(request, gres_type)
+    elif form == "pod":
+        lines = _pod(request, _object_name(request, name))
+    elif form == "dra":
+        named = _object_name(request, name)
+        lines = [*_claim_template(request, named), "---", *_claiming_pod(request, named)]
+    else:
+        text = message("form of request lines", f"one of {', '.join(FORMS)}", repr(form), "Use one of these.")
+        raise SchemaError(text)
+    head = [f"# {note[:200]!a}"] if note else []
+    return "".join(f"{line}\n" for line in [*head, *lines])
+
+
+def is_gres_type(text: str) -> bool:
+    """Whether a word can be the type of a GPU in Slurm.
+
+    Examples
+    --------
+    >>> is_gres_type("a100_80"), is_gres_type("a100|v100")
+    (True, False)
+    """
+    return _GRES_TYPE.fullmatch(text) is not None
+
+
+def _sbatch(request: Request, gres_type: str | None) -> list[str]:
+    """Options of sbatch: GPUs of a node, nodes and time limit, up to the next minute."""
+    sliced = request.profile != WHOLE_GPU
+    if sliced if gres_type is None else not is_gres_type(gres_type):
+        place = f"Slurm GRES type for {request.profile}"
+        todo = "Take it from GresTypes of the site, or what slurmd detects."
+        raise SchemaError(message(place, "letters, digits, '_', '.' and '-'", repr(gres_type), todo))
+    kind = "" if gres_type is None else f"{gres_type}_{request.profile}:" if sliced else f"{gres_type}:"
+    of_node, left = divmod(request.count, request.nodes)
+    # What does not divide evenly cannot be said by the node, only in all.
+    lines = [f"#SBATCH --gpus={kind}{request.count}" if left else f"#SBATCH --gres=gpu:{kind}{of_node}"]
+    if request.nodes > 1:
+        lines.append(f"#SBATCH --nodes={request.nodes}")
+    if request.time_limit_s is not None:
+        minutes = math.ceil(request.time_limit_s / 60)
+        lines.append(f"#SBATCH --time={minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}:00")
+    return lines
+
+
+def _object_name(request: Request, name: str | None) -> str:
+    """A name for objects of Kubernetes."""
+    if name is None:
+        kind = "gpus" if request.profile == WHOLE_GPU else f"mig-{re.sub(r'[^a-z0-9]', '-', request.profile)}"
+        return f"{kind}-{request.count}"
+    if not _OBJECT_NAME.fullmatch(name):
+        expected = "up to 63 lower-case letters, digits and '-'"
+        raise SchemaError(message("name of Kubernetes objects", expected, repr(name), "Mend it."))
+    return name
+
+
+def _pod(request: Request, name: str) -> list[str]:
+    """A Pod with limits; a plus sign cannot stand in the name of a resource."""
+    resource = "gpu" if request.profile == WHOLE_GPU else f"mig-{request.profile.replace('+', '.')}"
+    return [
+        *_pod_head(request, name),
+        *_container("    limits:", f"      nvidia.com/{resource}: {request.count}"),
+    ]
+
+
+def _claiming_pod(request: Request, name: str) -> list[str]:
+    """A Pod that gets its GPUs by the claim template of the same name."""
+    return [
+        *_pod_head(request, name),
+        "  resourceClaims:",
+        "  - name: gpus",
+        f"    resourceClaimTemplateName: {name}",
+        *_container("    claims:", "    - name: gpus"),
+    ]
+
+
+def _pod_head(request: Request, name: str) -> list[str]:
+    limit = request.time_limit_s
+    return [
+        "apiVersion: v1",
+        "kind: Pod",
+        "metadata:",
+        f"  name: {name}",
+        "spec:",
+        "  restartPolicy: Never",
+        *([f"  activeDeadlineSeconds: {math.ceil(limit)}"] if limit is not None else []),
+    ]
+
+
+def _container(*resources: str) -> list[str]:
+    """The only container; an image in capitals is none, so that nothing runs before one is put in."""
+    return [
+        "  containers:",
+        "  - name: main",
+        "    image: IMAGE",
+        "    resources:",
+        *(f"  {line}" for line in resources),
+    ]
+
+
+def _claim_template(request: Request, name: str) -> list[str]:
+    """A claim template of resource.k8s.io/v1, with the profile selected in CEL."""
+    whole = request.profile == WHOLE_GPU
+    chosen = f"device.attributes['gpu.nvidia.com'].profile == '{request.profile}'"
+    return [
+        "apiVersion: resource.k8s.io/v1",
+        "kind: ResourceClaimTemplate",
+        "metadata:",
+        f"  name: {name}",
+        "spec:",
+        "  spec:",
+        "    devices:",
+        "      requests:",
+        "      - name: gpus",
+        "        exactly:",
+        f"          deviceClassName: {'gpu' if whole else 'mig'}.nvidia.com",
+        f"          count: {request.count}",
+        *(
+            []
+            if whole
+            else ["          selectors:", "          - cel:", f'              expression: "{chosen}"']
+        ),
+    ]
+
+
+WHOLE, MIG, MPS, IN_TURN = "whole", "mig", "mps", "time-slicing"
+COVERED = 0.95
+"""Share of the jobs of a class that what is advised must be enough for."""
+FEWEST = 5
+RESTING = 0.10
+"""SM activity below which a session rests most of the time: then jobs take turns without meeting."""
+MOST_TOGETHER = 8
+"""Jobs on one GPU at most: beyond, what is not measured decides."""
+
+
+def sharing(history: pl.DataFrame) -> pl.DataFrame:
+    """Say for each class of jobs, on each board, how its jobs may share a GPU, and what that means for them.
+
+    A slice is advised where one is enough for 95 % of the jobs of the class: nothing else isolates. Where no slice is,
+    and the board lets two of them fit by memory and SM activity (both at 95 %), jobs of one user may share under MPS;
+    sessions that rest most of the time may take turns. Jobs on more than one GPU, and classes of which fewer than five
+    jobs were measured, keep whole GPUs.
+
+    Parameters
+    ----------
+    history : polars.DataFrame
+        From :func:`~gpuplanner.usage.rightsizing.asked_and_used`.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row per ``job_class``, ``board`` and ``gpus`` (one or several), most GPU-hours first: ``jobs``, ``measured``,
+        ``users``, ``gpu_hours``; ``memory_peak_gib``, ``sm_activity`` (95 % of the measured jobs need no more);
+        ``mode`` (``whole``, ``mig``, ``mps``, ``time-slicing``), ``profile`` (of MIG), ``together`` (jobs on one GPU),
+        ``slow_at_most`` (how many times as long a job takes if all are as busy as that; null for slices, whose speed is
+        measured elsewhere),
+        ``why``; and in words, as the catalogue has them: ``isolation``, ``memory_guard``, ``with_whom``, ``slow``,
+        ``slurm``, ``kubernetes``.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> from gpuplanner.usage.rightsizing import asked_and_used
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"job_id": list("abcdefgh"), "attempt": 1, "tenant": "t", "user": "u", "state": "COMPLETED",
+    ...     "gpus": 1.0, "gpu_model": ["H100-80GB-SXM5"] * 4 + ["T4"] * 4, "job_class": "evaluation",
+    ...     "submit_time": nine, "start_time": nine, "end_time": nine + timedelta(hours=1), "sm_activity": 0.2,
+    ...     "memory_peak_gib": 3.0})
+    >>> twice = pl.concat([jobs, jobs.with_columns(attempt=pl.lit(2))])
+    >>> sharing(asked_and_used(twice)).select("board", "mode", "profile", "together").rows()
+    [('H100-80GB-SXM5', 'mig', '2g.20gb', 3), ('T4', 'mps', None, 5)]
+    """
+    words = {word: _board(word) for word in history["gpu_model"].cast(pl.String).unique().to_list()}
+    names = {word: board and board.name for word, board in words.items()}
+    known = history.with_columns(
+        job_class=pl.col("job_class").cast(pl.String).fill_null("not known"),
+        board=pl.coalesce(
+            "board", pl.col("gpu_model").cast(pl.String).replace_strict(names, return_dtype=pl.String)
+        ),
+        several=(pl.col("instances") > 1) & (pl.col("profile").fill_null(WHOLE_GPU) == WHOLE_GPU),
+    )
+    parts = known.partition_by("job_class", "board", "several", maintain_order=True)
+    rows = [_advice(part) for part in parts]
+    table = pl.DataFrame(rows, schema=_COLUMNS, orient="row")
+    told = facts("sharing_modes").pivot(on="fact", index="mode", values="value", maintain_order=True)
+    return table.join(told, on="mode", how="left", maintain_order="left").sort(
+        "gpu_hours", "job_class", "board", descending=[True, False, False], nulls_last=True
+    )
+
+
+_COLUMNS = {
+    "job_class": pl.String, "board": pl.String, "gpus": pl.String, "jobs": pl.Int64, "measured": pl.Int64,
+    "users": pl.Int64, "gpu_hours": pl.Float64, "memory_peak_gib": pl.Float64, "sm_activity": pl.Float64,
+    "mode": pl.String, "profile": pl.String, "together": pl.Int64, "slow_at_most": pl.Float64, "why": pl.String,
+}  # fmt: skip
+
+
+def _advice(part: pl.DataFrame) -> tuple[object, ...]:
+    """The row of one class on one board."""
+    job_class, name, several = part["job_class"][0], part["board"][0], part["several"][0]
+    measured = part.drop_nulls(["memory_peak_gib", "sm_activity"])
+    memory, busy = (_covering(measured[column]) for column in ("memory_peak_gib", "sm_activity"))
+    users = part["user"].fill_null(part["tenant"]).n_unique()
+    board = None if name is None else _board(name)
+    mode, profile, together, why = _mode(part, measured, board, users, memory, busy)
+    slow = {WHOLE: 1.0, MIG: None, MPS: max(together * (busy or 0.0), 1.0)}.get(mode, float(together))
+    return (
+        job_class, name, "several" if several else "one", part.height, measured.height, users, part["gpu_hours"].sum(),
+        memory, busy, mode, profile, together, slow, why,
+    )  # fmt: skip
+
+
+def _mode(
+    part: pl.DataFrame,
+    measured: pl.DataFrame,
+    board: GpuModel | None,
+    users: int,
+    memory: float | None,
+    busy: float | None,
+) -> tuple[str, str | None, int, str]:
+    """Mode, profile of a slice, jobs on one GPU, and why."""
+    if board is None:
+        return WHOLE, None, 1, "the board is not known"
+    if part["several"][0]:
+        return WHOLE, None, 1, "jobs on several GPUs talk to each other, which slices and shared GPUs do not"
+    if measured.height < FEWEST or memory is None or busy is None:
+        return WHOLE, None, 1, f"{measured.height} of its jobs were measured, {FEWEST} are wanted"
+    slices = measured.drop_nulls("rank_needed").sort("rank_needed")
+    if board.profiles and slices.height:
+        needed = slices["profile_needed"][math.ceil(COVERED * slices.height) - 1]
+        if needed != WHOLE_GPU and (count := board.profile(needed).max_instances) > 1:
+            return MIG, needed, count, f"{needed} is enough for {COVERED:.0%} of its jobs"
+    usable = board.memory_gib
+    fit = min(int(usable / max(memory, 1e-3)), MOST_TOGETHER)
+    if fit < 2:
+        return WHOLE, None, 1, f"{COVERED:.0%} of its jobs need up to {memory:.0f} of {usable:.0f} GiB"
+    if users == 1 and (beside := min(fit, int(1 / max(busy, 1e-3)))) > 1:
+        why = f"{beside} of one user leave memory and SMs free: up to {memory:.0f} GiB and {busy:.0%} each"
+        return MPS, None, beside, why
+    if part["job_class"][0] == "interactive" and float(measured["sm_activity"].median()) < RESTING:  # type: ignore[arg-type]
+        return (
+            IN_TURN,
+            None,
+            fit,
+            f"sessions rest most of the time; {fit} fit by memory, which nothing guards",
+        )
+    who = "one user's" if users == 1 else f"{users} users'"
+    return WHOLE, None, 1, f"no slice is enough, and {who} jobs would meet: {busy:.0%} of the SMs each"
+
+
+def _board(word: str | None) -> GpuModel | None:
+    """The board of a word, with MIG or without."""
+    try:
+        return None if word is None else any_board(word)
+    except GeometryError:
+        return None
+
+
+def _covering(values: pl.Series) -> float | None:
+    return None if not len(values) else float(values.sort()[math.ceil(COVERED * len(values)) - 1])
+
+
+def plugin_configs(table: pl.DataFrame) -> str:
+    """Configurations of NVIDIA's device plugin for what shares by MPS or in turn: a ConfigMap, one key a class.
+
+    A node takes one by its label ``nvidia.com/device-plugin.config``; the GPU operator reads the ConfigMap where
+    ClusterPolicy ``spec.devicePlugin.config.name`` names it.
+    """
+    keys = "".join(f"  {name}: |\n{body}" for name, body in _configs(table))
+    if not keys:
+        return "# No class shares by MPS or time-slicing: nothing to configure.\n"
+    return (
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: gpuplanner-sharing\n  namespace: gpu-operator\ndata:\n"
+        f"{keys}"
+    )
+
+
+def _configs(table: pl.DataFrame) -> Iterator[tuple[str, str]]:
+    for row in table.filter(pl.col("mode").is_in([MPS, IN_TURN])).iter_rows(named=True):
+        key = "mps" if row["mode"] == MPS else "timeSlicing"
+        lines = [
+            "version: v1", f"# {json.dumps(row['why'])[1:-1]}", "sharing:", f"  {key}:",
+            # Two replicas are no two GPUs: a job that asks for two would get one.
+            "    failRequestsGreaterThanOne: true", "    resources:", "      - name: nvidia.com/gpu",
+            f"        replicas: {row['together']}",
+        ]  # fmt: skip
+        yield (
+            f"{row['job_class']}-{row['board']}".lower().replace(" ", "-"),
+            "".join(f"    {one}\n" for one in lines),
+        )

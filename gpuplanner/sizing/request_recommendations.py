@@ -1,0 +1,436 @@
+"""Recommended size and time limit of a request, from past runs."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import math
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.usage.requested_demand import SIZES, sizes
+from gpuplanner.usage.rightsizing import REQUEST, first_text
+
+FULL_STATES = ("COMPLETED", "TIMEOUT")
+"""Runs that reached their end or their limit. What failed or was cancelled may have stopped before its peak: it
+counts as a lower bound of the need, never as evidence that little was needed."""
+CONFIDENCE_PERCENT = 95
+"""Confidence of the largest share of later runs that may need more than the recommended size."""
+
+
+def size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Find the largest size that a run of each group needed, and how surely it is enough for later runs.
+
+    A request of one GPU or instance needs a profile, a request of several needs as many GPUs as worked. The observed
+    risk is the share of full runs that would have failed with the largest need of all other runs. A risk of 0 over few
+    runs proves little: the largest of n runs covers less than 1 - p of all that are alike with probability (1 - p)^n,
+    whatever their distribution; ``size_risk_at_most`` is the p where that falls to 5 %, for many runs the "rule of
+    three", 3 / n.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Runs with ``group``, ``board``, ``state``, ``run_s`` [s], ``instances``, ``rank_needed``,
+        ``memory_peak_gib`` [GiB] and ``gpus_active``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``group``, ``needed`` and ``share_hint`` (profile, and its share of a GPU), ``rank``, ``active`` (GPUs that
+        worked), ``size_runs`` (full runs counted), ``size_risk`` and ``size_risk_at_most`` [0-1], and
+        ``size_risk_hours`` (run time of the runs that would have failed) [h].
+
+    References
+    ----------
+    Wilks, "Determination of sample sizes for setting tolerance limits", Ann. Math. Stat. 12(1), 1941. Hanley,
+    Lippman-Hand, "If nothing goes wrong, is everything all right?", JAMA 249(13), 1983.
+
+    Examples
+    --------
+    >>> runs = pl.DataFrame({"group": 0, "board": "H100-80GB-SXM5", "state": "COMPLETED", "run_s": 3600.0,
+    ...     "instances": 1, "rank_needed": [0, 0, 1], "memory_peak_gib": [8.0, 8.0, 15.0], "gpus_active": None})
+    >>> size_risks(runs).select("needed", "size_runs", pl.col("size_risk").round(3)).row(0)
+    ('1g.20gb', 3, 0.333)
+    """
+    several = pl.col("instances") > 1
+    need = (
+        pl.when(several).then("gpus_active").when(pl.col("memory_peak_gib").is_not_null()).then("rank_needed")
+    )
+    runs = jobs.with_columns(need=need.cast(pl.Int32)).filter(pl.col("need").is_not_null())
+
+    by_group = runs.group_by("group").agg(
+        pl.col("board", "instances").first(),
+        largest=pl.col("need").max(),
+        runs_at_largest=(pl.col("need") == pl.col("need").max()).sum(),
+        second=pl.col("need").filter(pl.col("need") < pl.col("need").max()).max(),
+    )
+    alone = (pl.col("need") == pl.col("largest")) & (pl.col("runs_at_largest") == 1)
+    profiles = _profile_ranks(jobs)
+    full = (
+        runs.join(by_group.drop("board", "instances"), on="group")
+        .with_columns(need_of_others=pl.when(alone).then("second").otherwise("largest"))
+        .filter(pl.col("state").is_in(FULL_STATES) & pl.col("need_of_others").is_not_null())
+        .join(profiles, left_on=["board", "need_of_others"], right_on=["board", "rank"], how="left")
+    )
+    failed = (
+        pl.when(several)
+        .then(pl.col("need") > pl.col("need_of_others"))
+        .otherwise(pl.col("memory_peak_gib") > pl.col("memory_gib"))
+    )
+    risks = full.group_by("group").agg(
+        size_runs=pl.len(),
+        size_risk=failed.mean(),
+        size_risk_hours=pl.col("run_s").filter(failed).sum() / 3600,
+    )
+
+    at_most = 1 - (math.log(1 - CONFIDENCE_PERCENT / 100) / pl.col("size_runs")).exp()
+    single = by_group.with_columns(
+        rank=pl.when(~several).then("largest"), active=pl.when(several).then("largest")
+    )
+    return (
+        single.join(profiles, on=["board", "rank"], how="left")
+        .join(risks, on="group", how="left")
+        .select(
+            "group", "rank", "active", "size_runs", "size_risk", "size_risk_hours",
+            needed="profile", share_hint="share", size_risk_at_most=at_most,
+        )
+    )  # fmt: skip
+
+
+def _profile_ranks(jobs: pl.DataFrame) -> pl.DataFrame:
+    """The :func:`sizes` of all boards behind their names, those that have a rank."""
+    boards = jobs["board"].drop_nulls().unique().sort()
+    tables = [sizes(as_board(name)).select(pl.lit(name).alias("board"), *SIZES) for name in boards]
+    return (
+        pl.concat([pl.DataFrame(schema={"board": pl.String, **SIZES}), *tables])
+        .filter(pl.col("rank").is_not_null())
+        .unique(["board", "rank"], keep="first", maintain_order=True)
+    )
+
+
+COVERED_PERCENT = 95
+"""Share of later runs that a time limit is to cover."""
+MARGIN = 0.75
+"""Share by which a limit exceeds the run that it rests on: later runs are not always like earlier ones, and of those
+that began lately only the short ones have ended. The smallest multiple of a quarter with which at most 5 % of later
+runs outlast the limit on Philly and on ITP; on MIT Supercloud, where it was not chosen, 3.6 % do (9.9 % without)."""
+
+
+def runs_needed(percent: int = COVERED_PERCENT) -> int:
+    """Fewest runs from which a limit can be told: below, even the longest of them covers a smaller share.
+
+    Examples
+    --------
+    >>> runs_needed(), runs_needed(90)
+    (19, 9)
+    """
+    return next(n for n in range(1, 1000) if _place(n, percent) <= n)
+
+
+def limit_risks(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Limit that covers most later runs of each group, and how often runs outlasted what those before them gave.
+
+    The next of n + 1 runs that are alike is longer than the k-th shortest of the first n with probability
+    (n + 1 - k) / (n + 1), whatever their distribution. The limit rests on the smallest k for which that is at most
+    5 %; a run that its limit stopped counts as endless. Each run that began when enough others had ended is held
+    against the limit that those others gave then, so that nothing later than it is used.
+
+    References
+    ----------
+    Wilks, "Determination of sample sizes for setting tolerance limits", Ann. Math. Stat. 12(1), 1941.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> hours = [datetime(2026, 2, 2, tzinfo=UTC) + timedelta(hours=number) for number in range(21)]
+    >>> runs = pl.DataFrame({"group": 0, "state": "COMPLETED", "start_time": hours, "run_s": [600.0] * 20 + [3000.0]})
+    >>> limit_risks(runs).select("run_p95_s", "limit", "later_runs", "risk_time_out").row(0)
+    (600.0, 5280.0, 2, 0.5)
+    """
+    full = jobs.filter(pl.col("state").is_in(FULL_STATES) & pl.col("run_s").is_not_null()).sort("start_time")
+    rows = []
+    for (group,), runs in full.group_by("group", maintain_order=True):
+        held_s = runs["run_s"].to_numpy()
+        needed_s = np.where(runs["state"] == "TIMEOUT", math.inf, held_s)
+        ordered = np.sort(needed_s).tolist()
+        percentile = ordered[-(-COVERED_PERCENT * len(ordered) // 100) - 1]
+        failed = _outlasting(runs["start_time"].dt.epoch("us").to_numpy() / 1e6, held_s, needed_s)
+        risk = sum(failed) / len(failed) if failed else None
+        rows.append((group, len(ordered), percentile, _limit(ordered), len(failed), risk))
+    schema = pl.Schema(
+        {
+            "group": jobs.schema["group"],
+            "limit_runs": pl.Int64(),
+            "run_p95_s": pl.Float64(),
+            "limit": pl.Float64(),
+            "later_runs": pl.Int64(),
+            "risk_time_out": pl.Float64(),
+        }
+    )
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _place(runs: int, percent: int = COVERED_PERCENT) -> int:
+    """Place in order of length, from 1, of the run that covers the share; beyond the last if none does."""
+    return -(-percent * (runs + 1) // 100)
+
+
+def _limit(ordered: list[float]) -> float | None:
+    """Limit from the lengths of runs in order."""
+    place = _place(len(ordered))
+    if place > len(ordered):
+        return None
+    limit_s = (1 + MARGIN) * ordered[place - 1]
+    # Slurm keeps time limits in minutes.
+    return limit_s if math.isinf(limit_s) else math.ceil(limit_s / 60.0 - 1e-9) * 60.0
+
+
+def _outlasting(start_s: np.ndarray, held_s: np.ndarray, needed_s: np.ndarray) -> list[bool]:
+    """Whether each run, in order of start, was longer than the limit from those that had ended; those with a limit."""
+    ended: list[float] = []
+    running: list[tuple[float, float]] = []
+    failed = []
+    for start, held, needed in zip(start_s.tolist(), held_s.tolist(), needed_s.tolist(), strict=True):
+        while running and running[0][0] <= start:
+            bisect.insort(ended, heapq.heappop(running)[1])
+        limit = _limit(ended)
+        if limit is not None:
+            failed.append(needed > limit)
+        heapq.heappush(running, (start + held, needed))
+    return failed
+
+
+def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: float = 0.10) -> pl.DataFrame:
+    """Say for each group of equal requests what to ask for next time, or why there is no hint.
+
+    - Profile: the largest that any measured run of the group needed, as
+      :func:`~gpuplanner.usage.rightsizing.rightsize` says with its headroom. For requests of one GPU or instance.
+    - Number of GPUs: the most that worked in any run of which all GPUs were sampled.
+    - Time limit: one that at most 5 % of later runs outlast if they are like the earlier ones, and a margin for those
+      that are not, in whole minutes; none from fewer than 19 runs. A run that was stopped by its limit needs more
+      than it had, how much more is not known.
+
+    The risk of a profile or a number of GPUs is the share of full runs that would have failed with what all others
+    of the group needed, see :func:`~gpuplanner.sizing.request_recommendations.size_risks`. That of a limit is
+    measured on
+    later runs: each is compared with the limit that the runs which had ended before it gave. Both are rates of the
+    past, over as many runs as stated; where one is above `highest_risk`, no hint is given.
+    GPU-hours saved take run times as they were: the profile has the SMs that were used.
+
+    Slurm's OUT_OF_MEMORY speaks of host memory and says nothing here; a job that ran out of GPU memory fails, and
+    its peak, near all of what it held, keeps the hint from going below.
+
+    Parameters
+    ----------
+    history : polars.DataFrame
+        From :func:`~gpuplanner.usage.rightsizing.asked_and_used`.
+    minimum_evidence : int
+        Fewest full runs that a hint rests on, for each of its parts.
+    highest_risk : float
+        Largest rate of past failures with which a hint is given [0-1].
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per group, most GPU-hours saved first: the columns ``REQUEST``, ``board``, ``profile``,
+        ``instances``, ``nodes`` (most), ``jobs``; ``memory_asked_gib``, ``memory_peak_gib`` (highest),
+        ``sm_activity`` (median), ``run_s`` (median), ``run_p95_s`` (covers 95 %), ``time_limit_s`` (median asked),
+        ``wait_s`` (median); ``profile_hint``, ``instances_hint``, ``size_runs`` (full runs counted), ``size_risk``
+        (share of these that the others' need would not have held), ``size_risk_at_most`` (share of later runs that
+        may need more, with 95 % confidence; null without such runs), ``size_reason``; ``limit_hint_s``, ``limit_runs``,
+        ``later_runs``, ``risk_time_out`` (null without later runs), ``limit_reason``;
+        ``gpu_hours`` (asked for, over the time held), ``saved_gpu_hours`` (of these), ``at_risk_gpu_hours`` (of
+        the runs that would not have fitted, at the size of the hint), ``freed_limit_gpu_hours`` (that limits asked
+        for and the hint does not) and ``time_out_gpu_hours`` (up to the limit, of the runs that outlast it).
+
+    Raises
+    ------
+    SchemaError
+        If `minimum_evidence` or `highest_risk` is out of range.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> from gpuplanner.usage.rightsizing import asked_and_used
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"job_id": list("abcdefghijklmnopqrst"), "attempt": 1, "tenant": "t", "state": "COMPLETED",
+    ...     "gpus": 1.0, "gpu_model": "H100-80GB-SXM5", "submit_time": nine, "start_time": nine,
+    ...     "end_time": nine + timedelta(hours=1), "time_limit_s": 86400.0, "sm_activity": 0.1,
+    ...     "memory_peak_gib": 8.0})
+    >>> row = hints(asked_and_used(jobs)).row(0, named=True)
+    >>> row["profile_hint"], row["limit_hint_s"], round(row["saved_gpu_hours"], 2)
+    ('1g.10gb', 6300.0, 17.14)
+    >>> row["size_runs"], row["size_risk"], round(row["size_risk_at_most"], 2)
+    (20, 0.0, 0.14)
+    """
+    if minimum_evidence < 2 or not 0 <= highest_risk <= 1:
+        expected = "minimum_evidence of at least 2 and highest_risk from 0 to 1"
+        got = f"{minimum_evidence!r} and {highest_risk!r}"
+        raise SchemaError(message("hints", expected, got, "Use for example 5 and 0.1."))
+    groups = history.select(REQUEST).unique(maintain_order=True).with_row_index("group")
+    jobs = history.join(groups, on=REQUEST, how="left", nulls_equal=True, maintain_order="left")
+    table = groups
+    for part in (_asked(jobs), size_risks(jobs), limit_risks(jobs)):
+        table = table.join(part, on="group", how="left", maintain_order="left")
+    table = table.join(_freed(table, jobs), on="group", how="left", maintain_order="left")
+    return (
+        _gains(_decided(table, minimum_evidence, highest_risk))
+        .sort("saved_gpu_hours", "gpu_hours", "group", descending=[True, True, False], nulls_last=True)
+        .select(COLUMNS)
+    )
+
+
+COLUMNS = (
+    *REQUEST,
+    "board",
+    "profile",
+    "instances",
+    "nodes",
+    "jobs",
+    "memory_asked_gib",
+    "memory_peak_gib",
+    "sm_activity",
+    "run_s",
+    "run_p95_s",
+    "time_limit_s",
+    "wait_s",
+    "profile_hint",
+    "instances_hint",
+    "size_runs",
+    "size_risk",
+    "size_risk_at_most",
+    "size_reason",
+    "limit_hint_s",
+    "limit_runs",
+    "later_runs",
+    "risk_time_out",
+    "limit_reason",
+    "gpu_hours",
+    "saved_gpu_hours",
+    "at_risk_gpu_hours",
+    "freed_limit_gpu_hours",
+    "time_out_gpu_hours",
+)
+
+
+def _asked(jobs: pl.DataFrame) -> pl.DataFrame:
+    """What a group asked for and used, in figures that stand for it."""
+    same = ("board", "profile", "instances", "memory_asked_gib", "share_asked", "rank_asked")
+    return jobs.group_by("group").agg(
+        *(pl.col(name).first() for name in same),
+        pl.col("nodes").max(),
+        pl.col("memory_peak_gib").max(),
+        *(pl.col(name).median() for name in ("sm_activity", "run_s", "time_limit_s", "wait_s")),
+        pl.col("gpu_hours").sum(),
+        jobs=pl.len(),
+    )
+
+
+def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataFrame:
+    """Hints where there is enough evidence and little risk, and a reason in any case."""
+    table = table.with_columns(pl.col("size_runs", "limit_runs", "later_runs").fill_null(0))
+    one, no_board = pl.col("instances") == 1, pl.col("board").is_null()
+    few_sizes, risky_size = pl.col("size_runs") < minimum, pl.col("size_risk") > highest_risk
+    size_failures = (pl.col("size_risk") * pl.col("size_runs")).round().cast(pl.Int64), "size_runs"
+    sized = _some("size_runs", "full run"), pl.lit(minimum)
+    size_refused = first_text(
+        (~one & few_sizes, pl.format("{} with samples of all GPUs, {} needed", *sized)),
+        (
+            ~one & risky_size,
+            pl.format("held back: in {} of {} runs more GPUs worked than in the others", *size_failures),
+        ),
+        (one & no_board & pl.col("gpu_model").is_null(), "board not named"),
+        (one & no_board, pl.format("board {} is not known as one of the catalogue", "gpu_model")),
+        (one & pl.col("rank_asked").is_null(), "variant of a profile: kept"),
+        (one & few_sizes, pl.format("{} with measured memory, {} needed", *sized)),
+        (
+            one & risky_size,
+            pl.format("held back: {} of {} runs would not have fitted where the others did", *size_failures),
+        ),
+    )
+    limit_failures = (pl.col("risk_time_out") * pl.col("later_runs")).round().cast(pl.Int64), "later_runs"
+    outlasted = pl.format("{} of {} later runs outlast the limit of those before", *limit_failures)
+    few = max(minimum, runs_needed())
+    limit_refused = first_text(
+        (
+            pl.col("limit_runs") < few,
+            pl.format("{}, {} needed", _some("limit_runs", "full run"), pl.lit(few)),
+        ),
+        (
+            pl.col("limit").is_infinite(),
+            pl.format(
+                f"more than {100 - COVERED_PERCENT} % of {{}} runs were stopped by their limit", "limit_runs"
+            ),
+        ),
+        (pl.col("freed") <= 0, "the limits asked for are tighter already"),
+        (pl.col("risk_time_out") > highest_risk, pl.format("held back: {}", outlasted)),
+    )
+    tested = first_text((pl.col("later_runs") > 0, outlasted), (pl.lit(True), "no later run to test it on"))
+    covers = pl.format(
+        f"covers {COVERED_PERCENT} % of runs like these {{}}, plus {100 * MARGIN:.0f} %; {{}}",
+        "limit_runs",
+        tested,
+    )
+    reached = (
+        pl.when(one)
+        .then(pl.format("held {} full runs with headroom", "size_runs"))
+        .otherwise(pl.format("at most {} worked in {} full runs", _some("active", "GPU"), "size_runs"))
+    )
+    proven = pl.format(
+        f"{{}}; at most {{}} % of later runs need more ({CONFIDENCE_PERCENT} % confidence)",
+        reached,
+        (100 * pl.col("size_risk_at_most")).ceil().cast(pl.Int64),
+    )
+    unchanged = pl.col("rank") == pl.col("rank_asked")
+    return table.with_columns(
+        profile_hint=pl.when(size_refused.is_null()).then(
+            pl.when(one & ~unchanged).then("needed").otherwise("profile")
+        ),
+        instances_hint=pl.when(size_refused.is_null()).then(
+            pl.when(one).then(pl.lit(1)).otherwise(pl.max_horizontal("active", 1)).cast(pl.Int32)
+        ),
+        limit_hint_s=pl.when(limit_refused.is_null()).then("limit"),
+        run_p95_s=pl.when(pl.col("run_p95_s").is_finite()).then("run_p95_s"),
+        size_reason=pl.coalesce(size_refused, proven),
+        limit_reason=pl.coalesce(limit_refused, covers),
+    )
+
+
+def _some(count: str, noun: str) -> pl.Expr:
+    """A number of things in words: one run, or several runs."""
+    return pl.format(
+        "{} " + noun + "{}", count, pl.when(pl.col(count) == 1).then(pl.lit("")).otherwise(pl.lit("s"))
+    )
+
+
+def _gains(table: pl.DataFrame) -> pl.DataFrame:
+    """Add GPU-hours saved, at risk, and freed from time limits."""
+    one = pl.col("instances") == 1
+    size = (
+        pl.when(one)
+        .then(pl.col("share_hint") / pl.col("share_asked"))
+        .otherwise(pl.col("instances_hint") / pl.col("instances"))
+    )
+    hinted = pl.col("profile_hint").is_not_null()
+    held = pl.when(one).then(pl.col("share_hint")).otherwise(pl.col("share_asked") * pl.col("instances_hint"))
+    stopped = pl.col("risk_time_out") * pl.col("limit_runs") * pl.col("limit_hint_s") / 3600
+    limited = pl.col("limit_hint_s").is_not_null()
+    return table.with_columns(
+        saved_gpu_hours=pl.when(hinted).then(pl.col("gpu_hours") * (1 - size)),
+        at_risk_gpu_hours=pl.when(hinted).then(pl.col("size_risk_hours") * held),
+        freed_limit_gpu_hours=pl.when(limited).then("freed"),
+        time_out_gpu_hours=pl.when(limited).then(stopped * pl.col("share_asked") * pl.col("instances")),
+    )
+
+
+def _freed(table: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """GPU-hours that the limits of past runs asked for beyond the limit that covers them."""
+    runs = jobs.filter(pl.col("run_s").is_not_null()).join(
+        table.select("group", "limit"), on="group", maintain_order="left"
+    )
+    beyond = (pl.col("time_limit_s") - pl.col("limit")) * pl.col("share_asked") * pl.col("instances")
+    known = beyond.is_not_null()
+    return runs.filter(known).group_by("group").agg(freed=beyond.sum() / 3600)

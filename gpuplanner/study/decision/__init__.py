@@ -1,1 +1,0 @@
-"""From what was seen to one decision: keep, cut, give back, or buy."""

@@ -1,1 +1,0 @@
-"""What could come: outlook, plans, the same jobs under every policy, and what that saves."""

@@ -1,1 +1,0 @@
-"""Why jobs waited: what the observed occupancy left free, and what kept each job each second."""

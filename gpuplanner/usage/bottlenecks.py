@@ -1,0 +1,411 @@
+"""Bottlenecks of jobs from their counters."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import resources
+
+import polars as pl
+
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import Samples
+from gpuplanner.hardware.catalog import board_spec
+from gpuplanner.hardware.gpu_models import GpuModel, as_board
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """One figure of the rules.
+
+    Parameters
+    ----------
+    name : str
+        What the rules call it.
+    value : float
+        In `unit`.
+    unit, meaning, source, date : str
+        What it is, and where it comes from.
+    """
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+    source: str
+    date: str
+
+
+@functools.cache
+def load_thresholds() -> dict[str, Threshold]:
+    """Thresholds of the rules, as shipped.
+
+    Returns
+    -------
+    dict of str to Threshold
+        Name → threshold.
+
+    Examples
+    --------
+    >>> load_thresholds()["effective_sm"].value
+    0.8
+    """
+    return {
+        row["name"]: Threshold(**(row | {"value": float(row["value"])}))
+        for row in _read("bottleneck_thresholds.csv").iter_rows(named=True)
+    }
+
+
+@functools.cache
+def advice() -> pl.DataFrame:
+    """What each signature means for the slice or board to choose.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``bound, meaning, slice, board, source``, one row for each of :data:`gpuplanner.usage.bottlenecks.BOUNDS`.
+
+    Examples
+    --------
+    >>> advice().filter(bound="interconnect")["slice"][0]
+    'do not cut: instances have no peer-to-peer between GPUs'
+    """
+    return _read("bottleneck_advice.csv")
+
+
+def _read(file: str) -> pl.DataFrame:
+    path = resources.files(__package__) / file
+    return pl.read_csv(path.read_bytes(), infer_schema=False)
+
+
+BOUNDS = (
+    "compute",
+    "memory-bandwidth",
+    "interconnect",
+    "input",
+    "launch",
+    "mixed",
+    "idle",
+    "cannot tell",
+)
+"""What a job can be bound by."""
+FIELDS = ("sm_activity", "tensor_activity", "dram_activity", "pcie_gb_s", "nvlink_gb_s")
+"""Counters of the rules; a null is not read, never zero."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a job waits for.
+
+    - ``bound``: One of :data:`BOUNDS`.
+    - ``evidence``: The figures that decided, against their thresholds.
+    """
+
+    bound: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Means of the profiling counters over the readings in which they were read; None is not read, never zero.
+
+    Parameters
+    ----------
+    sm_activity, tensor_activity, dram_activity : float, optional
+        Shares of time [0-1].
+    pcie_gb_s, nvlink_gb_s : float, optional
+        Traffic of both directions [GB/s].
+    sm_occupancy : float, optional
+        Warps over what multiprocessors hold [0-1].
+    idle_share : float, optional
+        Share of the readings with less SM activity than ``idle_sm``.
+    power_share : float, optional
+        Of the power limit.
+    activity_source : str, optional
+        Rung of the metric ladder.
+
+    Examples
+    --------
+    >>> Counters(sm_activity=0.9, activity_source="profiling").tensor_activity is None
+    True
+    """
+
+    sm_activity: float | None = None
+    tensor_activity: float | None = None
+    dram_activity: float | None = None
+    pcie_gb_s: float | None = None
+    nvlink_gb_s: float | None = None
+    sm_occupancy: float | None = None
+    idle_share: float | None = None
+    power_share: float | None = None
+    activity_source: str | None = None
+
+
+COUNTERS = tuple(field.name for field in fields(Counters))
+
+
+def signature(
+    means: Counters,
+    *,
+    gpus: int = 1,
+    nvlink_peak_gb_s: float | None = None,
+) -> Signature:
+    """Name what GPUs wait for.
+
+    The first rule that holds wins: idle; memory-bandwidth, where memory is nearer to its reachable peak than
+    the tensor cores; compute, where tensor cores or multiprocessors are busy; input, where the GPU is quiet
+    and the host link is not, or it works in bursts with waits between; interconnect, where multiprocessors
+    are used ineffectively and the links between GPUs carry much; launch, where they are used ineffectively
+    and nothing else is busy; else mixed, as where the links carry some traffic but are far from their limit.
+    A rule whose fields were not read does not hold, and what comes after it then cannot be told either, since
+    it rests on that rule having failed.
+
+    Parameters
+    ----------
+    means : Counters
+        Over the readings of a job.
+    gpus : int
+        GPUs of the job: one has nobody to exchange with.
+    nvlink_peak_gb_s : float, optional
+        NVLink bandwidth of the board, both directions.
+
+    Returns
+    -------
+    Signature
+        The bound and its evidence.
+
+    References
+    ----------
+    NVIDIA, DCGM User Guide, Feature Overview, Profiling Metrics. Williams, Waterman, Patterson, "Roofline", CACM
+    52(4), 2009, doi 10.1145/1498765.1498785: the resource nearest to its peak bounds.
+
+    Examples
+    --------
+    >>> signature(Counters(0.9, tensor_activity=0.6, dram_activity=0.3, activity_source="profiling")).bound
+    'compute'
+    >>> signature(Counters(0.99, activity_source="legacy"))
+    Signature(bound='cannot tell', evidence='only the legacy counter was read: 0.99 of the time some kernel ran,
+    on however few multiprocessors')
+    """
+    limit = {name: row.value for name, row in load_thresholds().items()}
+    rung, sm, tensor, dram = (
+        means.activity_source,
+        means.sm_activity,
+        means.tensor_activity,
+        means.dram_activity,
+    )
+    pcie = means.pcie_gb_s
+    if rung != "profiling" or sm is None:
+        return Signature("cannot tell", _no_profiling(rung, sm))
+    told = f"SM activity {sm:.2g}"
+    if sm < limit["idle_sm"] and (pcie is None or pcie < limit["heavy_pcie_gb_s"]):
+        return Signature("idle", f"{told} < {limit['idle_sm']:g}")
+    if tensor is None or dram is None:
+        absent = [name for name, value in (("tensor", tensor), ("DRAM", dram)) if value is None]
+        return Signature("cannot tell", f"{told}; {' and '.join(absent)} activity not read")
+    told += f", tensor {tensor:.2g}, DRAM {dram:.2g}" + _extras(means, limit)
+    near_tensor, near_dram = tensor / limit["tensor_peak"], dram / limit["dram_peak"]
+    if dram >= limit["bound_dram"] and near_dram >= near_tensor:
+        peak = f"{_percent(near_dram)} of the DRAM activity that can be reached, {_percent(near_tensor)} of the tensor"
+        return Signature("memory-bandwidth", f"{told}; {peak}")
+    busy = sm >= limit["ineffective_sm"] and tensor >= limit["some_tensor"]
+    if tensor >= limit["heavy_tensor"] or sm >= limit["effective_sm"] or busy:
+        return Signature(
+            "compute", f"{told}; {_percent(near_tensor)} of the tensor activity that can be reached"
+        )
+    return _waiting(told, sm, means, gpus, nvlink_peak_gb_s, limit)
+
+
+def _waiting(
+    told: str,
+    sm: float,
+    means: Counters,
+    gpus: int,
+    nvlink_peak_gb_s: float | None,
+    limit: Mapping[str, float],
+) -> Signature:
+    """The rules for GPUs that are not busy themselves."""
+    pcie, nvlink, idle_share = means.pcie_gb_s, means.nvlink_gb_s, means.idle_share
+    quiet = sm < limit["waiting_sm"]
+    if quiet and idle_share is not None and idle_share >= limit["waiting_share"]:
+        host = "not read" if pcie is None else f"{pcie:.2g} GB/s"
+        return Signature("input", f"{told}; idle in {_percent(idle_share)} of the readings; PCIe {host}")
+    if quiet and pcie is not None and pcie >= limit["heavy_pcie_gb_s"]:
+        heavy = limit["heavy_pcie_gb_s"]
+        return Signature("input", f"{told}; PCIe {pcie:.2g} GB/s >= {heavy:g} while the GPU is quiet")
+    if quiet and pcie is None:
+        return Signature("cannot tell", f"{told}; PCIe traffic not read")
+    if sm >= limit["ineffective_sm"]:
+        return Signature("mixed", f"{told}; no resource is near its limit")
+    low = f"{told}; SM activity < {limit['ineffective_sm']:g} is likely ineffective"
+    if gpus > 1:
+        if nvlink is None or nvlink_peak_gb_s is None:
+            which = "NVLink traffic not read" if nvlink is None else "NVLink bandwidth of the board not known"
+            return Signature("cannot tell", f"{low}; {which}")
+        share = nvlink / nvlink_peak_gb_s
+        low += f"; NVLink {nvlink:.3g} GB/s = {_percent(share)} of {nvlink_peak_gb_s:g}"
+        if share >= limit["heavy_nvlink_share"]:
+            return Signature("interconnect", low)
+        if share > limit["light_nvlink_share"]:
+            return Signature("mixed", f"{low}, which is neither its limit nor nothing")
+    return Signature("launch", f"{low}; no other resource is busy")
+
+
+def _no_profiling(rung: object, activity: float | None) -> str:
+    if rung == "legacy" and activity is not None:
+        return (
+            f"only the legacy counter was read: {activity:.2g} of the time some kernel ran, "
+            "on however few multiprocessors"
+        )
+    if rung == "engine" and activity is not None:
+        return f"only engine activity {activity:.2g} was read, which one small kernel raises"
+    return "SM activity not read"
+
+
+def _extras(means: Counters, limit: Mapping[str, float]) -> str:
+    """What no rule needs but a reader wants to know."""
+    occupancy, power = means.sm_occupancy, means.power_share
+    text = "" if occupancy is None else f", occupancy {occupancy:.2g}"
+    if power is None:
+        return text
+    low = " (too little for a busy GPU)" if power < limit["low_power_share"] else ""
+    return f"{text}, power {_percent(power)} of the limit{low}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+DEVICE = ("node", "gpu", "instance")
+
+
+def signatures_of(
+    samples: pl.DataFrame,
+    board: GpuModel | str,
+    *,
+    jobs: pl.DataFrame | None = None,
+    by: Sequence[str] = ("job_id",),
+) -> pl.DataFrame:
+    """Name what each job, or each phase of one, waits for.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``, and beside it the columns of `by`.
+    board : GpuModel or str
+        The board that was sampled: its power limit and NVLink bandwidth.
+    jobs : polars.DataFrame, optional
+        ``job_id`` and ``gpus``: GPUs of jobs of which only some were sampled; the share of those with ``instances``.
+        Otherwise the sampled devices count.
+    by : sequence of str
+        Columns that make a group; ``("job_id", "phase")`` gives phases.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of `by`, ``bound``, ``evidence``, ``hours`` that were sampled (readings of a device times
+        their usual distance), ``gpus``, and the means of the counters; sorted by `by`.
+
+    Raises
+    ------
+    SchemaError
+        If the samples lack columns.
+    GeometryError
+        If the board is unknown.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> row = {"time": datetime(2026, 2, 2, tzinfo=UTC), "node": "n1", "gpu": 0, "job_id": "7"}
+    >>> row |= {"sm_activity": 0.9, "tensor_activity": 0.6, "dram_activity": 0.2, "activity_source": "profiling"}
+    >>> signatures_of(pl.DataFrame([row]), "H100-80GB-SXM5").select("job_id", "bound").row(0)
+    ('7', 'compute')
+    """
+    spec = board_spec(as_board(board).name)
+    means = _means(samples, by, load_thresholds()["idle_sm"].value, spec.tdp_w)
+    gpus, share = means["devices"], means["devices"].cast(pl.Float64)
+    if jobs is not None and "job_id" in by:
+        # A job on instances holds its share of GPUs, however many devices were sampled.
+        cut = pl.col("instances").is_not_null() if "instances" in jobs.columns else pl.lit(value=False)
+        asked = jobs.select("job_id", asked="gpus", share=pl.when(cut).then("gpus")).unique("job_id")
+        held = means.select("job_id", "devices").join(asked, on="job_id", how="left", maintain_order="left")
+        whole = pl.when(pl.col("share").is_null()).then(pl.col("asked").ceil().cast(pl.Int64))
+        gpus = held.select(pl.max_horizontal("devices", whole)).to_series()
+        share = held.select(pl.coalesce("share", gpus.cast(pl.Float64))).to_series()
+    named = [
+        signature(
+            Counters(*row),
+            gpus=count,
+            nvlink_peak_gb_s=spec.nvlink_or_fabric_total_gb_s,
+        )
+        for row, count in zip(means.select(COUNTERS).iter_rows(), gpus, strict=True)
+    ]
+    return means.select(
+        *by,
+        pl.Series("bound", [each.bound for each in named], dtype=pl.String),
+        pl.Series("evidence", [each.evidence for each in named], dtype=pl.String),
+        "hours",
+        share.alias("gpus"),
+        *FIELDS,
+        "idle_share",
+        "power_share",
+    ).sort(by)
+
+
+def signatures_by_class(signatures: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Share of each signature among the jobs of a class, with what it means.
+
+    Parameters
+    ----------
+    signatures : polars.DataFrame
+        From :func:`signatures_of`, by job.
+    jobs : polars.DataFrame
+        ``job_id`` and ``job_class``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``job_class, bound, jobs, gpu_hours`` (sampled hours of a job times its GPUs), ``share`` of the class's
+        GPU-hours, and ``slice`` and ``board``, the advice. Most GPU-hours of a class first.
+
+    Examples
+    --------
+    >>> signatures = pl.DataFrame({"job_id": ["1", "2"], "bound": ["idle", "compute"], "hours": 1.0, "gpus": [1, 3]})
+    >>> jobs = pl.DataFrame({"job_id": ["1", "2"], "job_class": "tuning"})
+    >>> signatures_by_class(signatures, jobs).select("bound", "jobs", "share").rows()
+    [('compute', 1, 0.75), ('idle', 1, 0.25)]
+    """
+    classes = jobs.select("job_id", "job_class").unique("job_id")
+    return (
+        signatures.join(classes, on="job_id", how="left")
+        .with_columns(pl.col("job_class").fill_null("not known"))
+        .group_by("job_class", "bound")
+        .agg(jobs=pl.len(), gpu_hours=(pl.col("hours") * pl.col("gpus")).sum())
+        .with_columns(share=pl.col("gpu_hours") / pl.col("gpu_hours").sum().over("job_class"))
+        .join(advice().select("bound", "slice", "board"), on="bound", how="left")
+        .sort("job_class", "gpu_hours", "bound", descending=[False, True, False])
+    )
+
+
+def _means(samples: pl.DataFrame, by: Sequence[str], idle: float, limit_w: float | None) -> pl.DataFrame:
+    """Means of the counters of each group over the readings in which they were read."""
+    table = conform(samples, Samples, where="signatures: samples")
+    beside = [name for name in by if name not in table.columns]
+    table = table.with_columns(samples.select(beside)) if beside else table
+    apart_h = pl.col("time").sort().diff().over(*by, *DEVICE).dt.total_microseconds() / 3.6e9
+    best_rung = pl.col("activity_source").mode().sort().last()
+    return (
+        table.sort("time")
+        .with_columns(apart_h=apart_h)
+        .group_by(by, maintain_order=True)
+        .agg(
+            *(pl.col(name).mean() for name in FIELDS),
+            pl.col("sm_occupancy").mean(),
+            idle_share=(pl.col("sm_activity") < idle).mean(),
+            power_share=pl.col("power_w").mean() / limit_w if limit_w else pl.lit(None, pl.Float64),
+            activity_source=best_rung,
+            devices=pl.struct(DEVICE).n_unique().cast(pl.Int64),
+            hours=pl.len() * pl.col("apart_h").median().fill_null(0.0) / pl.struct(DEVICE).n_unique(),
+        )
+    )

@@ -1,0 +1,412 @@
+"""Facts about a dataset, and how findings affect figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+
+import polars as pl
+
+from gpuplanner.core.errors import ScenarioError, resolve
+from gpuplanner.core.serialization import to_plain
+from gpuplanner.core.stage_cache import data_folder
+from gpuplanner.ingest.bills.bill_summary import summarise, totals, unknown_types
+from gpuplanner.ingest.dataset import Dataset, Stated
+from gpuplanner.ingest.dataset_folder import scan_samples
+from gpuplanner.ingest.telemetry.coverage import coverage
+from gpuplanner.ingest.telemetry.device_hours import hourly
+from gpuplanner.usage.job_classes import CLASSES, classify
+from gpuplanner.usage.job_history import grouped, load_trace, long_trace
+from gpuplanner.usage.period_accounts import JobFacts, describe_jobs
+
+JOB_FACTS = tuple(field.name for field in fields(JobFacts))
+EVERY_CLASS = "all"
+"""Word for jobs of every class, and of none."""
+Tables = dict[str, pl.DataFrame]
+"""Tables by title, in the order in which they are shown."""
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """What a folder holds.
+
+    - ``read``: What its sources say of themselves, to be shown.
+    - ``jobs``: Facts of its jobs, or None without any.
+    - ``tables``: The quality report and whatever the folder holds, by title, in the order in which they are shown.
+    - ``hours``: The ledger of its jobs in full.
+    """
+
+    read: Mapping[str, object]
+    jobs: JobFacts | None
+    tables: Mapping[str, pl.DataFrame]
+    hours: pl.DataFrame | None
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """All facts, to be shown; those of jobs without a span that need one are absent."""
+        if self.jobs is None:
+            return dict(self.read)
+        shown = ("jobs", "quarantined", "tenants") if self.hours is None else JOB_FACTS
+        return {**self.read, **{name: to_plain(getattr(self.jobs, name)) for name in shown}}
+
+    @property
+    def figures(self) -> dict[str, object]:
+        """The figures that scripts read by fixed names: GPUs, GPU-hours, how telemetry matched, and all warnings."""
+        join = self.read.get("telemetry by job")
+        ledger, nodes = self.tables.get("ledger"), self.tables.get("nodes by board")
+        used = None
+        observed = None if ledger is None else ledger.filter(pl.col("bucket").is_in(["used", "held_idle"]))
+        if observed is not None and (observed["gpu_hours"].sum() > 0 or isinstance(join, Mapping)):
+            used = float(observed.filter(bucket="used")["gpu_hours"].sum())
+        if used is not None and isinstance(join, Mapping):
+            used += join.get("unmatched_used_gpu_hours", 0.0)
+        installed = self.facts.get("installed_gpus")
+        if installed is None and nodes is not None:
+            installed = int(nodes["gpus"].sum())
+        quality = self.tables["quality"].filter(pl.col("severity").is_in(["error", "warning"]))
+        warnings = [
+            {
+                "what": f"{check}{f' ({example})' if example else ''}: {effect}",
+                "count": rows,
+                "gpu_hours": hours,
+            }
+            for check, effect, example, rows, hours in quality.select(
+                "check", "effect", "example", "rows", "gpu_hours"
+            ).iter_rows()
+        ]
+        return {
+            "gpu_hours": self.read.get("gpu_hours"),
+            "installed_gpus": installed,
+            "used_gpu_hours": used,
+            "telemetry": dict(join) if isinstance(join, Mapping) else {"matched_gpu_hours": None},
+            "warnings": warnings,
+        }
+
+    def to_dict(self) -> dict[str, object]:
+        """Figures of fixed names, facts and tables for JSON."""
+        return {**self.figures, "facts": self.facts, **self.tables}
+
+
+def describe(
+    folder: str, *, smallest_group: int = 0, nodes: bool = False, job_class: str | None = None
+) -> Description:
+    """Say what a folder holds, without planning anything.
+
+    Parameters
+    ----------
+    folder : str
+        Folder written by ``ingest``, or ``"sample"``.
+    smallest_group : int
+        Fewest people of a tenant that stands by itself, for output that is shared; 0: all do.
+    nodes : bool
+        Also say how many GPU-hours were held on each node.
+    job_class : str, optional
+        Also list the jobs of this class; :data:`EVERY_CLASS` for all jobs with their classes.
+
+    Returns
+    -------
+    Description
+        Facts; tables of the quality report and of whatever the folder holds: of jobs the ledger by bucket and
+        (``hours``) in full, job classes, tenants; of telemetry what was observed by node; of every other table what
+        it is about.
+
+    Raises
+    ------
+    TraceFormatError
+        If the folder is no dataset, or damaged.
+    ScenarioError
+        If no job is of the class.
+
+    Examples
+    --------
+    >>> found = describe("sample")
+    >>> found.jobs.jobs, list(found.tables)[:2]
+    (11521, ['quality', 'ledger'])
+    """
+    found = long_trace(folder)
+    tables: Tables = {"quality": found.quality}
+    facts, hours = None, None
+    if found.has_jobs:
+        told = describe_jobs(grouped(found, smallest_group), nodes=nodes)
+        facts, hours = told.facts, told.hours
+        tables |= told.tables
+    if job_class is not None and found.has_jobs:
+        tables |= jobs_of_class(load_trace(folder), job_class)
+    for name, table in found.tables.items():
+        if name in ABOUT and not table.is_empty():
+            tables |= ABOUT[name](table)
+    return Description(found.summary(), facts, tables, hours)
+
+
+def jobs_of_class(trace: Dataset, job_class: str) -> Tables:
+    """Jobs of a class with what named it, and how many jobs are of each class; :data:`EVERY_CLASS` lists all."""
+    named = classify(trace.jobs, samples=trace.samples)
+    known = [*CLASSES, *named["job_class"].drop_nulls().unique().sort().to_list(), EVERY_CLASS]
+    chosen = resolve(job_class, list(dict.fromkeys(known)), what="job class", error=ScenarioError)
+    run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
+    jobs = trace.jobs.select("tenant", "gpus", pl.col("state").cast(pl.String), "submit_time", run_h=run_h)
+    listed = pl.concat([named, jobs], how="horizontal")
+    counts = named.group_by("job_class", "class_source").agg(jobs=pl.len())
+    return {
+        "classes": counts.sort("job_class", "class_source", nulls_last=True),
+        "jobs": listed if chosen == EVERY_CLASS else listed.filter(job_class=chosen),
+    }
+
+
+def hours_of_telemetry(folder: str) -> pl.DataFrame:
+    """Telemetry of a folder by hour, device and job, a day of it in memory at a time.
+
+    Examples
+    --------
+    >>> hours_of_telemetry("sample").select("node", "gpu", "samples").head(1).rows()
+    [('n03', 1, 16)]
+    """
+    return hourly(scan_samples(data_folder(folder)))
+
+
+def _nodes(table: pl.DataFrame) -> Tables:
+    in_mig = pl.col("mig_enabled").fill_null(value=False)
+    by_board = table.group_by("gpu_model", gpus_a_node="gpus").agg(
+        nodes=pl.len(),
+        gpus=pl.col("gpus").sum(),
+        nodes_in_mig_mode=in_mig.sum(),
+        nodes_retired=pl.col("retired").is_not_null().sum(),
+    )
+    return {
+        "nodes by board": by_board.sort("gpus", "gpu_model", "gpus_a_node", descending=[True, False, False])
+    }
+
+
+def _coverage(table: pl.DataFrame) -> Tables:
+    share = pl.col("observed_gpu_h") / pl.col("expected_gpu_h")
+    nodes = table.group_by("node").agg(
+        pl.col("gpus").max(), pl.col("samples", "observed_gpu_h", "expected_gpu_h").sum()
+    )
+    covered = nodes.with_columns(covered=pl.when(pl.col("expected_gpu_h") > 0).then(share))
+    return {"coverage by node": covered.sort("covered", "node")}
+
+
+def _processes(table: pl.DataFrame) -> Tables:
+    by_program = table.group_by("command").agg(
+        seen=pl.len(), nodes=pl.col("node").n_unique(), most_memory_gib=pl.col("memory_gib").max()
+    )
+    return {"processes by program": by_program.sort("seen", "command", descending=[True, False])}
+
+
+def _charges(table: pl.DataFrame) -> Tables:
+    return {
+        "bill by currency": totals(table),
+        "bill by month, tenant and instance type": summarise(table),
+        "instance types that are not known": unknown_types(table),
+    }
+
+
+def _occupancy(table: pl.DataFrame) -> Tables:
+    by_pool = table.group_by("pool", "resource").agg(
+        readings=pl.len(),
+        first=pl.col("time").min(),
+        last=pl.col("time").max(),
+        mean_total=pl.col("total").mean(),
+        mean_allocated=pl.col("allocated").mean(),
+        most_allocated=pl.col("allocated").max(),
+        most_pending=pl.col("pending").max(),
+        readings_with_pending=(pl.col("pending") > 0).sum(),
+    )
+    share = pl.when(pl.col("mean_total") > 0).then(pl.col("mean_allocated") / pl.col("mean_total"))
+    return {
+        "occupancy by pool": by_pool.with_columns(allocated_share=share).sort(
+            "mean_total", "pool", "resource", descending=[True, False, False]
+        )
+    }
+
+
+def _requests(table: pl.DataFrame) -> Tables:
+    span_s = (pl.col("time").max() - pl.col("time").min()).dt.total_microseconds() / 1e6
+    by_service = table.group_by("service").agg(
+        requests=pl.len(),
+        first=pl.col("time").min(),
+        last=pl.col("time").max(),
+        requests_per_s=pl.when(span_s > 0).then(pl.len() / span_s),
+        **{
+            f"{name}_{kind}": getattr(pl.col(kind), how)(*arguments)
+            for kind in ("prompt_tokens", "generated_tokens")
+            for name, how, arguments in (("mean", "mean", ()), ("p95", "quantile", (0.95,)))
+        },
+    )
+    return {"requests by service": by_service.sort("requests", "service", descending=[True, False])}
+
+
+def _quotas(table: pl.DataFrame) -> Tables:
+    by_pool = table.group_by("pool").agg(
+        days=pl.len(),
+        first=pl.col("day").min(),
+        last=pl.col("day").max(),
+        least_gpus=pl.col("gpus").min(),
+        most_gpus=pl.col("gpus").max(),
+    )
+    return {"quotas by pool": by_pool.sort("most_gpus", "pool", descending=[True, False])}
+
+
+def _queue_quotas(table: pl.DataFrame) -> Tables:
+    return {"quotas of queues": table}
+
+
+def _gauges(table: pl.DataFrame) -> Tables:
+    value = pl.col("value")
+    by_metric = table.group_by("metric", "kind", "unit").agg(
+        readings=pl.len(), subjects=pl.col("subject").n_unique(),
+        least=value.min(), mean=value.mean(), p95=value.quantile(0.95), most=value.max(),
+    )  # fmt: skip
+    return {"readings by metric": by_metric.sort("metric", "kind", "unit", nulls_last=True)}
+
+
+def _step_times(table: pl.DataFrame) -> Tables:
+    by_job = table.group_by("job").agg(
+        workers=pl.col("worker").n_unique(),
+        steps=pl.len(),
+        mean_gpu_share=pl.col("gpu_share").mean(),
+        median_step_time=pl.col("step_time").median(),
+        p95_step_time=pl.col("step_time").quantile(0.95),
+    )
+    return {"steps by job": by_job.sort("steps", "job", descending=[True, False])}
+
+
+def _distributions(table: pl.DataFrame) -> Tables:
+    def at(percent: float) -> pl.Expr:
+        return pl.col("value").filter(pl.col("percent") >= percent).min()
+
+    by_series = table.group_by("series").agg(
+        points=pl.len(), p50=at(50), p95=at(95), most=pl.col("value").max()
+    )
+    return {"distributions": by_series.sort("series")}
+
+
+def _job_states(table: pl.DataFrame) -> Tables:
+    by_state = table.group_by(pl.col("state").cast(pl.String)).agg(
+        jobs=pl.len(), tenants=pl.col("tenant").n_unique(), partitions=pl.col("partition").n_unique()
+    )
+    return {"jobs by state": by_state.sort("jobs", "state", descending=[True, False])}
+
+
+ABOUT: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
+    "inventory": _nodes,
+    "coverage": _coverage,
+    "processes": _processes,
+    "charges": _charges,
+    "occupancy": _occupancy,
+    "requests": _requests,
+    "quotas": _quotas,
+    "queue_quotas": _queue_quotas,
+    "gauges": _gauges,
+    "step_times": _step_times,
+    "distributions": _distributions,
+    "job_states": _job_states,
+}
+"""What is said of each table beside jobs and samples, by its name in ``schemas.TABLES``."""
+
+
+FIGURES = {
+    "GPU-hours": ("gpu-hour", "every figure", "capacity", "hold no gpu", "same job twice", "number of gpus"),
+    "demand": ("demand", "every figure", "ask for no gpu", "tenant", "same job twice", "number of gpus"),
+    "queueing delays": ("queue", "every figure"),
+    "run times": ("run time", "every figure"),
+    "failures": ("failure", "how they ended", "state is", "every figure"),
+    "activity": ("activity", "reading", "sample", "means of the worker", "these days", "observed"),
+    "forecasts": ("forecast", "days of the week", "calendar"),
+    "cost": ("cost", "charge", "price", "bill"),
+}
+"""Figures that findings speak of, and the words by which the effect of a finding names them."""
+OTHER, NONE = "other", "none"
+INTAKE = pl.Schema({"what": pl.String, "day": pl.Date, "rows": pl.Int64})
+"""Columns of :func:`intake`."""
+SUBMITTED = "jobs submitted"
+_DATE = r"(?:19|20)\d\d-[01]\d-[0-3]\d"
+
+
+@dataclass(frozen=True, eq=False)
+class DataQuality:
+    """The quality report of a folder, with what is needed to draw it.
+
+    - ``read``: Source, row counts, span, files.
+    - ``findings``: As in the quality report: ``check, severity, rows, effect, example``, gravest first.
+    - ``coverage``: Observed share of each node and day, see :func:`gpuplanner.ingest.telemetry.coverage.coverage`;
+      None without telemetry.
+    - ``intake``: Jobs and rejected rows by day, see :func:`intake`.
+    """
+
+    read: Stated
+    findings: pl.DataFrame
+    coverage: pl.DataFrame | None
+    intake: pl.DataFrame
+
+
+def data_quality(data: str | Dataset) -> DataQuality:
+    """Gather the quality report of jobs or telemetry.
+
+    Examples
+    --------
+    >>> found = data_quality("sample")
+    >>> found.findings["check"].to_list(), found.coverage["node"].n_unique()
+    (['running when the observation ended'], 8)
+    """
+    read = load_trace(data, columns=["submit_time"]) if isinstance(data, str) else data
+    seen = read.coverage
+    if seen is None and read.samples is not None:  # of an earlier version
+        seen = coverage(read.samples)
+    jobs = read.tables.get("jobs", pl.DataFrame(schema={"submit_time": pl.Datetime("us", "UTC")}))
+    return DataQuality(read.stated, read.quality, seen, intake(jobs, read.rejects))
+
+
+def figures_moved(effect: str) -> tuple[str, ...]:
+    """Figures that the effect of a finding names.
+
+    Examples
+    --------
+    >>> figures_moved("demand and GPU-hours leave them out and are too low")
+    ('GPU-hours', 'demand')
+    >>> figures_moved("none: the rows were sorted"), figures_moved("kept")
+    (('none',), ('other',))
+    """
+    text = effect.lower()
+    if text.startswith("none"):
+        return (NONE,)
+    named = tuple(figure for figure, words in FIGURES.items() if any(word in text for word in words))
+    return named or (OTHER,)
+
+
+def by_figure(findings: pl.DataFrame) -> pl.DataFrame:
+    """Part findings by the figures that they move.
+
+    Examples
+    --------
+    >>> by_figure(data_quality("sample").findings).select("severity", "figure").rows()
+    [('info', 'GPU-hours'), ('info', 'run times')]
+    """
+    figures = pl.Series("figure", map(figures_moved, findings["effect"]), dtype=pl.List(pl.String))
+    return findings.with_columns(figures).explode("figure")
+
+
+def intake(jobs: pl.DataFrame, rejects: pl.DataFrame) -> pl.DataFrame:
+    """Count jobs by the UTC day of submission, and rejected rows by reason and the first date in the row.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> jobs = pl.DataFrame({"submit_time": [datetime(2026, 1, day, 9, tzinfo=UTC) for day in (1, 1, 3)]})
+    >>> rejects = pl.DataFrame({"reason": ["end before start"], "raw": ["7,2026-01-02T10:00:00,-"]})
+    >>> [(what[:8], day.day, rows) for what, day, rows in intake(jobs, rejects).rows()]
+    [('jobs sub', 1, 2), ('jobs sub', 2, 0), ('jobs sub', 3, 1), ('rejected', 2, 1)]
+    """
+    counted = jobs.drop_nulls("submit_time").group_by(day=pl.col("submit_time").dt.date()).agg(rows=pl.len())
+    if counted.height:
+        days = counted.select(pl.date_range(pl.col("day").min(), pl.col("day").max()).alias("day"))
+        counted = days.join(counted, on="day", how="left").with_columns(pl.col("rows").fill_null(0))
+    refused = (
+        rejects.group_by("reason", day=pl.col("raw").str.extract(f"({_DATE})").str.to_date(strict=False))
+        .agg(rows=pl.len())
+        .with_columns(all=pl.col("rows").sum().over("reason"))
+        .sort("all", "reason", "day", descending=[True, False, False], nulls_last=True)
+        .select(pl.format("rejected: {}", "reason").alias("what"), "day", "rows")
+    )
+    submitted = counted.sort("day").select(pl.lit(SUBMITTED).alias("what"), "day", "rows")
+    return pl.concat([submitted.cast(INTAKE), refused.cast(INTAKE)])

@@ -1,0 +1,433 @@
+"""Entitlement, demand and allocation of tenants, and borrowing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.step_functions import slot_sums
+from gpuplanner.core.units import SECONDS_PER_HOUR
+
+
+@dataclass(frozen=True, eq=False)
+class Claims:
+    """Jobs over time, in whole units, so that sums are exact.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        One claim a row: ``tenant``, ``submit_s`` (it waits from then on), ``start_s`` (it holds from then on),
+        ``end_s``, and the units ``wanted`` and ``held``. A job that was stopped is several claims.
+    units_per_gpu : int
+        1, or the compute slices of the board.
+    window : tuple of float
+        Start and end of what is accounted [s].
+    """
+
+    table: pl.DataFrame
+    units_per_gpu: int
+    window: tuple[float, float]
+
+    def by_tenant(self, tenants: frozenset[str] = frozenset()) -> pl.DataFrame:
+        """Units held and waited for, tenant by tenant, over the whole window.
+
+        Parameters
+        ----------
+        tenants : frozenset of str
+            Tenants to list though they claim nothing.
+
+        Returns
+        -------
+        polars.DataFrame
+            ``tenant, start_s, end_s, held, waiting`` (units): adjacent pieces that fill the window for every
+            tenant.
+        """
+        begin, end = self.window
+        held, wanted = pl.col("held"), pl.col("wanted")
+        everyone = sorted(tenants.union(self.table["tenant"]))
+        none = {"tenant": everyone, "at_s": begin, "held": 0, "waiting": 0}
+        events = [
+            pl.DataFrame(none, schema={"tenant": pl.String, "at_s": float, "held": int, "waiting": int})
+        ]
+        for instant, more, longer in (
+            ("submit_s", pl.lit(0), wanted),
+            ("start_s", held, -wanted),
+            ("end_s", -held, pl.lit(0)),
+        ):
+            at = pl.col(instant).clip(begin, end)
+            events.append(self.table.select("tenant", at_s=at, held=more.cast(int), waiting=longer.cast(int)))
+        return steps(pl.concat(events), "tenant", ["held", "waiting"], until_s=end)
+
+
+def steps(events: pl.DataFrame, by: str, changes: Sequence[str], *, until_s: float) -> pl.DataFrame:
+    """Sum up changes over time, group by group.
+
+    Changes of one instant count at once. Sorting is all that costs more than one pass: O(n log n). Integer
+    changes are summed exactly.
+
+    Examples
+    --------
+    >>> events = pl.DataFrame({"node": 0, "at_s": [5.0, 0.0, 5.0], "held": [-2, 3, 1]})
+    >>> steps(events, "node", ["held"], until_s=9.0).rows()
+    [(0, 0.0, 5.0, 3), (0, 5.0, 9.0, 2)]
+    """
+    return (
+        events.group_by(by, start_s="at_s")
+        .agg(pl.col(changes).sum())
+        .sort(by, "start_s")
+        .with_columns(
+            pl.col(changes).cum_sum().over(by),
+            end_s=pl.col("start_s").shift(-1).over(by).fill_null(until_s),
+        )
+        .filter(pl.col("end_s") > pl.col("start_s"))
+        .select(by, "start_s", "end_s", *changes)
+    )
+
+
+TICKS_PER_SECOND = 1_000_000
+
+
+def entitlements(
+    gpus: float, tenants: Iterable[str], shares: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """GPUs that each tenant is entitled to, by shares.
+
+    Parameters
+    ----------
+    gpus : float
+        GPUs of the cluster.
+    tenants : iterable of str
+        All tenants.
+    shares : mapping of str to float, optional
+        Share of each tenant, in any scale; 1 for those not named.
+
+    Returns
+    -------
+    dict
+        GPUs of each tenant, by name; they sum to `gpus`.
+
+    Raises
+    ------
+    SchemaError
+        If a share is below 0, or all are 0.
+
+    Examples
+    --------
+    >>> entitlements(64, ["b", "a"], {"a": 3.0})
+    {'a': 48.0, 'b': 16.0}
+    """
+    given = shares or {}
+    weights = {tenant: float(given.get(tenant, 1.0)) for tenant in sorted(set(tenants))}
+    total = math.fsum(weights.values())
+    if weights and not (all(0 <= weight < math.inf for weight in weights.values()) and total > 0):
+        text = message("shares", "finite numbers not below 0, one above", f"{weights}", "Change them.")
+        raise SchemaError(text)
+    return {tenant: gpus * weight / total for tenant, weight in weights.items()}
+
+
+def tenant_pieces(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
+    """Pieces of time of every tenant with what was due, missing and above, in GPUs.
+
+    Parameters
+    ----------
+    claimed : Claims
+        The claims.
+    entitled : mapping of str to float
+        GPUs of each tenant; tenants that are not named are entitled to none.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tenant, start_s, end_s``, ``held, waiting, entitled`` GPUs, and
+
+        due
+            ``min(held + waiting, entitled)``.
+        deficit
+            ``max(0, due - held)``: due and wanted, but not given.
+        above
+            ``max(0, held - entitled)``.
+        unclaimed
+            ``max(0, entitled - held - waiting)``.
+        starving
+            Something waits, nothing is held, and the entitlement is above 0.
+
+    Examples
+    --------
+    >>> table = pl.DataFrame({"tenant": ["x", "y"], "submit_s": 0.0, "start_s": [0.0, 60.0],
+    ...     "end_s": [60.0, 90.0], "wanted": [4, 2], "held": [4, 2]})
+    >>> pieces = tenant_pieces(Claims(table, 1, (0.0, 90.0)), {"x": 3.0, "y": 1.0})
+    >>> pieces.select("tenant", "end_s", "deficit", "above", "unclaimed").rows()
+    [('x', 60.0, 0.0, 1.0, 0.0), ('x', 90.0, 0.0, 0.0, 3.0), ('y', 60.0, 1.0, 0.0, 0.0), ('y', 90.0, 0.0, 1.0, 0.0)]
+    """
+    pieces = claimed.by_tenant(frozenset(entitled))
+    held, entitlement = pl.col("held"), pl.col("entitled")
+    share = pl.col("tenant").replace_strict(dict(entitled), default=0.0, return_dtype=pl.Float64)
+    return (
+        pieces.with_columns(pl.col("held", "waiting") / claimed.units_per_gpu, entitled=share)
+        .with_columns(due=pl.min_horizontal(held + pl.col("waiting"), "entitled"))
+        .with_columns(
+            deficit=(pl.col("due") - held).clip(lower_bound=0.0),
+            above=(held - entitlement).clip(lower_bound=0.0),
+            unclaimed=(entitlement - held - pl.col("waiting")).clip(lower_bound=0.0),
+            starving=(pl.col("waiting") > 0) & (held == 0) & (entitlement > 0),
+        )
+    )
+
+
+def tenant_accounts(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
+    """Sum up what every tenant was entitled to, wanted and got.
+
+    Integrals are exact: everything is constant between two events.
+
+    Parameters
+    ----------
+    claimed, entitled
+        As for :func:`tenant_pieces`.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per tenant, sorted: ``tenant``, ``entitled_gpus``, ``held_gpu_hours``, ``held_share`` of all GPU
+        time held, ``due_gpu_hours``, ``deficit_gpu_hours``, ``satisfaction`` (1 - deficit / due; null where
+        nothing was due), ``above_gpu_hours``, ``unclaimed_gpu_hours``, ``starvation_h`` and
+        ``longest_starvation_h``, its longest stretch.
+
+    Examples
+    --------
+    >>> table = pl.DataFrame({"tenant": ["x", "y"], "submit_s": 0.0, "start_s": [0.0, 3600.0],
+    ...     "end_s": [3600.0, 7200.0], "wanted": [4, 2], "held": [4, 2]})
+    >>> accounts = tenant_accounts(Claims(table, 1, (0.0, 7200.0)), {"x": 2.0, "y": 2.0})
+    >>> accounts.select("tenant", "deficit_gpu_hours", "satisfaction", "starvation_h").rows()
+    [('x', 0.0, 1.0, 0.0), ('y', 2.0, 0.5, 1.0)]
+    """
+    hours = (pl.col("end_s") - pl.col("start_s")) / SECONDS_PER_HOUR
+    pieces = tenant_pieces(claimed, entitled).with_columns(
+        hours=hours, stretch=pl.col("starving").rle_id().over("tenant")
+    )
+    starved = pieces.filter("starving").group_by("tenant", "stretch").agg(pl.col("hours").sum())
+    longest = starved.group_by("tenant").agg(longest_starvation_h=pl.col("hours").max())
+    sums = ("held", "due", "deficit", "above", "unclaimed")
+    return (
+        pieces.group_by("tenant")
+        .agg(
+            pl.col("entitled").first().alias("entitled_gpus"),
+            *[(pl.col(name) * pl.col("hours")).sum().alias(f"{name}_gpu_hours") for name in sums],
+            starvation_h=pl.col("hours").filter("starving").sum(),
+        )
+        .join(longest, on="tenant", how="left")
+        .sort("tenant")
+        .select(
+            "tenant",
+            "entitled_gpus",
+            "held_gpu_hours",
+            held_share=_quotient(pl.col("held_gpu_hours"), pl.col("held_gpu_hours").sum()),
+            due_gpu_hours="due_gpu_hours",
+            deficit_gpu_hours="deficit_gpu_hours",
+            satisfaction=1 - _quotient(pl.col("deficit_gpu_hours"), pl.col("due_gpu_hours")),
+            above_gpu_hours="above_gpu_hours",
+            unclaimed_gpu_hours="unclaimed_gpu_hours",
+            starvation_h="starvation_h",
+            longest_starvation_h=pl.col("longest_starvation_h").fill_null(0.0),
+        )
+    )
+
+
+def shares_over_time(claimed: Claims, *, slot_s: float) -> pl.DataFrame:
+    """Mean GPUs that every tenant held, slot by slot.
+
+    Parameters
+    ----------
+    claimed : Claims
+        The claims.
+    slot_s : float
+        Length of a slot [s]; the last one may reach beyond the window, where nothing is held.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``tenant``, ``slot_s`` (start of the slot), ``gpus`` and ``share`` (of all GPUs held in the slot; null
+        where none were), sorted. To the microsecond exact.
+
+    Raises
+    ------
+    SchemaError
+        If the slot is not at least a microsecond long.
+
+    Examples
+    --------
+    >>> table = pl.DataFrame({"tenant": ["x", "y"], "submit_s": 0.0, "start_s": [0.0, 60.0],
+    ...     "end_s": [60.0, 90.0], "wanted": [4, 2], "held": [4, 2]})
+    >>> shares_over_time(Claims(table, 1, (0.0, 90.0)), slot_s=60.0).rows()
+    [('x', 0.0, 4.0, 1.0), ('x', 60.0, 0.0, 0.0), ('y', 0.0, 0.0, 0.0), ('y', 60.0, 1.0, 1.0)]
+    """
+    ticks = round(slot_s * TICKS_PER_SECOND)
+    if ticks < 1:
+        text = message("shares over time", "slots of a microsecond at least", f"{slot_s!r} s", "Use 3600.")
+        raise SchemaError(text)
+    begin, end = claimed.window
+    slots = max(1, math.ceil((end - begin) / slot_s))
+    names = claimed.table["tenant"].unique().sort()
+
+    def instants(column: str) -> NDArray[np.int64]:
+        seconds = claimed.table[column].clip(begin, end) - begin
+        return (seconds * TICKS_PER_SECOND).round().cast(pl.Int64).to_numpy()
+
+    group = claimed.table["tenant"].replace_strict(names, range(len(names)), return_dtype=pl.Int64)
+    sums = slot_sums(
+        instants("start_s"), instants("end_s"), claimed.table["held"].to_numpy(), group.to_numpy(),
+        groups=len(names), slots=slots, slot_ticks=ticks,
+    )  # fmt: skip
+    starts = begin + slot_s * np.arange(slots)
+    return pl.DataFrame(
+        {
+            "tenant": names.gather(np.repeat(np.arange(len(names)), slots)),
+            "slot_s": np.tile(starts, len(names)),
+            "gpus": (sums / (ticks * claimed.units_per_gpu)).ravel(),
+        }
+    ).with_columns(share=_quotient(pl.col("gpus"), pl.col("gpus").sum().over("slot_s")))
+
+
+def jain_index(values: Sequence[float] | NDArray[np.float64]) -> float | None:
+    """Jain's index of fairness: 1 where all values are equal, 1/n where one has everything.
+
+    ``(sum x)^2 / (n * sum x^2)``.
+
+    Parameters
+    ----------
+    values : array of float, shape (n,)
+        What each tenant got of what it was due; not below 0.
+
+    Returns
+    -------
+    float or None
+        None without values, or where all are 0.
+
+    References
+    ----------
+    R. Jain, D. Chiu, W. Hawe, A quantitative measure of fairness and discrimination for resource allocation
+    in shared computer systems, DEC-TR-301 (1984).
+
+    Examples
+    --------
+    >>> jain_index([1, 1, 1, 1]), jain_index([1, 0, 0, 0]), jain_index([])
+    (1.0, 0.25, None)
+    """
+    array = np.asarray(values, dtype=np.float64)
+    squares = float(array @ array)
+    return float(array.sum()) ** 2 / (len(array) * squares) if squares else None
+
+
+def _quotient(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
+    return pl.when(whole > 0).then(part / whole)
+
+
+NOBODY = "-"
+"""As borrower: GPUs that nobody held. As lender: entitlement that nobody claimed."""
+
+TINY_GPUS = 1e-9
+"""What may remain of nothing after many additions."""
+
+
+def borrowing(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
+    """Say who borrowed how much from whom.
+
+    At every instant, tenant i holds ``b_i`` GPUs above its entitlement, and tenant j lacks ``d_j`` that are
+    due to it. With ``B`` and ``L`` their sums, i borrows ``b_i * d_j / max(B, L)`` from j: everybody who is
+    above shares in what everybody lacks. Where more is held above than is lacking, the rest comes from
+    entitlement that nobody claimed; where more is lacking, the rest stood idle. So all that is above, and all
+    that is lacking, is attributed exactly once:
+
+    - what a borrower has from all lenders is its ``above_gpu_hours`` of :func:`tenant_accounts`;
+    - what a lender lacks through all borrowers is its ``deficit_gpu_hours``.
+
+    Parameters
+    ----------
+    claimed, entitled
+        As for :func:`~gpuplanner.usage.fair_share.tenant_pieces`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``borrower``, ``lender``, ``gpu_hours`` above 0, sorted by names; :data:`NOBODY` on either side. Takes
+        a sort of the events, and one pass over them for every borrower.
+
+    Examples
+    --------
+    >>> table = pl.DataFrame({"tenant": ["x", "y"], "submit_s": 0.0, "start_s": [0.0, 3600.0],
+    ...     "end_s": [3600.0, 7200.0], "wanted": [4, 1], "held": [4, 1]})
+    >>> borrowing(Claims(table, 1, (0.0, 7200.0)), {"x": 2.0, "y": 2.0}).rows()
+    [('x', '-', 1.0), ('x', 'y', 1.0)]
+    """
+    names, seconds, tenant, low, high, above, deficit, _ = _laid_out(claimed, entitled)
+    above_all, deficit_all = (_summed(values, low, high, len(seconds)) for values in (above, deficit))
+    most = np.maximum(above_all, deficit_all)
+    per_gpu = np.divide(seconds, most, out=np.zeros_like(seconds), where=most > TINY_GPUS)
+    idle, unclaimed = ((most - part) * (most - part > TINY_GPUS) for part in (above_all, deficit_all))
+    rows = []
+    for rank, borrower in enumerate(names):
+        mine = tenant == rank
+        # The pieces of one tenant are adjacent, so repeating them lays them out over all edges.
+        held = np.repeat(above[mine], (high - low)[mine]) if rank else idle
+        so_far = np.append(0.0, np.cumsum(held * per_gpu))
+        lent = np.bincount(tenant, deficit * (so_far[high] - so_far[low]), minlength=len(names))
+        lent[0] = held @ (per_gpu * unclaimed)
+        rows += [
+            (borrower, *pair) for pair in zip(names, lent / SECONDS_PER_HOUR, strict=True) if pair[1] > 0
+        ]
+    schema = {"borrower": pl.String, "lender": pl.String, "gpu_hours": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def lent_hours(claimed: Claims, entitled: Mapping[str, float]) -> list[tuple[str, float]]:
+    """GPU-hours of its entitlement that each tenant did not ask for, and that others held meanwhile.
+
+    What tenants hold above their entitlement comes first from what others lack, see :func:`borrowing`; the rest from
+    entitlement that nobody claims, of each in proportion to what it leaves; GPUs that are nobody's due come last.
+
+    Examples
+    --------
+    >>> table = pl.DataFrame({"tenant": ["x"], "submit_s": 0.0, "start_s": [0.0], "end_s": [3600.0], "wanted": [4],
+    ...     "held": [4]})
+    >>> lent_hours(Claims(table, 1, (0.0, 7200.0)), {"x": 2.0, "y": 1.0, "z": 2.0})
+    [('x', 0.0), ('y', 0.66...), ('z', 1.33...)]
+    """
+    names, seconds, tenant, low, high, above, deficit, unclaimed = _laid_out(claimed, entitled)
+    above_all, deficit_all, left_all = (
+        _summed(values, low, high, len(seconds)) for values in (above, deficit, unclaimed)
+    )
+    freely = np.clip(above_all - deficit_all, 0.0, left_all)
+    part = np.divide(freely * seconds, left_all, out=np.zeros_like(seconds), where=left_all > TINY_GPUS)
+    so_far = np.append(0.0, np.cumsum(part))
+    lent = np.bincount(tenant, unclaimed * (so_far[high] - so_far[low]), minlength=len(names))
+    return list(zip(names[1:], (lent[1:] / SECONDS_PER_HOUR).tolist(), strict=True))
+
+
+def _laid_out(
+    claimed: Claims, entitled: Mapping[str, float]
+) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Names, nobody first; seconds between edges; and of each piece its tenant, first and last edge, and amounts."""
+    pieces = tenant_pieces(claimed, entitled)
+    names = [NOBODY, *pieces["tenant"].unique().sort()]
+    number = {name: rank for rank, name in enumerate(names)}
+    edges = np.append(np.unique(pieces["start_s"].to_numpy()), claimed.window[1])
+    tenant, low, high, above, deficit, unclaimed = (
+        pieces.with_columns(pl.col("tenant").replace_strict(number, return_dtype=pl.Int64))
+        .select("tenant", "start_s", "end_s", "above", "deficit", "unclaimed")
+        .to_numpy()
+        .T
+    )
+    low, high = np.searchsorted(edges, low), np.searchsorted(edges, high)
+    return names, np.diff(edges), tenant.astype(np.int64), low, high, above, deficit, unclaimed
+
+
+def _summed(values: np.ndarray, low: np.ndarray, high: np.ndarray, count: int) -> np.ndarray:
+    """Sum of pieces over every stretch between two edges."""
+    changes = np.bincount(low, values, minlength=count + 1) - np.bincount(high, values, minlength=count + 1)
+    total: np.ndarray = np.cumsum(changes)[:count]
+    return total

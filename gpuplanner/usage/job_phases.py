@@ -1,0 +1,378 @@
+"""Phases of jobs from telemetry."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.core.errors import SchemaError, examples, message
+from gpuplanner.core.execution import import_optional
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import Samples
+
+LEAST_NOISE = {"sm_activity": 0.02, "memory_used_gib": 0.5, "power_w": 10.0}
+"""Signals, and the least noise each is taken to have; below it, meters round or hardly move."""
+IDLE_BELOW = 0.05
+"""SM activity below which a GPU does no work worth the name."""
+SPIKE = 5.0
+"""Distance from the level around it, in standard deviations of the noise, from which a row is a spike."""
+MAD_TO_SIGMA = 1.4826
+"""Ratio of standard deviation to median absolute deviation of normal noise."""
+STEPS_S = (1, 5, 10, 15, 30, 60)
+"""Distances of rows that are chosen from, in seconds; above the last, the distance of the readings."""
+ROWS_WANTED = 600
+"""Rows that a short job is cut into if it is sampled that often."""
+SHORTEST, LONG = timedelta(minutes=10), timedelta(hours=1)
+"""Shortest phase of a job of an hour or more, however often it was read: a checkpoint is no phase."""
+ROWS_OF_A_PHASE = 10
+"""Fewest rows of a phase; of fewer, a level is not known from the noise about it."""
+ROWS_OF_A_SHORT_PHASE = 4
+"""Rows of the shortest phase where a row is a second: a run of minutes, too short for a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Signals of one job on an even grid.
+
+    - ``table``, shape (n, 5): ``time``, one column for each signal, means over the job's devices, and ``seen``; gaps
+      are bridged by straight lines and not seen, a signal that was never seen is null.
+    - ``names``: Signals that were seen.
+    - ``step``: Distance of the rows.
+    """
+
+    table: pl.DataFrame
+    names: tuple[str, ...]
+    step: timedelta
+
+    def noise(self, name: str) -> float:
+        """Standard deviation of the noise, from differences of neighbours: level shifts hardly touch it.
+
+        Differences of independent noise spread by the square root of two more than the noise itself. Rows without
+        activity are left out, where there are others: a meter at rest hardly makes noise.
+        """
+        active = (self.table["sm_activity"] >= IDLE_BELOW).fill_null(False) & self.table["seen"]
+        rows = active if active.sum() >= ROWS_OF_A_PHASE else self.table["seen"]
+        change = self.table[name].filter(rows).diff().drop_nulls().to_numpy()
+        if not len(change):
+            return LEAST_NOISE[name]
+        mad = float(np.median(np.abs(change - np.median(change))))
+        return max(MAD_TO_SIGMA * mad / math.sqrt(2), LEAST_NOISE[name])
+
+    def around(self, name: str, shortest: int) -> pl.DataFrame:
+        """Levels before and after each row: running medians blind to what is shorter than `shortest` rows.
+
+        A row that lies below both, or above both, is part of a spike; at a step it is like one of them.
+        """
+        before, after = (
+            signal.rolling_median(2 * shortest - 1, min_samples=1)
+            for signal in (self.table[name], self.table[name].reverse())
+        )
+        return pl.DataFrame({"before": before, "after": after.reverse()}).select(
+            low=pl.min_horizontal("before", "after"), high=pl.max_horizontal("before", "after")
+        )
+
+    def without_spikes(self, name: str, shortest: int) -> pl.Series:
+        """The signal with its spikes bridged by straight lines."""
+        signal, level = self.table[name], self.around(name, shortest)
+        margin = SPIKE * self.noise(name)
+        usual = signal.is_between(level["low"] - margin, level["high"] + margin)
+        bridged = pl.select(pl.when(usual).then(signal)).to_series().interpolate()
+        return bridged.backward_fill().forward_fill()
+
+
+def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
+    """Average the samples of one job over its devices and over each step.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> samples = pl.DataFrame({"time": [nine, nine + timedelta(minutes=2)], "sm_activity": [0.2, 0.4]})
+    >>> samples = samples.with_columns(node=pl.lit("n1"), gpu=0, activity_source=pl.lit("profiling"))
+    >>> signals_of(samples, timedelta(minutes=1)).table["sm_activity"].round(6).to_list()
+    [0.2, 0.3, 0.4]
+    """
+    table = conform(samples, Samples, where="phases: samples")
+    jobs = table["job_id"].unique().sort()
+    names = tuple(name for name in LEAST_NOISE if table[name].count())
+    if len(jobs) > 1 or not names:
+        seen = examples(names) if names else "no signal"
+        text = message(
+            "phases: samples",
+            "samples of one job, with activity, memory or power",
+            f"{table.height} samples of jobs {examples(jobs.to_list())}, with {seen}",
+            "Filter the samples by job_id.",
+        )
+        raise SchemaError(text)
+    every = step or step_for(table)
+    even = (
+        table.sort("time")
+        .group_by_dynamic("time", every=every)
+        .agg(*(pl.col(name).mean() for name in LEAST_NOISE), seen=pl.lit(True))
+        .upsample("time", every=every)
+        .with_columns(pl.col("seen").fill_null(False))
+        .with_columns(pl.col(name).interpolate().backward_fill().forward_fill() for name in LEAST_NOISE)
+    )
+    return Signals(even, names, every)
+
+
+def rows_of(signals: Signals) -> int:
+    """Rows of the shortest phase, as it suits the distance of the rows and the length of the job."""
+    if signals.table.height * signals.step >= LONG:
+        return max(ROWS_OF_A_PHASE, math.ceil(SHORTEST / signals.step))
+    return ROWS_OF_A_PHASE if signals.step > timedelta(seconds=STEPS_S[0]) else ROWS_OF_A_SHORT_PHASE
+
+
+def step_for(samples: pl.DataFrame) -> timedelta:
+    """Distance of rows that suits a job: about :data:`ROWS_WANTED` rows, never finer than it was sampled.
+
+    A minute is the most, unless the readings themselves are farther apart.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> begin = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> device = {"node": "n1", "gpu": 0, "instance": None}
+    >>> rows = [{"time": begin + timedelta(seconds=second), **device} for second in range(300)]
+    >>> step_for(pl.DataFrame(rows))
+    datetime.timedelta(seconds=1)
+    """
+    device = ("node", "gpu", "instance")
+    apart = (
+        samples.sort("time").select(pl.col("time").diff().over(device).drop_nulls().dt.total_microseconds())
+    ).to_series()
+    if not len(apart):
+        return timedelta(seconds=STEPS_S[-1])
+    typical_s = float(apart.median()) / 1e6  # type: ignore[arg-type]
+    if typical_s > STEPS_S[-1] * 1.5:
+        return timedelta(seconds=round(typical_s))
+    length = samples["time"].max() - samples["time"].min()  # type: ignore[operator]
+    least_s = max(0.8 * typical_s, length.total_seconds() / ROWS_WANTED)  # type: ignore[union-attr]
+    return timedelta(seconds=next((step for step in STEPS_S if step >= least_s), STEPS_S[-1]))
+
+
+LABELS = ("setup", "ramp", "steady", "long-context", "reduced", "input-stall", "decay", "cool-down", "idle")
+"""What a phase looks like.
+
+setup
+    Without activity, before there was any.
+ramp
+    Below 85 % of the highest level of the job, before that was reached.
+steady
+    At least that.
+long-context
+    At least that, with a tenth more memory than the first steady phase.
+reduced
+    Below 85 % of the highest level, between steady phases.
+input-stall
+    Without activity between active phases, while the memory stays held as in the phase before: it waits for input, for
+    its host or for somebody.
+decay
+    Below 85 % of the highest level, after it was left for good.
+cool-down
+    Without activity after the last of it: GPUs are still held, for saving, copying or because nobody ended the job.
+idle
+    Without activity between active phases, with other memory.
+"""
+STEADY_FROM = 0.85
+MORE_MEMORY = 1.10
+SAME_MEMORY = 0.05
+"""Share by which the memory of a stall may differ from that of the phase before."""
+SAME_LEVEL = 2.0
+"""Neighbouring phases whose medians differ by less, in standard deviations of the noise, are one."""
+SAME_SHARE = 0.12
+"""So are those whose medians differ by a smaller share of the highest level of the job: meters wander."""
+LEAST_SETUP = 2
+"""Fewest rows without activity that are a set-up."""
+EXACT_ROWS = 100_000
+"""Above so many rows, binary segmentation stands in for PELT."""
+
+
+def find_phases(samples: pl.DataFrame, *, step: timedelta | None = None) -> pl.DataFrame:
+    """Part the telemetry of one job into phases.
+
+    Change points are sought jointly in SM activity, memory and power, each in units of its noise (from the
+    median absolute deviation of first differences), by PELT with squared error and the penalty
+    2 sigma^2 ln n, where sigma^2 is the noise of all signals together. What is shorter than a phase, such
+    as the stall of a checkpoint, is bridged first; neighbours with equal medians are joined after, and so are
+    two phases of one level with only a dip between them. The set-up ends where activity begins, and may be shorter
+    than a phase. Stretches without readings say nothing.
+
+    The shortest phase lasts ten minutes and no fewer than ten steps, of a job shorter than an hour ten steps, and four
+    of a run of minutes cut into seconds.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples`` of one job.
+    step : timedelta, optional
+        Distance at which samples are averaged; by default a minute, less for a short job that was sampled more
+        often, more where the readings are farther apart.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``phase`` (from 1), ``start``, ``end``, the means ``sm_activity``, ``memory_used_gib`` [GiB] and
+        ``power_w`` [W] over all its samples (null where never seen), ``label`` (one of :data:`LABELS`; null
+        without activity).
+
+    Raises
+    ------
+    SchemaError
+        If the samples are of several jobs.
+    MissingDependencyError
+        If ruptures is not installed.
+
+    References
+    ----------
+    Killick, Fearnhead, Eckley, "Optimal detection of changepoints with a linear computational cost", JASA
+    107(500), 2012, doi 10.1080/01621459.2012.737745.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> times = [datetime(2026, 2, 2, 9, tzinfo=UTC) + timedelta(minutes=minute) for minute in range(60)]
+    >>> samples = pl.DataFrame({"time": times, "sm_activity": [0.0] * 20 + [0.9] * 40})
+    >>> samples = samples.with_columns(node=pl.lit("n1"), gpu=0, activity_source=pl.lit("profiling"))
+    >>> find_phases(samples).select("phase", pl.col("end") - pl.col("start"), "label").rows()
+    [(1, datetime.timedelta(seconds=1200), 'setup'), (2, datetime.timedelta(seconds=2400), 'steady')]
+    """
+    signals = signals_of(samples, step)
+    ends = _change_points(signals, rows_of(signals))
+    phase = np.searchsorted(ends, np.arange(signals.table.height), side="right") + 1
+    return (
+        signals.table.with_columns(phase=pl.Series(phase, dtype=pl.Int32))
+        .group_by("phase", maintain_order=True)
+        .agg(
+            pl.col("time").first().alias("start"),
+            (pl.col("time").last() + signals.step).alias("end"),
+            *(pl.col(name).mean() for name in LEAST_NOISE),
+        )
+        .with_columns(label=_label())
+    )
+
+
+def _label() -> pl.Expr:
+    activity, memory = pl.col("sm_activity"), pl.col("memory_used_gib")
+    idle, steady = activity < IDLE_BELOW, activity >= STEADY_FROM * activity.max()
+    held = (memory / memory.shift() - 1).abs() <= SAME_MEMORY
+    first_memory = memory.filter(steady & ~idle).first()
+    return (
+        pl.when(activity.is_null())
+        .then(None)
+        .when(idle & (idle.not_().cum_sum() == 0))
+        .then(pl.lit("setup"))
+        .when(idle & (idle.not_().cum_sum(reverse=True) == 0))
+        .then(pl.lit("cool-down"))
+        .when(idle & held.fill_null(False))
+        .then(pl.lit("input-stall"))
+        .when(idle)
+        .then(pl.lit("idle"))
+        .when(steady & (memory >= MORE_MEMORY * first_memory).fill_null(False))
+        .then(pl.lit("long-context"))
+        .when(steady)
+        .then(pl.lit("steady"))
+        .when((steady & ~idle).cum_sum() == 0)
+        .then(pl.lit("ramp"))
+        .when((steady & ~idle).reverse().cum_sum().reverse() == 0)
+        .then(pl.lit("decay"))
+        .otherwise(pl.lit("reduced"))
+    )
+
+
+def _change_points(signals: Signals, shortest: int) -> np.ndarray:
+    """Rows at which a phase ends, the last row's end included."""
+    rows = signals.table.height
+    seen = np.flatnonzero(signals.table["seen"].to_numpy())
+    if len(seen) < 2 * shortest:
+        return np.array([rows])
+    noise = {name: signals.noise(name) for name in signals.names}
+    bridged = np.column_stack(
+        [signals.without_spikes(name, shortest).to_numpy()[seen] / noise[name] for name in signals.names]
+    )
+    penalty = 2 * len(signals.names) * float(np.log(len(seen)))
+    if len(seen) > EXACT_ROWS:
+        ends = binary_segmentation(bridged, shortest, penalty)
+    else:
+        ruptures = import_optional("ruptures", extra="phases")
+        # With a linear kernel this is PELT on squared error, compiled: same answer in a thousandth of the time.
+        search = ruptures.KernelCPD(kernel="linear", min_size=shortest)
+        ends = search.fit(bridged).predict(pen=penalty)
+    least = np.maximum(SAME_LEVEL, SAME_SHARE * np.abs(bridged).max(axis=0))
+    kept = _merged(bridged, _without_dips(bridged, ends, shortest, least), least)
+    if "sm_activity" in signals.names:
+        kept = _with_setup(kept, bridged[:, 0] * noise["sm_activity"], shortest)
+    return np.array([*(seen[end] for end in kept[:-1]), rows])
+
+
+def _with_setup(ends: list[int], activity: np.ndarray, shortest: int) -> list[int]:
+    """End the set-up where activity begins, even if it was shorter than a phase."""
+    begins = int((activity >= IDLE_BELOW).argmax())
+    if not LEAST_SETUP <= begins < len(activity) - shortest:
+        return ends
+    return sorted({begins} | {end for end in ends if abs(end - begins) >= shortest})
+
+
+def _without_dips(scaled: np.ndarray, ends: list[int], shortest: int, least: np.ndarray) -> list[int]:
+    """Join what lies on one level before and after a dip: fewer rows than a phase off that level."""
+    kept = [0, *ends]
+    at = 1
+    while at + 2 < len(kept):
+        begin, start, end, stop = kept[at - 1 : at + 3]
+        before, after = (np.median(scaled[a:b], axis=0) for a, b in ((begin, start), (end, stop)))
+        off = (np.abs(scaled[start:end] - before) >= least).any(axis=1)
+        if (np.abs(before - after) < least).all() and off.sum() < shortest:
+            del kept[at : at + 2]
+            at = max(1, at - 1)
+        else:
+            at += 1
+    return kept[1:]
+
+
+def _merged(scaled: np.ndarray, ends: list[int], least: np.ndarray) -> list[int]:
+    """Join neighbours with the same medians: what set them apart were single rows, not a level."""
+    kept: list[int] = []
+    begin = 0
+    for end, following in itertools.pairwise(ends):
+        step = np.median(scaled[begin:end], axis=0) - np.median(scaled[end:following], axis=0)
+        if (np.abs(step) >= least).any():
+            kept.append(end)
+            begin = end
+    return [*kept, len(scaled)]
+
+
+def binary_segmentation(signal: np.ndarray, shortest: int, penalty: float) -> list[int]:
+    """Split a signal where that lowers its squared error most, and its parts again, while it pays.
+
+    References
+    ----------
+    Scott, Knott, "A cluster analysis method for grouping means in the analysis of variance", Biometrics 30(3),
+    1974.
+
+    Examples
+    --------
+    >>> binary_segmentation(np.repeat([[0.0], [9.0], [4.0]], 50, axis=0), shortest=5, penalty=20.0)
+    [50, 100, 150]
+    """
+    sums = np.vstack([np.zeros(signal.shape[1]), np.cumsum(signal, axis=0)])
+    found: list[int] = []
+    open_parts = [(0, len(signal))]
+    while open_parts:
+        begin, end = open_parts.pop()
+        splits = np.arange(begin + shortest, end - shortest + 1)
+        if not len(splits):
+            continue
+        left, right = (splits - begin)[:, None], (end - splits)[:, None]
+        apart = (sums[splits] - sums[begin]) / left - (sums[end] - sums[splits]) / right
+        gains = (apart**2).sum(axis=1) * (left * right).ravel() / (end - begin)
+        best = int(gains.argmax())
+        if gains[best] > penalty:
+            split = int(splits[best])
+            found.append(split)
+            open_parts += [(begin, split), (split, end)]
+    return [*sorted(found), len(signal)]

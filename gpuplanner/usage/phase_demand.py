@@ -1,0 +1,521 @@
+"""GPU demand by phase, the test of late phases, and slices by phase.
+
+The claim is that demand is highest early and shrinks towards convergence. The literature does not support its
+mechanism: work per token does not depend on the learning rate, and published recipes raise the batch, hence the GPUs
+that are useful, as training goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schemas import WHOLE_GPU, Samples
+from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.ingest.telemetry.telemetry_join import SHARED
+from gpuplanner.usage.job_phases import find_phases
+from gpuplanner.usage.requested_demand import smallest_profile
+
+SUPPORTED, NOT_SUPPORTED, CANNOT_TELL = "supported", "not supported", "cannot tell"
+VERDICTS = (SUPPORTED, NOT_SUPPORTED, CANNOT_TELL)
+PARTS = ("thirds", "phases")
+"""What is late: the last third of the run after set-up, against the first; or what comes after the longest phase of
+the highest level, against what comes before its end."""
+NEEDS = ("both", "sm", "memory")
+"""What a GPU is needed for: the greater of SM activity and of memory as a share of the board, or one of them."""
+LEAST_DEMAND = 0.01
+"""GPUs below which a part demands nothing that a ratio could be taken of."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Late against early demand.
+
+    Parameters
+    ----------
+    verdict : str
+        One of :data:`VERDICTS`.
+    ratio, low, high : float or None
+        Median over the jobs of late over early demand, with its interval.
+    jobs : int
+        Jobs compared.
+    reason : str
+        One sentence.
+    """
+
+    verdict: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    jobs: int
+    reason: str
+
+
+INTERVAL_ALPHA = 0.05
+"""One minus the level of the interval of the median ratio."""
+
+
+def judge_claim(ratios: np.ndarray, *, effect: float = 0.10) -> Claim:
+    """Judge whether late demand is lower than early demand by at least an effect.
+
+    The interval of the median ratio is the exact one from order statistics: it needs neither symmetry nor normality,
+    and holds for ties. The claim is supported if the whole interval lies at or below ``1 - effect``, not supported if
+    it lies above, and else cannot be told. Where the true median is above ``1 - effect``, "supported" comes
+    with probability at most 2.5 %.
+
+    Parameters
+    ----------
+    ratios : numpy.ndarray, shape (n,)
+        Late over early demand of each job.
+    effect : float
+        Smallest reduction of interest, as a share.
+
+    Raises
+    ------
+    SchemaError
+        If `effect` is out of range.
+
+    References
+    ----------
+    Conover, "Practical Nonparametric Statistics", 3rd ed., 1999, section 3.2: interval of a quantile.
+    Schuirmann, J. Pharmacokinet. Biopharm. 15(6), 1987: deciding by an interval against a smallest effect.
+
+    Examples
+    --------
+    >>> judge_claim(np.full(8, 0.7)).verdict, judge_claim(np.full(8, 1.0)).verdict
+    ('supported', 'not supported')
+    >>> judge_claim(np.full(5, 0.7)).reason
+    '5 jobs are fewer than the 6 that an interval of 95 % needs'
+    """
+    if not 0 < effect < 1:
+        text = message("claim", "an effect between 0 and 1", repr(effect), "Use 0.1.")
+        raise SchemaError(text)
+    n = len(ratios)
+    median = float(np.median(ratios)) if n else None
+    rank = _rank(n)
+    level = f"{100 * (1 - INTERVAL_ALPHA):.3g} %"
+    if rank is None:
+        fewest = next(count for count in range(1, 10_000) if _rank(count) is not None)
+        text = f"{n} jobs are fewer than the {fewest} that an interval of {level} needs"
+        return Claim(CANNOT_TELL, median, None, None, n, text)
+    ordered = np.sort(ratios)
+    low, high = float(ordered[rank - 1]), float(ordered[n - rank])
+    border = 1 - effect
+    span = f"the {level} interval {low:.2f} to {high:.2f} of late over early demand"
+    if high <= border:
+        return Claim(SUPPORTED, median, low, high, n, f"{span} lies at or below {border:g}")
+    if low > border:
+        return Claim(NOT_SUPPORTED, median, low, high, n, f"{span} lies above {border:g}")
+    return Claim(CANNOT_TELL, median, low, high, n, f"{span} holds {border:g}: too few jobs, or too unlike")
+
+
+def late_over_early(
+    samples: pl.DataFrame,
+    phases: pl.DataFrame,
+    board: GpuModel | str,
+    *,
+    part: str = "thirds",
+    need: str = "both",
+) -> pl.DataFrame:
+    """Compare late with early demand of each job: GPUs held times the fraction of them that is needed.
+
+    Demand is taken from the readings themselves, minute by minute, so that a slow decline counts that is no phase.
+    Set-up is left out.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``.
+    phases : polars.DataFrame
+        From :func:`gpuplanner.usage.phase_demand.phases_of_jobs`: set-up, GPUs held, and where late begins.
+    board : GpuModel or str
+        The board that was sampled, for its memory.
+    part, need : str
+        One of :data:`PARTS`, one of :data:`NEEDS`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``job_id, job_class, early, late`` [GPU] and ``ratio``; jobs without a late part, without readings, or with
+        an early demand below :data:`LEAST_DEMAND` have no row.
+
+    Raises
+    ------
+    SchemaError
+        If the part or need is unknown.
+
+    Examples
+    --------
+    >>> readings = {"sm_activity": [0.0] * 30 + [0.8] * 200 + [0.48] * 100, "memory_used_gib": 30.0}
+    >>> samples = pl.DataFrame(readings).with_columns(
+    ...     time=pl.datetime(2026, 2, 2, time_zone="UTC") + pl.duration(minutes=pl.int_range(pl.len())),
+    ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
+    ... )
+    >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
+    >>> found = late_over_early(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5", part="phases", need="sm")
+    >>> found.select(pl.col("ratio").round(1)).item()
+    0.6
+    """
+    memory = pl.col("memory_used_gib") / as_board(board).memory_gib
+    fractions = {
+        "both": pl.max_horizontal("sm_activity", memory) + 0 * (pl.col("sm_activity") + memory),
+        "sm": pl.col("sm_activity"),
+        "memory": memory,
+    }
+    end_s = (pl.col("end") - pl.col("start").min().over("job_id")).dt.total_microseconds() / 1e6
+    top = pl.col("label").is_in(["steady", "long-context"])
+    ends = phases.filter(pl.col("label").is_null() | (pl.col("label") != "setup")).with_columns(end_s=end_s)
+    borders = ends.group_by("job_id", "job_class").agg(
+        pl.col("gpus").max(),
+        begin=pl.col("start").min(),
+        third_s=pl.col("end_s").max() / 3,
+        top_s=pl.col("end_s").filter(top).sort_by(pl.col("run_s").filter(top)).last(),
+    )
+    try:
+        fraction = fractions[need]
+        early_until, late_from = {
+            "thirds": (pl.col("third_s"), 2 * pl.col("third_s")),
+            "phases": (pl.col("top_s"), pl.col("top_s")),
+        }[part]
+    except KeyError as error:
+        text = message(
+            "claim", f"a part of {PARTS} and a need of {NEEDS}", f"{part!r} and {need!r}", "Use one of these."
+        )
+        raise SchemaError(text) from error
+    at_s = (pl.col("time") - pl.col("begin")).dt.total_microseconds() / 1e6
+    demand = pl.col("gpus") * fraction
+    return (
+        samples.select("job_id", "time", "sm_activity", "memory_used_gib")
+        .join(borders, on="job_id")
+        .with_columns(at_s=at_s, demand=demand)
+        .filter(pl.col("at_s") >= 0)
+        .group_by("job_id", "job_class")
+        .agg(
+            early=pl.col("demand").filter(pl.col("at_s") < early_until).mean(),
+            late=pl.col("demand").filter(pl.col("at_s") >= late_from).mean(),
+        )
+        .filter((pl.col("early") >= LEAST_DEMAND) & pl.col("late").is_not_null())
+        .with_columns(ratio=pl.col("late") / pl.col("early"))
+        .sort("job_id")
+    )
+
+
+def claim_table(
+    samples: pl.DataFrame,
+    phases: pl.DataFrame,
+    board: GpuModel | str,
+    *,
+    effect: float = 0.10,
+) -> pl.DataFrame:
+    """Judge the claim by every definition of late and of need, so that a verdict that hangs on one is seen.
+
+    Parameters
+    ----------
+    samples, phases, board
+        As in :func:`late_over_early`; filter the phases for the classes that the claim is about.
+    effect : float
+        As in :func:`judge_claim`, for each row alone. The first row is the test; the others show how it depends on
+        the definition and are no further chances.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``part, need, jobs, ratio, low, high, verdict, reason``; the first row is thirds and both needs.
+
+    Examples
+    --------
+    >>> readings = {"sm_activity": [0.0] * 30 + [0.8] * 200 + [0.48] * 100, "memory_used_gib": 30.0}
+    >>> samples = pl.DataFrame(readings).with_columns(
+    ...     time=pl.datetime(2026, 2, 2, time_zone="UTC") + pl.duration(minutes=pl.int_range(pl.len())),
+    ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
+    ... )
+    >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
+    >>> table = claim_table(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5")
+    >>> table.height, table["verdict"].unique().to_list()
+    (6, ['cannot tell'])
+    """
+    rows = []
+    for part in PARTS:
+        for need in NEEDS:
+            ratios = late_over_early(samples, phases, board, part=part, need=need)["ratio"].to_numpy()
+            rows.append({"part": part, "need": need} | asdict(judge_claim(ratios, effect=effect)))
+    figures = dict.fromkeys(("ratio", "low", "high"), pl.Float64)
+    return pl.DataFrame(rows, schema_overrides=figures).select(
+        "part", "need", "jobs", "ratio", "low", "high", "verdict", "reason"
+    )
+
+
+def claim_by_class(
+    samples: pl.DataFrame,
+    phases: pl.DataFrame,
+    board: GpuModel | str,
+    *,
+    effect: float = 0.10,
+) -> pl.DataFrame:
+    """Judge the claim for each class of jobs on its own: :func:`claim_table` with ``job_class`` in front.
+
+    Examples
+    --------
+    >>> readings = {"sm_activity": [0.0] * 30 + [0.8] * 200 + [0.48] * 100, "memory_used_gib": 30.0}
+    >>> samples = pl.DataFrame(readings).with_columns(
+    ...     time=pl.datetime(2026, 2, 2, time_zone="UTC") + pl.duration(minutes=pl.int_range(pl.len())),
+    ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
+    ... )
+    >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
+    >>> claim_by_class(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5")["job_class"].unique().to_list()
+    ['pretraining']
+    """
+    parts = [
+        claim_table(samples, mine, board, effect=effect).select(
+            pl.lit(name, pl.String).alias("job_class"), pl.all()
+        )
+        for (name,), mine in phases.sort("job_class").group_by("job_class", maintain_order=True)
+    ]
+    return pl.concat(parts)
+
+
+def _rank(n: int) -> int | None:
+    """Rank r such that the r-th smallest and r-th greatest of n values hold the median with at least 95 %."""
+    below, rank = 0.0, 0
+    while rank < n // 2:
+        below += math.comb(n, rank) / 2**n
+        if 2 * below > INTERVAL_ALPHA:
+            break
+        rank += 1
+    return rank or None
+
+
+DEVICE = ("node", "gpu", "instance")
+NEED_QUANTILE = 0.95
+"""Quantile of the minute means of SM activity that a phase is sized for, as whole jobs are."""
+SPREAD = ("share", "sm_activity", "memory_peak_gib", "power_w", "gpus")
+"""Columns of :func:`phases_of_jobs` whose median and quartiles :func:`demand_by_class` gives."""
+
+
+def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Find the phases of every job that was sampled, and what it used in each.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``; rows without a job, or with several that share the device, are left out.
+    jobs : polars.DataFrame
+        ``job_id``, ``job_class`` and ``gpus`` (held), one attempt a job; ``instances`` where jobs hold some.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``job_id``, ``job_class`` (null if the job is not in `jobs`), ``phase`` (from 1), ``label``, ``start``,
+        ``end``, ``run_s`` [s], ``share`` of the job's time, ``gpus`` (held by the job, of whole GPUs at least
+        those that were sampled), ``devices`` (sampled), ``profile`` of the instance held (null for whole GPUs), means
+        ``sm_activity`` [0-1], ``memory_used_gib`` [GiB] and ``power_w`` [W], ``sm_need`` (95 % quantile of the
+        minute means of a device) and ``memory_peak_gib`` (of the fullest device). Sorted by job and phase.
+
+    Raises
+    ------
+    SchemaError
+        If no sample belongs to a job.
+    MissingDependencyError
+        If ruptures is not installed.
+
+    Examples
+    --------
+    >>> readings = {"sm_activity": [0.0] * 30 + [0.8] * 200 + [0.48] * 100, "memory_used_gib": 30.0}
+    >>> samples = pl.DataFrame(readings).with_columns(
+    ...     time=pl.datetime(2026, 2, 2, time_zone="UTC") + pl.duration(minutes=pl.int_range(pl.len())),
+    ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
+    ... )
+    >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
+    >>> phases_of_jobs(samples, jobs)["label"].to_list()
+    ['setup', 'steady', 'decay']
+    """
+    # The activity of a device that jobs share is of no one of them.
+    shared = (pl.col("job_evidence") == SHARED).fill_null(value=False)
+    table = conform(samples, Samples, where="phases: samples").filter(pl.col("job_id").is_not_null(), ~shared)
+    if table.is_empty():
+        text = message(
+            "phases: samples",
+            "samples with a job_id",
+            "none",
+            "Match samples to jobs first, with gpuplanner.ingest.telemetry.match_jobs.",
+        )
+        raise SchemaError(text)
+    found = [
+        _used(mine, find_phases(mine)).with_columns(job_id=pl.lit(job))
+        for (job,), mine in table.sort("job_id", "time").group_by("job_id", maintain_order=True)
+        if any(mine[name].count() for name in ("sm_activity", "memory_used_gib", "power_w"))
+    ]
+    cut = pl.col("instances").is_not_null() if "instances" in jobs.columns else pl.lit(value=False)
+    known = jobs.select("job_id", "job_class", held=pl.col("gpus").cast(pl.Float64), cut=cut).unique("job_id")
+    sampled = pl.max_horizontal("held", pl.col("devices").cast(pl.Float64))
+    return (
+        pl.concat(found)
+        .join(known, on="job_id", how="left")
+        .with_columns(
+            gpus=pl.when("cut").then("held").otherwise(sampled),
+            share=pl.col("run_s") / pl.col("run_s").sum().over("job_id"),
+        )
+        .select(
+            "job_id",
+            "job_class",
+            "phase",
+            "label",
+            "start",
+            "end",
+            "run_s",
+            "share",
+            "gpus",
+            "devices",
+            "profile",
+            "sm_activity",
+            "memory_used_gib",
+            "power_w",
+            "sm_need",
+            "memory_peak_gib",
+        )
+        .sort("job_id", "phase")
+    )
+
+
+def demand_by_class(phases: pl.DataFrame) -> pl.DataFrame:
+    """Demand of each class of jobs in each of its phases, with spread and count.
+
+    Phases of one label in one job count once: shares are added, the rest is weighted by time.
+
+    Parameters
+    ----------
+    phases : polars.DataFrame
+        From :func:`phases_of_jobs`.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``job_class``, ``label``, ``jobs`` (that have such a phase), ``jobs_of_class``, and of each of
+        :data:`SPREAD` the median over these jobs and the quartiles, ``_q25`` and ``_q75``. Classes by name,
+        labels in the order in which they usually come.
+
+    Examples
+    --------
+    >>> rows = {"job_id": ["1", "1", "2"], "job_class": "tuning", "label": ["setup", "steady", "steady"]}
+    >>> rows |= {"run_s": [60.0, 180.0, 300.0], "share": [0.25, 0.75, 1.0], "gpus": 1.0}
+    >>> rows |= {"sm_activity": [0.0, 0.8, 0.6], "memory_peak_gib": 40.0, "power_w": 500.0, "phase": [1, 2, 1]}
+    >>> demand_by_class(pl.DataFrame(rows)).select("label", "jobs", "jobs_of_class", "share").rows()
+    [('setup', 1, 2, 0.25), ('steady', 2, 2, 0.875)]
+    """
+    weight = pl.col("run_s") / pl.col("run_s").sum()
+    begins = pl.col("share").cum_sum().over("job_id", order_by="phase") - pl.col("share")
+    per_job = (
+        phases.with_columns(begins=begins)
+        .group_by("job_class", "label", "job_id")
+        .agg(
+            pl.col("share").sum(),
+            *((pl.col(name) * weight).sum().alias(name) for name in ("sm_activity", "power_w")),
+            *(pl.col(name).max() for name in ("memory_peak_gib", "gpus")),
+            pl.col("begins").min(),
+        )
+    )
+    of_class = phases.group_by("job_class").agg(jobs_of_class=pl.col("job_id").n_unique())
+    figures = [
+        pl.col(name).quantile(level, interpolation="linear").alias(f"{name}{suffix}")
+        for name in SPREAD
+        for level, suffix in ((0.5, ""), (0.25, "_q25"), (0.75, "_q75"))
+    ]
+    return (
+        per_job.group_by("job_class", "label")
+        .agg(*figures, jobs=pl.len(), begins=pl.col("begins").median())
+        .join(of_class, on="job_class", nulls_equal=True)
+        .sort("job_class", "begins", "label")
+        .select("job_class", "label", "jobs", "jobs_of_class", *(expr.meta.output_name() for expr in figures))
+    )
+
+
+def _used(samples: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
+    """What the devices of one job used in each phase."""
+    minutes = (
+        samples.with_columns(at=pl.col("time"))
+        .sort("at")
+        .join_asof(phases.select("phase", "start"), left_on="at", right_on="start")
+        .with_columns(pl.col("phase").fill_null(1))
+        .group_by("phase", *DEVICE, pl.col("time").dt.truncate("1m"))
+        .agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max(), pl.col("profile").first())
+    )
+    needs = minutes.group_by("phase").agg(
+        sm_need=pl.col("sm_activity").quantile(NEED_QUANTILE, interpolation="equiprobable"),
+        memory_peak_gib=pl.col("memory_used_gib").max(),
+        profile=pl.col("profile").drop_nulls().first(),
+        devices=pl.struct(DEVICE).n_unique().cast(pl.Int64),
+    )
+    run_s = (pl.col("end") - pl.col("start")).dt.total_microseconds() / 1e6
+    return phases.with_columns(run_s=run_s).join(needs, on="phase", how="left", maintain_order="left")
+
+
+MARGIN = 0.10
+"""Share added to the peak of memory; SM activity is a 95 % quantile and gets none, as in right-sizing."""
+
+
+def fit_phases(phases: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+    """Fit each phase, and each job as a whole, to a slice of a board.
+
+    Only jobs on one GPU or slice are fitted; others keep whole GPUs. A phase without readings of activity or memory
+    keeps a whole GPU.
+
+    Parameters
+    ----------
+    phases : polars.DataFrame
+        From :func:`gpuplanner.usage.phase_demand.phases_of_jobs`.
+    board : GpuModel or str
+        The board to fit to, taken to be the one that was sampled.
+
+    Returns
+    -------
+    polars.DataFrame
+        `phases` with ``sms_needed``, ``profile_phase``, ``profile_job``, and ``saved_gpu_hours``: GPU-hours
+        that cutting by phase could save against one slice for the whole job, at most, since moving between
+        slices costs time and needs a free slice [GPU h].
+
+    Raises
+    ------
+    GeometryError
+        If the board is unknown or no source states its SMs.
+
+    Examples
+    --------
+    >>> phases = pl.DataFrame({"job_id": "1", "gpus": 1.0, "profile": None, "run_s": 3600.0,
+    ...     "sm_need": [0.1, 0.4], "memory_peak_gib": [8.0, 30.0]}, schema_overrides={"profile": pl.String})
+    >>> fit_phases(phases, "H100-80GB-SXM5").select("profile_phase", "profile_job", "saved_gpu_hours").rows()
+    [('1g.10gb', '3g.40gb', 0.2857142857142857), ('3g.40gb', '3g.40gb', 0.0)]
+    """
+    known = as_board(board)
+    single = pl.col("gpus") <= 1
+    held = pl.col("profile").map_elements(lambda name: float(known.sms_of(name)), return_dtype=pl.Float64)
+    of_whole = pl.lit(float(known.sms_of(WHOLE_GPU)))
+    table = phases.with_columns(
+        sms_needed=pl.col("sm_need") * pl.when(pl.col("profile").is_null()).then(of_whole).otherwise(held)
+    ).with_columns(
+        job_sms=_largest("sms_needed").over("job_id"), job_memory=_largest("memory_peak_gib").over("job_id")
+    )
+
+    def fitted(sms: str, memory_gib: str) -> pl.Expr:
+        enough = smallest_profile(known, pl.col(sms), pl.col(memory_gib) * (1 + MARGIN))
+        return pl.when(single).then(enough).otherwise(pl.lit(WHOLE_GPU))
+
+    shares = {name: known.share(name) for name in (WHOLE_GPU, *(each.name for each in known.profiles))}
+    whole = table.with_columns(
+        profile_phase=fitted("sms_needed", "memory_peak_gib"), profile_job=fitted("job_sms", "job_memory")
+    )
+    less = pl.col("profile_job").replace_strict(shares, return_dtype=pl.Float64) - pl.col(
+        "profile_phase"
+    ).replace_strict(shares, return_dtype=pl.Float64)
+    return whole.with_columns(saved_gpu_hours=less.clip(lower_bound=0.0) * pl.col("run_s") / 3600.0).drop(
+        "job_sms", "job_memory"
+    )
+
+
+def _largest(name: str) -> pl.Expr:
+    """The largest need of a job; null if any phase's is not known."""
+    return pl.when(pl.col(name).is_not_null().all()).then(pl.col(name).max())

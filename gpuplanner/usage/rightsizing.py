@@ -1,0 +1,552 @@
+"""The smallest profile that holds what a job used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from gpuplanner.core.errors import GeometryError, SchemaError, message
+from gpuplanner.core.schema_checks import conform, empty
+from gpuplanner.core.schemas import USED_FROM, WHOLE_GPU, Jobs, Samples
+from gpuplanner.hardware.catalog import find_board
+from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.usage.requested_demand import (
+    canonical_names,
+    resolve_requests,
+    sizes,
+    slices,
+    smallest_profile,
+)
+
+ACTIVITY_QUANTILE = 0.95
+"""Quantile of the minute means of SM activity that a job is sized for."""
+CLASS_QUANTILE = 0.95
+"""Quantile of the needs of a class that stands for a job of which nothing was observed."""
+
+
+def first_text(*cases: tuple[pl.Expr, pl.Expr | str]) -> pl.Expr:
+    """The text that stands beside the first condition that holds; null where none does."""
+    texts = ((holds, pl.lit(text) if isinstance(text, str) else text) for holds, text in cases)
+    return pl.coalesce(pl.when(holds).then(text) for holds, text in texts)
+
+
+def samples_of_runs(jobs: pl.DataFrame, samples: pl.DataFrame | None, *, where: str) -> pl.DataFrame:
+    """Samples of jobs while they held their GPUs, each with the ``row`` of its job.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        ``row``, ``job_id``, ``start_time`` and ``end_time``, which is null while a job runs.
+    samples : polars.DataFrame, optional
+        Table ``schemas.Samples``.
+    where : str
+        What errors name the table.
+    """
+    table = conform(samples, Samples, where=where) if samples is not None else empty(Samples)
+    held = (pl.col("time") >= pl.col("start_time")) & (pl.col("time") < pl.col("end_time")).fill_null(True)
+    return table.join(jobs.select("row", "job_id", "start_time", "end_time"), on="job_id").filter(held)
+
+
+def add_own_needs(
+    jobs: pl.DataFrame,
+    samples: pl.DataFrame | None,
+    board: GpuModel,
+    *,
+    headroom: float,
+    minimum_minutes: int,
+) -> pl.DataFrame:
+    """Add what the jobs were observed to use, and that with headroom."""
+    seen = pl.col("minutes") >= minimum_minutes
+    whole = float(board.sms_of(WHOLE_GPU))
+    # A job that names a slice may yet hold a whole GPU, if it is not known to have held instances.
+    held = (
+        pl.when("cut")
+        .then("asked_sms")
+        .when(pl.col("gpus") >= 1)
+        .then(whole)
+        .when(pl.col("profile_requested").is_null() & pl.col("gpus").is_not_null())
+        .then(pl.col("gpus") * whole)
+        .otherwise("asked_sms")
+    )
+    sampled = pl.when(seen).then(pl.coalesce("sampled_sms", held) * pl.col("activity"))
+    recorded = held * pl.col("sm_activity")
+    with_headroom = held * (pl.col("sm_activity") * (1 + headroom)).clip(upper_bound=1.0)
+    peak = pl.max_horizontal("memory_peak_gib", pl.when(seen).then("sampled_memory_gib"))
+    return (
+        jobs.join(_telemetry(jobs, samples, board), on="row", how="left", maintain_order="left")
+        .with_columns(
+            pl.when("sizable").then(value).alias(name)
+            for name, value in {
+                "minutes": pl.when(seen).then("minutes"),
+                "used_sms": pl.coalesce(sampled, recorded),
+                "own_sms": pl.coalesce(sampled, with_headroom),
+                "used_memory_gib": peak,
+                "own_memory_gib": peak * (1 + headroom),
+            }.items()
+        )
+        .drop("sampled_sms", "activity", "sampled_memory_gib")
+    )
+
+
+def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
+    """Add what jobs of the same tenant and class need, else of the same class, to jobs not observed."""
+    needs = ("sms", "memory_gib")
+    observed = jobs.filter(pl.all_horizontal(pl.col(f"own_{need}").is_not_null() for need in needs))
+    blind = pl.col("sizable") & pl.all_horizontal(pl.col(f"own_{need}").is_null() for need in needs)
+    levels = {"near": ["tenant", "job_class"], "far": ["job_class"]}
+    for level, keys in levels.items():
+        upper = [
+            pl.col(f"own_{need}")
+            .quantile(CLASS_QUANTILE, interpolation="equiprobable")
+            .alias(f"{level}_{need}")
+            for need in needs
+        ]
+        group = observed.group_by(keys).agg(*upper, pl.len().alias(f"{level}_jobs"))
+        enough = group.filter(pl.col(f"{level}_jobs") >= minimum_jobs)
+        jobs = jobs.join(enough, on=keys, how="left", maintain_order="left")
+    found = [f"{level}_{name}" for level in levels for name in (*needs, "jobs")]
+    return jobs.with_columns(
+        pl.when(blind).then(pl.coalesce(f"near_{name}", f"far_{name}")).alias(f"class_{name}")
+        for name in (*needs, "jobs")
+    ).drop(found)
+
+
+def _telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, board: GpuModel) -> pl.DataFrame:
+    """By job: minutes with activity, their 95 % quantile, peak memory, SMs of the sampled instance."""
+    held = samples_of_runs(jobs, samples, where="samples")
+    names = canonical_names(held["profile"], board)
+    sms = {name: float(board.sms_of(known)) for name, known in names.items()}
+    minutes = held.group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m")).agg(
+        pl.col("sm_activity").mean(),
+        pl.col("memory_used_gib").max(),
+        sms=pl.col("profile").replace_strict(sms, default=None, return_dtype=pl.Float64).max(),
+    )
+    return minutes.group_by("row").agg(
+        minutes=pl.col("sm_activity").count(),
+        activity=pl.col("sm_activity").quantile(ACTIVITY_QUANTILE, interpolation="equiprobable"),
+        sampled_memory_gib=pl.col("memory_used_gib").max(),
+        sampled_sms=pl.col("sms").max(),
+    )
+
+
+EVIDENCE = ("telemetry", "job statistics", "class", "request")
+"""What a size rests on, from best to none: samples of the job, its accounting record, jobs of its class, its
+own request."""
+COLUMNS = (
+    "job_id",
+    "attempt",
+    "tenant",
+    "job_class",
+    "profile_requested",
+    "profile_needed",
+    "instances",
+    "sms_needed",
+    "memory_needed_gib",
+    "change",
+    "evidence",
+    "reason",
+    "gpu_hours_requested",
+    "gpu_hours_needed",
+)
+
+HEADROOM = 0.10
+"""Share added to observed use when a request is right-sized."""
+
+
+def rightsize(
+    jobs: pl.DataFrame,
+    board: GpuModel | str,
+    *,
+    samples: pl.DataFrame | None = None,
+    headroom: float = HEADROOM,
+    minimum_evidence: int = 5,
+) -> pl.DataFrame:
+    """Say for each job which profile it needs, and what that rests on.
+
+    A need has two parts. SMs: activity times the SMs of what the job *held* (a job that names 1g.10gb but
+    held a whole H100 at 20 % uses 26 SMs). Memory: the peak. The profile is the smallest, by compute slices
+    and then memory, with enough of both. A part that was not observed counts as large as the request, never
+    as zero.
+
+    - telemetry: the 95 % quantile of the minute means of SM activity, over at least `minimum_evidence`
+      minutes, and the peak of memory plus headroom;
+    - job statistics: mean SM activity and peak memory of the accounting record, plus headroom;
+    - class: without either, the 95 % quantile of the needs of observed jobs of the same tenant and class,
+      else of the same class, if there are at least `minimum_evidence`;
+    - request: without any of them, what was asked for.
+
+    Only jobs on one GPU or slice change. More than the request is said only where the use itself, without
+    headroom, is above it.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    board : GpuModel or str
+        The board to size for; the activity of whole GPUs is taken to be that of this board.
+    samples : polars.DataFrame, optional
+        Table ``schemas.Samples``.
+    headroom : float
+        Share added to a mean SM activity and to peak memory.
+    minimum_evidence : int
+        Fewest minutes of a job, and fewest jobs of a class, that count as evidence.
+
+    Returns
+    -------
+    polars.DataFrame, shape (n_jobs, 14)
+        In the order of `jobs`: ``job_id``, ``attempt``, ``tenant``, ``job_class``, ``profile_requested`` (on
+        this board), ``profile_needed``, ``instances``, ``sms_needed``, ``memory_needed_gib`` [GiB] (of each
+        instance), ``change`` (smaller, same, larger), ``evidence`` (one of :data:`EVIDENCE`), ``reason``,
+        ``gpu_hours_requested`` and ``gpu_hours_needed`` [GPU h over the time held; null if that is open].
+
+    Raises
+    ------
+    GeometryError
+        If no source states the SMs of the board.
+    SchemaError
+        If `headroom` or `minimum_evidence` is out of range.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"gpus": [1.0, 8.0], "sm_activity": [0.1, 0.1], "memory_peak_gib": [14.0, 14.0]})
+    >>> jobs = jobs.with_columns(
+    ...     job_id=pl.Series(["1", "2"]),
+    ...     attempt=1,
+    ...     tenant=pl.lit("a"),
+    ...     state=pl.lit("COMPLETED"),
+    ...     submit_time=nine,
+    ...     start_time=nine,
+    ...     end_time=nine + timedelta(hours=7),
+    ... )
+    >>> sizes = rightsize(jobs, "H100-80GB-SXM5")
+    >>> sizes.select("profile_requested", "profile_needed", "gpu_hours_needed").rows()
+    [('gpu', '1g.20gb', 1.0), ('gpu', 'gpu', 56.0)]
+    """
+    if not 0 <= headroom < 1 or minimum_evidence < 1:
+        expected = "headroom from 0 to below 1 and minimum_evidence of at least 1"
+        got = f"{headroom!r} and {minimum_evidence!r}"
+        raise SchemaError(message("rightsize", expected, got, "Use for example 0.1 and 5."))
+    known = as_board(board)
+    table = conform(jobs, Jobs, where="rightsize: jobs").with_columns(cut=pl.col("instances").is_not_null())
+    asked = _asked(resolve_requests(table, known), known)
+    observed = add_own_needs(asked, samples, known, headroom=headroom, minimum_minutes=minimum_evidence)
+    needs = add_class_needs(observed, minimum_jobs=minimum_evidence).with_columns(
+        sms_needed=pl.coalesce("own_sms", "class_sms", "asked_sms"),
+        memory_needed_gib=pl.coalesce("own_memory_gib", "class_memory_gib", "asked_memory_gib"),
+        evidence=first_text(
+            (pl.col("minutes").is_not_null(), "telemetry"),
+            (pl.col("own_sms").is_not_null() | pl.col("own_memory_gib").is_not_null(), "job statistics"),
+            (pl.col("class_jobs").is_not_null(), "class"),
+            (pl.lit(True), "request"),
+        ),
+    )
+    return _explained(_decided(needs, known), known).select(COLUMNS)
+
+
+def keep_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+    """What :func:`rightsize` returns where nothing can be judged: every request stands.
+
+    For boards that cannot be cut, and for those of which no source states the SMs.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    board : GpuModel or str
+        The board that requests are read for.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> from gpuplanner.hardware.gpu_models import whole_board
+    >>> jobs = {"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 0.5}
+    >>> jobs = pl.DataFrame(jobs).with_columns(submit_time=datetime(2026, 2, 2, tzinfo=UTC))
+    >>> keep_requests(jobs, whole_board("T4")).select("profile_needed", "change", "reason").row(0)
+    ('gpu', 'same', 'nothing to choose from')
+    """
+    known = as_board(board)
+    asked = resolve_requests(conform(jobs, Jobs, where="keep_requests: jobs"), known)
+    names = asked["profile"].drop_nulls().unique().to_list()
+    share = pl.col("profile").replace_strict(
+        {name: known.share(name) for name in names}, default=None, return_dtype=pl.Float64
+    )
+    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
+    nothing = pl.lit(None, pl.Float64)
+    return asked.with_columns(
+        profile_requested="profile",
+        profile_needed="profile",
+        sms_needed=nothing,
+        memory_needed_gib=nothing,
+        change=pl.lit("same"),
+        evidence=pl.lit("request"),
+        reason=pl.lit("nothing to choose from"),
+        gpu_hours_requested=share * pl.col("instances") * hours,
+        gpu_hours_needed=share * pl.col("instances") * hours,
+    ).select(COLUMNS)
+
+
+def _asked(jobs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+    """What each job asked for, in SMs and memory of one instance, and whether it can be sized at all."""
+    table = sizes(board)
+    whole = table.row(by_predicate=pl.col("profile") == WHOLE_GPU, named=True)
+    fraction = (pl.col("gpus") < 1) & pl.col("profile_requested").is_null()
+    return (
+        jobs.with_row_index("row")
+        .join(table, on="profile", how="left", maintain_order="left")
+        .with_columns(
+            asked_sms=pl.when(fraction).then(pl.col("gpus") * whole["sms"]).otherwise("sms"),
+            asked_memory_gib=pl.when(fraction)
+            .then(pl.col("gpus") * whole["memory_gib"])
+            .otherwise("memory_gib"),
+            sizable=pl.col("rank").is_not_null() & (pl.col("instances") == 1),
+        )
+    )
+
+
+def _decided(needs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+    """Exchange the profile for the smallest that fits; for a larger one only where the use is larger."""
+    ranks = {part.name: rank for rank, part in enumerate(slices(board))}
+    full, whole = len(ranks), len(ranks) + 1  # ranks of the sizes that take the whole board
+    enough = smallest_profile(board, pl.col("sms_needed"), pl.col("memory_needed_gib"))
+    fitting = enough.replace_strict(
+        ranks,
+        default=pl.when(pl.col("rank") == full).then(full).otherwise(whole),
+        return_dtype=pl.Int32,
+    )
+    use_fits = (pl.col("used_sms") <= pl.col("sms")).fill_null(True) & (
+        pl.col("used_memory_gib") <= pl.col("memory_gib")
+    ).fill_null(True)
+    own = pl.col("evidence").is_in(EVIDENCE[:2])
+    larger = pl.col("fitting") > pl.col("rank")
+    same = ~pl.col("sizable") | (pl.col("fitting") == pl.col("rank")) | (larger & (use_fits | ~own))
+    return needs.with_columns(enough=enough, fitting=fitting).with_columns(
+        change=first_text((same, "same"), (larger, "larger"), (pl.lit(True), "smaller")),
+        profile_needed=pl.when(same).then("profile").otherwise("enough"),
+    )
+
+
+def _explained(decided: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+    """Add the reason in words, and GPU-hours before and after."""
+    by_telemetry = pl.format("95 % quantile of {} minutes, peak memory + headroom", "minutes")
+    by_record = pl.concat_str(
+        pl.when(pl.col("own_sms").is_not_null()).then(pl.lit("mean activity")),
+        pl.when(pl.col("own_memory_gib").is_not_null()).then(pl.lit("peak memory")),
+        separator=" and ",
+        ignore_nulls=True,
+    )
+    reason = first_text(
+        (pl.col("instances") == 0, "asks for no GPU"),
+        (pl.col("profile").is_null(), "request not known"),
+        (pl.col("instances") > 1, "more than one GPU or instance: kept"),
+        (pl.col("rank").is_null(), "variant of a profile: kept"),
+        (pl.col("evidence") == "telemetry", by_telemetry),
+        (pl.col("evidence") == "job statistics", pl.format("{} + headroom", by_record)),
+        (pl.col("evidence") == "class", pl.format("{} observed jobs of its class", "class_jobs")),
+        (pl.lit(True), "nothing observed"),
+    )
+    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
+    shares = dict(sizes(board).select("profile", "share").iter_rows())
+    return decided.with_columns(
+        profile_requested="profile",
+        reason=reason,
+        gpu_hours_requested=pl.col("share") * pl.col("instances") * hours,
+        gpu_hours_needed=pl.col("profile_needed").replace_strict(shares, default=None)
+        * pl.col("instances")
+        * hours,
+    )
+
+
+REQUEST = ("tenant", "user", "job_class", "gpu_model", "profile_requested", "gpus")
+"""Jobs that are equal in these asked for the same thing."""
+
+
+def boards_of(
+    jobs: pl.DataFrame, boards: Mapping[str | None, str] | None = None
+) -> dict[str | None, GpuModel | None]:
+    """Boards of the catalogue behind the words of the source.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        With ``gpu_model``.
+    boards : mapping, optional
+        Name in the catalogue by word of the source; under None, the board of jobs that name none. Words that are
+        left out are looked up in the catalogue, where a unique prefix is enough.
+
+    Returns
+    -------
+    dict
+        Board by word, None where none is known: a board is never guessed.
+
+    Raises
+    ------
+    GeometryError
+        If a name of `boards` is not in the catalogue.
+
+    Examples
+    --------
+    >>> words = pl.DataFrame({"gpu_model": ["a100", "B200", None]})
+    >>> {word: board and board.name for word, board in boards_of(words, {"a100": "A100-80GB"}).items()}
+    {None: None, 'B200': 'B200-180GB', 'a100': 'A100-80GB'}
+    """
+    stated = dict(boards or {})
+    found: dict[str | None, GpuModel | None] = {}
+    for word in jobs["gpu_model"].cast(pl.String).unique().sort().to_list():
+        if word in stated:
+            found[word] = as_board(stated[word])
+            continue
+        try:
+            found[word] = None if word is None else as_board(find_board(word))
+        except GeometryError:
+            found[word] = None
+    return found
+
+
+def asked_and_used(
+    jobs: pl.DataFrame,
+    boards: Mapping[str | None, str] | None = None,
+    *,
+    samples: pl.DataFrame | None = None,
+    headroom: float = 0.10,
+) -> pl.DataFrame:
+    """Put what each GPU job asked for beside what it used.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``. Jobs without a GPU, or of which the number of GPUs is not known, are left out.
+    boards : mapping, optional
+        As for :func:`boards_of`.
+    samples : polars.DataFrame, optional
+        Table ``schemas.Samples``.
+    headroom : float
+        As for :func:`~gpuplanner.usage.rightsizing.rightsize`.
+
+    Returns
+    -------
+    polars.DataFrame
+        In the order of `jobs`: ``job_id``, ``attempt``, the columns :data:`REQUEST`, ``nodes``, ``state``,
+        ``board`` (of the catalogue), ``profile`` (on it), ``instances``, ``memory_asked_gib`` [GiB, of one GPU or
+        instance], ``memory_peak_gib`` [GiB, of the record or the samples], ``sm_activity`` [0-1, of the record,
+        else of the samples], ``start_time``, ``run_s``, ``time_limit_s``, ``wait_s`` [s], ``gpus_active`` (that worked
+        in some minute; null unless all were sampled), ``profile_needed``, ``size_from`` (the evidence for it),
+        ``share_asked`` (of the board, per instance), ``rank_asked``, ``rank_needed`` (sizes of the board in
+        order; null where the job cannot be sized), and ``gpu_hours`` [GPU h, of what was asked for].
+
+    Raises
+    ------
+    SchemaError, GeometryError
+        As :func:`~gpuplanner.usage.rightsizing.rightsize` and :func:`boards_of`.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "COMPLETED", "gpus": 1.0,
+    ...     "submit_time": nine, "start_time": nine, "end_time": nine + timedelta(hours=2),
+    ...     "sm_activity": 0.1, "memory_peak_gib": 8.0})
+    >>> seen = asked_and_used(jobs, {None: "H100-80GB-SXM5"})
+    >>> seen.select("memory_asked_gib", "memory_peak_gib", "profile_needed", "gpu_hours").row(0)
+    (79.25, 8.0, '1g.10gb', 2.0)
+    """
+    table = conform(jobs, Jobs, where="hints: jobs").filter(pl.col("gpus") > 0).with_row_index("row")
+    table = table.with_columns(devices=pl.coalesce("instances", "gpus"))
+    sized = [
+        _sized(table.filter(pl.col("gpu_model").eq_missing(pl.lit(word))), board, samples, headroom)
+        for word, board in boards_of(table, boards).items()
+    ]
+    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
+    return (
+        pl.concat([*sized, _sized(table.clear(), None, None, headroom)])
+        .sort("row")
+        .join(_seen(table, samples), on="row", how="left", maintain_order="left")
+        .select(
+            "job_id",
+            "attempt",
+            *REQUEST,
+            "nodes",
+            "state",
+            "board",
+            "profile",
+            "instances",
+            "memory_asked_gib",
+            pl.max_horizontal("memory_peak_gib", "sampled_memory_gib"),
+            pl.coalesce("sm_activity", "sampled_activity"),
+            "start_time",
+            hours.mul(3600).alias("run_s"),
+            "time_limit_s",
+            wait_s=(pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6,
+            gpus_active=pl.when(pl.col("gpus_seen") >= pl.col("devices")).then("gpus_active"),
+            profile_needed="profile_needed",
+            size_from="size_from",
+            share_asked="share_asked",
+            rank_asked="rank_asked",
+            rank_needed="rank_needed",
+            gpu_hours=pl.col("share_asked") * pl.col("instances") * hours,
+        )
+    )
+
+
+def _sized(
+    jobs: pl.DataFrame, board: GpuModel | None, samples: pl.DataFrame | None, headroom: float
+) -> pl.DataFrame:
+    """Jobs of one board with the request on it and the profile that they needed."""
+    if board is None:
+        named = pl.col("profile_requested").is_not_null()
+        # Without a board a slice has no known memory; a whole GPU is one GPU anywhere.
+        share = pl.when(~named).then(pl.lit(1.0))
+        of_each = pl.col("gpus") / pl.col("instances")
+        return jobs.with_columns(
+            board=pl.lit(None, pl.String),
+            profile=pl.coalesce("profile_requested", pl.lit(WHOLE_GPU)),
+            instances=pl.coalesce("instances", pl.col("gpus").ceil().cast(pl.Int32)),
+            memory_asked_gib=pl.lit(None, pl.Float64),
+            share_asked=pl.coalesce(of_each, pl.when(pl.col("gpus") < 1).then("gpus").otherwise(share)),
+            rank_asked=pl.lit(None, pl.Int32),
+            profile_needed=pl.lit(None, pl.String),
+            size_from=pl.lit(None, pl.String),
+            rank_needed=pl.lit(None, pl.Int32),
+        )
+    table = sizes(board)
+    asked = table.select("profile", memory_asked_gib="memory_gib", share_asked="share", rank_asked="rank")
+    needed = rightsize(jobs, board, samples=samples, headroom=headroom)
+    ranks = dict(table.select("profile", "rank").iter_rows())
+    own = pl.col("size_from").is_in(EVIDENCE[:2])
+    return (
+        resolve_requests(jobs, board)
+        .join(asked, on="profile", how="left", maintain_order="left")
+        .with_columns(
+            board=pl.lit(board.name), profile_needed=needed["profile_needed"], size_from=needed["evidence"]
+        )
+        .with_columns(
+            rank_needed=pl.when(own & (pl.col("instances") == 1)).then(
+                pl.col("profile_needed").replace_strict(ranks, default=None, return_dtype=pl.Int32)
+            )
+        )
+        .select(_sized(jobs.clear(), None, None, headroom).columns)
+    )
+
+
+def _seen(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
+    """By job: devices with samples and those that worked, mean activity and peak memory."""
+    return (
+        samples_of_runs(jobs, samples, where="hints: samples")
+        .group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m"))
+        .agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max())
+        .group_by("row", "node", "gpu", "instance")
+        .agg(
+            mean=pl.col("sm_activity").sort().mean(),  # floats are added in a fixed order
+            highest=pl.col("sm_activity").max(),
+            memory=pl.col("memory_used_gib").max(),
+        )
+        .group_by("row")
+        .agg(
+            gpus_seen=pl.col("highest").count(),
+            gpus_active=(pl.col("highest") >= USED_FROM).sum().cast(pl.Int32),
+            sampled_activity=pl.col("mean").sort().mean(),
+            sampled_memory_gib=pl.col("memory").max(),
+        )
+    )

@@ -1,0 +1,366 @@
+"""Run-time hazards of jobs with censoring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.core.errors import SchemaError, message
+
+EDGES_H = np.concatenate([[0.0], np.geomspace(1 / 60, 2000.0, 60)])
+"""Edges of the bins in which the hazard is constant [h]: from a minute to twelve weeks. The last one has no end."""
+WIDTHS_H = np.diff(EDGES_H)
+PRIOR = 0.7
+"""Before any job was seen, a job of age t ends at the rate 0.7 / t: run times have heavy tails."""
+PSEUDO_EVENTS = 0.5
+"""How many ends of jobs the rate of a larger group counts for in each bin of a smaller one: as in the prior of Jeffreys
+for a rate."""
+HALF_LIFE_H = 90 * 24.0
+"""An end that lies so far back counts half."""
+WIDE = (1.01, 4.01, 8.01)
+"""GPUs from which a job falls into the next class of width: 1, 2 to 4, 5 to 8, more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hazards:
+    """Piecewise exponential law of run times, one for each class.
+
+    Parameters
+    ----------
+    rate : numpy.ndarray, shape (n_classes, n_bins)
+        Ends an hour of jobs whose age lies in a bin of :data:`EDGES_H` [1/h], above 0.
+    seen_h : numpy.ndarray, shape (n_classes, n_bins)
+        Time at risk behind each rate [h], pseudo-events included: its variance is ``rate / seen_h``.
+    """
+
+    rate: np.ndarray
+    seen_h: np.ndarray
+
+    def used(self, kind: np.ndarray, age_h: np.ndarray) -> np.ndarray:
+        """Cumulative hazard at an age, ``-log S(age)``.
+
+        Parameters
+        ----------
+        kind : numpy.ndarray of int, shape (n,)
+            Class of each job.
+        age_h : numpy.ndarray, shape (n,)
+            Time since its start [h].
+        """
+        summed = self._summed()
+        place = np.clip(np.searchsorted(EDGES_H, age_h, side="right") - 1, 0, len(WIDTHS_H) - 1)
+        return np.asarray(summed[kind, place] + self.rate[kind, place] * (age_h - EDGES_H[place]))
+
+    def remaining(self, kind: np.ndarray, age_h: np.ndarray, hazard: np.ndarray) -> np.ndarray:
+        """Time in which a job uses up so much more hazard [h].
+
+        With ``hazard`` drawn from the exponential law of mean 1 these are draws of the remaining run time; with
+        ``-log(1 - p)`` they are its quantile p.
+
+        Parameters
+        ----------
+        kind, age_h : numpy.ndarray, shape (n,)
+            Class and age of each job.
+        hazard : numpy.ndarray, shape (..., n)
+
+        Returns
+        -------
+        numpy.ndarray, shape (..., n)
+        """
+        goal = self.used(kind, age_h) + hazard
+        summed, found = self._summed(), np.empty_like(goal)
+        for each in np.unique(kind):
+            mine, sums = kind == each, summed[each]
+            wanted = goal[..., mine]
+            place = np.clip(np.searchsorted(sums, wanted, side="right") - 1, 0, len(WIDTHS_H) - 1)
+            found[..., mine] = EDGES_H[place] + (wanted - sums[place]) / self.rate[each][place]
+        return np.asarray(np.maximum(found - age_h, 0.0))
+
+    def mean_remaining(self, kind: np.ndarray, age_h: np.ndarray) -> np.ndarray:
+        """Expected remaining run time of jobs of a class and age [h], shape (n,)."""
+        inside = np.exp(-self.rate * WIDTHS_H)
+        ahead = np.empty((len(self.rate), len(EDGES_H)))
+        ahead[:, -1] = 1.0 / self.rate[:, -1]
+        for each in reversed(range(len(WIDTHS_H))):
+            stays = inside[:, each]
+            ahead[:, each] = (1 - stays) / self.rate[:, each] + stays * ahead[:, each + 1]
+        place = np.clip(np.searchsorted(EDGES_H, age_h, side="right") - 1, 0, len(WIDTHS_H) - 1)
+        rate = self.rate[kind, place]
+        stays = np.exp(-rate * np.maximum(EDGES_H[place + 1] - age_h, 0.0))
+        return np.asarray((1 - stays) / rate + stays * ahead[kind, place + 1])
+
+    def _summed(self) -> np.ndarray:
+        """Cumulative hazard at the edges, shape (n_classes, n_bins + 1)."""
+        return np.concatenate(
+            [np.zeros((len(self.rate), 1)), np.cumsum(self.rate * WIDTHS_H, axis=1)], axis=1
+        )
+
+
+def fit_hazards(
+    ran_h: np.ndarray,
+    ended: np.ndarray,
+    groups: Sequence[np.ndarray] = (),
+    *,
+    weight: np.ndarray | None = None,
+) -> Hazards:
+    """Estimate hazards from jobs that ended and jobs that still run.
+
+    The rate of a bin is the number of ends in it over the time that jobs spent in it, each with pseudo-events at
+    the rate of the next larger group (the mean of a Gamma posterior): all jobs towards :data:`PRIOR` over t, the
+    first of `groups` towards all jobs, the second towards the first. A class with few ends runs like its group.
+
+    Parameters
+    ----------
+    ran_h : numpy.ndarray, shape (n,)
+        How long each job has run up to now [h].
+    ended : numpy.ndarray of bool, shape (n,)
+        Whether it ended then; else it is censored: it runs on.
+    groups : sequence of numpy.ndarray of int, each of shape (n,)
+        Numbers of the groups that each job is in, from large to small; a smaller group lies within one larger one.
+    weight : numpy.ndarray, optional, shape (n,)
+        How much each job counts; 1 if not given.
+
+    Returns
+    -------
+    Hazards
+        One row for each number of the last of `groups`; one row in all without groups.
+
+    References
+    ----------
+    Piecewise exponential model with Gamma priors: Ibrahim, Chen, Sinha, "Bayesian Survival Analysis", Springer,
+    2001, section 3.1.
+
+    Examples
+    --------
+    >>> law = fit_hazards(np.full(5000, 2.0), np.arange(5000) % 2 == 0)
+    >>> round(float(law.mean_remaining(np.array([0]), np.array([0.0]))[0]), 1) > 2
+    True
+    """
+    count = np.ones(len(ran_h)) if weight is None else weight
+    middle = np.sqrt(np.maximum(EDGES_H[:-1], 1 / 240) * EDGES_H[1:])
+    rate = seen_h = (PRIOR / middle)[None, :]
+    above = np.zeros(len(ran_h), dtype=np.int64)
+    for number in (np.zeros(len(ran_h), dtype=np.int64), *groups):
+        size = int(number.max()) + 1 if len(number) else 1
+        ends, time = _counts(ran_h, ended, number, count, size)
+        parent = np.zeros(size, dtype=np.int64)
+        parent[number] = above
+        seen_h = time + PSEUDO_EVENTS / rate[parent]
+        rate = (ends + PSEUDO_EVENTS) / seen_h
+        above = number
+    return Hazards(rate, seen_h)
+
+
+def width_class(gpus: np.ndarray) -> np.ndarray:
+    """Class of a job by the GPUs that it asks for: 0 for 1, 1 for 2 to 4, 2 for 5 to 8, 3 for more.
+
+    Examples
+    --------
+    >>> width_class(np.array([0.5, 1, 4, 8, 16])).tolist()
+    [0, 0, 1, 2, 3]
+    """
+    return np.asarray(np.digitize(gpus, WIDE))
+
+
+def remaining_run_time(
+    jobs: pl.DataFrame, *, levels: Sequence[float] = (0.5, 0.9), by: Sequence[str] = ()
+) -> pl.DataFrame:
+    """Expected remaining run time and its quantiles for every job, from the ends of all of them.
+
+    What a drain of a running job costs, or how long a reservation behind it must be, follows from it. Running jobs
+    are counted as censored; leaving them out would leave out the longest.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        ``ran_h`` (how long it has run [h]), ``ended`` (whether it is over), ``gpus``; and the columns of `by`.
+    levels : sequence of float
+        Quantiles, above 0 and below 1.
+    by : sequence of str
+        Columns that part classes further, from large to small, before the width of the job.
+
+    Returns
+    -------
+    polars.DataFrame
+        The jobs with ``remaining_h`` (expected, [h]) and ``remaining_q50_h`` and the like, null for jobs that are
+        over.
+
+    Raises
+    ------
+    SchemaError
+        If a time is negative or not finite.
+
+    Examples
+    --------
+    >>> jobs = pl.DataFrame({"ran_h": [1.0] * 50 + [0.0], "ended": [True] * 50 + [False], "gpus": 1.0})
+    >>> row = remaining_run_time(jobs).row(-1, named=True)
+    >>> 0.8 < row["remaining_q50_h"] < 1.3
+    True
+    """
+    ran_h, ended = jobs["ran_h"].to_numpy(), jobs["ended"].to_numpy()
+    if not (np.isfinite(ran_h).all() and (ran_h >= 0).all()):
+        text = message("remaining run time", "hours of at least 0", "others", "Look at starts and ends.")
+        raise SchemaError(text)
+    groups = group_numbers(jobs.select(*by, wide=pl.Series(width_class(jobs["gpus"].to_numpy()))))
+    law = fit_hazards(ran_h, ended, groups)
+    kind = groups[-1]
+    columns = {"remaining_h": law.mean_remaining(kind, ran_h)}
+    for level in levels:
+        hazard = np.full(len(kind), -np.log1p(-level))
+        columns[f"remaining_q{100 * level:02g}_h"] = law.remaining(kind, ran_h, hazard)
+    over = pl.Series(ended)
+    return jobs.with_columns(
+        pl.when(~over).then(pl.Series(name, values)).alias(name) for name, values in columns.items()
+    )
+
+
+def remaining_while_busy(
+    run_h: np.ndarray, weight: np.ndarray | None = None, *, values: int = 20
+) -> np.ndarray:
+    """How long work runs on at an instant that does not look at it: equally likely values [h], ascending.
+
+    At such an instant one finds long jobs more often than short ones, somewhere within their time. With the
+    distribution F of run times and their mean m, what remains has the density (1 - F(t)) / m.
+
+    Parameters
+    ----------
+    run_h : numpy.ndarray, shape (n,)
+        Run times [h], above 0.
+    weight : numpy.ndarray, optional, shape (n,)
+        How often each counts, as a job that runs on several instances does; once if None.
+    values : int
+        How many values to give.
+
+    Returns
+    -------
+    numpy.ndarray, shape (values,)
+
+    References
+    ----------
+    Cox, "Renewal Theory", Methuen, 1962, section 5.1.
+
+    Examples
+    --------
+    Of jobs that all take two hours, two hours remain at most and one on average:
+
+    >>> remaining_while_busy(np.full(10, 2.0), values=4).tolist()
+    [0.25, 0.75, 1.25, 1.75]
+    """
+    order = np.argsort(run_h, kind="stable")
+    ends, count = run_h[order], (np.ones(len(run_h)) if weight is None else weight)[order]
+    longer = count.sum() - np.cumsum(count)
+    over = (np.cumsum(ends * count) + ends * longer) / (ends * count).sum()
+    levels = (np.arange(values) + 0.5) / values
+    return np.asarray(np.interp(levels, np.concatenate([[0.0], over]), np.concatenate([[0.0], ends])))
+
+
+def group_numbers(columns: pl.DataFrame) -> list[np.ndarray]:
+    """Number the groups of the first column, of the first two, and so on, in the order in which they come.
+
+    Examples
+    --------
+    >>> [one.tolist() for one in group_numbers(pl.DataFrame({"a": ["x", "y", "y"], "b": [1, 1, 2]}))]
+    [[0, 1, 1], [0, 1, 2]]
+    """
+    names = columns.columns
+    return [
+        columns.select(pl.struct(names[: last + 1]).rank("dense") - 1).to_series().to_numpy().astype(np.int64)
+        for last in range(len(names))
+    ]
+
+
+def _counts(
+    ran_h: np.ndarray, ended: np.ndarray, group: np.ndarray, weight: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ends in each bin and time spent in it, by group, shape (size, n_bins) each."""
+    bins = len(WIDTHS_H)
+    place = np.clip(np.searchsorted(EDGES_H, ran_h, side="right") - 1, 0, bins - 1)
+    cell, shape = group * bins + place, (size, bins)
+    left = np.bincount(cell, weights=weight, minlength=size * bins).reshape(shape)
+    ends = np.bincount(cell, weights=weight * ended, minlength=size * bins).reshape(shape)
+    inside = np.bincount(cell, weights=weight * (ran_h - EDGES_H[place]), minlength=size * bins).reshape(
+        shape
+    )
+    passed = left[:, ::-1].cumsum(axis=1)[:, ::-1] - left  # those that went through the whole bin
+    return ends, passed * WIDTHS_H + inside
+
+
+def decay(since_h: np.ndarray) -> np.ndarray:
+    """Weight of an end that lies so many hours back.
+
+    Examples
+    --------
+    >>> decay(np.array([0.0, HALF_LIFE_H])).tolist()
+    [1.0, 0.5]
+    """
+    return np.asarray(0.5 ** (since_h / HALF_LIFE_H))
+
+
+def impute_run_times(jobs: pl.DataFrame, until: datetime, *, seed: int) -> pl.DataFrame:
+    """Give every job a run time.
+
+    Leaving unended jobs out would leave out the longest ones. A job that runs for ``a`` seconds already gets
+    the run time of an ended job of its class, drawn among those that ran for at least ``a``; where no job of
+    the class ran that long, twice its age. A job that waits is drawn among all of its class.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    until : datetime
+        End of the observation.
+    seed : int
+        Of the draws.
+
+    Returns
+    -------
+    polars.DataFrame
+        The jobs with ``run_s`` [s] (null for those that ended without ever starting) and ``run_known``.
+
+    Examples
+    --------
+    >>> from datetime import UTC, timedelta
+    >>> t0 = datetime(2026, 1, 1, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({
+    ...     "job_id": ["a", "b"], "tenant": "t", "job_class": None, "state": ["COMPLETED", "RUNNING"],
+    ...     "start_time": [t0, t0], "end_time": [t0 + timedelta(hours=5), None]})
+    >>> impute_run_times(jobs, t0 + timedelta(hours=2), seed=1)["run_s"].to_list()
+    [18000.0, 18000.0]
+    """
+    rng = np.random.default_rng(seed)
+    known_s = (
+        pl.col("end_time").cast(pl.Datetime("us", "UTC")) - pl.col("start_time")
+    ).dt.total_microseconds()
+    age_s = (pl.lit(until) - pl.col("start_time")).dt.total_microseconds()
+    table = jobs.with_columns(
+        run_s=known_s / 1e6,
+        age_s=pl.when(pl.col("state") == "RUNNING")
+        .then(age_s / 1e6)
+        .otherwise(0.0)
+        .fill_null(0.0)
+        .clip(lower_bound=0.0),
+        kind=pl.coalesce(pl.col("job_class").cast(pl.String), pl.col("tenant")),
+        open=pl.col("end_time").is_null() & pl.col("state").cast(pl.String).is_in(["RUNNING", "PENDING"]),
+    )
+    ended = table.filter(pl.col("run_s").is_not_null())
+    pools = {
+        kind: np.sort(group["run_s"].to_numpy())
+        for (kind,), group in ended.group_by("kind", maintain_order=True)
+    }
+    everyone = np.sort(ended["run_s"].to_numpy())
+    drawn = [
+        _draw(pools.get(kind, everyone), age, rng) if is_open else None
+        for kind, age, is_open in table.select("kind", "age_s", "open").iter_rows()
+    ]
+    return table.with_columns(
+        run_known=pl.col("run_s").is_not_null(),
+        run_s=pl.coalesce("run_s", pl.Series(drawn, dtype=pl.Float64)),
+    ).drop("age_s", "kind", "open")
+
+
+def _draw(pool: np.ndarray, age_s: float, rng: np.random.Generator) -> float:
+    longer = pool[np.searchsorted(pool, age_s) :]
+    return float(rng.choice(longer)) if len(longer) else 2.0 * age_s

@@ -1,0 +1,537 @@
+"""Short dips of activity: checkpoints, evaluations, and their period."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from gpuplanner.usage.job_phases import IDLE_BELOW, MAD_TO_SIGMA, SPIKE, Signals, rows_of, signals_of
+
+REGULAR_BELOW = 0.15
+"""Coefficient of variation of the gaps up to which events count as periodic."""
+CORRELATED_FROM = 0.3
+"""Autocorrelation from which a signal counts as periodic."""
+NEARLY = 0.9
+"""Share of the highest peak from which another stands for the same period."""
+NEAR = 0.08
+"""Share of the period by which an event may be early or late."""
+MOST_MISSED = 2
+"""Events in a row that may be missing."""
+EVEN_BELOW = 0.05
+"""Coefficient of variation of gaps without any event missed or strange among them, from three events on."""
+BY_CHANCE = 0.02
+"""Share of sets of events at random that seem to have a pace, of four events or more."""
+_CHANCE_AT_NONE, _CHANCE_BY_EVENT = -1.4, 0.2
+"""What the reckoning of :func:`find_pace` leaves out, on the scale of logs: the more events, the more ways a chain can
+go on. From 1,500 sets at random of 3 to 28 events each; ``benchmarks/phases.py`` measures what it comes to."""
+FEWEST_EVENTS = 3
+"""Events from which there is a pace."""
+REACH = 6
+"""How many events on from a given one are tried as its successor."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Events that come at one distance.
+
+    - ``period_s``: Distance, in seconds.
+    - ``members``: Positions of the events that keep the pace.
+    - ``spread``: Coefficient of variation of the distances, missed events allowed for.
+    - ``log_chance``: Log of the chance that as many events at random have so regular a chain.
+    """
+
+    period_s: float
+    members: tuple[int, ...]
+    spread: float
+    log_chance: float = field(default=0.0, repr=False)
+
+
+def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
+    """Find the pace that events keep, if it is more than chance.
+
+    Each distance between an event and one of the next few is tried as the period, and the events are followed
+    from one to the next, as a fold of the time axis would do, but with a slow drift allowed. The pace is
+    the chain least likely to arise from as many events at random: each link multiplies that by the chance that
+    one falls as near to its due time as the worst link of the chain did, and every chain tried is a chance more.
+    The instants need not lie on a grid.
+
+    Examples
+    --------
+    >>> find_pace(np.array([0.0, 60.0, 75.0, 120.0, 180.0, 300.0]))
+    Pace(period_s=60.0, members=(0, 1, 3, 4, 5), spread=0.0)
+    >>> find_pace(np.array([0.0, 60.0, 75.0, 240.0])) is None
+    True
+    """
+    n = len(times_s)
+    periods = _periods(times_s)
+    if n < FEWEST_EVENTS or not periods:
+        return None
+    rate = n / (times_s[-1] - times_s[0])
+    found: tuple[float, list[int], np.ndarray] | None = None
+    for period in periods:
+        for first in range(min(n, REACH)):
+            chain, steps = _chain(times_s, first, period)
+            if len(chain) < FEWEST_EVENTS:
+                continue
+            single = np.diff(times_s[chain]) / np.array(steps)
+            worst = max(float(np.abs(single - np.median(single)).max()), grain_s / 2)
+            chances = np.minimum(1.0, np.array(steps) * 2 * worst * rate)
+            expected = float(np.log(chances).sum() - np.log(chances).max())  # one link sets the period
+            if found is None or expected < found[0]:
+                found = expected, chain, single
+    if found is None:
+        return None
+    expected, chain, single = found
+    spread = float(single.std() / single.mean())
+    expected += math.log(len(periods) * min(n, REACH)) + _CHANCE_AT_NONE + _CHANCE_BY_EVENT * n
+    missing = np.ptp(np.diff(times_s)) > single.mean() / 2
+    even = len(chain) == n and spread < EVEN_BELOW and not (missing and n == FEWEST_EVENTS)
+    if spread >= REGULAR_BELOW or (expected >= math.log(BY_CHANCE) and not even):
+        return None
+    return Pace(float(np.median(single)), tuple(chain), spread, expected)
+
+
+def find_paces(
+    times_s: np.ndarray, kinds: Sequence[np.ndarray] = (), *, grain_s: float = 1.0, most: int = 2
+) -> list[Pace]:
+    """Find the paces that events keep, the strongest first: whatever their kind, or one of each kind.
+
+    In the first reading, the pace that is least likely to be chance is taken, then that of the events left over. In the
+    second, events of one kind cannot hide the pace of another. Of both, that is taken which is less likely as a whole.
+
+    Examples
+    --------
+    >>> times = np.sort([*range(0, 600, 60), *range(25, 600, 90)])
+    >>> [pace.period_s for pace in find_paces(times)]
+    [60.0, 90.0]
+    """
+    everything = np.arange(len(times_s))
+    alike = [np.flatnonzero(kind) for kind in kinds]
+    mixed: list[Pace] = []
+    rest = everything
+    while len(mixed) < most:
+        sought = [rest, *alike] if mixed else [everything]
+        found = [_pace_among(times_s, events, grain_s) for events in sought]
+        new = [pace for pace in found if pace is not None and not any(_same(pace, old) for old in mixed)]
+        if not new:
+            break
+        best = min(new, key=lambda pace: pace.log_chance)
+        mixed.append(replace(best, members=tuple(np.intersect1d(best.members, rest).tolist())))
+        rest = np.setdiff1d(rest, best.members)
+    by_kind = [pace for events in alike if (pace := _pace_among(times_s, events, grain_s)) is not None]
+    paces = min(mixed, by_kind, key=lambda found: sum(pace.log_chance for pace in found))
+    return sorted(paces, key=lambda pace: pace.log_chance)
+
+
+def _pace_among(times_s: np.ndarray, events: np.ndarray, grain_s: float) -> Pace | None:
+    """Pace of some of the events, its members named by their place among all.
+
+    Of a part of the events, three at one distance are no pace, and chance must be rarer: there are several parts.
+    """
+    pace = find_pace(times_s[events], grain_s=grain_s)
+    if pace is None:
+        return None
+    all_even = len(pace.members) == len(events) > FEWEST_EVENTS
+    if len(events) < len(times_s) and not all_even and pace.log_chance >= math.log(BY_CHANCE / 3):
+        return None
+    return replace(pace, members=tuple(events[list(pace.members)].tolist()))
+
+
+def _same(pace: Pace, other: Pace) -> bool:
+    """Whether a pace is another one again: at a multiple of its distance, or with a third of its events."""
+    ratio = pace.period_s / other.period_s
+    multiple = round(ratio) > 1 and abs(ratio - round(ratio)) < EVEN_BELOW * ratio
+    return multiple or 3 * len(set(pace.members) & set(other.members)) > len(pace.members)
+
+
+def _periods(times_s: np.ndarray) -> list[float]:
+    """Distances worth trying: between each event and the next few, those within 2 % of each other once."""
+    apart = [times_s[k:] - times_s[:-k] for k in range(1, min(REACH, len(times_s) - 1) + 1)]
+    kept: list[float] = []
+    for distance in np.sort(np.concatenate(apart)) if apart else []:
+        if distance > 0 and (not kept or distance > 1.02 * kept[-1]):
+            kept.append(float(distance))
+    return kept
+
+
+def _chain(times_s: np.ndarray, first: int, period: float) -> tuple[list[int], list[int]]:
+    """Events that follow each other at the period, and how many periods lie between each two."""
+    chain, steps = [first], list[int]()
+    while True:
+        last = times_s[chain[-1]]
+        for step in range(1, MOST_MISSED + 2):
+            due = last + step * period
+            near = int(np.abs(times_s - due).argmin())
+            if near > chain[-1] and abs(times_s[near] - due) <= NEAR * period:
+                chain.append(near)
+                steps.append(step)
+                break
+        else:
+            return chain, steps
+
+
+def correlation_lag(signal: np.ndarray, shortest: int) -> int | None:
+    """Lag at which an even signal is most like itself, if that is more than by chance.
+
+    References
+    ----------
+    Box, Jenkins, Reinsel, Ljung, "Time Series Analysis", 5th ed., 2016, section 2.1.5.
+
+    Examples
+    --------
+    >>> correlation_lag(np.tile([1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], 20), shortest=3)
+    7
+    """
+    centred = signal - signal.mean()
+    n, power = len(centred), float(centred @ centred)
+    if n < 3 * shortest or power == 0:
+        return None
+    spectrum = np.abs(np.fft.rfft(centred, 2 * n)) ** 2
+    correlation = np.fft.irfft(spectrum)[:n] / power * n / (n - np.arange(n))
+    lags = np.arange(shortest, n // 3)
+    peaks = lags[
+        (correlation[lags] > CORRELATED_FROM)
+        & (correlation[lags] >= correlation[lags - 1])
+        & (correlation[lags] >= correlation[lags + 1])
+        & (correlation[2 * lags] > CORRELATED_FROM / 2)
+    ]
+    if not len(peaks):
+        return None
+    # What comes back after one period does so after two: the first of the peaks that are nearly the highest.
+    high = correlation[peaks] >= NEARLY * correlation[peaks].max()
+    return int(peaks[high][0])
+
+
+CHECKPOINT, EVALUATION, EPOCH, UNEXPLAINED = "checkpoint", "evaluation", "data-epoch edge", "unexplained"
+SPIKE_LABELS = (CHECKPOINT, EVALUATION, EPOCH, UNEXPLAINED)
+"""What a dip looks like.
+
+evaluation
+    Memory changes as well: other weights or batches are held while the model is tested.
+checkpoint
+    Memory stays; traffic to the host rises, or the dip amounts to more than a minute of full stop.
+data-epoch edge
+    Memory stays and the dip amounts to at most a minute of full stop: the loader begins anew.
+unexplained
+    Memory stays, and the dip keeps no pace.
+
+A checkpoint that stalls for less than a minute and an edge look the same unless both occur (then the checkpoints are
+the longer ones), or the traffic to the host was read; the evidence says so.
+"""
+MEMORY_CHANGE = 0.05
+"""Share by which memory must change for a dip to look like an evaluation."""
+TRAFFIC_RISE = 0.5
+"""Share by which PCIe traffic must rise for a dip to look like a checkpoint being copied to the host."""
+SHORT_S = 60.0
+"""Longest data-epoch edge: 5 to 60 seconds of a loader that begins anew."""
+
+
+def label_spikes(dips: pl.DataFrame, paces: Sequence[Pace]) -> tuple[pl.DataFrame, dict[str, Pace]]:
+    """Label the dips of one job, with the evidence.
+
+    Examples
+    --------
+    >>> row = {"depth": 0.5, "lost_s": 200.0, "memory_change": -0.3, "traffic_change": None}
+    >>> table, _ = label_spikes(pl.DataFrame([row]), [])
+    >>> table.select("label", "evidence").row(0)
+    ('evaluation', 'memory -30 %; 200 s of full stop; alone or irregular')
+    """
+    train, rhythm = [0] * dips.height, ["alone or irregular"] * dips.height
+    for number, pace in enumerate(paces, start=1):
+        for member in pace.members:
+            train[member] = number
+            rhythm[member] = f"one of {len(pace.members)} about {pace.period_s / 60:.3g} min apart"
+    changes = (pl.col("memory_change").abs() >= MEMORY_CHANGE).fill_null(False)
+    rises = (pl.col("traffic_change") >= TRAFFIC_RISE).fill_null(False)
+    regular = pl.col("train") > 0
+    trained = dips.with_columns(
+        train=pl.Series(train, dtype=pl.Int8), rhythm=pl.Series(rhythm, dtype=pl.String), changes=changes
+    )
+    # What an evaluation loses says nothing about the checkpoints that keep the same pace.
+    usual_lost_s = pl.col("lost_s").filter(~pl.col("changes")).median().over("train")
+    long = pl.when(regular).then(usual_lost_s).otherwise("lost_s") > _border_s(trained)
+    label = (
+        pl.when("changes")
+        .then(pl.lit(EVALUATION))
+        .when(rises | long)
+        .then(pl.lit(CHECKPOINT))
+        .when(regular)
+        .then(pl.lit(EPOCH))
+        .otherwise(pl.lit(UNEXPLAINED))
+    )
+    table = (
+        trained.with_columns(label=label)
+        .with_columns(evidence=_evidence(rises, several=len(paces) > 1))
+        .drop("changes")
+    )
+    named: dict[str, Pace] = {}
+    for number, pace in enumerate(paces, start=1):
+        labels = table.filter(train=number)["label"]
+        plain = labels.filter(labels != EVALUATION)
+        named.setdefault((plain if len(plain) else labels).mode().sort()[0], pace)
+    return table.drop("train", "rhythm"), named
+
+
+def _border_s(trained: pl.DataFrame) -> float:
+    """Longest edge of a data epoch: of two paces with dips of about a minute, the shorter dips are the edges."""
+    plain = trained.filter(~pl.col("changes") & (pl.col("train") > 0))
+    usual_s = plain.group_by("train").agg(pl.col("lost_s").median())["lost_s"].sort().to_list()
+    if len(usual_s) > 1 and usual_s[0] <= 2 * SHORT_S and (usual_s[-1] <= SHORT_S or usual_s[0] > SHORT_S):
+        return float(usual_s[0])
+    return SHORT_S
+
+
+def _evidence(rises: pl.Expr, *, several: bool) -> pl.Expr:
+    def share(name: str, words: str) -> pl.Expr:
+        percent = (100 * pl.col(name)).round(0).cast(pl.Int64)
+        sign = pl.when(percent > 0).then(pl.lit("+")).otherwise(pl.lit(""))
+        return (
+            pl.when(pl.col(name).is_null())
+            .then(pl.lit(f"{words} not read"))
+            .otherwise(pl.concat_str(pl.lit(f"{words} "), sign, percent, pl.lit(" %")))
+        )
+
+    alike = pl.col("label").is_in([CHECKPOINT, EPOCH]) & (pl.col("lost_s") <= 2 * SHORT_S) & ~rises
+    return pl.concat_str(
+        share("memory_change", "memory"),
+        pl.when(pl.col("traffic_change").is_not_null()).then(share("traffic_change", "PCIe traffic")),
+        pl.format("{} s of full stop", pl.col("lost_s").round(0).cast(pl.Int64)),
+        pl.col("rhythm"),
+        pl.when(alike & pl.lit(not several)).then(pl.lit("a checkpoint and an epoch edge look alike here")),
+        separator="; ",
+        ignore_nulls=True,
+    )
+
+
+BRIDGED_ROWS = 2
+"""Rows that do not stand out of the noise between two parts of one dip."""
+GRAIN = 0.25
+"""Resolution of the instant of a dip, in rows."""
+
+
+@dataclass(frozen=True)
+class Spikes:
+    """Dips of one job.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        ``start``, ``end``, ``depth`` (mean drop of SM activity), ``lost_s`` (seconds of full stop that the dip
+        amounts to), ``memory_change`` and ``traffic_change`` (mean change of memory and PCIe traffic, as a
+        share; null if not seen), ``label`` (one of :data:`gpuplanner.usage.utilization_dips.SPIKE_LABELS`) and
+        ``evidence``.
+    period : timedelta or None
+        Distance of the checkpoints if they are regular, else of the most frequent dips that are; else None.
+    periods : dict of str to timedelta
+        Label → distance of the dips of that label that are regular.
+    rule : str or None
+        What the period rests on: "gaps" between dips, or "autocorrelation" of the activity.
+    """
+
+    table: pl.DataFrame
+    period: timedelta | None
+    periods: dict[str, timedelta]
+    rule: str | None
+
+
+def find_spikes(samples: pl.DataFrame, *, step: timedelta | None = None) -> Spikes:
+    """Find dips of SM activity that are shorter than a phase, their pace, and what they look like.
+
+    A dip is a stretch in which activity, or activity and power together, lie 5 standard deviations of the noise
+    below their level both before and after. The period is that of the chain of dips which explains most of them
+    (:func:`gpuplanner.usage.utilization_dips.find_paces`), all together or short and long ones apart. Where fewer
+    than three dips
+    stand out of the noise it is the lag at which the activity is most like itself; three or more that keep no pace have
+    none. Both work on readings at uneven distances. Dips with at most two
+    steps between them are one.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples`` of one job.
+    step : timedelta, optional
+        Distance at which samples are averaged; by default as in :func:`gpuplanner.usage.job_phases.find_phases`.
+
+    Returns
+    -------
+    Spikes
+        Dips in order of time, and the period if there are enough and they are regular.
+
+    Raises
+    ------
+    SchemaError
+        If the samples are of several jobs.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime
+    >>> times = [datetime(2026, 2, 2, 9, tzinfo=UTC) + timedelta(minutes=minute) for minute in range(200)]
+    >>> samples = pl.DataFrame({"time": times, "sm_activity": ([0.8] * 48 + [0.1] * 2) * 4})
+    >>> samples = samples.with_columns(node=pl.lit("n1"), gpu=0, activity_source=pl.lit("profiling"))
+    >>> spikes = find_spikes(samples)
+    >>> spikes.table.height, spikes.period
+    (3, datetime.timedelta(seconds=3000))
+    """
+    signals = signals_of(samples, step)
+    rows = rows_of(signals)
+    drop = signals.around("sm_activity", rows)["low"] - signals.table["sm_activity"]
+    dips = _dips(signals, drop, rows, _traffic(samples, signals))
+    grain_s = GRAIN * signals.step.total_seconds()
+    short = (dips["lost_s"] <= SHORT_S).to_numpy()
+    paces_of_dips = find_paces(dips["onset_s"].to_numpy(), (short, ~short), grain_s=grain_s)
+    table, paces = label_spikes(dips.drop("onset_s"), paces_of_dips)
+    if paces:
+        periods = {label: timedelta(seconds=round(pace.period_s)) for label, pace in paces.items()}
+        return Spikes(table, periods.get(CHECKPOINT, next(iter(periods.values()))), periods, "gaps")
+    if dips.height >= FEWEST_EVENTS:  # dips that stand out and keep no pace have none
+        return Spikes(table, None, {}, None)
+    lag = correlation_lag(drop.fill_null(0.0).clip(0.0).to_numpy(), rows)
+    if lag is None:
+        return Spikes(table, None, {}, None)
+    return Spikes(table, lag * signals.step, {}, "autocorrelation")
+
+
+def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
+    """Summarise the dips of every job that was sampled, by label.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``; rows without a job are left out.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``job_id``, ``label``, ``dips``, ``every_s`` (their distance; null if not regular), ``last_s`` (median length)
+        and ``lost_s`` (full stops that all of them amount to) [s], sorted by the first two.
+
+    Examples
+    --------
+    >>> samples = pl.DataFrame({"sm_activity": ([0.8] * 57 + [0.05] * 3) * 6}).with_columns(
+    ...     time=pl.datetime(2026, 2, 2, time_zone="UTC") + pl.duration(minutes=pl.int_range(pl.len())),
+    ...     node=pl.lit("n1"), gpu=pl.lit(0), job_id=pl.lit("1"), activity_source=pl.lit("profiling"),
+    ... )
+    >>> spikes_of_jobs(samples).select("job_id", "label", "dips").rows()
+    [('1', 'checkpoint', 5)]
+    """
+    rows = []
+    seen = samples.filter(pl.col("job_id").is_not_null() & pl.col("sm_activity").is_not_null())
+    for (job,), mine in seen.sort("job_id", "time").group_by("job_id", maintain_order=True):
+        spikes = find_spikes(mine)
+        last_s = (pl.col("end") - pl.col("start")).dt.total_microseconds().median() / 1e6
+        by_label = spikes.table.group_by("label").agg(pl.len(), last_s, pl.col("lost_s").sum()).sort("label")
+        for label, dips, length_s, lost_s in by_label.iter_rows():
+            every = spikes.periods.get(label)
+            rows.append(
+                (job, label, dips, None if every is None else every.total_seconds(), length_s, lost_s)
+            )
+    columns = {"job_id": pl.String, "label": pl.String, "dips": pl.Int64}
+    return pl.DataFrame(
+        rows, schema=columns | dict.fromkeys(("every_s", "last_s", "lost_s"), pl.Float64), orient="row"
+    )
+
+
+def _dips(signals: Signals, drop: pl.Series, rows: int, traffic: pl.Series) -> pl.DataFrame:
+    """One row for each stretch of low activity."""
+    level = signals.around("sm_activity", rows)["low"]
+    usual_memory = signals.around("memory_used_gib", rows)["low"]
+    usual_traffic = traffic.rolling_median(4 * rows, min_samples=1, center=True)
+    return (
+        signals.table.with_columns(
+            drop=drop,
+            dip=_closed(_stands_out(signals, drop, rows)),
+            lost=_share(drop, level).fill_null(0.0).clip(0, 1),
+            memory=_share(signals.table["memory_used_gib"], usual_memory) - 1,
+            traffic=_share(traffic, usual_traffic) - 1,
+        )
+        .with_columns(
+            # A dip begins and ends within a row: the rows beside it hold the rest of what was lost.
+            before=pl.col("lost").shift(1, fill_value=0.0),
+            after=pl.col("lost").shift(-1, fill_value=0.0),
+            at_s=pl.col("time").dt.epoch("us") / 1e6,
+            stretch=pl.col("dip").rle_id(),
+        )
+        .filter("dip")
+        .group_by("stretch", maintain_order=True)
+        .agg(
+            start=pl.col("time").first(),
+            end=pl.col("time").last() + signals.step,
+            depth=pl.col("drop").mean(),
+            lost_s=(pl.col("lost").sum() + pl.col("before").first() + pl.col("after").last())
+            * signals.step.total_seconds(),
+            lost=pl.concat_list(pl.col("before").first(), pl.col("lost").implode(), pl.col("after").last()),
+            at_s=pl.col("at_s").first(),
+            memory_change=pl.col("memory").mean(),
+            traffic_change=pl.col("traffic").mean(),
+        )
+        .with_columns(onset_s=_onset_s(signals.step.total_seconds()))
+        .drop("stretch", "lost", "at_s")
+    )
+
+
+def _onset_s(step_s: float) -> pl.Expr:
+    """When half a step of full stop was lost, or half of what was lost if that is less: finer than the readings are.
+
+    A row holds its share of a dip that began within it. The instant comes a fixed time after the true beginning of dips
+    that are alike, and its distance from one dip to the next is that of the beginnings.
+    """
+
+    def onset_s(dip: dict[str, Any]) -> float:
+        lost = np.concatenate([[0.0], np.cumsum(dip["lost"])])
+        rows = float(np.interp(min(0.5, lost[-1] / 2), lost, np.arange(len(lost))))
+        return float(dip["at_s"] + (rows - 1) * step_s)
+
+    return pl.struct("lost", "at_s").map_elements(onset_s, return_dtype=pl.Float64)
+
+
+def _stands_out(signals: Signals, drop: pl.Series, rows: int) -> pl.Series:
+    """Rows that are too low to be noise, by activity alone or with power, which falls when activity does."""
+    by_activity = drop / _scatter(signals, "sm_activity", drop)
+    less_power = signals.around("power_w", rows)["low"] - signals.table["power_w"]
+    by_power = (less_power / _scatter(signals, "power_w", less_power)).fill_null(-math.inf)
+    both = pl.DataFrame({"activity": by_activity, "power": by_power}).select(
+        ((pl.col("activity") + pl.col("power")) / math.sqrt(2)).alias("both"),
+        each=pl.min_horizontal("activity", "power"),
+    )
+    stands = (by_activity > SPIKE) | ((both["both"] > SPIKE) & (both["each"] > SPIKE / 2))
+    return stands.fill_null(False) & signals.table["seen"]
+
+
+def _scatter(signals: Signals, name: str, drop: pl.Series) -> float:
+    """Standard deviation about the level: more than that of the noise from row to row where noise wanders."""
+    active = (signals.table["sm_activity"] >= IDLE_BELOW).fill_null(False) & signals.table["seen"]
+    off = drop.filter(active).drop_nulls().to_numpy()
+    mad = float(np.median(np.abs(off - np.median(off)))) if len(off) else 0.0
+    return max(MAD_TO_SIGMA * mad, signals.noise(name))
+
+
+def _share(part: pl.Series, whole: pl.Series) -> pl.Series:
+    """Part over whole; null where the whole is nothing."""
+    return pl.select(pl.when(whole > 0).then(part / whole)).to_series()
+
+
+def _closed(dip: pl.Series) -> pl.Series:
+    """Bridge what parts a dip for at most :data:`BRIDGED_ROWS` rows."""
+    rows = pl.int_range(pl.len())
+    last = pl.when("dip").then(rows).forward_fill()
+    following = pl.when("dip").then(rows).backward_fill()
+    bridged = (following - last - 1 <= BRIDGED_ROWS).fill_null(False)
+    return dip.rename("dip").to_frame().select(bridged).to_series()
+
+
+def _traffic(samples: pl.DataFrame, signals: Signals) -> pl.Series:
+    """PCIe traffic on the grid of the signals; null where it was not read."""
+    if "pcie_gb_s" not in samples.columns:
+        return pl.Series([None] * signals.table.height, dtype=pl.Float64)
+    read = (
+        samples.sort("time")
+        .group_by_dynamic("time", every=signals.step)
+        .agg(pl.col("pcie_gb_s").cast(pl.Float64).mean())
+    )
+    return signals.table.select("time").join(read, on="time", how="left", maintain_order="left")["pcie_gb_s"]
