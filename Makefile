@@ -18,7 +18,7 @@ test: $(VENV)/.dev  ## all quick tests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not long and not lint" tests
 
 # What has a coverage floor is traced while its own tests run; tracing all tests would take a third as long again.
-TRACED := $(foreach package,hardware ledger cost planner/verification,tests/$(package))
+TRACED := $(foreach package,hardware usage/ledger cost planner/verification,tests/$(package))
 TRACED += tests/planner/test_limits.py  # what else checks plans
 
 test-long: $(VENV)/.dev  ## the tests that make test leaves out, coverage floors, and new examples for the properties
@@ -32,23 +32,23 @@ test-fast: $(VENV)/.dev  ## without kernels, browsers and long runs
 	$(BIN)/python -m pytest -q -m "not long and not lint and not slow and not notebook and not browser" tests
 
 test-prometheus: $(VENV)/.dev build/prometheus/usr/bin/prometheus  ## live telemetry from a real Prometheus
-	GPUPLANNER_PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q -m prometheus tests/inbox/telemetry tests/study/recurring
+	GPUPLANNER_PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q -m prometheus tests/ingest/telemetry tests/decision/recurring
 
 build/prometheus/usr/bin/prometheus:  # Debian's package, unpacked and not installed
 	mkdir -p build/prometheus
 	cd build/prometheus && apt-get download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb
 
 test-slurm: $(VENV)/.dev  ## written files and scripts on real daemons of Slurm (Debian: slurm-wlm, munge)
-	$(BIN)/python -m pytest -q -m slurm tests/export/real
+	$(BIN)/python -m pytest -q -m slurm tests/report/bundle/real
 
 replay-slurm: $(VENV)/.dev  ## a day of jobs through a real controller, beside what the engine says; about a quarter of an hour
 	$(BIN)/python benchmarks/replay_slurm/replay_slurm.py $(REPLAY)
 
 test-crds: $(VENV)/.dev  ## custom resources against the published schemas and rules of their controllers
-	$(BIN)/python -m pytest -q -m crds tests/export
+	$(BIN)/python -m pytest -q -m crds tests/report/bundle
 
 test-mig-parted: $(VENV)/.dev  ## written configurations through the nvidia-mig-parted that GPUPLANNER_MIG_PARTED names
-	$(BIN)/python -m pytest -q -m mig_parted tests/export/real
+	$(BIN)/python -m pytest -q -m mig_parted tests/report/bundle/real
 
 lint: $(VENV)/.dev  ## style, types, layers, spelling, notebooks without output, doctests, tests of the repository
 	$(BIN)/ruff check

@@ -24,7 +24,7 @@ from gpuplanner.decision.replanning import advice_of, keep, look, state_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.study.recurring.small_fleets import SmallFleet
+from tests.decision.recurring.small_fleets import SmallFleet
 
 ON_RECORD = 28
 STEP_DAYS = 0.25

@@ -17,7 +17,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from gpuplanner.core.scenario import Scenario  # noqa: E402
 from gpuplanner.decision.capacity_check import FORECAST, LASTS, SERVED, WILL_BE_SERVED, gate  # noqa: E402
-from tests.study.recurring.small_fleets import SmallFleet  # noqa: E402 - of the checkout
+from tests.decision.recurring.small_fleets import SmallFleet  # noqa: E402 - of the checkout
 
 SEEDS = 40
 FACTORS = (1.0, 1.25, 1.5, 2.0, 2.5)

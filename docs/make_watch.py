@@ -27,7 +27,7 @@ from gpuplanner.decision.replanning import replay  # noqa: E402
 from gpuplanner.ingest.dataset import Dataset  # noqa: E402
 from gpuplanner.ingest.dataset_writer import write_dataset  # noqa: E402
 from tests.clusters import traces  # noqa: E402 - of the checkout
-from tests.study.recurring.small_fleets import SmallFleet  # noqa: E402 - of the checkout
+from tests.decision.recurring.small_fleets import SmallFleet  # noqa: E402 - of the checkout
 
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))
 WAYS = ("never", "reactive", "always", "watch", "hindsight")

@@ -15,7 +15,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.views import View
 from gpuplanner.notebook.what_if import whatif
 from gpuplanner.report import html_page as page
-from tests.study.test_fleet import MIXED, TWO_BOARDS, made
+from tests.usage.test_fleet import MIXED, TWO_BOARDS, made
 
 OPTIONS = {
     "cost --focus": "csv", "cost --workbook": "xlsx", "forecast --backtest -o": "parquet",

@@ -26,8 +26,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.export.real import slurm_cluster
-from tests.export.real.slurm_cluster import (
+from tests.report.bundle.real import slurm_cluster
+from tests.report.bundle.real.slurm_cluster import (
     SlurmCluster,
     clock,
     found_by_nvml,

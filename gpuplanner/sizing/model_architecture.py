@@ -286,7 +286,7 @@ _MEGATRON = {
 
 @functools.cache
 def presets() -> dict[str, Architecture]:
-    """The shipped architectures by name, each with its source in ``catalog/facts/model_presets.csv``.
+    """The shipped architectures by name, each with its source in ``hardware/facts/model_presets.csv``.
 
     Examples
     --------

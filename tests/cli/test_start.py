@@ -16,7 +16,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.decision_types import ACTIONS
 from gpuplanner.hardware.catalog import export_command
 from gpuplanner.ingest.dataset_writer import write_dataset
-from tests.study.test_fleet import made, nodes
+from tests.usage.test_fleet import made, nodes
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
 HEADER = "JobID|User|Account|Partition|State|Submit|Start|End|NNodes|NodeList|ReqTRES|AllocTRES"

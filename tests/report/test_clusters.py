@@ -9,8 +9,8 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study_pipeline import evaluate
-from tests.inbox.kubernetes.test_made_up_cluster import Cluster
-from tests.inbox.slurm.made_up_cluster import made_up_cluster
+from tests.ingest.kubernetes.test_made_up_cluster import Cluster
+from tests.ingest.slurm.made_up_cluster import made_up_cluster
 
 SHORT = (
     "--set",

@@ -31,7 +31,7 @@ from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.report import monthly_reports as room
 from gpuplanner.report.monthly_reports import read_chain, report_months
-from tests.study.recurring.small_fleets import SmallFleet
+from tests.decision.recurring.small_fleets import SmallFleet
 
 SIX = [f"2026-{number:02d}" for number in range(1, 7)]
 MARK = Mark(MANIFEST, "gpuplanner report 1", names=("index.html",))

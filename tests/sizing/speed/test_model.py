@@ -16,7 +16,7 @@ from gpuplanner.core.errors import GeometryError, GpuPlannerWarning, SchemaError
 from gpuplanner.sizing.mig_speed_model import COLUMNS, DEFAULT, default_model, model_from_json
 from tests.examples import examples
 
-SHIPPED = (resources.files("gpuplanner.sizing.speed") / DEFAULT).read_text("utf-8")
+SHIPPED = (resources.files("gpuplanner.sizing") / DEFAULT).read_text("utf-8")
 
 # BERT-base inference, sequences/s on an A100 by batch size: 1g.5gb, 2g.10gb, 7g.40gb; read from a figure.
 BERT = {

@@ -1,0 +1,90 @@
+"""On every trace, generated or public: its own nodes are late for nobody, and the causes of waits add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.units import SECONDS_PER_HOUR
+from gpuplanner.decision.explained_waits import sum_waits
+from gpuplanner.decision.policy_comparison import opened
+from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
+from tests.clusters import cut_clusters, traces
+from tests.decision.test_replay import SECOND_S, late_on_its_own_nodes
+
+
+@pytest.fixture(scope="session")
+def ingested(tmp_path_factory: pytest.TempPathFactory, public_data: Path) -> Callable[[str], str]:
+    """Write a public trace as a dataset, once."""
+    known: dict[str, str] = {}
+
+    def ingest(name: str, found: Callable[[], Dataset] | None = None) -> str:
+        if name not in known:
+            folder = tmp_path_factory.mktemp("trace") / "data"
+            write_dataset(traces.PUBLIC[name](public_data) if found is None else found(), folder)
+            known[name] = str(folder)
+        return known[name]
+
+    return ingest
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["Fox", "Supercloud", "OpenB"])
+def test_todays_fleet_is_late_for_nobody_where_a_trace_names_nodes(name, ingested):
+    asked = opened(Scenario(data=ingested(name), path="slurm"))[1]
+    assert asked.nodes.named
+    assert (late_on_its_own_nodes(asked) <= SECOND_S).all()
+
+
+def causes_add_up(scenario: Scenario) -> None:
+    """Hold the causes of waiting against what jobs waited, by job and by every way to sum them."""
+    asked, arena = opened(scenario)[1:3]
+    judged, waits = arena.waits.judged, arena.waits
+    found = sum_waits(asked, waits)
+    waited_h = waits.waited_s[judged].sum() / SECONDS_PER_HOUR
+    assert (waits.seconds >= 0.0).all()
+    assert waits.seconds[judged].sum(axis=1) == pytest.approx(
+        np.maximum(waits.waited_s[judged], 0.0), abs=1e-3
+    )
+    for rows in (found.causes.job_size, found.causes.team, found.causes.partition):
+        assert sum(row.jobs for row in rows) == judged.sum()
+        assert sum(row.waited for row in rows) == pytest.approx(waited_h, abs=1e-3)
+    assert np.isfinite(arena.today.late_s[:, arena.judged]).all()
+
+
+def test_causes_add_up_on_the_sample():
+    causes_add_up(Scenario())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_causes_add_up_on_cut_clusters(seed, handed_over):
+    causes_add_up(Scenario(data=handed_over(cut_clusters.slurm_cut(seed)), path="operator"))
+    causes_add_up(Scenario(data=handed_over(cut_clusters.kubernetes_cut(seed)), path="operator"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_causes_add_up_where_nodes_are_not_known(seed, handed_over):
+    bare = handed_over(cut_clusters.kubernetes_cut(seed, with_nodes=False))
+    causes_add_up(Scenario(data=bare, path="operator"))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", list(traces.PUBLIC))
+def test_causes_add_up_on_public_traces(name, ingested):
+    causes_add_up(Scenario(data=ingested(name), path="operator"))
+
+
+@pytest.mark.data
+@pytest.mark.long
+def test_causes_add_up_on_philly_and_its_virtual_clusters(ingested, public_data):
+    every = [(traces.philly(public_data), "2017-10"), *traces.virtual_clusters(public_data)]
+    for number, (found, month) in enumerate(every):
+        data = ingested(f"Philly {number}", lambda found=found: found)
+        causes_add_up(Scenario(data=data, path="operator", month=month, tz=traces.PACIFIC))

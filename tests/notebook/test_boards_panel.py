@@ -1,0 +1,59 @@
+"""The panel of boards in plain Python: one board is told alone, and the figures are those of each board by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.comparison_record import compared
+from gpuplanner.decision.pool_decisions import FleetCompared
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.notebook.study_views import decide
+from gpuplanner.notebook.usage_panels import ALL_BOARDS
+from gpuplanner.usage.job_history import pools_of
+from tests.usage.test_fleet import H200S, MIXED, TWO_BOARDS, made
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """A small fleet of A100 and T4."""
+    folder = tmp_path_factory.mktemp("two") / "two"
+    write_dataset(made(MIXED, TWO_BOARDS), folder)
+    return Scenario(name="two", data=str(folder), policies="whole_on_off")
+
+
+@pytest.fixture(scope="module")
+def found(two):
+    return decide(two)
+
+
+@pytest.mark.long
+def test_each_board_shows_what_it_is_decided_by_itself(two, found):
+    panel, fleet = found.boards(), pools_of(two)
+    assert panel.board.options == (*fleet.pools, ALL_BOARDS)
+    for name, own in fleet.pools.items():
+        panel.board.value = name
+        assert panel.scenario == own
+        assert panel.ask().result(timeout=600).decision == compared(own).decision
+        assert panel.status.value == "Done."
+        assert found.on(panel.scenario).found.decision == compared(own).decision
+    assert found.on(two) is found
+
+
+@pytest.mark.long
+def test_all_boards_are_told_with_their_sum(two, found):
+    panel, fleet = found.boards(), pools_of(two)
+    panel.board.value = ALL_BOARDS
+    answer = panel.ask().result(timeout=600)
+    by_hand = FleetCompared({name: compared(own) for name, own in fleet.pools.items()})
+    assert answer.to_dict() == by_hand.to_dict()
+    shown = panel.answer.value
+    assert by_hand.sentence in shown
+    assert panel.scenario == two
+
+
+def test_a_fleet_of_one_board_has_nothing_to_choose(tmp_path):
+    write_dataset(made(H200S), tmp_path / "one")
+    panel = decide(Scenario(data=str(tmp_path / "one"), policies="whole_on_off")).boards()
+    assert panel.board.disabled
+    assert panel.board.options == ("H200-141GB",)

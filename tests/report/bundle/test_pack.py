@@ -1,0 +1,435 @@
+"""The pack: the commands of its page, run on a cluster that knows only what the files say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuplanner.decision.policy_fleets import BY_JOBS, FleetRules, PoolRule
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.report.bundle_files import MeasureWords, Pack, PageWords
+from gpuplanner.report.change_bundle import PAGE, to_pack
+from gpuplanner.report.export_verification import states_layouts, verify_file
+from gpuplanner.simulator.scheduling_rules import Drain
+from tests.report.bundle.stub_cluster import Stub, _counts, fenced
+from tests.report.bundle.stub_cluster import _cut as layouts_cut
+
+BOARD = "H100-80GB-SXM5"
+TYPE = "nvidia_h100_80gb_hbm3"
+TODAY = ("gpu", "gpu")
+CUT = ("gpu", "3g.40gb:1,1g.10gb:4")
+TOLD = PageWords("Keep 6 of your 8 and give 2 back.", "some nodes cut once")
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+
+
+def fixed(path: str, nodes: tuple[str, ...] = ("n1", "n2", "n3", "n4")) -> FleetRules:
+    """Four nodes of two GPUs: one is cut, one is not needed."""
+    pools = (PoolRule("whole", TODAY, 2, nodes[:2], 2), PoolRule("cut", CUT, 1, nodes[2:3], 1))
+    return FleetRules(
+        "static_mig", path, BOARD, pools, 3, (PoolRule("today-1", TODAY, 4, nodes),), released=nodes[3:],
+        begins="2026-11-02T00:00:00+00:00",
+    )  # fmt: skip
+
+
+def packed(rules: FleetRules, **how: str) -> Pack:
+    return to_pack(rules, TOLD, ChangeCost.of(rules.board, rules.path), Drain(), **how)
+
+
+def written(pack: Pack, folder: Path) -> Path:
+    for name, text in pack.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("path", ["operator", "nvml", "slurm", "parted"])
+def test_what_changes_is_listed_beside_the_files(path: str) -> None:
+    rules = fixed(path)
+    names = {node for pool in rules.pools for node in pool.nodes}
+    text = packed(rules).files[f"{path}/changes.md"]
+    assert any(name in text for name in names)
+
+
+@needs_bash
+@pytest.mark.parametrize("path", ["operator", pytest.param("dra", marks=pytest.mark.long), "slurm", "parted"])
+def test_the_commands_of_the_page_lead_to_what_was_decided_and_back(path: str, tmp_path: Path) -> None:
+    rules = fixed(path)
+    pack = packed(rules)
+    folder = written(pack, tmp_path / "export")
+    cluster = Stub(tmp_path / "cluster", rules.before, gres_type=TYPE)
+    before = cluster.snapshot()
+    page = pack.files[PAGE]
+    done = cluster.run(fenced(page, "Do"), folder)
+    assert done.returncode == 0, done.stderr
+    for pool in rules.pools:
+        for node in pool.nodes:
+            assert cluster.offers(node) == pool.offers, node
+    if path != "parted":  # no scheduler is asked there
+        gone = cluster.state["nodes"]["n4"]
+        assert gone["unschedulable"] or "DRAIN" in gone["state"]
+    checked = cluster.run(fenced(page, "Check"), folder)
+    assert checked.returncode == 0, checked.stderr
+    again = cluster.snapshot()
+    assert cluster.run(fenced(page, "Do"), folder).returncode == 0
+    assert cluster.snapshot() == again
+    undone = cluster.run(fenced(page, "Undo"), folder)
+    assert undone.returncode == 0, undone.stderr
+    nodes, objects, lines = cluster.snapshot()
+    for name, node in nodes.items():
+        was = before[0][name]
+        assert (node["layouts"], node["unschedulable"]) == (was["layouts"], was["unschedulable"])
+        assert node["state"] == "IDLE"
+        assert not any(note.startswith("gpuplanner") for note in node["annotations"])
+    assert objects.keys() == before[1].keys()
+    assert re.findall(r"Gres=(\S+)", lines) == re.findall(r"Gres=(\S+)", before[2])
+
+
+@needs_bash
+@pytest.mark.parametrize("path", ["operator", "slurm"])
+def test_a_node_at_work_is_waited_for_and_nothing_is_ended(path: str, tmp_path: Path) -> None:
+    rules = fixed(path)
+    pack = packed(rules)
+    folder = written(pack, tmp_path / "export")
+    cluster = Stub(tmp_path / "cluster", rules.before, gres_type=TYPE)
+    state = cluster.state
+    state["nodes"]["n3"] |= {"pods": ["a/job"], "jobs": ["17"]}
+    cluster.write(state)
+    done = cluster.run(fenced(pack.files[PAGE], "Do"), folder)
+    assert done.returncode == 75
+    assert "still at work" in done.stderr
+    assert cluster.offers("n3") == {"gpu": 2}
+    assert cluster.state["nodes"]["n3"]["pods"] == ["a/job"]
+
+
+@pytest.mark.parametrize("name", ["GPU_01", "DGX1"])
+def test_a_name_that_kubernetes_cannot_have_is_left_out_there_and_works_on_slurm(name: str) -> None:
+    nodes = ("n1", "n2", name, "n4")
+    there = packed(fixed("slurm", nodes))
+    assert not there.warnings
+    assert any(f"config[{name}]=" in text for text in there.files.values())
+    left = packed(fixed("operator", nodes))
+    assert "operator/configmap.yaml" in left.files
+    assert not any("change-" in place for place in left.files)
+    first, *_ = left.files[PAGE].splitlines()
+    assert first.startswith("# These are not the files of the decision: left out of operator")
+    assert name in first
+
+
+def test_files_grow_with_changes_and_never_with_nodes() -> None:
+    few, many = (packed(fixed("slurm", tuple(f"n{number}" for number in range(count)))) for count in (4, 400))
+    assert few.files.keys() == many.files.keys()
+    assert len(few.files) <= 40
+    assert packed(fixed("slurm")).files == packed(fixed("slurm")).files
+
+
+def pools(path: str, nodes: tuple[str, ...] = ("n1", "n2", "n3")) -> FleetRules:
+    """Three nodes of two GPUs that come whole or cut, and go after five minutes."""
+    cut = ("3g.40gb:1,1g.10gb:4", "1g.10gb:7")
+    listed = (PoolRule("whole", TODAY, 3, nodes, 2, 1), PoolRule("cut", cut, 3, nodes, 2, 1))
+    return FleetRules(
+        "node_pools", path, BOARD, listed, 3, (PoolRule("today-1", TODAY, 3, nodes),), idle_s=300.0, lead_s=360.0,
+        lead_slow_s=900.0, cool_s=600.0, returned=path != "slurm", begins="2026-11-02T00:00:00+00:00",
+    )  # fmt: skip
+
+
+def jobs_cut(nodes: tuple[str, ...] = ("n1", "n2")) -> FleetRules:
+    """Two nodes that the DRA driver cuts."""
+    return FleetRules(
+        "cut_on_demand", "dra", BOARD, (PoolRule("jobs", (BY_JOBS,) * 2, 2, nodes, 2),), 2,
+        (PoolRule("today-1", TODAY, 2, nodes),), begins="2026-11-02T00:00:00+00:00",
+    )  # fmt: skip
+
+
+def resources(pack: Pack) -> Iterator[dict[str, Any]]:
+    for name, text in pack.files.items():
+        if name.endswith(".yaml") and not name.endswith(("mig-parted.yaml", "values.yaml")):
+            yield from filter(None, yaml.safe_load_all(text))
+
+
+class Karpenter:
+    """Brings nodes for pods that wait, and knows nothing but the resources that were applied."""
+
+    def __init__(self, objects: list[dict[str, Any]]) -> None:
+        self.pools = {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] == "NodePool"}
+        self.capacity = {
+            one["spec"]["requirements"][0]["values"][0]: one["spec"]["capacity"]
+            for one in objects if one["kind"] == "NodeOverlay"
+        }  # fmt: skip
+
+    def groups(self) -> dict[str, tuple[int, dict[str, int], str]]:
+        return {
+            name: (
+                int(pool["limits"]["nodes"]),
+                {key: int(count) for key, count in self.capacity[name].items()},
+                pool["template"]["metadata"]["labels"]["nvidia.com/mig.config"],
+            )
+            for name, pool in self.pools.items()
+        }
+
+
+class ClusterAutoscaler:
+    """The same from the tags of node groups, in the words of one cloud."""
+
+    def __init__(self, groups: dict[str, Any], cloud: str) -> None:
+        self.found = groups
+        self.cloud = cloud
+
+    def groups(self) -> dict[str, tuple[int, dict[str, int], str]]:
+        return {name: (group["max"], *self.told(group)) for name, group in self.found.items()}
+
+    def told(self, group: dict[str, Any]) -> tuple[dict[str, int], str]:
+        if self.cloud == "gce":
+            [text] = group["gce_env"].values()
+            parts = dict(part.split("=", 1) for part in text.split(";"))
+            offers, labels = (dict(pair.split("=") for pair in parts[key].split(",")) for key in
+                              ("extended_resources", "node_labels"))  # fmt: skip
+            return {key: int(count) for key, count in offers.items()}, labels["nvidia.com/mig.config"]
+        tags = group[f"{self.cloud}_tags"]
+        sign = "/" if self.cloud == "aws" else "_"
+        head = "k8s.io/cluster-autoscaler/node-template" if self.cloud == "aws" else (
+            "k8s.io_cluster-autoscaler_node-template")  # fmt: skip
+        offers = {key.removeprefix(f"{head}{sign}resources{sign}"): int(count) for key, count in tags.items()
+                  if key.startswith(f"{head}{sign}resources{sign}")}  # fmt: skip
+        offers = {key.replace("nvidia.com_", "nvidia.com/"): count for key, count in offers.items()}
+        [label] = [value for key, value in tags.items() if key.endswith("mig.config")]
+        return offers, label
+
+
+@pytest.mark.parametrize("controller", ["karpenter", "aws", "azure", "gce"])
+def test_pools_come_from_nothing_for_pods_that_wait(controller: str) -> None:
+    """No node is there. A pod for a slice brings a node that really has it once mig-parted has cut it."""
+    rules = pools("autoscaler")
+    pack = packed(rules)
+    objects = list(resources(pack))
+    told = json.loads(pack.files["autoscaler/node-groups.json"])
+    found = Karpenter(objects) if controller == "karpenter" else ClusterAutoscaler(told, controller)
+    [config_map] = [one for one in objects if one["kind"] == "ConfigMap"]
+    for pod in ("nvidia.com/gpu", "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"):
+        able = {name: group for name, group in found.groups().items() if group[1].get(pod, 0) >= 1}
+        assert len(able) == 1, pod
+        [(name, (most, offers, config))] = able.items()
+        pool = next(pool for pool in rules.pools if name.endswith(pool.name))
+        assert most == pool.most
+        cut = layouts_cut(len(pool.layouts), config, config_map["data"]["config.yaml"])
+        there = {
+            "nvidia.com/gpu" if key == "gpu" else f"nvidia.com/mig-{key}": n
+            for key, n in _counts(cut).items()
+        }
+        assert {key: count for key, count in offers.items() if count} == there
+
+
+@needs_bash
+def test_nothing_is_emptied_where_nothing_makes_nodes_come(tmp_path: Path) -> None:
+    rules = pools("autoscaler")
+    pack = packed(rules)
+    cluster = Stub(tmp_path / "cluster", rules.before)
+    without = fenced(pack.files[PAGE], "Do").replace(
+        "kubectl get crd nodepools.karpenter.sh -o name", "false"
+    )
+    done = cluster.run(without, written(pack, tmp_path / "export"))
+    assert done.returncode != 0
+    assert "no node would come, so none is emptied" in done.stderr
+    assert not any(node["unschedulable"] for node in cluster.state["nodes"].values())
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    "rules", [pools("autoscaler"), pools("operator"), pools("slurm"), jobs_cut()], ids=lambda one: one.path
+)
+def test_the_commands_for_pools_put_everything_there_and_take_it_away(
+    rules: FleetRules, tmp_path: Path
+) -> None:
+    pack = packed(rules)
+    folder = written(pack, tmp_path / "export")
+    cluster = Stub(tmp_path / "cluster", rules.before)
+    before = cluster.snapshot()
+    done = cluster.run(fenced(pack.files[PAGE], "Do"), folder)
+    assert done.returncode == 0, done.stderr
+    objects = cluster.state["objects"]
+    if rules.path == "dra":
+        assert {"helm/dra-driver-nvidia-gpu", "deviceclass/gpuplanner-3g-40gb"} <= objects.keys()
+        assert all(node["labels"]["gpuplanner.io/pool"] == "jobs" for node in cluster.state["nodes"].values())
+    elif rules.path == "slurm":
+        lines = (cluster.folder / "gpuplanner.conf").read_text()
+        assert re.findall(r"NodeName=(n1-cut) .* (CoresPerSocket=1)", lines) == [
+            ("n1-cut", "CoresPerSocket=1")
+        ]
+        assert "@" not in lines
+    else:
+        kinds = ("nodepool", "nodeoverlay", "capacitybuffer")
+        assert {f"{kind}/gpuplanner-cut" for kind in kinds} <= objects.keys()
+        assert all(node["unschedulable"] for node in cluster.state["nodes"].values())
+    checked = cluster.run(fenced(pack.files[PAGE], "Check"), folder)
+    assert checked.returncode == 0, checked.stderr
+    undone = cluster.run(fenced(pack.files[PAGE], "Undo"), folder)
+    assert undone.returncode == 0, undone.stderr
+    nodes, objects, lines = cluster.snapshot()
+    assert (objects.keys(), lines) == (before[1].keys(), before[2])
+    for name, node in nodes.items():
+        assert (node["labels"], node["unschedulable"]) == (
+            before[0][name]["labels"],
+            before[0][name]["unschedulable"],
+        )
+
+
+def test_every_key_of_power_saving_stands_on_a_line_of_its_own() -> None:
+    """`SuspendTime=60 ResumeTimeout=300` on one line is a fault that slurmctld does not start with."""
+    rules = pools("slurm")
+    text = packed(rules).files["slurm/pools.conf"]
+    keys = dict(line.split("=", 1) for line in text.splitlines() if re.match(r"(Suspend|Resume)\w+=", line))
+    assert all(" " not in value for value in keys.values())
+    assert float(keys["ResumeTimeout"]) >= 2 * rules.lead_slow_s
+    assert keys["SuspendExcNodes"] == "n[1-3]:1,n[1-3]-cut:1"
+    assert re.findall(r"PartitionName=(\S+) .*SuspendTime=(\d+)", text) == [
+        ("gpuplanner-whole", "300"), ("gpuplanner-cut", "300"),
+    ]  # fmt: skip
+    assert not set(re.findall(r"NodeName=(\S+)", text)) & {"n1", "n2", "n3"}
+
+
+@needs_bash
+def test_a_machine_is_up_as_one_node_at_a_time(tmp_path: Path) -> None:
+    folder = written(packed(pools("slurm")), tmp_path) / "slurm"
+    log = tmp_path / "log"
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/bash\n[[ $1 == show ]] && tr "," "\\n" <<<"$3" || echo "$*" >>{log}\n')
+    scontrol.chmod(0o755)
+
+    def run(program: str, nodes: str) -> list[str]:
+        log.write_text("")
+        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        subprocess.run(["bash", str(folder / f"{program}.sh"), nodes], env=path, check=True)
+        return log.read_text().splitlines()
+
+    drain = "state=drain reason=gpuplanner: n1 is up as n1-cut"
+    assert run("resume", "n1-cut") == [f"update nodename=n1 {drain}"]
+    assert run("resume", "n1") == [f"update nodename=n1 {drain}", "update nodename=n1 state=power_down_force"]
+    # Powering down took the drain away.
+    assert run("suspend", "n1") == [f"update nodename=n1 {drain}"]
+    assert run("suspend", "n1-cut") == ["update nodename=n1 state=resume"]
+    assert run("resume", "n1,n2") == [
+        f"update nodename={name}-cut state=drain reason=gpuplanner: {name} is up as {name}"
+        for name in ("n1", "n2")
+    ]
+    switched = [
+        line.split()[2:5] for line in (folder / "power.log").read_text().splitlines() if " power " in line
+    ]
+    assert switched == [
+        ["on", "n1", "n1-cut"],
+        ["off", "n1", "n1-cut"],
+        ["on", "n1", "n1"],
+        ["on", "n2", "n2"],
+    ]
+
+
+def test_a_path_on_which_nobody_cuts_for_jobs_gets_no_files_that_say_so() -> None:
+    pack = packed(replace(jobs_cut(), path="nvml"))
+    assert list(pack.files) == [PAGE]
+    assert pack.files[PAGE].startswith(
+        "# These are not the files of the decision: nothing that is shipped cuts GPUs when"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("operator", {"operator/configmap.yaml"}),
+        ("parted", {"parted/mig-parted.yaml"}),
+        ("slurm", {"slurm/gres.conf", "slurm/mig-parted.yaml", "slurm/slurm-20261102T000000Z.conf"}),
+    ],
+)
+def test_layouts_of_written_files_are_checked(path: str, expected: set[str], tmp_path: Path) -> None:
+    pack = packed(fixed(path))
+    folder = written(pack, tmp_path)
+    checked = {name for name, text in pack.files.items() if name != PAGE and states_layouts(text)}
+    assert checked == expected
+    for name in checked:
+        report = verify_file(folder / name, BOARD, gpus_per_node=2)
+        assert report.ok, report.problems
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("slurm/controller-gres.conf", "[0-", "[0-9"),
+        ("slurm/pools.conf", "_1g.10gb:11", "_1g.10gb:15"),
+    ],
+)
+def test_edited_lines_for_slurm_that_do_not_fit_are_found(
+    file: str, old: str, new: str, tmp_path: Path
+) -> None:
+    text = packed(pools("slurm")).files[file]
+    place = tmp_path / "edited.conf"
+    for lines, fits in ((text, True), (text.replace(old, new, 1), False)):
+        place.write_text(lines)
+        report = verify_file(place, BOARD, gpus_per_node=2)
+        assert report.ok == fits
+    assert "do not fit" in report.problems[0]
+
+
+PACKED_FIRST = (
+    MeasureWords("pack", "Let jobs fill nodes one by one", "", [("edit slurm.conf", "scontrol reconfigure")]),
+    MeasureWords("release", "Release 2 GPUs", "Only once 1 is in force.", [("drain n4", "scontrol update")]),
+)
+
+
+def released_alone(board: str = BOARD) -> FleetRules:
+    """Four nodes that stay as they are; one is not needed."""
+    pools = (PoolRule("whole", TODAY, 3, ("n1", "n2", "n3"), 3),)
+    return replace(fixed("slurm"), board=board, pools=pools)
+
+
+def page_of(rules: FleetRules, *measures: MeasureWords, **how: str) -> str:
+    told = replace(TOLD, measures=measures)
+    return to_pack(rules, told, ChangeCost.of(BOARD, rules.path), Drain(), **how).files[PAGE]
+
+
+def test_every_measure_stands_under_do_in_its_order():
+    page = page_of(released_alone(), *PACKED_FIRST)
+    do = page.partition("\n## Do\n")[2].partition("\n## ")[0]
+    first, condition, second = (
+        do.index(text) for text in ("scontrol reconfigure", "Only once 1", "bash slurm/release.sh apply")
+    )
+    assert first < condition < second
+    undo = page.partition("\n## Undo\n")[2]
+    assert undo.index("release.sh rollback") < undo.index("Restore the lines of slurm.conf")
+    assert "LLN=YES" in page.partition("\n## Check\n")[2]
+
+
+def test_nodes_are_released_without_the_type_of_their_gpus():
+    found = to_pack(released_alone(), TOLD, ChangeCost.of(BOARD, "slurm"), Drain(), gres_type="not a type")
+    assert set(found.files) == {PAGE, "slurm/release.sh", "slurm/released.txt"}
+    assert not found.warnings
+
+
+def test_a_measure_without_its_files_names_the_reason_and_the_command():
+    cut = MeasureWords("repartition", "Repartition GPUs")
+    page = page_of(fixed("slurm"), cut, PACKED_FIRST[1], gres_type="not a type")
+    do = page.partition("\n## Do\n")[2].partition("\n## ")[0]
+    assert "1. **Repartition GPUs.** No file here performs it (left out of slurm: Slurm GRES type" in do
+    assert "`gpuplanner export` writes it" in do
+
+
+def test_idle_nodes_of_their_own_name_are_powered_down_without_the_type_of_their_gpus():
+    rules = pools("slurm")
+    whole = replace(rules, pools=rules.pools[:1])
+    found = packed(whole, gres_type="not a type")
+    named = set(re.findall(r"\b(?:pools|resume|suspend|reserve|power)\.sh", "".join(found.files.values())))
+    assert named <= {name.removeprefix("slurm/") for name in found.files}
+    assert not found.warnings
+
+
+def test_pools_are_written_whole_or_not_at_all():
+    found = packed(pools("slurm"), gres_type="not a type")
+    assert set(found.files) == {PAGE}
+    assert "not a type" in found.files[PAGE].splitlines()[0]

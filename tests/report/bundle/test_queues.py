@@ -1,0 +1,146 @@
+"""Quotas as queue managers take them: sums that agree with what is decided, and a way back to what was there."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.policy_fleets import TenantQuota
+from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
+from gpuplanner.report.bundle_files import Making
+from gpuplanner.report.change_bundle import PAGE, _quotas
+from gpuplanner.report.kubernetes_pools import shared_out
+from gpuplanner.simulator.scheduling_rules import Drain
+from gpuplanner.usage.job_history import history
+from tests.clusters import cut_clusters
+from tests.report.bundle.stub_cluster import Stub, fenced
+from tests.report.bundle.test_crds import QUOTAS
+from tests.report.bundle.test_pack import BOARD, fixed, needs_bash, packed, pools, resources, written
+
+
+def making(rules) -> Making:
+    return Making(rules, as_board(BOARD), ChangeCost.of(BOARD, rules.path), Drain())
+
+
+tenants = st.lists(st.floats(0.0, 8.0), min_size=1, max_size=5)
+
+
+@given(tenants, st.booleans())
+def test_what_tenants_have_of_each_resource_sums_to_their_part_of_it(amounts, come_and_go):
+    rules = pools("autoscaler") if come_and_go else fixed("operator")
+    quotas = [TenantQuota(f"t{number}", gpus, "all") for number, gpus in enumerate(amounts)]
+    today = sum(pool.count * len(pool.layouts) for pool in rules.today)
+    sums: dict[tuple[str, str], int] = defaultdict(int)
+    for (pool, resource, tenant), mine in shared_out(making(rules), quotas).items():
+        sums[pool, resource] += mine.own
+        [quota] = [one for one in quotas if one.tenant == tenant]
+        offered = _offered(rules, pool, resource)
+        assert abs(mine.own - min(quota.gpus / today, 1.0) * offered) < 1.0
+        assert (mine.borrow, mine.lend) == (None, None)
+    for (pool, resource), count in sums.items():
+        part = sum(min(gpus / today, 1.0) for gpus in amounts) * _offered(rules, pool, resource)
+        assert abs(count - part) <= 0.5 + 1e-6
+
+
+def _offered(rules, pool, resource):
+    [mine] = [one for one in rules.pools if one.name == pool]
+    nodes = max(mine.most, mine.kept, 1) if rules.comes_and_goes else mine.count
+    name = "gpu" if resource == "nvidia.com/gpu" else resource.removeprefix("nvidia.com/mig-")
+    return mine.offers[name] * nodes
+
+
+@needs_bash
+@pytest.mark.parametrize("path", ["operator", pytest.param("autoscaler", marks=pytest.mark.long)])
+def test_quotas_are_put_in_place_and_what_was_there_comes_back(path: str, tmp_path: Path) -> None:
+    rules = replace(fixed(path) if path == "operator" else pools(path), quotas=QUOTAS)
+    pack = packed(rules)
+    folder = written(pack, tmp_path / "export")
+    cluster = Stub(tmp_path / "cluster", rules.before)
+    theirs = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "ads"},
+        "spec": {"cohortName": "web", "queueingStrategy": "StrictFIFO"},
+    }  # fmt: skip
+    state = cluster.state
+    state["objects"]["clusterqueue/ads"] = theirs
+    cluster.write(state)
+    before = cluster.snapshot()
+    page = pack.files[PAGE]
+    for _ in range(2):
+        done = cluster.run(fenced(page, "Do"), folder)
+        assert done.returncode == 0, done.stderr
+    objects = cluster.state["objects"]
+    queues = {
+        "clusterqueue/ads",
+        "localqueue/ads-dev/ads",
+        "queues.scheduling.run.ai/bio",
+        "queues.scheduling.volcano.sh/web",
+    }
+    assert queues <= objects.keys()
+    assert objects["clusterqueue/ads"] != theirs
+    assert cluster.run(fenced(page, "Check"), folder).returncode == 0
+    undone = cluster.run(fenced(page, "Undo"), folder)
+    assert undone.returncode == 0, undone.stderr
+    objects = cluster.state["objects"]
+    assert objects.keys() == before[1].keys()
+    assert objects["clusterqueue/ads"] == theirs
+    assert not any("gpuplanner.io/pool" in node["labels"] for node in cluster.state["nodes"].values())
+
+
+def test_a_name_that_is_no_label_is_left_out_and_said() -> None:
+    odd = TenantQuota("Team A\n  evil: true", 1.0)
+    pack = packed(replace(fixed("operator"), quotas=(*QUOTAS, odd)))
+    kueue = pack.files["operator/kueue.yaml"]
+    assert "Left out, by names that Kubernetes does not take: Team A\\n  evil: true." in kueue
+    assert not any("evil" in json.dumps(one) for one in resources(pack))
+    assert "operator/kueue.yaml" not in packed(fixed("operator")).files, "none is invented"
+
+
+def test_children_of_a_queue_deserve_no_more_than_it() -> None:
+    text = packed(replace(pools("autoscaler"), quotas=QUOTAS)).files["autoscaler/volcano.yaml"]
+    queues = {one["metadata"]["name"]: one["spec"] for one in yaml.safe_load_all(text)}
+    for spec in queues.values():
+        most = spec.get("capability", spec["deserved"])
+        assert all(int(count) <= int(most[name]) for name, count in spec["deserved"].items())
+    children = [spec["deserved"] for spec in queues.values() if spec.get("parent") == "web"]
+    assert len(children) == 2
+    for name, count in queues["web"]["deserved"].items():
+        assert sum(int(child[name]) for child in children) <= int(count)
+
+
+def test_quotas_are_those_of_the_cluster_that_was_read(tmp_path: Path) -> None:
+    """A dump with Kueue beside its jobs: each queue's own, in GPUs, an instance by its share of one."""
+    cluster = cut_clusters.kubernetes_cut(1)
+    paths = [tmp_path / name for name in cluster.files()]
+    for path, text in zip(paths, cluster.files().values(), strict=True):
+        path.write_text(text)
+    resource = [
+        {"name": "nvidia.com/gpu", "nominalQuota": 6, "borrowingLimit": 2},
+        {"name": "nvidia.com/mig-1g.10gb", "nominalQuota": 7, "borrowingLimit": 7},
+    ]
+    group = {
+        "coveredResources": [one["name"] for one in resource],
+        "flavors": [{"name": "any", "resources": resource}],
+    }
+    queue = {
+        "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ClusterQueue", "metadata": {"name": "ads", "uid": "q-1"},
+        "spec": {"cohort": "web", "resourceGroups": [group]},
+    }  # fmt: skip
+    (tmp_path / "queues.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [queue]}))
+    write_dataset(read_kubernetes([*paths, tmp_path / "queues.json"]), tmp_path / "data")
+    known = history(Scenario(data=str(tmp_path / "data"), path="operator"))
+    [quota] = _quotas(known)
+    share = known.fleet.board.share("1g.10gb")
+    assert (quota.tenant, quota.cohort, quota.lend) == ("ads", "web", None)
+    assert quota.gpus == pytest.approx(6 + 7 * share)
+    assert quota.borrow == pytest.approx(2 + 7 * share)
