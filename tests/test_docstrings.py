@@ -52,7 +52,7 @@ def functions(
             continue
         name = f"{outer}.{child.name}".lstrip(".")
         of_class = (module, outer) in public and not re.match(r"_(?!_init__)", child.name)
-        is_public = module.startswith("gpuplanner.core") or (module, name) in public or of_class
+        is_public = module.startswith("gpuplanner.core.schema") or (module, name) in public or of_class
         if isinstance(child, ast.FunctionDef) or not is_public:
             yield f"{module}:{child.lineno} {name}", is_public, ast.get_docstring(child) or ""
         if isinstance(child, ast.ClassDef) or not is_public:

@@ -107,8 +107,7 @@ class Wanted:
         )
 
     def cost_curve(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
-        """What planning the whole at each quantile costs, see
-        :func:`gpuplanner.forecast.forecast_result.cost_curve`."""
+        """What planning the whole at each quantile costs, see :func:`~gpuplanner.forecast.cost_curve`."""
         return cost_curve(self._paths_of_whole(horizon, gap, seed), price)
 
     def calendar(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:

@@ -175,8 +175,7 @@ def default_path(source: str) -> str:
 
 
 def ownership_of(kind: str | None) -> str | None:
-    """Which of :data:`~gpuplanner.core.scenario_fields.OWNERSHIPS` a kind in the words of an inventory is; None stays
-    unknown.
+    """Kind of ownership that a word of an inventory means; None stays unknown.
 
     Examples
     --------

@@ -265,8 +265,7 @@ class LayoutChange:
 def layout_changes_of(
     plan: pl.DataFrame, limit_s: float | None = None, initial: Mapping[str, NodeState] | None = None
 ) -> list[LayoutChange]:
-    """List the changes of a plan that :func:`~gpuplanner.planner.layout_plan.checked_plan` returned, by their first
-    time.
+    """List the changes of a plan that :func:`checked_plan` returned, by their first time.
 
     What nodes hold before the plan begins is `initial`, as far as it is known; each waits `limit_s` at most.
     """
