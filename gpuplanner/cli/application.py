@@ -32,7 +32,6 @@ from gpuplanner.core.errors import (
     InfeasiblePlanError,
     MissingDependencyError,
     OutputError,
-    message,
     printable,
 )
 from gpuplanner.core.output_places import allow_overwriting
@@ -265,14 +264,13 @@ def put(text: str) -> None:
         with Path(os.devnull).open("w") as nowhere:  # or the interpreter tries once more when it ends
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         what, todo = "cannot write to stdout", "Send it elsewhere."
-        raise OutputError(message(what, "a place with free space", str(error.strerror), todo)) from error
+        raise OutputError(what, "a place with free space", str(error.strerror), todo) from error
 
 
 def drawable(path: Path | None) -> Path | None:
     """A name that says what to draw; the rest is no name of a chart."""
     if path is not None and path.suffix not in (".html", ".svg"):
-        text = "the name must end in .html or .svg"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter("the name must end in .html or .svg")
     return path
 
 
@@ -369,8 +367,7 @@ def stated_models(texts: list[str] | None) -> dict[str, str] | None:
     for text in texts or []:
         word, equals, name = text.partition("=")
         if not (equals and word and name):
-            problem = f"--gpu-model takes WORD=MODEL or WORD=MODEL:PROFILE, not {text!r}"
-            raise typer.BadParameter(problem)
+            raise typer.BadParameter(f"--gpu-model takes WORD=MODEL or WORD=MODEL:PROFILE, not {text!r}")
         found[word] = name
     return found or None
 
@@ -383,8 +380,9 @@ def workers_of(text: str | None, otherwise: int = 1) -> int | str:
         return text
     if text.isdecimal() and int(text) > 0:
         return int(text)
-    reason = f"--workers: expected a number from 1 on, or an address such as tcp://host:8786; got {text!r}"
-    raise typer.BadParameter(reason)
+    raise typer.BadParameter(
+        f"--workers: expected a number from 1 on, or an address such as tcp://host:8786; got {text!r}"
+    )
 
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -44,8 +44,7 @@ def diff(
     from gpuplanner.report.handover_verification import difference
 
     if len(files) < 2:
-        text = "diff needs the cluster as it is and the plan: gpuplanner diff CURRENT PLAN"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter("diff needs the cluster as it is and the plan: gpuplanner diff CURRENT PLAN")
     found = difference(files[:-1], files[-1], instant(at))
     if as_json:
         tables = {"gpus": found.changes.to_dicts(), "victims": found.victims.to_dicts()}

@@ -102,7 +102,7 @@ def cost(
     """
     import polars as pl
 
-    from gpuplanner.core.errors import ScenarioError, message
+    from gpuplanner.core.errors import ScenarioError
     from gpuplanner.core.output_places import require_file
     from gpuplanner.cost.cost_review import cost_review
     from gpuplanner.decision.track_record import (
@@ -142,7 +142,7 @@ def cost(
     renewed = None if refresh is None else _renewed(asked, months, refresh)
     if focus is not None:
         if found.total is None:
-            raise ScenarioError(message("--focus", "a price of the GPUs", found.missing[0], "Give a price."))
+            raise ScenarioError("--focus", "a price of the GPUs", found.missing[0], "Give a price.")
         write_focus(focus, found.costs)
         say(f"written: {focus}")
     if workbook is not None:
@@ -303,8 +303,7 @@ def forecast(
                   models, workers, known, calendar, paths, most, out, as_json, quiet)  # fmt: skip
         return
     if out is not None or models is not None:
-        text = "-o and --models belong to --backtest"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter("-o and --models belong to --backtest")
     told = (instant, paths, horizon, gap, announced, calendar, sums)
     if all(one is None for one in told) and _has_jobs(asked):
         _by_profile(asked, as_json, quiet)
@@ -470,8 +469,7 @@ def _instant(text: str | None, zone: str) -> datetime | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        reason = f"--at: expected a time such as 2026-02-14T09:00; got {text!r}"
-        raise typer.BadParameter(reason) from None
+        raise typer.BadParameter(f"--at: expected a time such as 2026-02-14T09:00; got {text!r}") from None
     return found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone))
 
 

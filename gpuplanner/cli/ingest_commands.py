@@ -94,14 +94,13 @@ def ingest(
         show({name: each.description for name, each in ingest.SOURCES.items()}, as_json=as_json)
         return
     if source is None or not paths:
-        text = "ingest needs a SOURCE and at least one PATH; 'gpuplanner ingest --list' names the sources"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter(
+            "ingest needs a SOURCE and at least one PATH; 'gpuplanner ingest --list' names the sources"
+        )
     if (pseudonyms is None) != (key_file is None):
-        text = "--pseudonyms and --key-file go together"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter("--pseudonyms and --key-file go together")
     if append and replace:
-        text = "--append and --replace ask for different things: give one of them"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter("--append and --replace ask for different things: give one of them")
     terms, change = _without_names(pseudonyms, key_file)
     with progress_bar(quiet=quiet):
         done = ingest.add(
@@ -178,8 +177,7 @@ def describe(
     from gpuplanner.usage.dataset_description import data_quality
 
     if smallest_group and job_class is not None:
-        text = "--class goes without --smallest-group: a job is one person's"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter("--class goes without --smallest-group: a job is one person's")
     if chart is not None:
         require_file(chart)
     if hours is not None:
@@ -278,8 +276,7 @@ def scrape(
     for text in match or []:
         label, equals, value = text.partition("=")
         if not equals:
-            problem = f"--match takes LABEL=VALUE, not {text!r}"
-            raise typer.BadParameter(problem)
+            raise typer.BadParameter(f"--match takes LABEL=VALUE, not {text!r}")
         matchers[label] = value
     server = Server(url, ca_file=ca_file)
     with held_directory(out, mark=MARK):
@@ -302,7 +299,7 @@ def bill(
     as_json: Json = False,
 ) -> None:
     """Sum a cloud bill by month, tenant and GPU instance type, and check the sums against its lines."""
-    from gpuplanner.core.errors import TraceFormatError, message
+    from gpuplanner.core.errors import TraceFormatError
     from gpuplanner.ingest.bills.bill_summary import difference, summarise, totals, unknown_types
     from gpuplanner.ingest.dataset_folder import open_dataset
 
@@ -310,7 +307,7 @@ def bill(
     charges = found.tables.get("charges")
     if charges is None:
         todo = "Ingest a FOCUS or CUR export first."
-        raise TraceFormatError(message(str(folder), "the charges of a bill", f"{found.kind}", todo))
+        raise TraceFormatError(str(folder), "the charges of a bill", f"{found.kind}", todo)
     summary = summarise(charges, tag=tag, period="charge" if charge_period else "billing")
     missing = difference(summary, charges)
     tables = {

@@ -298,8 +298,7 @@ def plan(
     files = service_files(scenario, given.assignments, services, rates, latencies, row, latency_share)
     if files is not None:
         if method is not None or calendars is not None:
-            text = "--method and --calendars mean nothing with --services"
-            raise typer.BadParameter(text)
+            raise typer.BadParameter("--method and --calendars mean nothing with --services")
         raise typer.Exit(size_services(files, given, out=out, as_json=as_json, quiet=quiet))
     assert scenario is not None
     how: dict[str, Any] = {
@@ -308,8 +307,7 @@ def plan(
     }
     if scenario.endswith(".json"):
         if given.assignments or "board" in given.fields:
-            text = "a problem file takes no --set or --board"
-            raise typer.BadParameter(text)
+            raise typer.BadParameter("a problem file takes no --set or --board")
         how = {**how, "method": how["method"] or "auto", "calendars": calendars or 2}
         raise typer.Exit(plan_file(scenario, how, out, given, as_json=as_json, quiet=quiet))
     if out is not None:
@@ -319,8 +317,7 @@ def plan(
     pools = pools_of(asked)
     if pools.several or fleet.untold:
         if robust:
-            text = "--robust plans one pool: name its board with --board"
-            raise typer.BadParameter(text)
+            raise typer.BadParameter("--robust plans one pool: name its board with --board")
         raise typer.Exit(plan_pools(pools, how, out, compare=compared, as_json=as_json, quiet=quiet))
     fleet.require_board("plan")
     weighed = weigh_plans_over_paths(asked, how["method"]) if robust else None
@@ -397,21 +394,20 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Write the monthly report: one page, a workbook, study.json, the plan and its exports."""
-    from gpuplanner.core.errors import ScenarioError, message
+    from gpuplanner.core.errors import ScenarioError
 
     several = re.fullmatch(r"[\d-]*\.\.[\d-]*", month) is not None
     if month != "all" and not several and (month == "sample" or Path(month).exists()):
         month, scenario = given.scenario(month).month or "all", month
     elif month != "all" and not several and not month[:1].isdigit():
         expected = "a month such as 2026-02, 'all', or the folder or scenario to report on"
-        raise ScenarioError(message("report", expected, repr(month), "Check the path."))
+        raise ScenarioError("report", expected, repr(month), "Check the path.")
     asked = given.scenario(scenario)
     if several:
         from gpuplanner.cli.recurring_commands import report_chain
 
         if ledger is not None:
-            text = "--ledger goes without a range: a chain keeps its own"
-            raise typer.BadParameter(text)
+            raise typer.BadParameter("--ledger goes without a range: a chain keeps its own")
         report_chain(
             asked,
             month,
@@ -472,8 +468,9 @@ def _report(
     pools = pools_of(asked)
     if pools.several:
         if ledger is not None:
-            text = "--ledger remembers the forecasts of one pool: name its board with --board"
-            raise typer.BadParameter(text)
+            raise typer.BadParameter(
+                "--ledger remembers the forecasts of one pool: name its board with --board"
+            )
         report_pools(pools, asked.name, out, as_json=as_json, quiet=quiet, inputs=inputs)
         return
     if not quiet:

@@ -144,11 +144,9 @@ def schedule(
     chosen = resolve(kind, list(KINDS), what="KIND")
     clock = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", at)
     if clock is None:
-        text = f"--at: expected HH:MM; got {at!r}"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter(f"--at: expected HH:MM; got {at!r}")
     if any(sign in one for one in (data, out, image, program) for sign in ("\n", "@", "$(", "${{")):
-        text = "a line break, '@', '$(' or '${{' in a path or a name"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter("a line break, '@', '$(' or '${{' in a path or a name")
     check = f"{program} check {shlex.quote(data)}"
     report = f"{program} report .. --data {shlex.quote(data)} -o {shlex.quote(out)}"
     both = f"{report}; made=$?; {check} && exit $made"  # neither keeps the other from running, and both are heard
@@ -315,8 +313,7 @@ def _write_pack(found: FleetLook, folder: Path) -> None:
 def _seconds(text: str) -> float:
     hit = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
     if hit is None or not float(hit[1]) > 0:
-        wrong = f"--every: expected a time such as 15m or 6h; got {text!r}"
-        raise typer.BadParameter(wrong)
+        raise typer.BadParameter(f"--every: expected a time such as 15m or 6h; got {text!r}")
     return float(hit[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[hit[2]]
 
 

@@ -131,8 +131,9 @@ def size(
     )  # fmt: skip
     asked = [name for name, value in doors if value]
     if len(asked) != 1:
-        text = f"one of {', '.join(name for name, _ in doors)}; got {' and '.join(asked) or 'none'}"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter(
+            f"one of {', '.join(name for name, _ in doors)}; got {' and '.join(asked) or 'none'}"
+        )
     if model is not None:
         from gpuplanner.sizing.job_plans import Wish
 
@@ -150,8 +151,7 @@ def size(
         _plans(wish, _model(model_file), speeds, as_json=as_json)
     elif table is not None:
         if task not in ("train", "serve"):
-            text = f"--table goes with --task train or serve, not {task}"
-            raise typer.BadParameter(text)
+            raise typer.BadParameter(f"--table goes with --task train or serve, not {task}")
         _predict(table, out, None if task == "serve" else _model(model_file), as_json=as_json)
     elif seen is not None:
         _seen(seen, _counts(gpus), as_json=as_json)
@@ -167,8 +167,9 @@ def _hours(text: str) -> float:
     try:
         return float(text[:-1]) * units[text[-1:]]
     except (KeyError, ValueError):
-        said = f"--deadline: a number with m, h, d or w, such as 7d, not {text!r}"
-        raise typer.BadParameter(said) from None
+        raise typer.BadParameter(
+            f"--deadline: a number with m, h, d or w, such as 7d, not {text!r}"
+        ) from None
 
 
 def _counts(given: list[str] | None) -> dict[str, int | None] | None:
@@ -186,8 +187,7 @@ def _one_board(boards: dict[str, int | None] | None, door: str) -> str:
     from gpuplanner.sizing.job_plans import settled
 
     if boards is None or len(boards) != 1:
-        text = f"{door} goes with one --gpus BOARD, whose slices are meant"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter(f"{door} goes with one --gpus BOARD, whose slices are meant")
     (board,), taken = settled(boards)
     for line in taken:
         say(line)
@@ -205,15 +205,14 @@ def _at_hand(scenario: str | None) -> dict[str, int | None] | None:
 
 def _own_speeds(path: Path) -> pl.DataFrame:
     """A table of what is known of jobs; columns that nobody reads are named."""
-    from gpuplanner.core.errors import TraceFormatError, examples, message
+    from gpuplanner.core.errors import TraceFormatError, examples
     from gpuplanner.sizing.mig_speed_law import SpeedJobs
 
     rows, names = _read(path), list(SpeedJobs.columns())
     if other := [name for name in rows.columns if name not in names]:
-        text = message(
+        raise TraceFormatError(
             f"table {path.name}", f"columns of {', '.join(names)}", examples(other), "Rename or drop them."
         )
-        raise TraceFormatError(text)
     return rows
 
 
@@ -332,8 +331,7 @@ def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> 
     from gpuplanner.sizing.run_tables import measured_runs, unread_rows
 
     if out is None:
-        text = "--learn goes with -o MODEL.json"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter("--learn goes with -o MODEL.json")
     require_file(out, inputs=[path])
     rows = _read(path)
     for line in unread_rows(rows):
@@ -363,13 +361,12 @@ def _read(path: Path) -> pl.DataFrame:
     """A CSV table, every column as text."""
     import polars as pl
 
-    from gpuplanner.core.errors import TraceFormatError, first_line, message
+    from gpuplanner.core.errors import TraceFormatError, first_line
 
     try:
         table = pl.read_csv(path, infer_schema=False)
     except (OSError, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
-        text = message(
+        raise TraceFormatError(
             f"table {path.name}", "a readable CSV file with a header", first_line(error), "Check it."
-        )
-        raise TraceFormatError(text) from error
+        ) from error
     return table

@@ -32,7 +32,7 @@ from gpuplanner.cli.application import (
     stated_models,
     takes,
 )
-from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError, message
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -307,8 +307,7 @@ def _scenario(files: list[str]) -> Scenario | None:
     from gpuplanner.ingest.dataset_folder import MARK
 
     if SAMPLE in files and len(files) > 1:
-        text = message("start", "files, or 'sample' alone", f"{len(files)} words", "Give one of them.")
-        raise ScenarioError(text)
+        raise ScenarioError("start", "files, or 'sample' alone", f"{len(files)} words", "Give one of them.")
     if len(files) > 1:
         return None
     given = Path(files[0])
@@ -500,8 +499,7 @@ def notebook(
         put(str(write_notebook_page(export, place, _parameters(parameter or []))))
         return
     if out is not None or parameter:
-        text = "-o and -p go with --export NAME"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter("-o and -p go with --export NAME")
     _serve(folder, port, browser=browser, token=token, allow_root=allow_root, dashboard=dashboard)
 
 
@@ -511,8 +509,7 @@ def _parameters(given: list[str]) -> dict[str, str | float | bool | None]:
     for text in given:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            wrong = f"-p: NAME=VALUE, not {text!r}"
-            raise typer.BadParameter(wrong)
+            raise typer.BadParameter(f"-p: NAME=VALUE, not {text!r}")
         try:
             found[name] = json.loads(value)
         except ValueError:

@@ -96,7 +96,7 @@ def hints(
     """Compare what past jobs asked for with what they used, and say what to ask for next time."""
     import polars as pl
 
-    from gpuplanner.core.errors import ScenarioError, message, resolve
+    from gpuplanner.core.errors import ScenarioError, resolve
     from gpuplanner.sizing.memory_trend import peak_trends
     from gpuplanner.sizing.request_lines import FORMS, plugin_configs, sharing
     from gpuplanner.sizing.request_recommendations import hints as hints_of
@@ -105,11 +105,9 @@ def hints(
 
     forms = (PLUGIN,) if share else FORMS
     if form is not None and form not in forms:
-        text = f"--format: one of {', '.join(forms)}"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter(f"--format: one of {', '.join(forms)}")
     if smallest_group and job is not None:
-        text = "--job goes without --smallest-group: a job is one person's"
-        raise typer.BadParameter(text)
+        raise typer.BadParameter("--job goes without --smallest-group: a job is one person's")
     types = _gres_types(gres_type)
     trace = grouped(load_trace(folder), smallest_group)
     jobs = _with_classes(trace.jobs)
@@ -125,7 +123,7 @@ def hints(
         return
     if trend:
         if trace.samples is None:
-            raise ScenarioError(message(folder, "telemetry of its jobs", "none", "Add it with 'ingest'."))
+            raise ScenarioError(folder, "telemetry of its jobs", "none", "Add it with 'ingest'.")
         found = peak_trends(history, trace.samples, end_of(trace), checkpoint_h=checkpoint)
         of_all = found.height
         found = found.filter("running" if job is None else pl.col("job_id") == job)
@@ -142,10 +140,9 @@ def hints(
     if job is not None:
         history = history.filter(job_id=job)
         if history.is_empty():
-            text = message(
+            raise ScenarioError(
                 f"job {job!r}", "a job of the trace that has GPUs", "none", "Check the id and DIR."
             )
-            raise ScenarioError(text)
         groups = groups.join(history.select(REQUEST), on=REQUEST, how="semi", nulls_equal=True)
     lines = [] if form is None else _all_lines(groups, form, types)
     if as_json:
@@ -187,8 +184,7 @@ def _gres_types(given: list[str] | None) -> dict[str | None, str]:
     for text in given or []:
         board, equals, word = text.rpartition("=")
         if not is_gres_type(word):
-            text_out = f"--gres-type: letters, digits, '_', '.' and '-', not {word!r}"
-            raise typer.BadParameter(text_out)
+            raise typer.BadParameter(f"--gres-type: letters, digits, '_', '.' and '-', not {word!r}")
         types[find_board(board) if equals else None] = word
     return types
 
@@ -271,17 +267,16 @@ def _of_jobs(samples: pl.DataFrame | None, jobs: pl.DataFrame, job: str | None) 
     """Samples that belong to jobs, or to the one job that was asked for."""
     import polars as pl
 
-    from gpuplanner.core.errors import ScenarioError, message, resolve
+    from gpuplanner.core.errors import ScenarioError, resolve
 
     mine = None if samples is None else samples.filter(pl.col("job_id").is_not_null())
     if mine is None or mine.is_empty():
-        text = message(
+        raise ScenarioError(
             "phases",
             "telemetry that is matched to jobs",
             "none",
             "Ingest jobs and telemetry into one folder.",
         )
-        raise ScenarioError(text)
     if job is None:
         return mine
     sampled = mine["job_id"].unique().sort().to_list()

@@ -1,7 +1,7 @@
 """Errors, warnings, and names that a user mistyped.
 
 Every message has four parts, in this order: what and where; what was expected; what came, with a count
-and at most five examples; what to do. Build it with :func:`message`.
+and at most five examples; what to do. An error that is given these four joins them with :func:`message`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,16 @@ _OBEYED = re.compile(
 
 
 class GpuPlannerError(Exception):
-    """Base of every error that gpuplanner raises on purpose."""
+    """Base of every error that gpuplanner raises on purpose: of one text, or of the four parts of a message.
+
+    Examples
+    --------
+    >>> str(GpuPlannerError("fleet.gpus", "a whole number above 0", "-8", "Give the number of GPUs."))
+    'fleet.gpus: expected a whole number above 0; got -8. Give the number of GPUs.'
+    """
+
+    def __init__(self, *parts: str) -> None:
+        super().__init__(message(*parts) if len(parts) == 4 else " ".join(parts))
 
 
 class SchemaError(GpuPlannerError, ValueError):

@@ -40,11 +40,10 @@ def import_optional(name: str, extra: str) -> Any:  # noqa: ANN401 - a module ha
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        missing = (
+        raise MissingDependencyError(
             f"{name} is not installed; this feature needs it. Install the extra: "
             f"pip install 'gpuplanner[{extra}]' ({error})"
-        )
-        raise MissingDependencyError(missing) from error
+        ) from error
 
 
 def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
@@ -69,8 +68,7 @@ def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], An
 
     def load(name: str) -> Any:  # noqa: ANN401 - whatever has that name
         if name not in homes:
-            missing = f"module {package!r} has no attribute {name!r}"
-            raise AttributeError(missing)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, defined = homes[name]
         return getattr(importlib.import_module(module), defined)
 
@@ -353,9 +351,7 @@ def _on_dask(
     except (OSError, dask.KilledWorker) as error:
         todo = "Is the scheduler up, and do its workers have memory and this version of gpuplanner?"
         got = f"{type(error).__name__}: {str(error)[:300]}"
-        raise WorkerError(
-            message(f"workers at {address}", "a scheduler and workers that stay", got, todo)
-        ) from error
+        raise WorkerError(f"workers at {address}", "a scheduler and workers that stay", got, todo) from error
 
 
 def _on_processes(
@@ -378,6 +374,6 @@ def _on_processes(
             if lost == MOST_LOST:
                 got = f"{lost} times in a row a process that ended, with {len(left):,} of {len(tasks):,} left"
                 todo = "Is memory short? Ask for fewer processes."
-                raise WorkerError(message("workers", "processes that stay", got, todo)) from error
+                raise WorkerError("workers", "processes that stay", got, todo) from error
         finally:
             processes.shutdown(cancel_futures=True)

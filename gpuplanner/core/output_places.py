@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gpuplanner.core.errors import OutputError, message
+from gpuplanner.core.errors import OutputError
 from gpuplanner.core.serialization import sha256, to_json
 
 WRITE_FAULTS = frozenset(
@@ -101,7 +101,7 @@ def cannot_write(
     >>> str(cannot_write("a", "a file", expected="a folder", todo="Choose another."))
     'cannot write a: expected a folder; got a file. Choose another.'
     """
-    return OutputError(message(f"cannot write {path}", expected, got, todo))
+    return OutputError(f"cannot write {path}", expected, got, todo)
 
 
 def _elsewhere(error: Exception, within: tuple[Path, ...]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import PrivacyError, message
+from gpuplanner.core.errors import PrivacyError
 
 KEY_BYTES = 32
 SMALLEST_GROUP = 5
@@ -37,14 +37,14 @@ def new_key(path: str | Path) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         todo = "Keep the old key if there is one: pseudonyms depend on it."
-        raise PrivacyError(message(str(path), "a new file", str(error.strerror), todo)) from None
+        raise PrivacyError(str(path), "a new file", str(error.strerror), todo) from None
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
             file.write(secrets.token_hex(KEY_BYTES) + "\n")
     except OSError as error:
         Path(path).unlink()
         todo = "Choose another place; no key was made."
-        raise PrivacyError(message(str(path), "a place with free space", str(error.strerror), todo)) from None
+        raise PrivacyError(str(path), "a place with free space", str(error.strerror), todo) from None
 
 
 def read_key(path: str | Path) -> bytes:
@@ -55,9 +55,9 @@ def read_key(path: str | Path) -> bytes:
         text = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
         todo = "Make one with 'gpuplanner new-key'."
-        raise PrivacyError(message(str(path), "a key file", "none that can be read", todo)) from None
+        raise PrivacyError(str(path), "a key file", "none that can be read", todo) from None
     if os.name == "posix" and mode & 0o077:
-        raise PrivacyError(message(str(path), "a file only you can read", oct(mode & 0o777), "chmod 600 it."))
+        raise PrivacyError(str(path), "a file only you can read", oct(mode & 0o777), "chmod 600 it.")
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -65,7 +65,7 @@ def read_key(path: str | Path) -> bytes:
     if len(key) != KEY_BYTES:
         got = f"{len(text)} characters that are not that"
         expected = f"{2 * KEY_BYTES} hexadecimal digits"
-        raise PrivacyError(message(str(path), expected, got, "Make one with 'gpuplanner new-key'."))
+        raise PrivacyError(str(path), expected, got, "Make one with 'gpuplanner new-key'.")
     return key
 
 
@@ -100,9 +100,7 @@ def pseudonymise(table: pl.DataFrame, key: bytes, columns: Sequence[str]) -> pl.
         given = {name: pseudonym(name, key, column) for name in names}
         if len(set(given.values())) < len(given):
             todo = "Use another key."
-            raise PrivacyError(
-                message(f"column {column!r}", "a pseudonym for each name", "the same twice", todo)
-            )
+            raise PrivacyError(f"column {column!r}", "a pseudonym for each name", "the same twice", todo)
         table = table.with_columns(pl.col(column).replace_strict(given, default=None, return_dtype=pl.String))
     return table
 

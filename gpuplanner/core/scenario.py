@@ -13,7 +13,7 @@ from typing import Any, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import ScenarioError, message, nearest
+from gpuplanner.core.errors import ScenarioError, nearest
 from gpuplanner.core.scenario_fields import (
     MADE_BY,
     OWNERSHIPS,
@@ -403,7 +403,7 @@ class Scenario:
             mend = (
                 f"Remove or rename them; a file of a newer version needs that version, this is {__version__}."
             )
-            raise ScenarioError(message(where, "known keys", f"unknown {listed}", mend))
+            raise ScenarioError(where, "known keys", f"unknown {listed}", mend)
         return values
 
     @classmethod
@@ -422,10 +422,9 @@ class Scenario:
         path = Path(path)
         values = read_yaml(path)
         if not isinstance(values, dict):
-            text = message(
+            raise ScenarioError(
                 str(path), "a mapping of scenario keys", type(values).__name__, "Write 'key: value' lines."
             )
-            raise ScenarioError(text)
         data = values.get("data", "sample")
         if isinstance(data, str) and data != "sample" and not Path(data).is_absolute():
             values["data"] = str(path.parent / data)
@@ -486,8 +485,7 @@ class Scenario:
         for text in assignments:
             key, equals, value = text.partition("=")
             if not equals:
-                text_out = message("--set", "key=value", repr(text), "Write for example quantile=0.95.")
-                raise ScenarioError(text_out)
+                raise ScenarioError("--set", "key=value", repr(text), "Write for example quantile=0.95.")
             row = knobs_of(type(self)).get(key.strip())
             values[key.strip()] = value if row is None else row.read(value)
         return replace(self, **self._known(values, "--set"))

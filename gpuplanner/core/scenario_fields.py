@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.errors import ScenarioError
 
 Kind = TypeVar("Kind", bound=type)
 CATALOGUES: dict[str, Callable[[str], str]] = {}
@@ -165,8 +165,7 @@ class Knob:
             return float(value)
         if type(value) in self.kinds and not (type(value) is float and not math.isfinite(value)):
             return value
-        text = f"{self.name} of type {self.types}"
-        raise TypeError(text)
+        raise TypeError(f"{self.name} of type {self.types}")
 
     def keeps_rule(self, value: Any, whole: object) -> bool:  # noqa: ANN401
         """Whether a value keeps the rule; None has its own meaning, and keeps it."""
@@ -235,7 +234,7 @@ def check_knobs(values: Any, *, where: str, resolve: Callable[[], None]) -> None
         }
     if faults:
         got = ", ".join(str(getattr(values, name)) for name in faults)
-        raise ScenarioError(message(where, "; ".join(faults.values()), got, "Change it."))
+        raise ScenarioError(where, "; ".join(faults.values()), got, "Change it.")
 
 
 def described(kind: Kind) -> Kind:

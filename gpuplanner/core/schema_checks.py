@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, examples, first_line, message
+from gpuplanner.core.errors import SchemaError, examples, first_line
 
 ROW = "row_number"
 
@@ -53,13 +53,12 @@ def check(frame: pl.DataFrame, schema: type[dy.Schema], *, where: str) -> pl.Dat
             f"{reason} in {rows} row(s), first {examples(first)}"
             for reason, rows, first in faults.iter_rows()
         )
-        text = message(
+        raise SchemaError(
             where,
             f"every row to satisfy the table '{schema.__name__}'",
             f"{bad.height} of {frame.height} rows that do not: {listed}",
             "Mend them, or read with a reader that puts bad rows into a reject table.",
         )
-        raise SchemaError(text)
     return good
 
 
@@ -108,13 +107,12 @@ def _selected(
     columns = {name: schema.columns()[name] for name in names}
     missing = [name for name, column in columns.items() if name not in frame.columns and not column.nullable]
     if missing:
-        text = message(
+        raise SchemaError(
             where,
             f"columns {', '.join(map(repr, missing))}",
             f"columns {examples(frame.columns)}",
             "Add the columns.",
         )
-        raise SchemaError(text)
     kept = {name for name, dtype in frame.schema.items() if categories and dtype == pl.Categorical}
     kept &= {name for name, column in columns.items() if column.dtype == pl.String}
     present = [
@@ -128,13 +126,12 @@ def _selected(
     try:
         return frame.select(present)
     except pl.exceptions.PolarsError as error:
-        text = message(
+        raise SchemaError(
             where,
             f"types of the table '{schema.__name__}'",
             first_line(error),
             "Mend the column named.",
-        )
-        raise SchemaError(text) from error
+        ) from error
 
 
 def filter_rows(frame: pl.DataFrame, schema: type[dy.Schema]) -> tuple[pl.DataFrame, pl.DataFrame]:

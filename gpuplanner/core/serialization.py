@@ -25,7 +25,6 @@ from gpuplanner.core.errors import (
     GpuPlannerError,
     ScenarioError,
     TraceFormatError,
-    message,
     nearest,
     printable,
 )
@@ -102,7 +101,7 @@ def days_of(values: Any, file: str) -> tuple[str, str | None]:  # noqa: ANN401
 
 def fault(where: str, line: int, expected: str, got: str) -> ScenarioError:
     """What is wrong in a line of a file."""
-    return ScenarioError(message(f"{where}, line {line}", expected, got, REMEDY))
+    return ScenarioError(f"{where}, line {line}", expected, got, REMEDY)
 
 
 # Nested merges grow without bound: eight short lines can fill the memory.
@@ -163,9 +162,7 @@ def _refused(cause: Exception, where: str, error: type[GpuPlannerError]) -> GpuP
     mark = getattr(cause, "problem_mark", None)
     fault = getattr(cause, "problem", None) or " ".join(str(cause).split())
     at = f" line {mark.line + 1}" if mark else ""
-    return error(
-        message(f"{where}{at}", "one YAML document of plain data", str(fault)[:200], "Fix the file there.")
-    )
+    return error(f"{where}{at}", "one YAML document of plain data", str(fault)[:200], "Fix the file there.")
 
 
 def sha256(path: str | Path) -> str:
@@ -242,8 +239,8 @@ def read_text(
     except (OSError, UnicodeDecodeError) as fault:
         got = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
         todo = "Check the path and encoding."
-        raise error(message(str(path), f"a readable UTF-8 {what} file", got, todo)) from fault
-    raise error(message(str(path), f"at most {limit_bytes} bytes", str(size), OTHER_FILE))
+        raise error(str(path), f"a readable UTF-8 {what} file", got, todo) from fault
+    raise error(str(path), f"at most {limit_bytes} bytes", str(size), OTHER_FILE)
 
 
 def read_yaml(path: str | Path, limit_bytes: int = 4_000_000) -> Any:  # noqa: ANN401
@@ -331,15 +328,13 @@ def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a type, and what sta
     if kind is float and value is None:
         return math.nan
     if kind in _SIMPLE and not _fits(kind, value):
-        text = f"{str(value)[:40]!r} where {kind.__name__} is expected"
-        raise TypeError(text)
+        raise TypeError(f"{str(value)[:40]!r} where {kind.__name__} is expected")
     return value
 
 
 def _plain_mapping(value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        text = f"{str(value)[:40]!r} where values by name are expected"
-        raise TypeError(text)
+        raise TypeError(f"{str(value)[:40]!r} where values by name are expected")
     return value
 
 
@@ -377,11 +372,11 @@ def load_json(text: str, *, where: str, error: type[GpuPlannerError]) -> Any:  #
         values = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
     except (RecursionError, ValueError) as cause:
         got = "brackets nested too deep" if isinstance(cause, RecursionError) else str(cause)[:200]
-        fault = message(where, "one whole JSON document, each key once", got, "Check that the file is whole.")
-        raise error(fault) from cause
+        raise error(
+            where, "one whole JSON document, each key once", got, "Check that the file is whole."
+        ) from cause
     for place, expected, got in _odd(values):
-        fault = message(where, expected, f"{got} at {place or 'the top'}", "Mend the file there.")
-        raise error(fault)
+        raise error(where, expected, f"{got} at {place or 'the top'}", "Mend the file there.")
     return values
 
 
@@ -389,14 +384,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        text = f"key {next(key for key in keys if keys.count(key) > 1)[:40]!r} stands there twice"
-        raise ValueError(text)
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)[:40]!r} stands there twice")
     return found
 
 
 def _no_number(text: str) -> NoReturn:
-    fault = f"{text} is no number"
-    raise ValueError(fault)
+    raise ValueError(f"{text} is no number")
 
 
 def _odd(values: Any) -> Iterator[tuple[str, str, str]]:  # noqa: ANN401 - as above

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, examples, message
+from gpuplanner.core.errors import SchemaError, examples
 
 TICK = timedelta(microseconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -116,10 +116,9 @@ def require_zone(*instants: datetime | None, where: str) -> None:
     """
     naive = [str(instant) for instant in instants if instant is not None and instant.tzinfo is None]
     if naive:
-        text = message(
+        raise SchemaError(
             f"{where}: start and end", "instants with a time zone", examples(naive), "Add tzinfo=UTC."
         )
-        raise SchemaError(text)
 
 
 def slot_count(start: datetime, end: datetime, slot_hours: float, *, where: str) -> int:
@@ -134,13 +133,12 @@ def slot_count(start: datetime, end: datetime, slot_hours: float, *, where: str)
     require_zone(start, end, where=where)
     length, step = (end - start) // TICK, slot_ticks(slot_hours, where=where)
     if (start - EPOCH) // TICK % QUARTER_HOUR_TICKS or length <= 0 or length % step:
-        text = message(
+        raise SchemaError(
             f"{where}: start and end",
             f"start on a quarter of an hour and whole slots of {slot_hours:g} h up to a later end",
             f"{start} and {end}",
             "Move start or end to an edge of a slot.",
         )
-        raise SchemaError(text)
     return length // step
 
 
@@ -155,11 +153,10 @@ def slot_ticks(slot_hours: float, *, where: str) -> int:
     step = round(slot_hours * HOUR_TICKS)
     day = 24 * HOUR_TICKS
     if step <= 0 or step % MINUTE_TICKS or ((day % step) and (step % day)):
-        text = message(
+        raise SchemaError(
             f"{where}: slot_hours",
             "whole minutes that divide a day, or whole days",
             f"{slot_hours!r}",
             "Use for example 0.25, 1, 6, 24 or 168.",
         )
-        raise SchemaError(text)
     return step

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.planner.linear_model import Columns, Effort, LinearModel
 from gpuplanner.planner.milp_solver import Solution, solve
 
@@ -327,4 +327,4 @@ def _check(demand: Sequence[Paths], offers: Sequence[Offer], rent: Rent, risk: f
         faults.append("rent or risk out of range")
     if faults:
         got, todo = "; ".join(faults), "Correct the prices and terms."
-        raise ScenarioError(message("portfolio", "demand, and prices and terms not below 0", got, todo))
+        raise ScenarioError("portfolio", "demand, and prices and terms not below 0", got, todo)

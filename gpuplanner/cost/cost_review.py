@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import CheckError, message
+from gpuplanner.core.errors import CheckError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import GRAMS_PER_KILOGRAM, money_text, split_exactly
 from gpuplanner.core.units import money as to_cents
@@ -157,7 +157,7 @@ def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.Dat
         told = [f"{much:.2f} {currency} {name}" for much, name in costs_of]
         got = f"{billed:,.1f}, {billed - installed:+,.1f}; its largest lines: {'; '.join(told) or 'none'}"
         todo = "Give the bill of the same GPUs and the same period, in the currency of the scenario."
-        raise CheckError(message("bill", f"{installed:,.1f} GPU-hours, as are installed", got, todo))
+        raise CheckError("bill", f"{installed:,.1f} GPU-hours, as are installed", got, todo)
     total = to_cents(float(mine["EffectiveCost"].sum()))
     shares = split_exactly(total, costs["EffectiveCost"].cast(pl.Float64).to_list())
     cost = pl.Series(shares, dtype=CENTS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, first_line, message
+from gpuplanner.core.errors import ScenarioError, first_line
 from gpuplanner.core.schemas import USED_FROM
 from gpuplanner.core.units import GRAMS_PER_KILOGRAM, SECONDS_PER_HOUR, WATTS_PER_KILOWATT
 from gpuplanner.hardware.catalog import parameter
@@ -252,12 +252,11 @@ def read_grid(path: str | Path, hours: pl.Series) -> pl.DataFrame:
     try:
         table = pl.read_csv(path, infer_schema=False)
     except (OSError, pl.exceptions.PolarsError) as error:
-        text = message(str(path), "a CSV file of hours", first_line(error), "Check the path.")
-        raise ScenarioError(text) from error
+        raise ScenarioError(str(path), "a CSV file of hours", first_line(error), "Check the path.") from error
     there = [one for one in BOUNDS if one in table.columns]
     if not {"time", LOCATION} <= set(table.columns) <= {"time", *BOUNDS}:
         expected = f"columns time, {', '.join(BOUNDS)}, all but the first two if known"
-        raise ScenarioError(message(name, expected, ", ".join(table.columns), "Rename them."))
+        raise ScenarioError(name, expected, ", ".join(table.columns), "Rename them.")
     read = table.select(
         pl.col("time").str.to_datetime("%+", time_zone="UTC", time_unit="us", strict=False),
         pl.col(there).cast(pl.Float64, strict=False),
@@ -268,13 +267,13 @@ def read_grid(path: str | Path, hours: pl.Series) -> pl.DataFrame:
         line = wrong["line"][0]
         got = ",".join(str(cell) for cell in table.row(line - 2))
         todo = "Times need an offset, such as Z; each hour stands once; grams are 0 to 5000, a PUE 1 to 5."
-        raise ScenarioError(message(f"{name}, line {line}", "an hour and its grams per kWh", got, todo))
+        raise ScenarioError(f"{name}, line {line}", "an hour and its grams per kWh", got, todo)
     wanted = pl.DataFrame({"hour": hours.unique().sort()}).cast({"hour": pl.Datetime("us", "UTC")})
     found = wanted.join(read.drop("line"), left_on="hour", right_on="time", how="left", maintain_order="left")
     gaps = found.filter(pl.col(LOCATION).is_null())["hour"]
     if len(gaps):
         got = f"{len(gaps)} of them absent, the first {gaps[0]:%Y-%m-%dT%H:%MZ}"
-        raise ScenarioError(message(name, f"{found.height} hours", got, "Add them: no gap is filled."))
+        raise ScenarioError(name, f"{found.height} hours", got, "Add them: no gap is filled.")
     rest = {
         name: pl.col(one) if one in there else pl.lit(None, pl.Float64)
         for name, one in (("market_g", MARKET), ("pue", PUE))

@@ -13,7 +13,7 @@ from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError, message
+from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import RENTED
 from gpuplanner.core.schema_checks import empty
@@ -186,7 +186,7 @@ def on_demand_price(scenario: Scenario, fleet: PlannedFleet, what: str) -> Price
     price = price_of(scenario, fleet)
     if price is None:
         todo = "Give one with --set price_usd_per_gpu_hour=… or a price book."
-        raise ScenarioError(message(what, "a price of the board on demand", "none", todo))
+        raise ScenarioError(what, "a price of the board on demand", "none", todo)
     return price
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.core.errors import GpuPlannerError, ScenarioError, message, nearest
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, nearest
 from gpuplanner.core.serialization import days_of, fault, keys_of, list_of, number_of, read_yaml, word_of
 from gpuplanner.cost.showback import Rate
 from gpuplanner.hardware.catalog import facts, find_any_board
@@ -171,7 +171,7 @@ class PriceBook:
         ]
         if not pairs:
             todo = "Add it to rates with its date and source: nothing is converted without one."
-            raise ScenarioError(message(f"{currency} in {wanted}", f"a rate dated by {day}", "none", todo))
+            raise ScenarioError(f"{currency} in {wanted}", f"a rate dated by {day}", "none", todo)
         return amount * max(pairs)[1]
 
     def _price(self, rows: list[PriceRow], what: str, currency: str, begin: datetime, end: datetime) -> Price:
@@ -237,7 +237,7 @@ def read_price_book(path: str | Path) -> PriceBook:
         for one, after in itertools.pairwise(ordered):
             if (one.end is not None and after.begin <= one.end) or one.begin == after.begin:
                 got = f"two from {after.begin}: {one.source} and {after.source}"
-                raise ScenarioError(message(name, "one price at a time", got, "Let the first end before it."))
+                raise ScenarioError(name, "one price at a time", got, "Let the first end before it.")
     return book
 
 
@@ -334,9 +334,7 @@ def _by_time(rows: Any, what: str, begin: datetime, end: datetime) -> list[tuple
             covered += share
     if covered < 1 - 1e-9:
         got = f"rows for {covered:.0%} of {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
-        raise ScenarioError(
-            message(f"price book, {what}", "a price for the whole period", got, "Add the others.")
-        )
+        raise ScenarioError(f"price book, {what}", "a price for the whole period", got, "Add the others.")
     return found
 
 

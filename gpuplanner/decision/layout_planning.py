@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, message, require_sound
+from gpuplanner.core.errors import ScenarioError, require_sound
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import EMPTIED
 from gpuplanner.core.schemas import WHOLE_GPU
@@ -194,7 +194,7 @@ def change_slots(scenario: Scenario, board: GpuModel, start: datetime) -> tuple[
         expected = f"windows in which one of the plan's slots of {scenario.slot_hours:g} h begins"
         got = f"{scenario.change_windows} in {scenario.tz}, slots from {start:%H:%M} UTC on"
         todo = "Move the windows, or choose shorter slots."
-        raise ScenarioError(message("scenario: change_windows", expected, got, todo))
+        raise ScenarioError("scenario: change_windows", expected, got, todo)
     return tuple(sorted(set(found)))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario, windows_of
 from gpuplanner.core.scenario_fields import EMPTIED
 from gpuplanner.core.schema_checks import check
@@ -46,7 +46,7 @@ def open_windows(scenario: Scenario, board: GpuModel) -> list[tuple[int, int]] |
         expected = f"windows of more than {longest}, which a change takes once a node is empty"
         got = f"windows too short for any drain: {scenario.change_windows}"
         todo = "Choose longer windows, or a path that changes layouts faster."
-        raise ScenarioError(message("scenario: change_windows", expected, got, todo))
+        raise ScenarioError("scenario: change_windows", expected, got, todo)
     return windows
 
 
@@ -251,7 +251,7 @@ def played_weeks(
     if (known.fleet.board.name, known.fleet.gpus) != (problem.board.name, problem.gpus):
         expected, got = f"{problem.gpus} x {problem.board.name}", f"{known.fleet.gpus} x {known.fleet.name}"
         todo = "Name the scenario that the plan was made of."
-        raise ScenarioError(message("rehearsal of a plan", f"a scenario with {expected}", got, todo))
+        raise ScenarioError("rehearsal of a plan", f"a scenario with {expected}", got, todo)
     past = past_jobs(known)
     planned = PlannedNodes.of(GpuCalendar.of(layout_plan, problem), problem, drain)
     fleet = planned.node_fleet(problem, past["profile_rightsized"].drop_nulls().unique())

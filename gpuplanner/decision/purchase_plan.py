@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import fault, keys_of, list_of, number_of, read_yaml
 from gpuplanner.core.step_functions import waiting_since
@@ -269,7 +269,7 @@ def refresh(scenario: Scenario, months: int, board: str, speed: float) -> Refres
         if not ways or now is None:
             lacks = newer if not ways else mine
             todo = "Give them in a price book."
-            raise ScenarioError(message("refresh", f"prices of {lacks}", "none", todo))
+            raise ScenarioError("refresh", f"prices of {lacks}", "none", todo)
         cheapest = min(ways, key=lambda way: (ways[way], way))
         rows.append(RefreshMonth(month + 1, now, ways[cheapest] / speed, cheapest))
     dear = [row.month for row in rows if row.newer >= row.today]
@@ -495,7 +495,7 @@ def leavers(
     found = solve(model, effort, gap=gap)
     if found.values is None:
         todo = "Give more work with --work-limit, or fewer jobs."
-        raise ScenarioError(message("burst", "a choice of jobs", found.status, todo))
+        raise ScenarioError("burst", "a choice of jobs", found.status, todo)
     leave = np.zeros(len(begin), bool)
     leave[movable[found.values > 0.5]] = True
     return leave, left, -np.inf if found.bound is None else found.bound

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario, slowdowns_of
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
@@ -195,12 +195,10 @@ def mtbf_hours(scenario: Scenario) -> float | None:
     if seen is None:
         todo = "State hours instead: gpu_mtbf_hours: 50000."
         raise ScenarioError(
-            message(
-                "scenario: gpu_mtbf_hours",
-                f"jobs that ended as {NODE_FAIL}, or XID errors of hardware",
-                "none",
-                todo,
-            )
+            "scenario: gpu_mtbf_hours",
+            f"jobs that ended as {NODE_FAIL}, or XID errors of hardware",
+            "none",
+            todo,
         )
     return seen / SECONDS_PER_HOUR
 
@@ -278,13 +276,12 @@ def parts_of(seen_s: float) -> tuple[float, int, str]:
         return WEEK_S, weeks, f"95 %, over {weeks} weeks"
     days = int(seen_s // SECONDS_PER_DAY)
     if not days:
-        text = message(
+        raise ScenarioError(
             "rules to try",
             "a day of jobs at least",
             f"{seen_s / SECONDS_PER_HOUR:.1f} hours",
             "Ingest more of the past.",
         )
-        raise ScenarioError(text)
     return SECONDS_PER_DAY, days, f"95 %, over {days} days: whole weeks are fewer than {FEWEST_BLOCKS}"
 
 

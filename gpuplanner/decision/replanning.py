@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.output_places import overwriting, require_file
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario
@@ -245,7 +245,7 @@ def replay(
     if first < span:
         got = f"{end * scenario.slot_hours / 24:.0f}"
         todo = "Replay fewer days, or raise history_days."
-        raise ScenarioError(message("watch: replay", f"{2 * days} days of recent past", got, todo))
+        raise ScenarioError("watch: replay", f"{2 * days} days of recent past", got, todo)
     came = jobs.seen(jobs.names, end)
     problem = problem_of(
         scenario, (EVERYBODY,), jobs.names, came[None, :, first:], start=known.recent + first * slot, prices=None
@@ -394,7 +394,7 @@ class Watched:
                 "watch: end of the data",
                 "Look at the clock of the source; the state stays as it is.",
             )
-            raise ScenarioError(message(what, f"{self.at}, which was seen, or later", at, todo))
+            raise ScenarioError(what, f"{self.at}, which was seen, or later", at, todo)
         words = found.sentence
         if changed := nodes_changed(self.nodes, found.nodes):
             words += f" {changed}"
@@ -447,8 +447,9 @@ def state_of(out: Path) -> Watched:
             raise ValueError(place.name)
         return of_plain(Watched, values)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        text = message(str(place), f"a state of {FORMAT!r}", str(error), "Move it away; counts begin anew.")
-        raise ScenarioError(text) from None
+        raise ScenarioError(
+            str(place), f"a state of {FORMAT!r}", str(error), "Move it away; counts begin anew."
+        ) from None
 
 
 def advice_of(out: Path, state: Watched) -> Mapping[str, PastAdvice]:

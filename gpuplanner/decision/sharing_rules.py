@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, examples, message, nearest
+from gpuplanner.core.errors import ScenarioError, examples, nearest
 from gpuplanner.core.scenario import Scenario, windows_of
 from gpuplanner.core.serialization import fault, keys_of, list_of, number_of, read_yaml, word_of
 from gpuplanner.hardware.catalog import boards_called
@@ -198,9 +198,7 @@ class SharingRules:
             if one.board is not None and not any(is_board(one.board, name) for name in there):
                 got = f"{one.board!r} for {one.name!r}"
                 todo = "Name it as gpuplanner describe does, or leave it out."
-                raise ScenarioError(
-                    message(self.source, f"a board of the fleet ({examples(there)})", got, todo)
-                )
+                raise ScenarioError(self.source, f"a board of the fleet ({examples(there)})", got, todo)
         teams, cohorts = (_of_board(rows, board) for rows in (self.teams, self.cohorts))
         return replace(self, teams=teams, cohorts=cohorts)
 

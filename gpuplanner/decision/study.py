@@ -11,7 +11,7 @@ from typing import Any, Self
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import ScenarioError, first_line, message
+from gpuplanner.core.errors import ScenarioError, first_line
 from gpuplanner.core.output_places import Mark
 from gpuplanner.core.output_writing import replaced_directory
 from gpuplanner.core.scenario import Scenario
@@ -401,13 +401,13 @@ def open_study(directory: str | Path) -> Study:
             provenance=of_plain(Provenance, values["provenance"]),
         )
     except KeyError as missing:
-        text = message(
+        raise ScenarioError(
             str(folder), f"a study with {missing}", "one without, of an older version", "Evaluate again."
-        )
-        raise ScenarioError(text) from missing
+        ) from missing
     except (OSError, ValueError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
-        text = message(str(folder), "a folder written by a study", first_line(error), "Evaluate again.")
-        raise ScenarioError(text) from error
+        raise ScenarioError(
+            str(folder), "a folder written by a study", first_line(error), "Evaluate again."
+        ) from error
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError, message
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError
 from gpuplanner.core.scenario import FILES, Scenario
 from gpuplanner.core.stage_cache import cache_folder, content_key, data_folder, input_hashes
 from gpuplanner.core.step_functions import slot_ticks, untimed
@@ -241,7 +241,7 @@ def _require_tracked(trace: Dataset) -> None:
         "Accounting does not track GPUs: set AccountingStorageTRES=gres/gpu in slurm.conf, with gres/gpu:TYPE for each "
         "type, and restart slurmctld. Past jobs stay without: export again when jobs have run since."
     )
-    raise TraceFormatError(message("slurm: AllocTRES", "gres/gpu of jobs", got, todo))
+    raise TraceFormatError("slurm: AllocTRES", "gres/gpu of jobs", got, todo)
 
 
 def usual_path(folder: Path) -> str:
@@ -271,7 +271,7 @@ def path_of(source: str, asked: str | None) -> str:
         expected = f"a path that {there} has: {', '.join(fitting)}"
         got = f"jobs of {there} ({source}), and {asked} is a part of {needs}"
         todo = f"Leave --path out: it is {default_path(source)} then."
-        raise ScenarioError(message(f"path {asked}", expected, got, todo))
+        raise ScenarioError(f"path {asked}", expected, got, todo)
     return asked
 
 
@@ -455,7 +455,7 @@ def _currency(scenario: Scenario) -> None:
     if scenario.currency not in listed:
         expected = f"{' or '.join(listed)}, the currency of the list prices"
         todo = "Set price_usd_per_gpu_hour to your own price in that currency."
-        raise ScenarioError(message("currency", expected, scenario.currency, todo))
+        raise ScenarioError("currency", expected, scenario.currency, todo)
 
 
 def _grid(scenario: Scenario) -> None:

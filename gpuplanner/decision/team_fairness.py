@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import of_plain, to_plain
 from gpuplanner.core.stage_cache import stage
@@ -78,13 +78,12 @@ def isolated_outcomes(jobs: pl.DataFrame, entitled: Mapping[str, float], run: Sc
     tenants = jobs["tenant"].unique().sort()
     without = [tenant for tenant in tenants if not entitled.get(tenant, 0.0) > 0]
     if without:
-        text = message(
+        raise SchemaError(
             "finish-time fairness",
             "an entitlement above 0 for every tenant",
             f"none for {without}",
             "Give all tenants a share, or drop their jobs.",
         )
-        raise SchemaError(text)
     parts = []
     for tenant in tenants:
         gpus = max(1, math.floor(entitled[tenant] + 1e-9))
@@ -126,13 +125,12 @@ def finish_time_fairness(shared: pl.DataFrame, isolated: pl.DataFrame) -> pl.Dat
     [1.0, 1.5]
     """
     if sorted(shared["job_id"]) != sorted(isolated["job_id"]):
-        text = message(
+        raise SchemaError(
             "finish-time fairness",
             "the same jobs shared and alone",
             f"{shared.height} and {isolated.height} jobs, not all the same",
             "Run both on the same jobs.",
         )
-        raise SchemaError(text)
     alone = isolated.select("job_id", isolated_jct_s="jct_s")
     return (
         shared.select("job_id", "tenant", shared_jct_s="jct_s")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, first_line, message
+from gpuplanner.core.errors import ScenarioError, first_line
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import of_plain, rounded, to_json, to_plain
 from gpuplanner.core.step_functions import waiting_since
@@ -59,8 +59,7 @@ def read_ledger(path: str | Path) -> pl.DataFrame:
         return pl.read_parquet(place).select(list(SCHEMA)).cast(SCHEMA)
     except (OSError, pl.exceptions.PolarsError) as error:
         expected = f"a ledger of forecasts with {', '.join(SCHEMA)}"
-        text = message(str(place), expected, first_line(error), "Name another file.")
-        raise ScenarioError(text) from None
+        raise ScenarioError(str(place), expected, first_line(error), "Name another file.") from None
 
 
 def remember(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
@@ -323,8 +322,9 @@ def read_savings(path: str | Path) -> tuple[SavingsMonth, ...]:
             raise ValueError(values["format"])
         return tuple(of_plain(SavingsMonth, one) for one in values["months"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        text = message(str(place), f"a file of {FORMAT!r}", first_line(error), "Name another file.")
-        raise ScenarioError(text) from None
+        raise ScenarioError(
+            str(place), f"a file of {FORMAT!r}", first_line(error), "Name another file."
+        ) from None
 
 
 def savings_json(months: tuple[SavingsMonth, ...]) -> str:
@@ -346,7 +346,7 @@ def booked(
     if months and begin < months[-1].seen.end:
         got = f"{begin} to {end}, and {months[-1].seen.begin} to {months[-1].seen.end} stands already"
         todo = "Report months in their order, or begin another ledger."
-        raise ScenarioError(message("savings ledger", "a month after its last", got, todo))
+        raise ScenarioError("savings ledger", "a month after its last", got, todo)
     promise = _promise(comparison(scenario) if found is None else found)
     month = scenario.month or f"{begin[:10]} to {end[:10]}"
     seen = _seen(scenario, months, promise)

@@ -9,7 +9,7 @@ from math import gcd
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.execution import TasksDone, Workers, in_turn
 from gpuplanner.forecast.statistical_models import (
     HISTORY_WEEKS,
@@ -320,7 +320,7 @@ def _origins(
         expected = "horizon, windows and step of at least 1, and two slots more than the horizon"
         got = f"horizon {ahead}, windows {windows}, step {step}, {grid.values.shape[1]} slots"
         todo = "Shorten the horizon or give a longer history."
-        raise SchemaError(message("forecast: history", expected, got, todo))
+        raise SchemaError("forecast: history", expected, got, todo)
     earliest = min(2 * grid.week, max(2 * grid.season, last // 2), last)
     if step is None and walk:
         earliest = min(max(earliest, grid.values.shape[1] // 2), last)

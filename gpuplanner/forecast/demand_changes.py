@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, SchemaError, examples, first_line, message
+from gpuplanner.core.errors import ScenarioError, SchemaError, examples, first_line
 from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.usage.requested_demand import occupancy
 
@@ -139,14 +139,13 @@ def _checked(needs: Series) -> np.ndarray:
     values = np.asarray(needs, dtype=float)
     finite = np.isfinite(values)
     if finite.sum() < FEWEST_WEEKS or not (values[finite] >= 0).all() or not values[finite].any():
-        text = message(
+        raise SchemaError(
             "dataset_writer: weekly needs",
             f"{FEWEST_WEEKS} known weeks or more, none below 0 and not all 0",
             f"{int(finite.sum())} known, {int((values[finite] < 0).sum())} below 0, "
             f"{int((values[finite] > 0).sum())} above",
             "Give a longer history.",
         )
-        raise SchemaError(text)
     return values[int(finite.argmax()) :]
 
 
@@ -408,8 +407,9 @@ def _read(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
         parquet = path.suffix == ".parquet"
         table = pl.read_parquet(path) if parquet else pl.read_csv(path, try_parse_dates=True)
     except (OSError, pl.exceptions.PolarsError) as error:
-        text = message(str(path), f"a table with {', '.join(columns)}", first_line(error), "Mend it.")
-        raise ScenarioError(text) from None
+        raise ScenarioError(
+            str(path), f"a table with {', '.join(columns)}", first_line(error), "Mend it."
+        ) from None
     faults = [name for name in columns if name not in table.columns]
     faults += [
         name
@@ -421,7 +421,7 @@ def _read(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
             f"columns {', '.join(columns)}, times with a zone such as 2026-02-14T09:00Z, one row or more"
         )
         got = f"{table.height} rows; missing or without a zone: {examples(faults)}"
-        raise ScenarioError(message(str(path), expected, got, "Mend the file."))
+        raise ScenarioError(str(path), expected, got, "Mend the file.")
     times = pl.col("start_time", "end_time").dt.convert_time_zone("UTC").dt.cast_time_unit("us")
     rest = [pl.col(name).cast(kind) for name, kind in columns.items() if kind is not pl.Datetime]
     return table.select(*rest, times).select(list(columns))
@@ -432,5 +432,5 @@ def _sound(table: pl.DataFrame, odd: pl.DataFrame, path: Path, rule: str) -> pl.
     if bad.height:
         expected = " and ".join(filter(None, (rule, "an end after its start")))
         got = f"{bad.height} other rows, first {bad.row(0)}"
-        raise ScenarioError(message(str(path), expected, got, "Mend the file."))
+        raise ScenarioError(str(path), expected, got, "Mend the file.")
     return table

@@ -90,8 +90,7 @@ def forecast_from_bytes(content: bytes) -> ForecastResult:
         with zipfile.ZipFile(io.BytesIO(content)) as container:
             return ForecastResult(**{name: pl.read_parquet(container.read(name)) for name in FORECAST_TABLES})
     except (zipfile.BadZipFile, pl.exceptions.PolarsError) as error:
-        text = "damaged tables of a forecast"
-        raise ValueError(text) from error
+        raise ValueError("damaged tables of a forecast") from error
 
 
 shelved_forecast = shelved("forecasts", forecast_to_bytes, forecast_from_bytes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.schema_checks import check
 from gpuplanner.core.schemas import Forecast
 from gpuplanner.forecast.backtest import backtest
@@ -44,10 +44,9 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
     0.8
     """
     if not price > 1:
-        text = message(
+        raise SchemaError(
             "cost curve: price", "above 1: else nothing is worth planning", f"{price}", "Raise it."
         )
-        raise SchemaError(text)
     best = 1 - 1 / price
     levels = sorted({*QUANTILES, round(best, 6)})
     plans = np.quantile(paths, levels, axis=0)

@@ -134,8 +134,9 @@ class Wanted:
 
     def _jobs(self) -> RunOff:
         if self.known is None:
-            text = message("forecast: paths", "data with jobs", "occupancy alone", "Ingest the jobs as well.")
-            raise ScenarioError(text)
+            raise ScenarioError(
+                "forecast: paths", "data with jobs", "occupancy alone", "Ingest the jobs as well."
+            )
         return self.known
 
     def _ahead(self, horizon: int, gap: int) -> list[datetime]:
@@ -236,7 +237,7 @@ def wanted(
         tables = ", ".join(sorted(trace.tables)) or "nothing"
         expected = "jobs, readings of pools, or telemetry of devices"
         todo = "Ingest a list of jobs or samples into the folder."
-        raise ScenarioError(message(f"forecast of {scenario.data!r}", expected, tables, todo))
+        raise ScenarioError(f"forecast of {scenario.data!r}", expected, tables, todo)
     return sampled(scan_samples(data_folder(scenario.data)), scenario.slot_hours, at)
 
 
@@ -274,7 +275,7 @@ def laid_out(
     slots = (end - start) // slot
     if slots < 2:
         expected = f"two slots with jobs before {end:%Y-%m-%d %H:%M}"
-        raise ScenarioError(message("forecast", expected, f"{slots}", "Choose a later origin."))
+        raise ScenarioError("forecast", expected, f"{slots}", "Choose a later origin.")
     events = () if calendar is None else hours_of(calendar, start)
     sums: dict[str, tuple[str, ...]] = {}
     if total:
@@ -411,8 +412,7 @@ def sampled(samples: pl.LazyFrame, slot_hours: float, at: datetime | None) -> Wa
 def _of_readings(rows: pl.DataFrame, start: datetime, slots: int, slot_hours: float, remark: str) -> Wanted:
     """Lay out readings ``time, unique_id, y, total``: means by slot, and the largest total as cap."""
     if slots < 2:
-        text = message("forecast: readings", "two whole slots", f"{max(slots, 0)}", "Read for longer.")
-        raise ScenarioError(text)
+        raise ScenarioError("forecast: readings", "two whole slots", f"{max(slots, 0)}", "Read for longer.")
     place = (pl.col("time") - start).dt.total_microseconds() // round(slot_hours * 3.6e9)
     by_slot = (
         rows.with_columns(place=place)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, examples, message
+from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schema_checks import check
 from gpuplanner.core.schemas import Forecast
 from gpuplanner.forecast.backtest import Backtest
@@ -266,7 +266,7 @@ def reconcile_to_pool(
         expected = "tenants and pool with the same profiles and slots"
         got = f"{alone.height} rows of one side only, in {examples(series)}"
         todo = "Forecast both from the same demand with the same horizon."
-        raise SchemaError(message("reconcile_to_pool", expected, got, todo))
+        raise SchemaError("reconcile_to_pool", expected, got, todo)
     total, members = pl.col("mean").sum().over(keys), pl.len().over(keys)
     share = pl.when(total > 0).then(pl.col("mean") / total).otherwise(1 / members)
     shared = (
@@ -342,7 +342,7 @@ def reconcile_mint(
         expected = f"{examples(sorted(needed))}, each sum with its parts, and past errors of every series"
         got = f"series {examples(ids)}, errors of {len(errors)}"
         todo = "Forecast all of them from the same demand."
-        raise SchemaError(message("reconcile_mint", expected, got, todo))
+        raise SchemaError("reconcile_mint", expected, got, todo)
     leaves = [uid for uid in ids if uid not in sums]
     summing = np.array(
         [[uid == leaf or leaf in sums.get(uid, ()) for uid in ids] for leaf in leaves], dtype=float

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, examples, message
+from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Demand
@@ -78,13 +78,12 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
         first = odd.sort("unique_id", "ds").row(0, named=True)
         got = f"{odd.height} others, first {first['y']} in {first['unique_id']!r} at {first['ds']}"
         todo = "Mend or leave out these slots; a slot without a row carries the last value on."
-        raise SchemaError(message("forecast: demand", "finite values of at least 0", got, todo))
+        raise SchemaError("forecast: demand", "finite values of at least 0", got, todo)
     times = table["ds"].unique().sort()
     if len(times) < 2:
-        text = message(
+        raise SchemaError(
             "forecast: demand", "at least two slots", f"{len(times)}", "Give a longer history of demand."
         )
-        raise SchemaError(text)
     microseconds = (times - times[0]).dt.total_microseconds().to_numpy()
     step = int(np.diff(microseconds).min())
     slot = timedelta(microseconds=step)
@@ -96,7 +95,7 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
         fault, rows = ("off the grid", off) if off.height else ("that stand twice", twice)
         expected = f"one row per series and slot of {slot}"
         got = f"{rows.height} rows {fault}, first {examples(rows['ds'].cast(pl.String).to_list())}"
-        raise SchemaError(message("forecast: demand", expected, got, "Make the series with demand_series."))
+        raise SchemaError("forecast: demand", expected, got, "Make the series with demand_series.")
     ids = table["unique_id"].unique().sort()
     values = np.full((len(ids), slots), np.nan)
     values[table["unique_id"].cast(pl.Enum(ids)).to_physical().to_numpy(), (place // step).to_numpy()] = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gpuplanner.core.errors import ScenarioError, message, resolve
+from gpuplanner.core.errors import ScenarioError, resolve
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import MADE_BY, OWNERSHIPS, RENTED
 from gpuplanner.hardware.catalog import PathFact, path_facts, paths_by_source
@@ -213,10 +213,9 @@ def _cut_on_arrival(path: str, board: GpuModel | None, fact: PathFact, returns: 
 
 def _text(fact: PathFact) -> str:
     if fact.value is None:
-        text = message(
+        raise ScenarioError(
             "path_abilities", f"a value of {fact.ability}", "none", "Add it to path_abilities.csv."
         )
-        raise ScenarioError(text)
     return fact.value
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, ScenarioError, message, resolve
+from gpuplanner.core.errors import GeometryError, ScenarioError, resolve
 
 FACT_TABLES = (
     "mig_profiles", "gpu_specs", "gpu_prices", "board_names", "carbon_intensity", "parameters", "model_presets",
@@ -250,10 +250,9 @@ def board_spec(board: str) -> DataSheet:
     sheets = facts("gpu_specs")
     rows = sheets.filter((pl.col("mig_model") == name) | (pl.col("gpu_model") == name))
     if rows.is_empty():
-        text = message(
+        raise GeometryError(
             f"board {name!r}", "a row in gpu_specs", "none", "Add the board's data sheet to gpu_specs.csv."
         )
-        raise GeometryError(text)
     sheet = rows.row(0, named=True)
     return DataSheet(*(sheet[field.name] for field in fields(DataSheet)))
 
@@ -371,7 +370,7 @@ def gpu_price(board: str, *, term: str = "on_demand") -> ListPrice:
     if rows.is_empty():
         expected = "at least one row in gpu_prices"
         todo = "Set price_usd_per_gpu_hour in the scenario."
-        raise ScenarioError(message(f"price of {name} ({term})", expected, "none", todo))
+        raise ScenarioError(f"price of {name} ({term})", expected, "none", todo)
     prices = rows["price_per_gpu_hour"]
     middle, low, high = (float(each) for each in (prices.median(), prices.min(), prices.max()))  # type: ignore[arg-type]
     source = "; ".join(rows["source"].unique().sort())
@@ -493,7 +492,7 @@ def slurm_type_of(board: str) -> str:
     if not found:
         expected = "a board whose NVML name is in board_names.csv"
         todo = "Name the type that slurmd finds ('slurmd -G') with --gres-type."
-        raise GeometryError(message(f"Slurm type of {board}", expected, "none", todo))
+        raise GeometryError(f"Slurm type of {board}", expected, "none", todo)
     return slurm_type(found[0])
 
 

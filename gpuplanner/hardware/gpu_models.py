@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, message, resolve
+from gpuplanner.core.errors import GeometryError, resolve
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.hardware.catalog import board_names, board_spec, facts, find_any_board, whole_board_names
 
@@ -35,7 +35,7 @@ _NEEDS = ("compute_slices", "memory_slices", "sms", "decoders", "encoders", "jpe
 
 def refuse(what: str, expected: str, got: str, todo: str) -> NoReturn:
     """Raise ``GeometryError`` with the four parts of its message."""
-    raise GeometryError(message(what, expected, got, todo))
+    raise GeometryError(what, expected, got, todo)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, message, resolve
+from gpuplanner.core.errors import ScenarioError, resolve
 from gpuplanner.core.units import kwh_from_watt_hours
 from gpuplanner.hardware.catalog import board_spec, facts, find_any_board, gpu_price, parameter
 
@@ -82,7 +82,7 @@ def power_model(board: str, *, side: str = "value") -> PowerModel:
     tdp_w = spec.tdp_w
     if tdp_w is None:
         todo = "Add the rating to gpu_specs.csv with its source."
-        raise ScenarioError(message(f"power of {name}", "a tdp_w in gpu_specs", "none", todo))
+        raise ScenarioError(f"power of {name}", "a tdp_w in gpu_specs", "none", todo)
     idle, base, slope = (
         parameter(key) for key in ("idle_fraction", "active_base_fraction", "active_slope_fraction")
     )
@@ -132,7 +132,7 @@ def gpu_kwh(
     if not -slack <= active_gpu_hours <= resident_gpu_hours + slack <= powered_gpu_hours + 2 * slack:
         expected = "active <= resident <= powered GPU-hours"
         got = f"{active_gpu_hours:.6g}, {resident_gpu_hours:.6g}, {powered_gpu_hours:.6g}"
-        raise ScenarioError(message("energy", expected, got, "Use figures of one run and one window."))
+        raise ScenarioError("energy", expected, got, "Use figures of one run and one window.")
     idle_wh = law.idle_w * max(powered_gpu_hours - resident_gpu_hours, 0.0)
     mean_activity = active_gpu_hours / resident_gpu_hours if resident_gpu_hours > 0 else 0.0
     return kwh_from_watt_hours(idle_wh + law.busy_w(mean_activity) * resident_gpu_hours)
@@ -254,6 +254,6 @@ def gpu_hour_price(board: str, *, own: float = 0.0, currency: str = "USD", term:
     if listed.currency != currency:
         expected = f"{listed.currency}, the currency of the list prices"
         todo = "Set price_usd_per_gpu_hour to your own price in that currency."
-        raise ScenarioError(message("currency", expected, currency, todo))
+        raise ScenarioError("currency", expected, currency, todo)
     source = f"median of {listed.rows} {term.replace('_', '-')} list prices: {listed.source}"
     return Price(listed.value, listed.low, listed.high, currency, source, listed.date)

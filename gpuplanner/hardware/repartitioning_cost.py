@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self, TypeAlias
 
-from gpuplanner.core.errors import GeometryError, ScenarioError, message, resolve
+from gpuplanner.core.errors import GeometryError, ScenarioError, resolve
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import MADE_BY
 from gpuplanner.core.schemas import WHOLE_GPU
@@ -125,7 +125,7 @@ class Seconds:
         if not 0 <= self.low <= self.value <= self.high < math.inf:
             text = f"{self.low} to {self.value} to {self.high} ({self.basis})"
             expected = "seconds not below 0, the low, usual and high end in order"
-            raise ScenarioError(message("cost of change or lead time", expected, text, "Change it."))
+            raise ScenarioError("cost of change or lead time", expected, text, "Change it.")
 
     @classmethod
     def given(cls, value: float) -> Self:
@@ -247,8 +247,7 @@ class ChangeCost:
     def __post_init__(self) -> None:
         """Check the stated price."""
         if self.gpu_hours is not None and not 0 <= self.gpu_hours < math.inf:
-            text = message("cost of change", "gpu_hours not below 0", repr(self.gpu_hours), "Change it.")
-            raise ScenarioError(text)
+            raise ScenarioError("cost of change", "gpu_hours not below 0", repr(self.gpu_hours), "Change it.")
 
     @classmethod
     def of(
@@ -312,10 +311,9 @@ class ChangeCost:
         """
         model = as_board(board)
         if self.board != model:
-            text = message(
+            raise ScenarioError(
                 "cost of change", f"one for {model.name}", self.board.name, "Make it for this board."
             )
-            raise ScenarioError(text)
         return self
 
     @property
@@ -444,8 +442,7 @@ class ChangeCost:
         """The cost with stated times; a reboot is left out where there is none."""
         odd = sorted(set(stated) - set(_TIMES))
         if odd:
-            text = message("cost of change", ", ".join(_TIMES), ", ".join(odd), "Name one of these.")
-            raise ScenarioError(text)
+            raise ScenarioError("cost of change", ", ".join(_TIMES), ", ".join(odd), "Name one of these.")
         given: dict[str, Any] = {
             name: Seconds.given(float(value))
             for name, value in stated.items()

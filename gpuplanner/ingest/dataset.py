@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import PrivacyError, TraceFormatError, examples, message
+from gpuplanner.core.errors import PrivacyError, TraceFormatError, examples
 from gpuplanner.core.privacy import pseudonym, pseudonymise, rows_that_name
 from gpuplanner.core.serialization import of_plain
 from gpuplanner.core.units import SECONDS_PER_HOUR
@@ -153,7 +153,7 @@ class Dataset:
         if "jobs" not in self.tables:
             got = f"{self.kind} of {self.stated.source}"
             todo = "Ingest a list of jobs into the same folder."
-            raise TraceFormatError(message("dataset", "a list of jobs", got, todo))
+            raise TraceFormatError("dataset", "a list of jobs", got, todo)
         return self.tables["jobs"]
 
     @property
@@ -317,7 +317,7 @@ def without_names(trace: Dataset, key: bytes, columns: Sequence[str] = NAMED) ->
     strange = [name for name in columns if name not in NAMED]
     if strange or not columns:
         got = examples(strange) if strange else "none"
-        raise PrivacyError(message("pseudonyms", f"columns of {examples(list(NAMED))}", got, "Name them."))
+        raise PrivacyError("pseudonyms", f"columns of {examples(list(NAMED))}", got, "Name them.")
 
     names = {
         column: sorted(

@@ -17,7 +17,7 @@ from typing import Any
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.output_places import DATASET_FORMAT, Mark
 from gpuplanner.core.output_writing import kept_aside
 from gpuplanner.core.schemas import TABLES
@@ -114,7 +114,7 @@ class Stored:
         stated = self.provenance.get("rows", {}).get(SAMPLES, 0)
         if stated and not files and not of_span(self.path, self.telemetry, None, None):
             expected = "the samples its provenance.json states"
-            raise TraceFormatError(message(str(self.path), expected, "none of their files", REMEDY))
+            raise TraceFormatError(str(self.path), expected, "none of their files", REMEDY)
         samples = scan_months(files).filter(inside)
         if len(self.telemetry) > 1:  # a device is judged by the best counter that any source read it by
             ever = rungs(scan_months(of_span(self.path, self.telemetry, None, None)))
@@ -201,7 +201,7 @@ def open_dataset(
             counted[SAMPLES] = scan_months(files).select(pl.len()).collect().item()
     if counted != provenance.get("rows"):
         expected = f"the rows its provenance.json states: {provenance.get('rows')}"
-        raise TraceFormatError(message(str(folder), expected, str(counted), REMEDY))
+        raise TraceFormatError(str(folder), expected, str(counted), REMEDY)
     read = None if scan is None else _checked(scan, folder)
     return replace(told_by(folder), tables=tables, rejects=rejects, scan=read, kept=kept)
 
@@ -256,7 +256,7 @@ def scan_samples(
     stored = Stored(folder, read_provenance(folder))
     if not stored.telemetry:
         todo = "Ingest telemetry into the same folder."
-        raise TraceFormatError(message(str(directory), "samples", "other tables", todo))
+        raise TraceFormatError(str(directory), "samples", "other tables", todo)
     return _checked(stored.scan, folder)(start, end)
 
 
@@ -312,14 +312,14 @@ def read_provenance(folder: Path) -> dict[str, Any]:
             got = f"a folder without a {MARK.file}" if folder.is_dir() else "a file"
         elif (aside := kept_aside(folder)) is not None:
             got = f"nothing there, since a run was stopped; what stood there is {aside}"
-        raise TraceFormatError(message(str(folder), "a folder that holds a dataset", got, REMEDY))
+        raise TraceFormatError(str(folder), "a folder that holds a dataset", got, REMEDY)
     told = read_json(path)
     if not isinstance(told, dict) or told.get("format") != FORMAT:
         got = f"a {MARK.file} of another format"
-        raise TraceFormatError(message(str(folder), f"a {FORMAT!r}", got, REMEDY))
+        raise TraceFormatError(str(folder), f"a {FORMAT!r}", got, REMEDY)
     if not _is_whole(told.get("sources")):
         expected = "the facts of each source, with its name and its tables"
-        raise TraceFormatError(message(str(path), expected, "none that can be read", REMEDY))
+        raise TraceFormatError(str(path), expected, "none that can be read", REMEDY)
     return told
 
 

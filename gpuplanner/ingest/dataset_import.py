@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuplanner.core.errors import TraceFormatError, examples, file_name, message
+from gpuplanner.core.errors import TraceFormatError, examples, file_name
 from gpuplanner.core.execution import Workers, in_turn
 from gpuplanner.core.output_writing import held_directory, spare_room
 from gpuplanner.hardware.catalog import export_command
@@ -315,14 +315,14 @@ def _refuse_twins(fresh: Sequence[str | Path], before: Mapping[str, str]) -> Non
     if len(files) != len(fresh):
         got = examples([str(path) for path in fresh])
         todo = "Rename one of them: a file is known by its name."
-        raise TraceFormatError(message("files to add", "files of different names", got, todo))
+        raise TraceFormatError("files to add", "files of different names", got, todo)
     names: dict[str, str] = {}
     kept = [(name, key) for name, key in before.items() if name not in files]
     for name, key in [*kept, *((name, fingerprint(path)) for name, path in files.items())]:
         twin = names.setdefault(key, name)
         if twin != name:
             got = f"{twin} and {name}, which are equal"
-            raise TraceFormatError(message("files to add", "different files", got, "Give one of them."))
+            raise TraceFormatError("files to add", "different files", got, "Give one of them.")
 
 
 def _kind(name: str, paths: Sequence[str | Path]) -> str | None:
@@ -330,9 +330,7 @@ def _kind(name: str, paths: Sequence[str | Path]) -> str | None:
     kinds = {str(path): SOURCES[name].kind(path) for path in paths}
     if len(set(kinds.values())) > 1:
         got = examples([f"{path}: {kind}" for path, kind in kinds.items()])
-        raise TraceFormatError(
-            message(f"source {name!r}", "files of one kind", got, "Read each kind on its own.")
-        )
+        raise TraceFormatError(f"source {name!r}", "files of one kind", got, "Read each kind on its own.")
     return next(iter(kinds.values()), None)
 
 
@@ -360,7 +358,7 @@ def _require_terms(directory: Path, known: Mapping[str, Any] | None, wanted: Map
     told = known.get(TERMS)
     expected = "a source that can grow" if told is None else f"the options that it was read with, {told}"
     got = "one that an earlier version read at once" if told is None else str(dict(wanted))
-    raise TraceFormatError(message(f"{known['source']} in {directory}", expected, got, todo))
+    raise TraceFormatError(f"{known['source']} in {directory}", expected, got, todo)
 
 
 def _refuse_numbered(name: str, known: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
@@ -368,7 +366,7 @@ def _refuse_numbered(name: str, known: Mapping[str, Any] | None, given: Mapping[
     if known is not None and name in NUMBERED and given.keys() & {"origin", "interval_s"}:
         expected, got = "pages that carry their times", "an origin to count from"
         todo = "Scrape Prometheus instead, or give all pages at once, with --replace."
-        raise TraceFormatError(message(f"source {name!r}", expected, got, todo))
+        raise TraceFormatError(f"source {name!r}", expected, got, todo)
 
 
 def _refuse_rivals(tables: Collection[str], facts: Mapping[str, Mapping[str, Any]], name: str) -> None:
@@ -379,7 +377,7 @@ def _refuse_rivals(tables: Collection[str], facts: Mapping[str, Mapping[str, Any
         if source != name and both:
             expected = f"no other source of {', '.join(both)}"
             todo = "Keep each in a folder of its own."
-            raise TraceFormatError(message(f"source {name!r}", expected, f"{source!r} is there", todo))
+            raise TraceFormatError(f"source {name!r}", expected, f"{source!r} is there", todo)
 
 
 INSTANT = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?\s*(Z|UTC|[+-]\d\d:?\d\d)?")
@@ -473,11 +471,11 @@ def _files(paths: Sequence[str | Path]) -> Iterator[Path]:
             continue
         if (each / MARK.file).is_file():
             todo = "Give the dataset alone: gpuplanner ingest adds files to it."
-            raise TraceFormatError(message(str(each), "a file, or a folder of files", "a dataset", todo))
+            raise TraceFormatError(str(each), "a file, or a folder of files", "a dataset", todo)
         inside = sorted(path for path in each.iterdir() if path.is_file() and not path.name.startswith("."))
         if not inside:
             todo = "Give the files that sacct, kubectl or scontrol wrote."
-            raise TraceFormatError(message(str(each), "files of a cluster", "an empty folder", todo))
+            raise TraceFormatError(str(each), "files of a cluster", "an empty folder", todo)
         yield from inside
 
 
@@ -552,4 +550,4 @@ def require_jobs(found: Iterable[str], files: Sequence[str | Path], folder: str 
             todo += f" For that alone: gpuplanner describe {folder}, gpuplanner forecast {folder}."
     else:
         got, todo = f"{', '.join(told) or 'nothing'} in {named}", f"{to_add}."
-    raise TraceFormatError(message("start", "a list of jobs", got, todo))
+    raise TraceFormatError("start", "a list of jobs", got, todo)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, examples, message, resolve
+from gpuplanner.core.errors import TraceFormatError, examples, resolve
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.hardware.catalog import all_boards, boards_called
 from gpuplanner.hardware.gpu_model_names import (
@@ -159,7 +159,7 @@ def stated_boards(boards: Mapping[str, str] | None) -> dict[str, str]:
         where, called = f"GPU model of {word!r}", boards_called(name)
         if len(called) > 1:
             got = f"{name!r}: {examples(called)}"
-            raise TraceFormatError(message(where, "one GPU model", got, "Name one of them."))
+            raise TraceFormatError(where, "one GPU model", got, "Name one of them.")
         board = called[0] if called else resolve(name, all_boards(), what="board", error=TraceFormatError)
         profile = profile_on(board, stated) if stated else None
         if stated and profile is None:
@@ -168,7 +168,7 @@ def stated_boards(boards: Mapping[str, str] | None) -> dict[str, str]:
                 f"a MIG profile of {board}: {', '.join(known)}" if known else f"no profile: {board} has none"
             )
             todo = "Name one of them." if known else f"Say {word}={name} alone."
-            raise TraceFormatError(message(where, expected, repr(stated), todo))
+            raise TraceFormatError(where, expected, repr(stated), todo)
         found[word.casefold()] = f"{board}:{profile}" if profile else board
     return found
 
@@ -223,7 +223,7 @@ def expand_node_list(text: str) -> list[str]:
         match = GROUP.match(text, position)
         if match is None or match.end() == position or len(names) > MAX_NODES:
             todo = "Expand it: scontrol show hostnames."
-            raise TraceFormatError(message("node list", "names like n[01-03,7]", repr(text[:80]), todo))
+            raise TraceFormatError("node list", "names like n[01-03,7]", repr(text[:80]), todo)
         head, numbers, tail = match.groups()
         names += [f"{head}{number}{tail}" for number in (_numbers(numbers) if numbers else [""])]
         position = match.end()
@@ -272,6 +272,6 @@ def _numbers(text: str) -> list[str]:
         first, dash, end = part.partition("-")
         last = end if dash else first
         if not (first.isdigit() and last.isdigit()) or int(last) - int(first) > MAX_NODES:
-            raise TraceFormatError(message("node list", "ranges like 01-03", repr(part), "Expand it."))
+            raise TraceFormatError("node list", "ranges like 01-03", repr(part), "Expand it.")
         numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
     return numbers

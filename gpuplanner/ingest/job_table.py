@@ -13,7 +13,7 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import OTHER_SOURCE, TraceFormatError, file_name, message
+from gpuplanner.core.errors import OTHER_SOURCE, TraceFormatError, file_name
 from gpuplanner.core.schema_checks import check, conform, filter_rows
 from gpuplanner.core.schemas import TABLES, Jobs
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
@@ -100,7 +100,7 @@ def _require_alike(parts: Sequence[Dataset]) -> None:
     if len(kinds) != 1:
         got = "; ".join(sorted(f"{source} in zone {zone}" for source, zone in kinds)) or "none"
         todo = "Keep each in a folder of its own."
-        raise TraceFormatError(message("traces to merge", "traces of one source and zone", got, todo))
+        raise TraceFormatError("traces to merge", "traces of one source and zone", got, todo)
 
 
 def _latest(tables: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
@@ -194,13 +194,12 @@ def require_some(rows: Rows | LongRows, source: str, what: str = "job") -> None:
         return
     reasons = rows.reasons.sort("rows", descending=True, maintain_order=True).head(5).iter_rows()
     got = "; ".join(f"{reason} in {count} row(s)" for reason, count, *_ in reasons)
-    text = message(
+    raise TraceFormatError(
         f"{source}: {', '.join(rows.file_names()[:5])}",
         f"at least one readable {what}",
         f"{rows.count} rows and none of them: {got}" if rows.count else "no rows below the header",
         OTHER_SOURCE,
     )
-    raise TraceFormatError(text)
 
 
 ORDER_FAULTS = {
@@ -419,13 +418,12 @@ def merge_tables(old: Dataset, new: Dataset, table: pl.DataFrame) -> Dataset:
     again = new.table.select(key).join(table.select(key), on=key, how="semi", nulls_equal=True)
     if again.height:
         words = ", ".join(f"{name} {value}" for name, value in again.row(0, named=True).items())
-        text = message(
+        raise TraceFormatError(
             f"{kind} of {new.provenance['source']}",
             "rows of which nothing is there yet",
             f"{again.height} row(s) more, such as {words}",
             "Read the source anew from all its files, with --replace.",
         )
-        raise TraceFormatError(text)
     rows = pl.concat([table, new.table]).sort(key, maintain_order=True)
     before, now = old.provenance, new.provenance
     totals = {

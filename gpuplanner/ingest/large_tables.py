@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from gpuplanner.core.errors import SchemaError, TraceFormatError, first_line, message
+from gpuplanner.core.errors import SchemaError, TraceFormatError, first_line
 from gpuplanner.core.privacy import merged_groups
 from gpuplanner.core.schema_checks import check, empty
 from gpuplanner.core.schemas import LATER_COUNTERS, Jobs, Samples
@@ -49,8 +49,7 @@ def read_findings(path: Path) -> pl.DataFrame:
     try:
         return pl.DataFrame(quality, schema=QUALITY, orient="row")
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        text = message(str(path), "a list of findings", first_line(error), REMEDY)
-        raise TraceFormatError(text) from error
+        raise TraceFormatError(str(path), "a list of findings", first_line(error), REMEDY) from error
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
@@ -58,7 +57,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise TraceFormatError(message(str(path), "a JSON file", first_line(error), REMEDY)) from error
+        raise TraceFormatError(str(path), "a JSON file", first_line(error), REMEDY) from error
 
 
 @contextmanager
@@ -67,8 +66,9 @@ def explained(path: Path, what: str = "tables") -> Iterator[None]:
     try:
         yield
     except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
-        text = message(str(path), f"{what} written by this program", first_line(error), REMEDY)
-        raise TraceFormatError(text) from error
+        raise TraceFormatError(
+            str(path), f"{what} written by this program", first_line(error), REMEDY
+        ) from error
 
 
 PIECE = 1 << 19

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, examples, message
+from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.step_functions import untimed
 from gpuplanner.core.units import SECONDS_PER_HOUR, counted
@@ -306,7 +306,7 @@ def require_believed(rules: pl.Series, n_jobs: int, source: str) -> None:
         return
     got = f"{counted(n_jobs, 'job')}, all in quarantine: {'; '.join(sorted(rules.unique()))}"
     todo = "Give the node list of the same cluster, or ingest the jobs without one into a new folder."
-    raise TraceFormatError(message(source, "jobs that the nodes of the list can have run", got, todo))
+    raise TraceFormatError(source, "jobs that the nodes of the list can have run", got, todo)
 
 
 def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:

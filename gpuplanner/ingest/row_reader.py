@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import OTHER_FILE, TraceFormatError, examples, message
+from gpuplanner.core.errors import OTHER_FILE, TraceFormatError, examples
 from gpuplanner.ingest.delimited_rows import (
     PLACE,
     RAW,
@@ -83,16 +83,14 @@ def series_of_answer(answer: Any, where: str) -> list[Any]:  # noqa: ANN401 - an
     expected, todo = "an answer with data", "Fix the query and ask again."
     if isinstance(answer, dict) and answer.get("status") == "error":
         got = f"{answer.get('errorType')}: {str(answer.get('error'))[:300]}"
-        raise TraceFormatError(message(where, expected, got, todo))
+        raise TraceFormatError(where, expected, got, todo)
     data = answer.get("data") if isinstance(answer, dict) else None
     kind = data.get("resultType") if isinstance(data, dict) else None
     if kind not in ("matrix", "vector"):
         got = f"resultType {repr(kind)[:80]}"
-        raise TraceFormatError(message(where, "an answer with a matrix or a vector", got, todo))
+        raise TraceFormatError(where, "an answer with a matrix or a vector", got, todo)
     if not isinstance(data.get("result"), list):  # type: ignore[union-attr]
-        raise TraceFormatError(
-            message(where, "an answer with series", "no list 'result'", "Save the whole answer.")
-        )
+        raise TraceFormatError(where, "an answer with series", "no list 'result'", "Save the whole answer.")
     return list(data["result"])  # type: ignore[index]
 
 
@@ -141,7 +139,7 @@ def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iter
     """
     file, text = read_document(path)
     if _after_space(text, 0) == len(text):
-        raise TraceFormatError(message(str(path), "JSON", "an empty file", OTHER_FILE))
+        raise TraceFormatError(str(path), "JSON", "an empty file", OTHER_FILE)
     walk = _lines if _is_lines(text) else _documents
     return file, walk(text, _Decoder(lists), file.path)
 
@@ -193,13 +191,13 @@ def _documents(text: str, decoder: _Decoder, path: Path) -> Iterator[Item]:
             yield Item(place, value, raw, around)
     except RecursionError as error:
         got = "brackets nested hundreds deep"
-        raise TraceFormatError(message(str(path), "JSON of a source", got, OTHER_FILE)) from error
+        raise TraceFormatError(str(path), "JSON of a source", got, OTHER_FILE) from error
     except json.JSONDecodeError as error:
         where = f"{path}, line {error.lineno}, column {error.colno}"
         todo = "Was the file cut short? Write it again."
-        raise TraceFormatError(message(where, "JSON", error.msg, todo)) from error
+        raise TraceFormatError(where, "JSON", error.msg, todo) from error
     except ValueError as error:  # a constant such as NaN, or a number of thousands of digits
-        raise TraceFormatError(message(str(path), "JSON", str(error), "Write it again.")) from error
+        raise TraceFormatError(str(path), "JSON", str(error), "Write it again.") from error
 
 
 class _Decoder:
@@ -273,8 +271,7 @@ def _expect(text: str, at: int, mark: str) -> int:
 
 
 def _refuse(constant: str) -> object:
-    reason = f"{constant}, which is no JSON"
-    raise ValueError(reason)
+    raise ValueError(f"{constant}, which is no JSON")
 
 
 NONE = pl.DataFrame(schema=REJECTS)
@@ -333,7 +330,7 @@ def in_blocks(
     No file may be empty, and none may come twice unless `twins` are fine.
     """
     if not blocks.paths:
-        raise TraceFormatError(message(source, "at least one file", "none", "Give the path of a file."))
+        raise TraceFormatError(source, "at least one file", "none", "Give the path of a file.")
     files = tuple(blocks.files)
     begun: set[int] = set()
     for number, block in blocks:
@@ -349,8 +346,7 @@ def in_blocks(
             yield replace(page, good=pl.DataFrame())
     for number, file in enumerate(files):
         if number not in begun:
-            what = message(str(file.path), f"rows of {source}", "an empty file", OTHER_FILE)
-            raise TraceFormatError(what)
+            raise TraceFormatError(str(file.path), f"rows of {source}", "an empty file", OTHER_FILE)
     if not twins:
         refuse_twins(blocks.files, source)
 
@@ -422,5 +418,5 @@ def faultless(rows: Rows, where: str, expected: str) -> Rows:
     if faults or rows.good.is_empty():
         some = f"{len(faults)} faulty row{'s' * (len(faults) > 1)}: {examples(faults)}"
         got = some if faults else "no rows below the header"
-        raise TraceFormatError(message(where, expected, got, "Mend the list."))
+        raise TraceFormatError(where, expected, got, "Mend the list.")
     return rows

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpuplanner.core.errors import GpuPlannerWarning, TraceFormatError, examples, message
+from gpuplanner.core.errors import GpuPlannerWarning, TraceFormatError, examples
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.source_fields import Field
 from gpuplanner.ingest.text_files import head
@@ -103,9 +103,7 @@ def published(
         chosen = {str(path): of(path) for path in paths}
         if len({form.what for form in chosen.values()}) > 1:
             got = examples([f"{path}: {form.what}" for path, form in chosen.items()])
-            raise TraceFormatError(
-                message(f"source {name!r}", "files of one kind", got, "Read each kind on its own.")
-            )
+            raise TraceFormatError(f"source {name!r}", "files of one kind", got, "Read each kind on its own.")
         form = next(iter(chosen.values()), forms[0])
         where = f"source {name!r}, {form.what}" if len(forms) > 1 else f"source {name!r}"
         found: Dataset = load(form.entry)(paths, **useful(where, options, form.options))
@@ -159,7 +157,7 @@ def useful(where: str, options: Mapping[str, Any], known: frozenset[str]) -> dic
     if nowhere:
         expected = f"no options but {', '.join(sorted(known))}" if known else "no options"
         todo = "Leave it out: it would change nothing."
-        raise TraceFormatError(message(where, expected, ", ".join(nowhere), todo))
+        raise TraceFormatError(where, expected, ", ".join(nowhere), todo)
     if strange:
         warnings.warn(f"{where}: {', '.join(strange)}: changes nothing here", GpuPlannerWarning, stacklevel=3)
     return {name: value for name, value in options.items() if name in known}

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from gpuplanner.core.errors import OTHER_SOURCE, TraceFormatError, examples, message, nearest
+from gpuplanner.core.errors import OTHER_SOURCE, TraceFormatError, examples, nearest
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 
@@ -113,8 +113,9 @@ def column_places(
     if not places and not missing:  # every column may be absent, but not all of them
         missing = [tuple(columns)]
     if twice:
-        text = message(str(path), "each column once", f"{examples(twice)} more than once", "Rename one.")
-        raise TraceFormatError(text)
+        raise TraceFormatError(
+            str(path), "each column once", f"{examples(twice)} more than once", "Rename one."
+        )
     if missing:
         wanted = ", ".join(" or ".join(map(repr, group)) for group in missing)
         shown = [name[:MAX_NAME] for name in names]
@@ -123,7 +124,7 @@ def column_places(
         near = {name: nearest(name, free)[:1] for group in missing for name in group}
         pairs = ", ".join(f"{name!r} may be {found[0]!r} here" for name, found in near.items() if found)
         todo = f"Was a column renamed? {pairs}. {dialect.hint}" if pairs else dialect.hint
-        raise TraceFormatError(message(str(path), f"columns {wanted} of {source}", got, todo))
+        raise TraceFormatError(str(path), f"columns {wanted} of {source}", got, todo)
     return places
 
 
@@ -179,10 +180,9 @@ def known_zone(name: str) -> str:
     except pl.exceptions.ComputeError:
         pass
     near = nearest(name, sorted(zoneinfo.available_timezones())) or ["Europe/Oslo", "UTC"]
-    text = message(
+    raise TraceFormatError(
         f"time zone {name!r}", "a name of the time zone database", repr(name), f"Try {examples(near)}."
     )
-    raise TraceFormatError(text)
 
 
 def known_origin(origin: datetime | str) -> datetime:
@@ -197,9 +197,9 @@ def known_origin(origin: datetime | str) -> datetime:
     try:
         instant = datetime.fromisoformat(origin) if isinstance(origin, str) else origin
     except ValueError as error:
-        raise TraceFormatError(message("origin", expected, repr(origin), todo)) from error
+        raise TraceFormatError("origin", expected, repr(origin), todo) from error
     if instant.tzinfo is None or not FIRST_INSTANT <= instant < LAST_INSTANT:
-        raise TraceFormatError(message("origin", expected, repr(str(origin)), todo))
+        raise TraceFormatError("origin", expected, repr(str(origin)), todo)
     return instant.astimezone(UTC)
 
 
@@ -361,7 +361,7 @@ def _explained(path: Path) -> Iterator[None]:
         if isinstance(error, TraceFormatError):
             raise
         got = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise TraceFormatError(message(str(path), "a whole Parquet file", got, REMEDY)) from error
+        raise TraceFormatError(str(path), "a whole Parquet file", got, REMEDY) from error
 
 
 def require_types(schema: pl.Schema, columns: Mapping[str, Field], path: Path) -> None:
@@ -381,7 +381,7 @@ def require_types(schema: pl.Schema, columns: Mapping[str, Field], path: Path) -
     ]
     if strange:
         todo = "Export numbers as decimals, times as timestamps and everything else as text."
-        raise TraceFormatError(message(str(path), "columns of fitting types", examples(strange), todo))
+        raise TraceFormatError(str(path), "columns of fitting types", examples(strange), todo)
 
 
 def as_text(name: str, dtype: pl.DataType) -> pl.Expr:
@@ -418,4 +418,4 @@ def _fits(dtype: pl.DataType, field: Field) -> bool:
 def _refuse_bomb(found: bool, path: Path, got: str) -> None:
     if found:
         expected = "no more rows than bytes, and no more text than memory"
-        raise TraceFormatError(message(str(path), expected, got, "Split it by month; is it what it says?"))
+        raise TraceFormatError(str(path), expected, got, "Split it by month; is it what it says?")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.core.errors import TraceFormatError, examples, message, resolve
+from gpuplanner.core.errors import TraceFormatError, examples, resolve
 from gpuplanner.hardware.catalog import export_command, facts
 from gpuplanner.ingest import schedulers
 from gpuplanner.ingest.dataset import Dataset
@@ -321,7 +321,7 @@ def detect(path: str | Path, columns: Sequence[str] | None = None) -> str:
         "Name the source to see what it misses ('gpuplanner ingest --list' has them all; nvidia-smi without a header "
         f"needs its columns too), or write a job table: {JOB_TABLE}."
     )
-    raise TraceFormatError(message(str(path), READABLE, got, todo))
+    raise TraceFormatError(str(path), READABLE, got, todo)
 
 
 def _refuse_foreign(path: str | Path, lines: Sequence[str]) -> None:
@@ -329,7 +329,7 @@ def _refuse_foreign(path: str | Path, lines: Sequence[str]) -> None:
     found = foreign_form(lines)
     if found is not None:
         form, todo = found
-        raise TraceFormatError(message(str(path), READABLE, f"what looks like {form}", todo))
+        raise TraceFormatError(str(path), READABLE, f"what looks like {form}", todo)
 
 
 def foreign_form(lines: Sequence[str]) -> tuple[str, str] | None:
@@ -437,7 +437,7 @@ def name_of(source: str, files: Sequence[str | Path], columns: Sequence[str] | N
     if len(kinds) != 1:
         got = examples([f"{path}: {kind}" for path, kind in found.items()]) if found else "no files"
         todo = "Read each source on its own, or name the source."
-        raise TraceFormatError(message("source 'auto'", "files of one source", got, todo))
+        raise TraceFormatError("source 'auto'", "files of one source", got, todo)
     return kinds[0]
 
 

@@ -74,7 +74,7 @@ def refuse_other_formats(data: bytes, path: Path) -> None:
         kind = "a tar archive"
     if kind is not None:
         todo = REMEDIES.get(kind, "Unpack or export it first.").replace("FILE", path.name)
-        raise TraceFormatError(message(str(path), "UTF-8 text, plain or gzip", kind, todo))
+        raise TraceFormatError(str(path), "UTF-8 text, plain or gzip", kind, todo)
 
 
 MAX_BYTES = 4 << 30
@@ -170,7 +170,7 @@ def size_limit(usual: int) -> int:
             return int(gib * (1 << 30))
     except ValueError:
         pass
-    raise TraceFormatError(message(LIMIT_VARIABLE, "a number of GiB, such as 8", repr(stated), "Mend it."))
+    raise TraceFormatError(LIMIT_VARIABLE, "a number of GiB, such as 8", repr(stated), "Mend it.")
 
 
 def head(path: str | Path) -> list[str]:
@@ -211,7 +211,7 @@ def regular(path: Path, limit: int | None) -> Path:
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a pipe or device"
         todo = "Give the files themselves; a folder is read as a bill alone, if its source is named."
-        raise TraceFormatError(message(str(path), "a regular file", kind, todo))
+        raise TraceFormatError(str(path), "a regular file", kind, todo)
     size = path.stat().st_size
     if limit is not None and size > limit:
         raise TraceFormatError(too_large(path, limit, f"{size} bytes"))
@@ -237,13 +237,12 @@ def require_utf8(data: bytes, path: Path, lines_before: int = 0) -> None:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = lines_before + data.count(b"\n", 0, error.start) + 1
-        text = message(
+        raise TraceFormatError(
             f"{path}, line {line}",
             "UTF-8 text",
             f"byte 0x{data[error.start]:02x} ({error.reason})",
             "Convert the file, for example from Latin-1: iconv -f ISO-8859-1 -t UTF-8.",
-        )
-        raise TraceFormatError(text) from error
+        ) from error
 
 
 @contextmanager
@@ -252,12 +251,14 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        text = message(str(path), "a whole gzip file", first_line(error), "Copy or download it again.")
-        raise TraceFormatError(text) from error
+        raise TraceFormatError(
+            str(path), "a whole gzip file", first_line(error), "Copy or download it again."
+        ) from error
     except OSError as error:
         reason = error.strerror or first_line(error)
-        text = message(str(path), "a readable file", reason, "Check the path and its permissions.")
-        raise TraceFormatError(text) from error
+        raise TraceFormatError(
+            str(path), "a readable file", reason, "Check the path and its permissions."
+        ) from error
 
 
 BLOCK_BYTES = 24 << 20
@@ -437,8 +438,7 @@ def members(packed: Iterable[bytes]) -> Iterator[bytes]:
             yield member.decompress(piece)
             piece = member.unused_data
     if not member.eof:
-        cut_short = "it ends before the end of its data"
-        raise EOFError(cut_short)
+        raise EOFError("it ends before the end of its data")
 
 
 def _size(path: Path) -> int:
@@ -541,4 +541,4 @@ def refuse_twins(files: Sequence[TextFile], source: str) -> None:
         twin = seen.setdefault(file.sha256, file) if file.sha256 else file
         if twin is not file:
             got = f"{twin.path} and {file.path}, which are equal"
-            raise TraceFormatError(message(source, "different files", got, "Give one of them."))
+            raise TraceFormatError(source, "different files", got, "Give one of them.")

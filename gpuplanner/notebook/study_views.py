@@ -12,7 +12,7 @@ import polars as pl
 
 from gpuplanner import decision
 from gpuplanner import report as plots
-from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.output_places import overwriting
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, compared, curve_table, policy_table
@@ -498,8 +498,7 @@ def compare(*studies: Study | Decided | Comparison | Scenario) -> View:
     gpuplanner.core.errors.ScenarioError: compare: expected two or more decisions; got 1. Give another.
     """
     if len(studies) < 2:
-        text = message("compare", "two or more decisions", str(len(studies)), "Give another.")
-        raise ScenarioError(text)
+        raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Give another.")
     found = [
         one.comparison
         if isinstance(one, Study)

@@ -18,7 +18,7 @@ import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import GpuPlannerError, ScenarioError, message, resolve
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_places import overwriting, require_file
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
@@ -84,7 +84,7 @@ def _found(name: str) -> Path:
     """A notebook by its path, or a shipped one by the beginning of its name."""
     if Path(name).suffix == ".ipynb":
         if not Path(name).is_file():
-            raise ScenarioError(message(name, "a notebook", "nothing there", "Check the path."))
+            raise ScenarioError(name, "a notebook", "nothing there", "Check the path.")
         return Path(name)
     shipped = [path.stem for path in sorted(notebook_folder().glob("[0-9]*.ipynb"))]
     return notebook_folder() / f"{resolve(name, shipped, what='notebook', error=ScenarioError)}.ipynb"
@@ -152,8 +152,9 @@ class View:
         altair = import_optional("altair", extra="plot")
         specs = charts_of(self.section)
         if not -len(specs) <= number < len(specs):
-            text = message("chart of a view", f"a number below {len(specs)}", str(number), "Take frame().")
-            raise ScenarioError(text)
+            raise ScenarioError(
+                "chart of a view", f"a number below {len(specs)}", str(number), "Take frame()."
+            )
         found: ChartType = altair.Chart.from_dict(specs[number])
         return found
 
@@ -187,10 +188,9 @@ class View:
                 return write_csv_safe(path, _flat(self.table))
             if ending == ".parquet":
                 return write_atomically(path, self.table.write_parquet)
-        text = message(
+        raise ScenarioError(
             "export of a view", "a name that ends in .html, .csv or .parquet", str(path), "Rename it."
         )
-        raise ScenarioError(text)
 
     def to_html(self, path: str | Path, *, title: str = "gpuplanner", overwrite: bool = False) -> Path:
         """Write it as a page of its own, which needs nothing else."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.schema_checks import check
 from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
@@ -317,8 +317,7 @@ def _moves(layout_plan: pl.DataFrame, at: datetime, cost: ChangeCost) -> Iterato
     after = frame.filter(pl.col("slot_start") <= at, pl.col("slot_end") > at)
     if before.is_empty() or after.is_empty():
         times = "a time with rows of the plan just before and after it"
-        text = message("transition", times, at.isoformat(), "Choose a slot boundary inside the plan.")
-        raise SchemaError(text)
+        raise SchemaError("transition", times, at.isoformat(), "Choose a slot boundary inside the plan.")
     held = _by_gpu(before.filter(pl.col("parked").is_not_null()), "parked")
     left = _by_gpu(after.filter(pl.col("parked").is_not_null()), "parked")
     was = _by_gpu(before)

@@ -29,7 +29,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import GeometryError, ScenarioError, examples, message
+from gpuplanner.core.errors import GeometryError, ScenarioError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.serialization import LARGEST
 from gpuplanner.core.units import SECONDS_PER_HOUR
@@ -45,7 +45,7 @@ _KINDS = {str, int, float, NoneType}
 
 def refuse(what: str, expected: str, got: str, todo: str = "Mend it.") -> NoReturn:
     """Raise ``ScenarioError`` with the four parts of its message."""
-    raise ScenarioError(message(what, expected, got, todo))
+    raise ScenarioError(what, expected, got, todo)
 
 
 def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
@@ -107,14 +107,13 @@ def from_plain(kind: type[T], values: Mapping[str, Any], what: str, **read: Call
     hints = typing.get_type_hints(kind.__init__)
     try:
         if wrong := [name for name, value in values.items() if not _fits(value, hints[name])]:
-            text = f"another for {examples(wrong)}"
-            raise TypeError(text)
+            raise TypeError(f"another for {examples(wrong)}")
         read_in = {name: of(values[name]) for name, of in read.items() if values.get(name) is not None}
         return kind(**{**values, **read_in})
     except (ScenarioError, GeometryError):
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ScenarioError(message(what, "values of the right kind", str(error), "Mend it.")) from error
+        raise ScenarioError(what, "values of the right kind", str(error), "Mend it.") from error
 
 
 def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401 - an annotation
@@ -156,16 +155,14 @@ def grid(values: Any, *kinds: type) -> NDArray[Any]:  # noqa: ANN401 - what a fi
     """
     given = np.array(values, dtype=object)
     if odd := [one for one in given.flat if type(one) not in kinds or not is_number(one)]:
-        text = f"{odd[0]!r:.60} is no number of the kind that is expected"
-        raise ValueError(text)
+        raise ValueError(f"{odd[0]!r:.60} is no number of the kind that is expected")
     return given.astype(np.float64 if float in kinds else np.int64)
 
 
 def texts(names: object) -> tuple[str, ...]:
     """A list of texts as a tuple."""
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        got = f"{names!r:.60} instead of a list of texts"
-        raise ValueError(got)
+        raise ValueError(f"{names!r:.60} instead of a list of texts")
     return tuple(names)
 
 
@@ -225,8 +222,9 @@ def change_from_plain(board: GpuModel, values: str | Mapping[str, Any]) -> Chang
     try:
         times = {name: Seconds(*given[name]) for name in _TIMES if given.get(name) is not None}
     except TypeError as error:
-        text = message("cost of change", "times as [value, low, high, basis]", str(error), "Mend it.")
-        raise ScenarioError(text) from error
+        raise ScenarioError(
+            "cost of change", "times as [value, low, high, basis]", str(error), "Mend it."
+        ) from error
     never = {name for name in _TIMES if name in given and given[name] is None}
     if never - {"reboot_s"}:
         refuse("cost of change", "times, and null for reboot_s alone", str(dict(given)))

@@ -21,7 +21,6 @@ from gpuplanner.core.errors import (
     ScenarioError,
     SchemaError,
     examples,
-    message,
 )
 from gpuplanner.core.schema_checks import check
 from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
@@ -114,15 +113,13 @@ def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
 def states_at(plan: pl.DataFrame, at: datetime) -> dict[str, NodeState]:
     """State of each node at one time, by node name; GPUs for which the plan says nothing then are left out."""
     if at.tzinfo is None:
-        text = message("time of export", "a time with its zone", at.isoformat(), "Give it in UTC.")
-        raise SchemaError(text)
+        raise SchemaError("time of export", "a time with its zone", at.isoformat(), "Give it in UTC.")
     rows = plan.filter(pl.col("slot_start") <= at, pl.col("slot_end") > at)
     if rows.is_empty():
         span = f"{stamp(plan['slot_start'].min())} to {stamp(plan['slot_end'].max())}"  # type: ignore[arg-type]
-        text = message(
+        raise SchemaError(
             "time of export", f"a time within {span}", at.isoformat(), "Choose a time of the plan."
         )
-        raise SchemaError(text)
     return {str(node[0]): _state(group.iter_rows(named=True)) for node, group in _by_node(rows)}
 
 
@@ -188,26 +185,24 @@ def _proved(board: GpuModel, text: str) -> str:
     counts = parse_layout(text)
     proof = prove(board, counts)
     if proof.layout is None:
-        text_out = message(
+        raise GeometryError(
             f"layout plan: layout {text!r}",
             f"one that a {board.name} can hold",
             proof.reason,
             "Nothing is exported; make the plan for this board.",
         )
-        raise GeometryError(text_out)
     return proof.layout.text if proof.layout.placements else text.strip()
 
 
 def _check_nodes(names: list[str]) -> None:
     bad = [name for name in names if not _NODE.fullmatch(name)]
     if bad:
-        text = message(
+        raise GeometryError(
             "layout plan: node names",
             "letters, digits, '-', '_' and '.' only, as names go into configuration lines",
             f"{len(bad)} of {len(names)} others: {examples(bad)}",
             "Mend the names in the inventory.",
         )
-        raise GeometryError(text)
 
 
 def _check_ranges(frame: pl.DataFrame) -> None:
@@ -217,13 +212,12 @@ def _check_ranges(frame: pl.DataFrame) -> None:
     )
     if wrong.height or frame.is_empty():
         rows = [f"{row['node']} gpu {row['gpu']} {stamp(row['slot_start'])}" for row in wrong.to_dicts()]
-        text = message(
+        raise SchemaError(
             "layout plan",
             "at least one row, and for each GPU ranges that end after they start and do not overlap",
             f"{wrong.height} of {frame.height} rows that do not: {examples(rows)}" if rows else "no row",
             "Make the plan anew.",
         )
-        raise SchemaError(text)
 
 
 REHEARSED = {
@@ -424,8 +418,7 @@ class Plan:
         """
         if self.found:
             return self
-        text = message("plan", "a plan that keeps every limit", self.status, self.explanation)
-        raise InfeasiblePlanError(text)
+        raise InfeasiblePlanError("plan", "a plan that keeps every limit", self.status, self.explanation)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: the answer, and no words about it."""

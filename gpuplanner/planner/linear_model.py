@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.execution import import_optional
 
 Library: TypeAlias = Any
@@ -249,8 +249,7 @@ class Effort:
         if solver not in SOLVERS:
             faults.append(f"solver must be one of {', '.join(SOLVERS)}, not {solver!r}")
         if faults:
-            text = message(what, "limits that can be kept", "; ".join(faults), "Mend them.")
-            raise ScenarioError(text)
+            raise ScenarioError(what, "limits that can be kept", "; ".join(faults), "Mend them.")
         if work_limit is None and time_limit_s is None:
             work_limit = WORK_LIMIT
         most = math.inf if work_limit is None else work_limit * float(UNIT)

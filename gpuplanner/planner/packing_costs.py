@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.execution import compiled_entry, part
 from gpuplanner.planner.linear_model import UNIT, Effort
 from gpuplanner.planner.packing_bounds import needed, weighings
@@ -95,7 +95,7 @@ def pack_for_cost(
     costs = {"bin_cost": bin_cost, "fire_up_cost": fire_up_cost, "busy_cost": busy_cost}
     wrong = {name: cost for name, cost in costs.items() if not 0 <= cost < math.inf}
     if wrong:
-        raise ScenarioError(message("packing: costs", "at least 0 and finite", repr(wrong), "Mend them."))
+        raise ScenarioError("packing: costs", "at least 0 and finite", repr(wrong), "Mend them.")
     _compile()
     began = time.monotonic()
     effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, what="packing")

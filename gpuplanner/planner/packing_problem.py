@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
-from gpuplanner.core.errors import ScenarioError, examples, message
+from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
 
@@ -165,7 +165,7 @@ def _whole(name: str, values: ArrayLike | Sequence[int], length: int | None) -> 
 
 
 def _refuse(what: str, expected: str, got: str) -> NoReturn:
-    raise ScenarioError(message(f"packing: {what}", expected, got, "Mend the problem."))
+    raise ScenarioError(f"packing: {what}", expected, got, "Mend the problem.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,13 +263,12 @@ class _Fields:
         self.fill = self.fill or (1 << (at + bits + 1)) - 1
         self.width += bits + 1
         if self.width > 62:
-            text = message(
+            raise ScenarioError(
                 f"packing: limits of one bin, at {name}",
                 "at most 62 bits for all of them",
                 f"{self.width}",
                 "Name fewer profiles.",
             )
-            raise ScenarioError(text)
         return at
 
 

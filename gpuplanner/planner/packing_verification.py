@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.serialization import read_text
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
@@ -149,7 +149,7 @@ def _numbers(path: Path, number: int, line: str, form: str) -> tuple[int, int, i
 
 
 def _refuse_line(path: Path, number: int, expected: str, got: str) -> NoReturn:
-    raise TraceFormatError(message(f"{path}, line {number}", expected, got, "Mend the file."))
+    raise TraceFormatError(f"{path}, line {number}", expected, got, "Mend the file.")
 
 
 def verify_packing(packing: Packing, problem: AnyProblem) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuplanner.core.errors import GeometryError, ScenarioError, examples, message
+from gpuplanner.core.errors import GeometryError, ScenarioError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.serialization import LARGEST
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
@@ -496,8 +496,9 @@ def _demand(given: ArrayLike) -> Floats:
     try:
         return _read_only(given)
     except (TypeError, ValueError) as error:
-        text = message("plan problem: demand", "numbers in three dimensions", str(error), "Mend the demand.")
-        raise ScenarioError(text) from error
+        raise ScenarioError(
+            "plan problem: demand", "numbers in three dimensions", str(error), "Mend the demand."
+        ) from error
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - anything goes in, checks come later
@@ -512,8 +513,9 @@ def _canonical(board: GpuModel, given: Mapping[str, int], what: str = "initial")
         held = {p if p == WHOLE_GPU else board.profile(p).name: n for p, n in parse_layout(text).items()}
         proof = prove(board, held)
         if not proof:
-            fault = message(f"{what} layout {text!r}", f"a layout of {board.name}", proof.reason, "Mend it.")
-            raise GeometryError(fault)
+            raise GeometryError(
+                f"{what} layout {text!r}", f"a layout of {board.name}", proof.reason, "Mend it."
+            )
         layout = format_layout(held)
         counts[layout] = counts.get(layout, 0) + _plain(gpus)
     return dict(sorted(counts.items()))

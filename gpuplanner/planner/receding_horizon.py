@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpuplanner.core.errors import InfeasiblePlanError, message
+from gpuplanner.core.errors import InfeasiblePlanError
 from gpuplanner.planner.fleet_limits import is_count, refuse
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_explanation import realised_cost, realised_costs
@@ -229,8 +229,9 @@ def roll(
         part = stretch(problem, slots, believed, now, kept)
         ahead = plan(part, **how)
         if not ahead.found:
-            text = message(f"plan at slot {slots.start}", "a plan", ahead.status, ahead.explanation)
-            raise InfeasiblePlanError(text)
+            raise InfeasiblePlanError(
+                f"plan at slot {slots.start}", "a plan", ahead.status, ahead.explanation
+            )
         standing = None if accept is None or now is None else standing_plan(ahead, part, course)
         if accept is None or standing is None or accept(slots.start, part, standing, ahead):
             replans += 1

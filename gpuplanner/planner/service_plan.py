@@ -19,7 +19,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import GpuPlannerError, ScenarioError, message
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError
 from gpuplanner.core.schema_checks import check
 from gpuplanner.core.serialization import to_json
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
@@ -215,10 +215,9 @@ def services_from_json(
     except (AttributeError, KeyError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
         if isinstance(error, ScenarioError):
             raise
-        text_out = message(
+        raise ScenarioError(
             _WHERE, "JSON written by 'gpuplanner plan --services -o'", repr(error), "Make it anew."
-        )
-        raise ScenarioError(text_out) from error
+        ) from error
     return plan, check(profiles, ServiceProfiles, where=_WHERE), rates, latencies
 
 
@@ -348,11 +347,13 @@ def plan_services(
 
 def _require_arguments(latency_share: float, method: str) -> None:
     if isinstance(latency_share, bool) or not 0 < latency_share <= 1:
-        text = message("latency_share", "a number above 0, at most 1", repr(latency_share), "Choose one.")
-        raise ScenarioError(text)
+        raise ScenarioError(
+            "latency_share", "a number above 0, at most 1", repr(latency_share), "Choose one."
+        )
     if method not in METHODS:
-        text = message("plan_services: method", f"one of {', '.join(METHODS)}", repr(method), "Choose one.")
-        raise ScenarioError(text)
+        raise ScenarioError(
+            "plan_services: method", f"one of {', '.join(METHODS)}", repr(method), "Choose one."
+        )
 
 
 _TOLERANCE = 2e-6

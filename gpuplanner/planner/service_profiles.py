@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.core.errors import OTHER_FILE, ScenarioError, TraceFormatError, examples, message
+from gpuplanner.core.errors import OTHER_FILE, ScenarioError, TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
 from gpuplanner.ingest.row_reader import read_rows
@@ -24,7 +24,7 @@ NOT_SERVED = "N/A"
 
 def refuse(what: str, expected: str, got: str, todo: str) -> NoReturn:
     """Raise ``TraceFormatError`` with the four parts of its message."""
-    raise TraceFormatError(message(what, expected, got, todo))
+    raise TraceFormatError(what, expected, got, todo)
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,7 @@ def service_demands(
             faults.append(f"latency limit of {name} must be above 0 and finite, not {limit!r}")
     if faults:
         todo = "Name the same services in both, each with a profile file."
-        text = message("services", "a rate [1/s] and a latency limit [ms] each", "; ".join(faults), todo)
-        raise ScenarioError(text)
+        raise ScenarioError("services", "a rate [1/s] and a latency limit [ms] each", "; ".join(faults), todo)
     asked = sorted(name for name, rate in rates.items() if rate > 0)
     return {name: ServiceDemand(float(rates[name]), float(latencies[name])) for name in asked}
 

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, InfeasiblePlanError, ScenarioError, examples, message
+from gpuplanner.core.errors import GeometryError, InfeasiblePlanError, ScenarioError, examples
 from gpuplanner.hardware.gpu_models import GpuModel, MigProfile
 from gpuplanner.hardware.layout_enumeration import pareto_counts
 from gpuplanner.planner.linear_model import Effort, LinearModel
@@ -117,13 +117,12 @@ def choices_for(
     """
     of_size = smallest_of_compute(board)
     if strange := sorted(set(profiles["compute_slices"].to_list()) - set(of_size)):
-        text = message(
+        raise GeometryError(
             f"service profiles on {board.name}",
             f"instances of {', '.join(map(str, of_size))} compute slices",
             examples(strange),
             "Give the board on which they were measured.",
         )
-        raise GeometryError(text)
     allowed_s = [demand.latency_ms / 1000 * latency_share for demand in demands.values()]
     asked = pl.DataFrame({"service": list(demands), "allowed_s": allowed_s}, schema=_ASKED)
     ran = profiles.filter(pl.col("throughput_per_s") > 0).join(asked, on="service")
@@ -156,13 +155,12 @@ def least(choices: Choices) -> LeastSlices:
     board = choices.board
     gpus = max(-(-slices // board.compute_slices), -(-sum(memory.values()) // board.memory_slices))
     if gpus > MAX_GPUS:
-        text = message(
+        raise ScenarioError(
             "rates",
             f"a demand for at most {MAX_GPUS} GPUs",
             f"one for at least {gpus}",
             "Are the rates in requests per second?",
         )
-        raise ScenarioError(text)
     return LeastSlices(compute, memory, slices, gpus)
 
 
@@ -199,13 +197,12 @@ def _refuse_the_slow(
         allowed = f"{demands[name].latency_ms * latency_share:g} ms of {demands[name].latency_ms:g} ms"
         reached = f"{1000 * quickest[name]:g} ms" if name in quickest else "none, it ran on no instance"
         faults.append(f"{name}: a batch may take {allowed}, the least latency measured is {reached}")
-    text = message(
+    raise InfeasiblePlanError(
         "services",
         "a measured setting of each that answers in time",
         f"none for {len(late)} of {len(demands)}: {examples(faults)}",
         f"Relax the latency limit, raise latency_share (now {latency_share:g}), or measure smaller batches.",
     )
-    raise InfeasiblePlanError(text)
 
 
 Content = tuple[int, ...]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, ScenarioError, message
+from gpuplanner.core.errors import GeometryError, ScenarioError
 from gpuplanner.core.output_places import MANIFEST, Mark
 from gpuplanner.core.output_writing import replaced_directory
 from gpuplanner.core.scenario import Scenario
@@ -380,8 +380,9 @@ def export_decision(
     found = compared(scenario)
     pack = decision_pack(scenario, found, gres_type=gres_type)
     if pack is None:
-        text = message(f"export of {scenario.name}", "a decision", found.decision.sentence, "Read more jobs.")
-        raise ScenarioError(text)
+        raise ScenarioError(
+            f"export of {scenario.name}", "a decision", found.decision.sentence, "Read more jobs."
+        )
     with replaced_directory(out, mark=MARK) as folder:
         write_pack(pack, folder)
     return [Path(out) / name for name in sorted(pack.files)], tuple(pack.warnings)

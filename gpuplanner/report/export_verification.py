@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, TraceFormatError, message, nearest
+from gpuplanner.core.errors import GeometryError, TraceFormatError, nearest
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.serialization import LinedMapping, load_strict, read_text
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
@@ -455,8 +455,9 @@ def verify_file(path: str | Path, board: GpuModel | str, *, gpus_per_node: int =
     """
     board = as_board(board)
     if not 1 <= gpus_per_node <= _MAX_GPUS_PER_NODE:
-        text = message("gpus_per_node", f"1 to {_MAX_GPUS_PER_NODE}", repr(gpus_per_node), "Fix the number.")
-        raise TraceFormatError(text)
+        raise TraceFormatError(
+            "gpus_per_node", f"1 to {_MAX_GPUS_PER_NODE}", repr(gpus_per_node), "Fix the number."
+        )
     text = read_text(path, limit_bytes=MAX_BYTES, error=TraceFormatError)
     return _verify_text(text, board, gpus_per_node, where=str(path))
 
@@ -485,7 +486,7 @@ def _verify_text(text: str, board: GpuModel, gpus_per_node: int, *, where: str) 
             problems, findings = check_parted(document, board, gpus_per_node)
         else:
             hint = "Check the path; plans and traces have commands of their own."
-            raise TraceFormatError(message(where, FILE_KINDS, "something else", hint))
+            raise TraceFormatError(where, FILE_KINDS, "something else", hint)
     return FileReport(ok=not problems, problems=problems, findings=findings)
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from gpuplanner.core.errors import CheckError, GpuPlannerWarning, OutputError, SchemaError, examples, message
+from gpuplanner.core.errors import CheckError, GpuPlannerWarning, OutputError, SchemaError, examples
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
@@ -71,7 +71,7 @@ def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
     plain = focus_text(costs)
     if problems := check_focus(plain):
         got, todo = "; ".join(problems[:3]), "Tell the authors of gpuplanner."
-        raise CheckError(message(str(path), "lines that keep FOCUS 1.2", got, todo))
+        raise CheckError(str(path), "lines that keep FOCUS 1.2", got, todo)
     return write_csv_safe(path, plain)
 
 
@@ -439,22 +439,20 @@ def _legal_names(names: Collection[str]) -> dict[str, str]:
 
 def _check(name: str, frame: pl.DataFrame, sums: Collection[str]) -> None:
     if frame.height + 2 > MAX_ROWS:
-        text = message(
+        raise OutputError(
             f"sheet {name!r}",
             f"at most {MAX_ROWS - 2:,} rows",
             f"{frame.height:,}",
             "Write it as CSV or Parquet.",
         )
-        raise OutputError(text)
     wrong = [column for column in sums if column not in frame.columns or not frame[column].dtype.is_numeric()]
     if wrong:
-        text = message(
+        raise SchemaError(
             f"totals of sheet {name!r}",
             "numeric columns of the table",
             examples(wrong),
             "Name columns that can be added up.",
         )
-        raise SchemaError(text)
 
 
 SHEETS = {

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner import ingest
-from gpuplanner.core.errors import ScenarioError, examples, message
+from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.output_places import MANIFEST, Written, read_manifest
 from gpuplanner.core.scenario_fields import EMPTIED
 from gpuplanner.core.schemas import WHOLE_GPU
@@ -46,10 +46,9 @@ def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
     """Read a plan.json with the problem in it."""
     pools = read_plans(path)
     if len(pools) > 1:
-        text = message(
+        raise ScenarioError(
             str(path), "a plan of one pool", f"{len(pools)} pools", "Plan and export each by itself."
         )
-        raise ScenarioError(text)
     return next(iter(pools.values()))
 
 
@@ -59,8 +58,7 @@ def read_plans(path: str | Path) -> dict[str, tuple[Plan, PlanProblem]]:
     try:
         return fleet_from_json(text)
     except ScenarioError as error:
-        fault = message(str(path), "a plan.json", str(error), "Plan again.")
-        raise ScenarioError(fault) from error
+        raise ScenarioError(str(path), "a plan.json", str(error), "Plan again.") from error
 
 
 def verify_any(
@@ -106,8 +104,7 @@ def verify_any(
     if not _is_plan(path):
         board = board or _board_named(Path(path))
         if board is None:
-            text = message(str(path), "--gpu-model with the GPU model of the nodes", "none", "Name it.")
-            raise ScenarioError(text)
+            raise ScenarioError(str(path), "--gpu-model with the GPU model of the nodes", "none", "Name it.")
         return verify_file(path, any_board(board), gpus_per_node=gpus_per_node)
     text = read_text(path, error=ScenarioError, what="plan", limit_bytes=LARGEST_FILE)
     if is_service_plan(text):
@@ -131,13 +128,12 @@ def _pack_report(folder: Path, board: str | None, gpus_per_node: int) -> FileRep
     folder = _absolute(folder)
     listed = _listed_files(folder)
     if not listed:
-        text = message(
+        raise ScenarioError(
             str(folder),
             "a pack, which has a manifest.json",
             "none in this folder",
             "Name the folder of an export.",
         )
-        raise ScenarioError(text)
     files = {path: written for path, written in sorted(listed.items()) if path.is_relative_to(folder)}
     report = FileReport(ok=True)
     for path, written in files.items():
@@ -332,13 +328,12 @@ def difference(current: Sequence[str | Path], plan: str | Path, at: datetime | N
     there, jobs, problems = _as_it_is(current, problem.board, at)
     common = [node for node in planned if node in there]
     if not common:
-        text = message(
+        raise ScenarioError(
             f"{', '.join(map(str, current))} beside {plan}",
             f"nodes of one cluster, such as {examples(sorted(planned))}",
             "; ".join(problems[:5]) or (examples(sorted(there)) if there else "no node with GPUs"),
             "Give a dump of the cluster that the plan is for.",
         )
-        raise ScenarioError(text)
     problems += [f"{node}: is in the plan, and not in the cluster" for node in planned if node not in there]
     rows = []
     for node in common:

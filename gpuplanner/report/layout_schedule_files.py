@@ -13,7 +13,6 @@ from gpuplanner.core.errors import (
     GpuPlannerError,
     OutputError,
     ScenarioError,
-    message,
     resolve,
 )
 from gpuplanner.core.execution import EXPORTERS, plugged
@@ -111,16 +110,16 @@ def calendar_pack(
     formats = resolve(formats, (*FORMATS, *others), what="format", error=ScenarioError)
     board = problem.board
     if not board.profiles:
-        text = message(
+        raise ScenarioError(
             f"export of a plan for {board.name}",
             "a plan for a board with MIG",
             "whole GPUs, switched on and off",
             "Plan for a board with MIG: name it with --board.",
         )
-        raise ScenarioError(text)
     if problem.nodes is None:
-        text = message("export", "a plan that names its nodes", "a plan of nodes without names", NAME_THEM)
-        raise ScenarioError(text)
+        raise ScenarioError(
+            "export", "a plan that names its nodes", "a plan of nodes without names", NAME_THEM,
+        )
     layouts, initial = assign(plan.require(), problem), layouts_before(plan, problem)
     drain = drain_of(scenario or Scenario(path=problem.change.path), problem.change)
     known: dict[str, Any] = {"change": problem.change, "drain": drain, "initial": initial}
@@ -128,13 +127,13 @@ def calendar_pack(
     pack = Pack()
     if "mig-parted" in wanted:
         pack.add(
-            to_mig_parted(layouts, board, at=at), Step("parted/mig-parted.yaml", "what mig-parted reads")
+            to_mig_parted(layouts, board, at=at), Step("parted/mig-parted.yaml", "what mig-parted reads"),
         )
     if "configmap" in wanted:
         place = "operator/configmap.yaml"
         apply, delete = (f"kubectl {verb} -f {place}" for verb in ("apply", "delete"))
         pack.add(
-            to_config_map(layouts, board, at=at), Step(place, "the same for the operator", apply, "", delete)
+            to_config_map(layouts, board, at=at), Step(place, "the same for the operator", apply, "", delete),
         )
     if "runbook" in wanted:
         try:
@@ -188,13 +187,13 @@ def hand_over_plan(planned: Planned, out: str | Path, *, scenario: Scenario | No
         "Layout changes": change_index(cuts, problem.board, initial=layouts_before(planned.plan, problem)),
     }
     notes = {
-        "Cost": f"{planned.plan.objective:.6g} GPU-hours; no plan costs less than {planned.plan.bound:.6g}"
+        "Cost": f"{planned.plan.objective:.6g} GPU-hours; no plan costs less than {planned.plan.bound:.6g}",
     }
     with replaced_directory(out, mark=MARK) as folder:
         write_pack(pack, folder)
         _check_layouts(folder, problem)
         write_workbook(
-            folder / "workbook.xlsx", tables, title=f"Layouts of {problem.board.name}", notes=notes
+            folder / "workbook.xlsx", tables, title=f"Layouts of {problem.board.name}", notes=notes,
         )
     return Path(out) / PAGE
 
@@ -229,10 +228,9 @@ def _check_layouts(folder: Path, problem: PlanProblem) -> None:
         except GpuPlannerError as error:
             raise OutputError(f"{path.name} cannot be read back: {error}") from error  # noqa: EM102
         if not report.ok:
-            text = message(
+            raise OutputError(
                 path.name,
                 "an export that holds when it is read back",
                 "; ".join(report.problems[:5]),
                 "Report it.",
             )
-            raise OutputError(text)

@@ -17,7 +17,7 @@ from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, OutputError, examples, message
+from gpuplanner.core.errors import GeometryError, OutputError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
 from gpuplanner.hardware.mig_layouts import parse_layout
@@ -169,13 +169,12 @@ def to_config_map(
     _check_names("namespace", [namespace])
     text = to_mig_parted(plan, board, at=at)
     if len(text.encode()) > MAX_BYTES:
-        text_out = message(
+        raise OutputError(
             "ConfigMap",
             f"at most {MAX_BYTES} bytes, which is what Kubernetes stores",
             f"{len(text.encode())} bytes",
             "Export one time of the plan after another.",
         )
-        raise OutputError(text_out)
     body = "".join(f"    {line}\n" for line in text.splitlines())
     return (
         f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: {namespace}\n"
@@ -283,10 +282,9 @@ def _offers(node: str, state: NodeState) -> str:
 def _check_names(what: str, names: list[str]) -> None:
     bad = [name for name in names if len(name) > _MAX_NAME or not _DNS_1123.fullmatch(name)]
     if bad:
-        text = message(
+        raise GeometryError(
             what,
             "DNS-1123 names: lower-case letters and digits, with '-' and '.' between them",
             f"{len(bad)} of {len(names)} others: {examples(bad)}",
             "Use the names that 'kubectl get' prints.",
         )
-        raise GeometryError(text)

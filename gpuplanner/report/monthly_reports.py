@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, ScenarioError, message
+from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, ScenarioError
 from gpuplanner.core.output_places import MANIFEST, is_intact
 from gpuplanner.core.output_writing import sole_writer, write_atomically
 from gpuplanner.core.scenario import FILES, Scenario
@@ -132,11 +132,10 @@ def read_chain(folder: Path) -> Chain:
         if odd := next((said for one in chain.months for said in _odd(one)), None):
             raise ValueError(odd)
         if [one.month for one in chain.months] != sorted({one.month for one in chain.months}):
-            text = "months that are not in order, each once"
-            raise ValueError(text)
+            raise ValueError("months that are not in order, each once")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         todo = "Choose another folder with -o; nothing was changed."
-        raise ScenarioError(message(str(place), f"a file of {FORMAT!r}", str(error), todo)) from None
+        raise ScenarioError(str(place), f"a file of {FORMAT!r}", str(error), todo) from None
     return chain
 
 
@@ -310,9 +309,7 @@ def months_between(text: str, scenario: Scenario) -> list[str]:
     found = months_from(first, last)
     if not found and text == f"{first}..{last}":
         what, todo = f"report {text}", "Turn them round."
-        raise ScenarioError(
-            message(what, "a first month that is not behind the last", f"{first}..{last}", todo)
-        )
+        raise ScenarioError(what, "a first month that is not behind the last", f"{first}..{last}", todo)
     return found
 
 
@@ -333,11 +330,11 @@ def report_months(
     out = Path(out)
     if strange := sorted(set(again) - set(months)):
         what, todo = "report: months to make anew", "Name months of the range, as 2026-02."
-        raise ScenarioError(message(what, f"some of {months[0]}..{months[-1]}", ", ".join(strange), todo))
+        raise ScenarioError(what, f"some of {months[0]}..{months[-1]}", ", ".join(strange), todo)
     with sole_writer(out):
         if (out / PAGE).exists() and not (out / RECORD).exists():
             what, todo = f"report to {out}", "Choose another folder with -o; nothing was changed."
-            raise ScenarioError(message(what, "a folder of months, or a new one", f"one with a {PAGE}", todo))
+            raise ScenarioError(what, "a folder of months, or a new one", f"one with a {PAGE}", todo)
         chain, write = read_chain(out), scenario.number_locale
         for month in sorted(set(months) | {one.month for one in chain.months if one.month > min(months)}):
             if month not in months and not _stale(chain, month, out):
@@ -424,9 +421,7 @@ class _Month:
         if replace(self.rests_on(), steps=record.steps) != record:
             yield now
             what, todo = f"report {self.month}", "Run it again when nobody writes them."
-            raise ScenarioError(
-                message(what, "data that stay as they are during the run", "data that changed", todo)
-            )
+            raise ScenarioError(what, "data that stay as they are during the run", "data that changed", todo)
 
     def _kept(self, known: MonthRecord, now: MonthRecord) -> list[StepRecord]:
         """Steps that stand: up to the first that failed, or whose files are not as they were written."""
@@ -502,8 +497,7 @@ class _Month:
         by_then = (pl.when(pl.col(name) <= end).then(name) for name in ("start_time", "end_time"))
         jobs = trace.long.there(begin, end, SEEN).with_columns(*by_then)
         if begin >= end or not jobs.select(came.any()).item():
-            text = "no job came in this month: it is left out"
-            raise _NothingThereError(text)
+            raise _NothingThereError("no job came in this month: it is left out")
         stated = trace.stated
         return [], {
             "nodes": json.dumps(nodes_seen(trace.inventory, end), ensure_ascii=False),

@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.errors import SchemaError
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
     chart_of,
@@ -451,13 +451,12 @@ def plot_layout_calendar(layout_plan: pl.DataFrame) -> ChartType:
     plan = layout_plan.sort("node", "gpu", "slot_start").select(*_PLAN, name=name, hours=hours)
     gpus = in_order(plan, "name")
     if len(gpus) > MAX_GPUS:
-        text = message(
+        raise SchemaError(
             "plot_layout_calendar",
             f"at most {MAX_GPUS} GPUs",
             f"{len(gpus)}",
             "Filter the plan to some nodes, or show the fleet with plot_layout_counts.",
         )
-        raise SchemaError(text)
     names = folded(ranked(plan, "layout", "hours"), TOP_LAYOUTS)
     order = each(names)
     base = (

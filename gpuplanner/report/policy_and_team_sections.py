@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import ScenarioError, first_line, message, printable
+from gpuplanner.core.errors import ScenarioError, first_line, printable
 from gpuplanner.core.output_places import Mark
 from gpuplanner.core.output_writing import replaced_directory
 from gpuplanner.core.units import counted, in_locale
@@ -108,8 +108,9 @@ def _read(path: Path) -> pl.DataFrame:
     try:
         return pl.read_csv(path, schema_overrides=dict(SCHEMA)).select(list(SCHEMA)).cast(SCHEMA)
     except (OSError, pl.exceptions.PolarsError) as error:
-        text = message(str(path), "a scorecard", first_line(error), "Remove it, or report its month again.")
-        raise ScenarioError(text) from None
+        raise ScenarioError(
+            str(path), "a scorecard", first_line(error), "Remove it, or report its month again."
+        ) from None
 
 
 def _card(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import OutputError, message, printable
+from gpuplanner.core.errors import OutputError, printable
 from gpuplanner.core.units import in_locale
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import Decision
@@ -180,16 +180,12 @@ def pdf_into(page: Path, out: Path, program: str) -> None:
         try:
             ended = subprocess.run(words, capture_output=True, timeout=PATIENCE_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise OutputError(
-                message(str(out), "a browser that prints", str(error), f"Set {BROWSER}=.")
-            ) from error
+            raise OutputError(str(out), "a browser that prints", str(error), f"Set {BROWSER}=.") from error
     if ended.returncode or not out.is_file():
         said = ended.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [
             f"exit {ended.returncode}"
         ]
-        raise OutputError(
-            message(str(out), "a browser that prints", said[0], f"Set {BROWSER}= to do without.")
-        )
+        raise OutputError(str(out), "a browser that prints", said[0], f"Set {BROWSER}= to do without.")
     printed = _WHEN.sub(lambda found: b"/%b (D:%b)" % (found[1], b"20000101000000+00'00'"), out.read_bytes())
     number = {name: place for place, name in enumerate(sorted(set(_PART.findall(printed))))}
     printed = _PART.sub(lambda found: b"(node%08d)" % number[found[0]], printed)

@@ -25,7 +25,6 @@ from gpuplanner.core.errors import (
     ScenarioError,
     examples,
     first_line,
-    message,
     nearest,
 )
 from gpuplanner.core.execution import import_optional
@@ -215,19 +214,18 @@ def run_notebook(
     papermill = import_optional("papermill", extra="report")
     exceptions = import_optional("nbclient.exceptions", extra="report")
     if not source.is_file():
-        raise ScenarioError(message(str(source), "a notebook", "nothing there", "Check the path."))
+        raise ScenarioError(str(source), "a notebook", "nothing there", "Check the path.")
     with _quiet():
         known = _parameters(source)
         unknown = [name for name in parameters if name not in known]
         if unknown:
             near = [nearest(name, known)[:1] for name in unknown]
-            text = message(
+            raise ScenarioError(
                 f"{source.name}, parameters",
                 f"names of its parameters cell: {', '.join(known) or 'none'}",
                 f"unknown {examples(unknown)} (nearest: {near})",
                 "Rename or remove them.",
             )
-            raise ScenarioError(text)
         try:
             papermill.execute_notebook(
                 str(source),
@@ -241,18 +239,18 @@ def run_notebook(
             )
         except papermill.exceptions.PapermillExecutionError as error:
             left = _keep(target, keep)
-            text = f"{source.name}, cell {error.exec_count}: {error.ename}: {error.evalue}{left}"
-            raise GpuPlannerError(text) from None
+            raise GpuPlannerError(
+                f"{source.name}, cell {error.exec_count}: {error.ename}: {error.evalue}{left}"
+            ) from None
         except (exceptions.DeadKernelError, exceptions.CellTimeoutError) as error:
             # The kernel was killed, or a cell took longer than any should: what it had done so far is kept.
             why = first_line(error)
-            text = message(
+            raise GpuPlannerError(
                 source.name,
                 f"a kernel that lives, and answers within {CELL_TIMEOUT_S / 60:g} minutes a cell",
                 f"{why}{_keep(target, keep)}",
                 "Look for what ended it (most often too little memory), and run it again.",
-            )
-            raise GpuPlannerError(text) from None
+            ) from None
 
 
 def _parameters(source: Path) -> list[str]:
@@ -271,13 +269,12 @@ def page_body(executed: Path) -> str:
     notebook = json.loads(executed.read_text(encoding="utf-8"))
     fragments = [cell_text(data[FRAGMENT]) for data in _outputs(notebook) if FRAGMENT in data]
     if not fragments:
-        text = message(
+        raise OutputError(
             executed.name,
             "cells that show sections of gpuplanner.report.monthly_sections",
             "none",
             "Add them.",
         )
-        raise OutputError(text)
     return "\n".join(fragments)
 
 

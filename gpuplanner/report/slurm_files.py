@@ -13,7 +13,7 @@ from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, message
+from gpuplanner.core.errors import GeometryError
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.decision.policy_fleets import PoolRule
 from gpuplanner.hardware.catalog import facts, names_of, slurm_type, slurm_type_of
@@ -222,8 +222,7 @@ def _checked_type(board: GpuModel, gres_type: str | None) -> str:
     whole = gres_type if gres_type is not None else slurm_type_of(board.name)
     if not _TYPE.fullmatch(whole):
         allowed = "letters, digits, '_', '.' and '-'"
-        text = message("Slurm GRES type", allowed, repr(whole), "Take it from what 'slurmd -G' prints.")
-        raise GeometryError(text)
+        raise GeometryError("Slurm GRES type", allowed, repr(whole), "Take it from what 'slurmd -G' prints.")
     return whole
 
 

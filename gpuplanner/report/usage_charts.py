@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.core.errors import SchemaError, examples, message
+from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import BUCKETS
 from gpuplanner.forecast.demand_changes import change_points
 from gpuplanner.report import chart_theme as theme
@@ -240,14 +240,13 @@ def _future(demand: pl.DataFrame, forecast: pl.DataFrame | None, by: str, panels
     require(forecast, ["unique_id", "ds", "mean", "q05", "q95"], where="plot_demand: forecast")
     twice = forecast.filter(forecast.select("unique_id", "ds").is_duplicated())
     if twice.height:
-        text = message(
+        raise SchemaError(
             "plot_demand: forecast",
             "one model per series",
             f"{twice.height} rows of a series and slot that come again, series "
             f"{examples(twice['unique_id'].unique().sort().to_list())}",
             "Filter the forecast to the model to be shown.",
         )
-        raise SchemaError(text)
     key = demand.select("unique_id", panel=by).unique()
     return (
         forecast.join(key, on="unique_id")

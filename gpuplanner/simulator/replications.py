@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import SchemaError, message, refuse
+from gpuplanner.core.errors import SchemaError, refuse
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_DAY
@@ -122,13 +122,12 @@ def paired(
     """
     before, after = _finite(baseline), _finite(values)
     if len(before) != len(after):
-        text = message(
+        raise SchemaError(
             "paired values",
             "as many values as baseline values",
             f"{len(before)} and {len(after)}",
             "Run both policies on the same replications.",
         )
-        raise SchemaError(text)
     reference = float(np.mean(before))
     ratio = float(np.mean(after)) / reference if reference else None
     return PairedChange(mean_interval(after - before, level=level), ratio)
@@ -157,13 +156,12 @@ def student_t(probability: float, degrees: int) -> float:
     (2.262, 6.314, 0.0)
     """
     if not (0 < probability < 1 and degrees >= 1):
-        text = message(
+        raise SchemaError(
             "Student's t quantile",
             "a probability between 0 and 1 and at least 1 degree of freedom",
             f"{probability} and {degrees}",
             "Give a level between 0 and 1 and at least two values.",
         )
-        raise SchemaError(text)
     wanted = abs(2 * probability - 1)
     low, high = 0.0, math.pi / 2
     while low < (middle := (low + high) / 2) < high:
@@ -188,13 +186,12 @@ def _finite(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64
     """The values as an array, after refusing what no mean can be taken of."""
     sample = np.array(values, dtype=np.float64)
     if sample.ndim != 1 or not len(sample) or not np.isfinite(sample).all():
-        text = message(
+        raise SchemaError(
             "values of replications",
             "at least one number, all finite",
             f"{sample.size} values, {int((~np.isfinite(sample)).sum())} of them missing",
             "Leave out measures that a replication does not have.",
         )
-        raise SchemaError(text)
     return sample
 
 

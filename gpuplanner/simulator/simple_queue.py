@@ -17,7 +17,6 @@ from gpuplanner.core.errors import (
     TraceFormatError,
     examples,
     first_line,
-    message,
     refuse,
     resolve,
 )
@@ -485,10 +484,9 @@ def _read_cells(path: str | Path) -> pl.DataFrame:
     except pl.exceptions.NoDataError:
         cells = pl.DataFrame()
     except (OSError, pl.exceptions.PolarsError) as error:
-        text = message(
+        raise TraceFormatError(
             str(path), "a CSV file, plain or gzip", first_line(error), "Give the path of a list of jobs."
-        )
-        raise TraceFormatError(text) from None
+        ) from None
 
     missing = [name for name in COLUMNS if name not in cells.columns]
     repeated = [name for name in (*COLUMNS, *OPTIONAL_COLUMNS) if f"{name}_duplicated_0" in cells.columns]
@@ -503,7 +501,7 @@ def _read_cells(path: str | Path) -> pl.DataFrame:
         got = "no rows"
     if got:
         expected = f"columns {', '.join(map(repr, COLUMNS))}, separated by commas, and at least one job"
-        raise TraceFormatError(message(str(path), expected, got, "Fix the file."))
+        raise TraceFormatError(str(path), expected, got, "Fix the file.")
     return cells
 
 
@@ -528,7 +526,7 @@ def _require(
     if wrong:
         listed = examples([f"row {row}: {'nothing' if cell is None else cell[:80]}" for row, cell in wrong])
         got = f"{len(wrong)} of {cells.height} others: {listed}"
-        raise TraceFormatError(message(f"{path}: column {name!r}", expected, got, "Fix or drop these rows."))
+        raise TraceFormatError(f"{path}: column {name!r}", expected, got, "Fix or drop these rows.")
 
 
 def _remarks(jobs: pl.DataFrame, columns: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from gpuplanner.core.errors import GeometryError, ScenarioError, message
+from gpuplanner.core.errors import GeometryError, ScenarioError
 from gpuplanner.hardware.catalog import (
     board_names,
     boards_called,
@@ -109,7 +109,7 @@ class Wish:
 
 
 def _refuse(where: str, expected: str, got: str, hint: str) -> NoReturn:
-    raise ScenarioError(message(f"size, {where}", expected, got, hint))
+    raise ScenarioError(f"size, {where}", expected, got, hint)
 
 
 def boards_named(words: Iterable[str]) -> dict[str, int | None]:
@@ -126,10 +126,9 @@ def boards_named(words: Iterable[str]) -> dict[str, int | None]:
     for word in words:
         name, equals, count = word.partition("=")
         if equals and not (count.isdecimal() and int(count)):
-            text = message(
+            raise ScenarioError(
                 "boards at hand", "BOARD or BOARD=COUNT with a whole number above 0", repr(word), "Mend it."
             )
-            raise ScenarioError(text)
         called = boards_called(name)
         known = name if len(called) > 1 else called[0] if called else find_any_board(name)
         counts[known] = int(count) if equals else None
@@ -170,7 +169,7 @@ def boards_of(asked: Mapping[str, int | None] | None) -> list[tuple[Board, int]]
             found.append((board, count or _LARGEST))
         elif asked:
             raise ScenarioError(
-                message(f"board {name}", "a data sheet with peak and bandwidth", "none", "Name another.")
+                f"board {name}", "a data sheet with peak and bandwidth", "none", "Name another."
             )
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import GpuPlannerError, InfeasiblePlanError, message
+from gpuplanner.core.errors import GpuPlannerError, InfeasiblePlanError
 from gpuplanner.core.serialization import to_plain
 from gpuplanner.hardware.catalog import board_names, slurm_type_of
 from gpuplanner.hardware.gpu_models import load_gpu_model
@@ -110,12 +110,10 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
     if not plans:
         what = f"{wish.task} of {model.name} at {wish.seq} tokens on {', '.join(b.name for b, _ in boards)}"
         raise InfeasiblePlanError(
-            message(
-                what,
-                f"a plan with p_oom of at most {wish.risk:g}",
-                "none",
-                _ways_out(wish),
-            )
+            what,
+            f"a plan with p_oom of at most {wish.risk:g}",
+            "none",
+            _ways_out(wish),
         )
     in_time = [plan for plan in plans if plan.meets(wish)]
     ranked = _best(in_time or plans, by_time=not in_time)[:SHOWN]

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import SchemaError, TraceFormatError, message
+from gpuplanner.core.errors import SchemaError, TraceFormatError
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
 from gpuplanner.sizing.memory_components import COMPONENTS
 from gpuplanner.sizing.training_job import ANY, TrainingJob, extent_of, kind_of, tool_called
@@ -306,10 +306,9 @@ def read_peak_model(text: str, *, where: str = "peak model") -> PeakModel:
             **{name: float(told[name]) for name in told_numbers},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        what = message(
+        raise TraceFormatError(
             where, f"JSON that says {FORMAT!r}, as --learn writes it", repr(error), "Learn it again."
-        )
-        raise TraceFormatError(what) from error
+        ) from error
 
 
 @functools.cache
@@ -412,9 +411,7 @@ def fits(seen: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     """
     lacking = [name for name in ("program", "job", "peak_gib") if name not in seen.columns]
     if lacking:
-        raise SchemaError(
-            message("peaks seen", "program, job, peak_gib", f"no {', '.join(lacking)}", "Add them.")
-        )
+        raise SchemaError("peaks seen", "program, job, peak_gib", f"no {', '.join(lacking)}", "Add them.")
     known = as_board(board)
     sizes = {
         one.name: one.memory_gib

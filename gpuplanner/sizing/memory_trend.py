@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import WHOLE_GPU, Samples
 from gpuplanner.hardware.gpu_models import as_board
@@ -285,7 +285,7 @@ def seen_and_predicted(table: pl.DataFrame, board: str) -> pl.DataFrame:
     lacking = [name for name in ("job", "peak_gib") if name not in table.columns]
     if lacking:
         raise TraceFormatError(
-            message("peaks seen", "columns job and peak_gib", f"no {', '.join(lacking)}", "Add them.")
+            "peaks seen", "columns job and peak_gib", f"no {', '.join(lacking)}", "Add them."
         )
     if "program" not in table.columns:
         table = table.with_columns(program=pl.lit("-"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, SchemaError, message
+from gpuplanner.core.errors import GeometryError, SchemaError
 from gpuplanner.hardware.catalog import board_names, parameter
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
 from gpuplanner.sizing.job_plans import (
@@ -77,10 +77,9 @@ def one_job(known: pl.DataFrame | None) -> pl.DataFrame:
     if known is None:
         return pl.DataFrame({"job_class": ["job"]})
     if known.height != 1:
-        text = message(
+        raise SchemaError(
             "--speed-table", "one row, the job's, where --model says which job", f"{known.height}", "Keep it."
         )
-        raise SchemaError(text)
     return known.with_columns(memory_gib=None)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, message
+from gpuplanner.core.errors import GeometryError
 from gpuplanner.core.schemas import WHOLE_GPU, count, meaning, number, text
 from gpuplanner.hardware.gpu_models import GpuModel, MigProfile
 from gpuplanner.usage.requested_demand import plain_profiles
@@ -311,8 +311,9 @@ def full_profile(board: GpuModel) -> MigProfile:
         whole = (profile.compute_slices, profile.memory_slices) == (board.compute_slices, board.memory_slices)
         if whole and not profile.attribute:
             return profile
-    text = message(f"{board.name}: full-size profile", "one", "none", "Add its row, as the driver lists it.")
-    raise GeometryError(text)
+    raise GeometryError(
+        f"{board.name}: full-size profile", "one", "none", "Add its row, as the driver lists it."
+    )
 
 
 def sm_fraction(board: GpuModel, profile: MigProfile) -> float:

@@ -144,7 +144,7 @@ class SpeedModel:
         """
         if coverage not in COVERAGES:
             expected = f"one of {', '.join(map(str, COVERAGES))}"
-            raise SchemaError(message("predict: coverage", expected, repr(coverage), "Choose one."))
+            raise SchemaError("predict: coverage", expected, repr(coverage), "Choose one.")
         known = as_board(board)
         table = check(conform(jobs, SpeedJobs, where=where), SpeedJobs, where=where).with_row_index("job")
         facts = _with_measured(table, known)
@@ -208,7 +208,7 @@ def _with_measured(table: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
     if whole:
         expected = f"a profile smaller than {full_profile(board).name}"
         todo = "Its speed is 1; leave both columns empty."
-        raise SchemaError(message("predict: measured_profile", expected, examples(whole), todo))
+        raise SchemaError("predict: measured_profile", expected, examples(whole), todo)
     column = pl.col("measured_profile")
     return table.with_columns(
         column.replace_strict(
@@ -224,9 +224,7 @@ def _fitting(facts: pl.DataFrame, profiles: pl.DataFrame) -> pl.DataFrame:
     if len(unknown) and facts["memory_gib"].is_not_null().any():
         got = f"none for {examples(unknown.to_list())}"
         todo = "Give rows of your own with 'memory_gib', or leave the memory of the jobs empty."
-        raise GeometryError(
-            message("predict: memory of the profiles", "a number in the catalogue", got, todo)
-        )
+        raise GeometryError("predict: memory of the profiles", "a number in the catalogue", got, todo)
     pairs = facts.rename({"memory_gib": "needed_gib"}).join(profiles, how="cross")
     rows = pairs.filter(pl.col("needed_gib").is_null() | (pl.col("needed_gib") <= pl.col("memory_gib")))
     nowhere = facts.filter(~pl.col("job").is_in(rows["job"].unique().to_list()))["job_class"].to_list()
@@ -318,15 +316,15 @@ def model_from_json(text: str, *, where: str = "speed model") -> SpeedModel:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise TraceFormatError(message(where, "JSON", str(error), todo)) from error
+        raise TraceFormatError(where, "JSON", str(error), todo) from error
     found = document.get("format") if isinstance(document, dict) else type(document).__name__
     if found != FORMAT:
-        raise TraceFormatError(message(where, f"format {FORMAT!r}", repr(found), todo))
+        raise TraceFormatError(where, f"format {FORMAT!r}", repr(found), todo)
     try:
         return _model(document)
     except (KeyError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
         got = f"{type(error).__name__}: {error}"
-        raise TraceFormatError(message(where, "all parts of a speed model", got, todo)) from error
+        raise TraceFormatError(where, "all parts of a speed model", got, todo) from error
 
 
 @functools.cache
@@ -350,8 +348,7 @@ def _model(document: dict[str, Any]) -> SpeedModel:
     )
     slices = tuple(map(int, document["slices"]))
     if not len(law.fractions) == len(law.limits) == len(slices) + 1 > 1:
-        text = "law: one fraction and limit more than slices, for the whole GPU"
-        raise ValueError(text)
+        raise ValueError("law: one fraction and limit more than slices, for the whole GPU")
     links = {str(name): Link(float(low), float(slope)) for name, (low, slope) in document["links"].items()}
     return SpeedModel(
         fitted=Fitted(law, links),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpuplanner.core.errors import ScenarioError, message, resolve
+from gpuplanner.core.errors import ScenarioError, resolve
 from gpuplanner.hardware.catalog import facts
 
 KINDS = ("decoder", "encoder", "diffusion")
@@ -232,7 +232,7 @@ def fields_of() -> tuple[str, ...]:
 
 
 def _refuse(name: str, field: str, expected: str, came: object) -> NoReturn:
-    raise ScenarioError(message(f"architecture {name!r}, {field}", expected, repr(came), "Mend it."))
+    raise ScenarioError(f"architecture {name!r}, {field}", expected, repr(came), "Mend it.")
 
 
 _HUB = {
@@ -393,8 +393,9 @@ def describe(model: str) -> tuple[Architecture, list[str]]:
         try:
             return from_config(json.loads(path.read_text("utf-8")), path.stem)
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            text = message(f"model {path.name}", "a readable config.json", str(error), "Check the path.")
-            raise ScenarioError(text) from error
+            raise ScenarioError(
+                f"model {path.name}", "a readable config.json", str(error), "Check the path."
+            ) from error
     if model.lstrip().startswith("--"):
         return from_arguments(model.split())
     if "=" in model:
@@ -414,11 +415,12 @@ def from_config(config: Mapping[str, Any], name: str) -> tuple[Architecture, lis
     config = {**config, **config.get("text_config", {})}
     family = config.get("model_type", "")
     if family not in _FAMILIES:
-        text = message(
-            f"model {name}, model_type", f"one of {', '.join(_FAMILIES)}", repr(family),
+        raise ScenarioError(
+            f"model {name}, model_type",
+            f"one of {', '.join(_FAMILIES)}",
+            repr(family),
             "Give layers, hidden, heads, vocab and params as a spec instead.",
-        )  # fmt: skip
-        raise ScenarioError(text)
+        )
     given: dict[str, Any] = dict(_FAMILIES[family])
     for field, names in _HUB.items():
         value = next((config[each] for each in names if config.get(each) is not None), None)
@@ -494,11 +496,12 @@ def _from_spec(given: dict[str, str]) -> tuple[Architecture, list[str]]:
     label = stated is not None and not stated.replace(".", "", 1).isdigit()
     params = None if stated is None else size_in(stated) if label else float(stated)
     if stated is not None and not params:
-        raise ScenarioError(message("spec, params", "6.7B or a number", repr(stated), "Give one of these."))
+        raise ScenarioError("spec, params", "6.7B or a number", repr(stated), "Give one of these.")
     if "ffn" not in values and not values.get("experts"):
         if params is None:
-            text = message("spec", "ffn, or params from which it follows", "neither", "Give one of them.")
-            raise ScenarioError(text)
+            raise ScenarioError(
+                "spec", "ffn, or params from which it follows", "neither", "Give one of them."
+            )
         made = with_width_for(_made(name, {**values, "ffn": 1}), params)
         return made, [f"MLP width {made.ffn} from {params:.4g} parameters"]
     made = _made(name, values)
@@ -510,7 +513,7 @@ def _made(name: str, given: Mapping[str, Any]) -> Architecture:
     try:
         return Architecture(name, **{key: value for key, value in given.items() if value is not None})
     except TypeError as error:
-        raise ScenarioError(message(f"model {name}", "numbers", str(error), "Check its fields.")) from error
+        raise ScenarioError(f"model {name}", "numbers", str(error), "Check its fields.") from error
 
 
 def _value(field: str, text: str | float) -> Any:  # noqa: ANN401 - what the field is
@@ -519,8 +522,7 @@ def _value(field: str, text: str | float) -> Any:  # noqa: ANN401 - what the fie
     try:
         number = float(text)
     except ValueError:
-        text_out = message(f"model, {field}", "a number", repr(text), "Mend it.")
-        raise ScenarioError(text_out) from None
+        raise ScenarioError(f"model, {field}", "a number", repr(text), "Mend it.") from None
     if field in ("gated", "tied", "bias", "qkv_bias", "qk_norm", "gelu_new"):
         return bool(number)
     return number if field.startswith("given") else int(number)
@@ -529,7 +531,7 @@ def _value(field: str, text: str | float) -> Any:  # noqa: ANN401 - what the fie
 def _pair(word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals:
-        raise ScenarioError(message("spec", "words such as layers=32", repr(word), "Mend it."))
+        raise ScenarioError("spec", "words such as layers=32", repr(word), "Mend it.")
     return key, value
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, SchemaError, message
+from gpuplanner.core.errors import GeometryError, SchemaError
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import GpuModel, ProfileName, any_board
@@ -67,10 +67,9 @@ class Request:
             object.__setattr__(self, "profile", name)
         limit = self.time_limit_s
         if self.count < 1 or self.nodes < 1 or (limit is not None and not 0 < limit < math.inf):
-            text = message(
+            raise SchemaError(
                 "request", "a count, nodes and a time limit above 0", repr(self), "Give numbers above 0."
             )
-            raise SchemaError(text)
 
 
 def request_lines(
@@ -138,8 +137,9 @@ def request_lines(
         named = _object_name(request, name)
         lines = [*_claim_template(request, named), "---", *_claiming_pod(request, named)]
     else:
-        text = message("form of request lines", f"one of {', '.join(FORMS)}", repr(form), "Use one of these.")
-        raise SchemaError(text)
+        raise SchemaError(
+            "form of request lines", f"one of {', '.join(FORMS)}", repr(form), "Use one of these."
+        )
     head = [f"# {note[:200]!a}"] if note else []
     return "".join(f"{line}\n" for line in [*head, *lines])
 
@@ -161,7 +161,7 @@ def _sbatch(request: Request, gres_type: str | None) -> list[str]:
     if sliced if gres_type is None else not is_gres_type(gres_type):
         place = f"Slurm GRES type for {request.profile}"
         todo = "Take it from GresTypes of the site, or what slurmd detects."
-        raise SchemaError(message(place, "letters, digits, '_', '.' and '-'", repr(gres_type), todo))
+        raise SchemaError(place, "letters, digits, '_', '.' and '-'", repr(gres_type), todo)
     kind = "" if gres_type is None else f"{gres_type}_{request.profile}:" if sliced else f"{gres_type}:"
     of_node, left = divmod(request.count, request.nodes)
     # What does not divide evenly cannot be said by the node, only in all.
@@ -181,7 +181,7 @@ def _object_name(request: Request, name: str | None) -> str:
         return f"{kind}-{request.count}"
     if not _OBJECT_NAME.fullmatch(name):
         expected = "up to 63 lower-case letters, digits and '-'"
-        raise SchemaError(message("name of Kubernetes objects", expected, repr(name), "Mend it."))
+        raise SchemaError("name of Kubernetes objects", expected, repr(name), "Mend it.")
     return name
 
 

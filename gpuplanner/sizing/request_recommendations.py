@@ -9,7 +9,7 @@ import math
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.errors import SchemaError
 from gpuplanner.hardware.gpu_models import as_board
 from gpuplanner.usage.requested_demand import SIZES, sizes
 from gpuplanner.usage.rightsizing import REQUEST, first_text
@@ -269,7 +269,7 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     if minimum_evidence < 2 or not 0 <= highest_risk <= 1:
         expected = "minimum_evidence of at least 2 and highest_risk from 0 to 1"
         got = f"{minimum_evidence!r} and {highest_risk!r}"
-        raise SchemaError(message("hints", expected, got, "Use for example 5 and 0.1."))
+        raise SchemaError("hints", expected, got, "Use for example 5 and 0.1.")
     groups = history.select(REQUEST).unique(maintain_order=True).with_row_index("group")
     jobs = history.join(groups, on=REQUEST, how="left", nulls_equal=True, maintain_order="left")
     table = groups

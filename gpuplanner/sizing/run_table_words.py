@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuplanner.core.errors import GeometryError, ScenarioError, message, nearest
+from gpuplanner.core.errors import GeometryError, ScenarioError, nearest
 from gpuplanner.hardware.catalog import all_boards, boards_called, facts
 from gpuplanner.sizing.learned_memory import HEADROOM
 from gpuplanner.sizing.memory_components import GIB, frozen_bytes, peak_gib, stage_params, trained_bytes
@@ -52,7 +52,7 @@ def _number(text: str, name: str) -> float:
     within = 0 <= value <= most  # which is false of NaN
     if not within or (not value and name != "zero_stage") or (value % 1 and name not in _BROKEN):
         want = f"a number{'' if name in _BROKEN else ', whole,'} from 0 (above 0 for a size) up to {most:g}"
-        raise ScenarioError(message(f"row, {name}", want, repr(text), "Mend it."))
+        raise ScenarioError(f"row, {name}", want, repr(text), "Mend it.")
     return value
 
 
@@ -162,9 +162,7 @@ def meaning(kind: str, text: str, *, column: str = "") -> str:
     spelled = {" ".join(sorted(way)): name for name, ways in said.items() for way in ways}
     near = nearest(" ".join(sorted(bare)), spelled) or nearest(text, said)
     hint = f"Did you mean {spelled.get(near[0], near[0])}?" if near else "Choose one."
-    raise ScenarioError(
-        message(f"row, {column or kind}", f"one of {', '.join(said)}", repr(text), f"{hint} Mend it.")
-    )
+    raise ScenarioError(f"row, {column or kind}", f"one of {', '.join(said)}", repr(text), f"{hint} Mend it.")
 
 
 @functools.lru_cache(1024)
@@ -199,7 +197,7 @@ def method_called(text: str) -> tuple[str, frozenset[str]]:
         near = sorted({known[one] for one in nearest(first, known)}, key=list(known.values()).index)
         hint = f"Did you mean {' or '.join(near)}?" if near else "Choose one."
         listed = ", ".join(sorted(set(known.values())))
-        raise ScenarioError(message("row, method", f"one of {listed}", repr(text), f"{hint} Mend it."))
+        raise ScenarioError("row, method", f"one of {listed}", repr(text), f"{hint} Mend it.")
     if name in ("pretrain",) or first.startswith(("pretrain", "continued")):
         said.add("pretrain")
     if name in _NARROW:
@@ -276,13 +274,11 @@ def worded(text: dict[str, str], tool: str) -> WordedRow:
     row = WordedRow(text, tool, methods()[name], said, narrow, words)
     if rest.strip() and not words["master"]:
         raise ScenarioError(
-            message("row, optimizer", "a name, or a name and fp32 master", text["optimizer"], "Mend it.")
+            "row, optimizer", "a name, or a name and fp32 master", text["optimizer"], "Mend it."
         )
     if row.full and narrow and narrow != "fp8":
         what = "16 bit weights, or a method that trains beside them, such as lora"
-        raise ScenarioError(
-            message("row, quantization with full training", what, text["quantization"], "Mend it.")
-        )
+        raise ScenarioError("row, quantization with full training", what, text["quantization"], "Mend it.")
     if row.full and narrow:
         row.narrow = ""
         row.note.append("quantization fp8 with full training: products are of 8 bit, weights are not")
@@ -308,11 +304,11 @@ def contradictions(row: WordedRow, model: Architecture, seq: int) -> None:
     text, words, say = row.text, row.words, row.clashes.append
     zero = number(text, "zero_stage")
     if zero not in (None, 0, 1, 2, 3):
-        raise ScenarioError(message("row, zero_stage", "0, 1, 2 or 3", f"{zero:g}", "Mend it."))
+        raise ScenarioError("row, zero_stage", "0, 1, 2 or 3", f"{zero:g}", "Mend it.")
     if "lora_rank" in text:
         rank = count(text, "lora_rank")
         if rank > (model.hidden or rank):
-            raise ScenarioError(message("row, lora_rank", f"at most {model.hidden}", f"{rank}", "Mend it."))
+            raise ScenarioError("row, lora_rank", f"at most {model.hidden}", f"{rank}", "Mend it.")
         if not row.method.of_rank:
             say(f"lora_rank is given with {row.method.name}, which has none: not read")
     if "lora_targets" in text and (row.method.targets or not row.method.adapts):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, TraceFormatError, message, nearest
+from gpuplanner.core.errors import ScenarioError, TraceFormatError, nearest
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.sizing.learned_memory import PeakModel, Runs, shipped_model
 from gpuplanner.sizing.memory_components import COMPONENTS, GIB, hidden_bytes, peak_gib
@@ -140,7 +140,7 @@ def _shaped(found: RowModel, row: dict[str, str], tool: str, shape: dict[str, An
             found.clashes.append(f"{what} make an MLP of {ratio:.2g} times the hidden size: read so")
     if made.hidden < made.heads or made.vocab < 2:
         raise ScenarioError(
-            message("row, hidden and vocab", "sizes of a model", f"{made.hidden}, {made.vocab}", "Mend them.")
+            "row, hidden and vocab", "sizes of a model", f"{made.hidden}, {made.vocab}", "Mend them."
         )
     found.model = made
 
@@ -500,8 +500,9 @@ def measured_runs(
         If no row is measured.
     """
     if "measured_peak_gib" not in table.columns:
-        text = message("runs", "a column measured_peak_gib", f"{', '.join(table.columns[:5])} …", "Add it.")
-        raise TraceFormatError(text)
+        raise TraceFormatError(
+            "runs", "a column measured_peak_gib", f"{', '.join(table.columns[:5])} …", "Add it."
+        )
     held = table.with_columns(pl.col("measured_peak_gib").cast(pl.Float64, strict=False)).filter(
         pl.col("measured_peak_gib") > 0
     )
@@ -522,7 +523,7 @@ def measured_runs(
         kinds.append(kind_of(job))
         kept.append(i)
     if not kept:
-        raise TraceFormatError(message("runs", "rows with a measured peak", "none", "Measure some."))
+        raise TraceFormatError("runs", "rows with a measured peak", "none", "Measure some.")
     held = held[kept]
     runs = Runs(
         np.array(parts).reshape(-1, len(COMPONENTS)), held["measured_peak_gib"].to_numpy(), tuple(sources),

@@ -23,7 +23,6 @@ from gpuplanner.core.errors import (
     SchemaError,
     examples,
     first_line,
-    message,
     nearest,
 )
 from gpuplanner.core.units import SECONDS_PER_HOUR
@@ -254,9 +253,7 @@ def predict_serving_table(table: pl.DataFrame, speed: ServingSpeed | None = None
     """
     needed = (*NEEDED_COLUMNS, "tp" if "tp" in table.columns else "gpus")
     if missing := [name for name in needed if name not in table.columns]:
-        raise SchemaError(
-            message("table", f"columns {', '.join(needed)}", f"no {examples(missing)}", "Add them.")
-        )
+        raise SchemaError("table", f"columns {', '.join(needed)}", f"no {examples(missing)}", "Add them.")
     names = [name for name in SERVING_COLUMNS if name in table.columns]
     rows = table.select(names).rows()
     answers = {row: _predict(dict(zip(names, row, strict=True)), speed) for row in set(rows)}
@@ -329,7 +326,7 @@ def serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, Board, Engine
 
 
 def _refuse(where: str, expected: str, got: str, hint: str) -> NoReturn:
-    raise ScenarioError(message(f"row, {where}", expected, got, hint))
+    raise ScenarioError(f"row, {where}", expected, got, hint)
 
 
 def _unknown(name: str) -> NoReturn:
@@ -468,7 +465,7 @@ def size_service(wish: Wish) -> SizedService:
         ttft_s, itl_s = _targets_of(wish)[3:]
         targets = f"first tokens within {_ms(ttft_s)} and {_ms(itl_s)} a token"
         hint = "Relax the target that is named, or add GPUs."
-        raise InfeasiblePlanError(message(what, targets, "; ".join(limits), hint))
+        raise InfeasiblePlanError(what, targets, "; ".join(limits), hint)
 
     plans.sort(key=lambda one: (one.usd_per_million_tokens or math.inf, one.gpus, one.ttft_p99_ms))
     most = MOST_COST * (plans[0].usd_per_hour or math.inf)

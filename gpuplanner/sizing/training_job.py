@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.sizing.model_architecture import Architecture
 
@@ -328,7 +328,7 @@ class TrainingJob:
 
 
 def _refuse(name: str, expected: str, came: object) -> NoReturn:
-    raise ScenarioError(message(f"job, {name}", expected, repr(came), "Mend it."))
+    raise ScenarioError(f"job, {name}", expected, repr(came), "Mend it.")
 
 
 def kind_of(job: TrainingJob) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import GpuPlannerError, ScenarioError, message, resolve
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import BUCKETS
 from gpuplanner.core.units import SECONDS_PER_HOUR
@@ -66,8 +66,7 @@ def read_public(name: str) -> Dataset:
     nodes = None if known.nodes is None else folder / known.nodes
     found = read(known.source, folder / known.jobs, tz=known.tz, nodes=nodes)
     if found.kind != "jobs":
-        text = message(f"public trace {known.jobs}", "a list of jobs", found.kind, "Check the files.")
-        raise ScenarioError(text)
+        raise ScenarioError(f"public trace {known.jobs}", "a list of jobs", found.kind, "Check the files.")
     return found.with_tables(jobs=believed(found.jobs))
 
 
@@ -242,8 +241,9 @@ class Inbox:
         """
         known = self.sampled["job_id"].to_list()
         if self.trace.samples is None or not known:
-            text = message("jobs with telemetry", "at least one", "none", "Ingest telemetry with the jobs.")
-            raise ScenarioError(text)
+            raise ScenarioError(
+                "jobs with telemetry", "at least one", "none", "Ingest telemetry with the jobs."
+            )
         name = resolve(job_id, known, what="job with telemetry", error=ScenarioError)
         self.fleet.require_mig("phases of a job")
         mine = self.trace.samples.filter(job_id=name)

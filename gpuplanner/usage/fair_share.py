@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.step_functions import slot_sums
 from gpuplanner.core.units import SECONDS_PER_HOUR
 
@@ -126,8 +126,7 @@ def entitlements(
     weights = {tenant: float(given.get(tenant, 1.0)) for tenant in sorted(set(tenants))}
     total = math.fsum(weights.values())
     if weights and not (all(0 <= weight < math.inf for weight in weights.values()) and total > 0):
-        text = message("shares", "finite numbers not below 0, one above", f"{weights}", "Change them.")
-        raise SchemaError(text)
+        raise SchemaError("shares", "finite numbers not below 0, one above", f"{weights}", "Change them.")
     return {tenant: gpus * weight / total for tenant, weight in weights.items()}
 
 
@@ -268,8 +267,7 @@ def shares_over_time(claimed: Claims, *, slot_s: float) -> pl.DataFrame:
     """
     ticks = round(slot_s * TICKS_PER_SECOND)
     if ticks < 1:
-        text = message("shares over time", "slots of a microsecond at least", f"{slot_s!r} s", "Use 3600.")
-        raise SchemaError(text)
+        raise SchemaError("shares over time", "slots of a microsecond at least", f"{slot_s!r} s", "Use 3600.")
     begin, end = claimed.window
     slots = max(1, math.ceil((end - begin) / slot_s))
     names = claimed.table["tenant"].unique().sort()

@@ -10,7 +10,7 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.schema_checks import conform, some_columns
 from gpuplanner.core.schemas import WHOLE_GPU, Inventory, Jobs
 from gpuplanner.hardware.gpu_models import GpuModel, any_board
@@ -358,10 +358,9 @@ def _board(board: GpuModel, nodes: pl.DataFrame, held: pl.DataFrame, name: str) 
 def _refuse_more_than_cut(cut: dict[str, float], used: dict[str, float], name: str) -> None:
     for profile, hours in used.items():
         if hours > cut[profile] * (1 + TOLERANCE):
-            text = message(
+            raise SchemaError(
                 f"slices of {name}, profile {profile}",
                 f"at most the {cut[profile]:g} instance-hours that the layouts of the inventory have",
                 f"{hours:g} held by jobs",
                 "State the layouts in force during this time.",
             )
-            raise SchemaError(text)

@@ -306,7 +306,7 @@ def _only(table: pl.DataFrame, column: str, words: list[str], todo: str) -> None
 
 
 def _refuse(place: str, expected: str, got: str, todo: str) -> None:
-    raise SchemaError(message(f"ledger: out_of_service{place}", expected, got, todo))
+    raise SchemaError(f"ledger: out_of_service{place}", expected, got, todo)
 
 
 DARK_BUCKETS = ("held_idle", "free", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
@@ -485,13 +485,13 @@ def by_period(
         ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError):
         todo = "Give it like 'Europe/Berlin'."
-        raise SchemaError(message("ledger: zone", "a name of the IANA database", repr(tz), todo)) from None
+        raise SchemaError("ledger: zone", "a name of the IANA database", repr(tz), todo) from None
     require_zone(start, end, where="ledger: periods")
     table = conform(ledger, Ledger, where="ledger")
     parts = _parts(table["hour"].unique(), length, tz, start, end)
     if parts["hour"].n_unique() < table["hour"].n_unique():
         got, todo = "rows of other hours", "Give the start and end that the ledger was made with."
-        raise SchemaError(message("ledger: periods", f"hours from {start} to {end}", got, todo))
+        raise SchemaError("ledger: periods", f"hours from {start} to {end}", got, todo)
     return (
         table.join(parts, on="hour")
         .group_by("period", "tenant", "gpu_model", "bucket")

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, examples, message, nearest
+from gpuplanner.core.errors import ScenarioError, examples, nearest
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Jobs
 from gpuplanner.core.serialization import LinedMapping, read_yaml
@@ -334,7 +334,7 @@ def _did_you_mean(text: str, known: tuple[str, ...]) -> str:
 
 def _fault(where: str, expected: str, got: object, todo: str) -> ScenarioError:
     shown = got if isinstance(got, str) and got == "none" else repr(got)
-    return ScenarioError(message(where, expected, shown[:MAX_TEXT], todo))
+    return ScenarioError(where, expected, shown[:MAX_TEXT], todo)
 
 
 COLUMNS = ("job_id", "attempt", "job_class", "class_source", "rule", "facts")

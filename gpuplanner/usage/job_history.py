@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, examples, message
+from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.privacy import merge_small_groups
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU, Jobs
@@ -174,13 +174,12 @@ def history(scenario: Scenario) -> History:
     known = fleet.jobs_of(_as_known(trace.jobs, plan_start).filter(pl.col("gpus") > 0))
     jobs = impute_run_times(known, plan_start, seed=scenario.seed)
     if jobs.is_empty():
-        text = message(
+        raise ScenarioError(
             f"scenario, data {scenario.data!r}",
             f"jobs with GPUs before {end:%Y-%m-%d}",
             "none",
             "Choose another month.",
         )
-        raise ScenarioError(text)
     named = class_by_shape(
         jobs, classify(jobs, samples=trace.samples, tz=scenario.tz)["job_class"], tz=scenario.tz
     )
@@ -241,13 +240,12 @@ def _window(scenario: Scenario, trace: Dataset) -> tuple[datetime, datetime]:
     if span is None:
         return begin, end
     if span[1] <= begin or span[0] >= end:
-        text = message(
+        raise ScenarioError(
             f"month {scenario.month} ({scenario.tz})",
             f"a month from {begin:%Y-%m} to {end - timedelta(microseconds=1):%Y-%m}",
             "no observation in it",
             "Choose a month that the data cover.",
         )
-        raise ScenarioError(text)
     return max(begin, span[0]), min(end, span[1])
 
 
@@ -330,13 +328,12 @@ def boards_of_trace(
         if name is not None and part.gpus and name in (*board_names(), *whole_board_names()):
             found[name] = (found.get(name) or 0) + part.gpus
     if not found:
-        text = message(
+        raise ScenarioError(
             f"boards of {where}",
             "data that name boards of the catalogue",
             there.listed,
             "Name them with --gpus.",
         )
-        raise ScenarioError(text)
     return found
 
 
@@ -393,9 +390,7 @@ def clusters_of(scenarios: Sequence[Scenario]) -> FleetPools:
         twice = sorted({one for one in listed if listed.count(one) > 1})
         if twice:
             todo = "Give each cluster once, in a folder of its own name."
-            raise ScenarioError(
-                message("fleet", f"clusters that differ in their {what}", examples(twice), todo)
-            )
+            raise ScenarioError("fleet", f"clusters that differ in their {what}", examples(twice), todo)
     found = [(one.name, pools_of(one)) for one in scenarios]
     return FleetPools(
         {f"{name}/{board}": own for name, fleet in found for board, own in fleet.pools.items()},

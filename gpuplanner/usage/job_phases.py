@@ -10,7 +10,7 @@ from datetime import timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, examples, message
+from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
@@ -102,13 +102,12 @@ def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
     names = tuple(name for name in LEAST_NOISE if table[name].count())
     if len(jobs) > 1 or not names:
         seen = examples(names) if names else "no signal"
-        text = message(
+        raise SchemaError(
             "phases: samples",
             "samples of one job, with activity, memory or power",
             f"{table.height} samples of jobs {examples(jobs.to_list())}, with {seen}",
             "Filter the samples by job_id.",
         )
-        raise SchemaError(text)
     every = step or step_for(table)
     even = (
         table.sort("time")

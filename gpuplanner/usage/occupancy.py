@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.schema_checks import conform, some_columns
 from gpuplanner.core.schemas import Inventory, Jobs
 from gpuplanner.core.step_functions import EPOCH, HOUR_TICKS, TICK, require_zone, slot_sums, untimed
@@ -300,13 +300,12 @@ class Window:
     def __post_init__(self) -> None:
         require_zone(self.start, self.end, where="ledger")
         if self.end <= self.start:
-            text = message(
+            raise SchemaError(
                 "ledger: start and end",
                 "an end after the start",
                 f"{self.start} and {self.end}",
                 "Swap them.",
             )
-            raise SchemaError(text)
 
     @property
     def origin(self) -> datetime:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import WHOLE_GPU, Samples
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
@@ -93,8 +93,7 @@ def judge_claim(ratios: np.ndarray, *, effect: float = 0.10) -> Claim:
     '5 jobs are fewer than the 6 that an interval of 95 % needs'
     """
     if not 0 < effect < 1:
-        text = message("claim", "an effect between 0 and 1", repr(effect), "Use 0.1.")
-        raise SchemaError(text)
+        raise SchemaError("claim", "an effect between 0 and 1", repr(effect), "Use 0.1.")
     n = len(ratios)
     median = float(np.median(ratios)) if n else None
     rank = _rank(n)
@@ -183,10 +182,9 @@ def late_over_early(
             "phases": (pl.col("top_s"), pl.col("top_s")),
         }[part]
     except KeyError as error:
-        text = message(
+        raise SchemaError(
             "claim", f"a part of {PARTS} and a need of {NEEDS}", f"{part!r} and {need!r}", "Use one of these."
-        )
-        raise SchemaError(text) from error
+        ) from error
     at_s = (pl.col("time") - pl.col("begin")).dt.total_microseconds() / 1e6
     demand = pl.col("gpus") * fraction
     return (
@@ -338,13 +336,12 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     shared = (pl.col("job_evidence") == SHARED).fill_null(value=False)
     table = conform(samples, Samples, where="phases: samples").filter(pl.col("job_id").is_not_null(), ~shared)
     if table.is_empty():
-        text = message(
+        raise SchemaError(
             "phases: samples",
             "samples with a job_id",
             "none",
             "Match samples to jobs first, with gpuplanner.ingest.telemetry.match_jobs.",
         )
-        raise SchemaError(text)
     found = [
         _used(mine, find_phases(mine)).with_columns(job_id=pl.lit(job))
         for (job,), mine in table.sort("job_id", "time").group_by("job_id", maintain_order=True)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, ScenarioError, examples, message
+from gpuplanner.core.errors import GeometryError, ScenarioError, examples
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.hardware.catalog import board_names, whole_board_names
@@ -92,13 +92,13 @@ class PlannedFleet:
             got = "no board named in the data" if self.name is None else repr(self.name)
             if self.name is None and len(self.installed.words) > 1:
                 got = f"several that jobs cannot be told apart by: {examples(self.installed.words)}"
-            raise ScenarioError(message(what, "a board of the catalogue", got, "Name one with --board."))
+            raise ScenarioError(what, "a board of the catalogue", got, "Name one with --board.")
 
     def require_mig(self, what: str) -> None:
         """Raise if there is nothing to cut."""
         self.require_board(what)
         if not self.can_be_cut:
-            raise ScenarioError(message(what, "a board with MIG", repr(self.name), "Name one with --board."))
+            raise ScenarioError(what, "a board with MIG", repr(self.name), "Name one with --board.")
 
     def jobs_of(self, jobs: pl.DataFrame) -> pl.DataFrame:
         """Jobs that are planned: of several pools those of one, with those that have not started and name none.
@@ -307,20 +307,17 @@ def _board(scenario: Scenario, there: Installed) -> tuple[str | None, str | None
         found = {board.lower(): board for board in apart}.get(scenario.pool.lower())
         if found is None:
             known = examples(list(apart)) if apart else "none: jobs cannot be told apart by board"
-            raise ScenarioError(
-                message(f"pool {scenario.pool!r}", "a board of the data", known, "Name one, or none.")
-            )
+            raise ScenarioError(f"pool {scenario.pool!r}", "a board of the data", known, "Name one, or none.")
         return asked or found, found if several else None
     if asked is not None:
         if several and asked in apart and there.busy and asked not in there.busy:
             held = ", ".join(board for board in apart if board in there.busy)
-            text = message(
+            raise ScenarioError(
                 f"board {asked}",
                 "a board that jobs held",
                 f"jobs on {held} alone",
                 "Name one of these with --board.",
             )
-            raise ScenarioError(text)
         return asked, asked if several and asked in apart else None
     if apart:
         largest = there.pools[0].board

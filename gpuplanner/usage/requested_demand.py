@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, GpuPlannerWarning, SchemaError, examples, message, resolve
+from gpuplanner.core.errors import GeometryError, GpuPlannerWarning, SchemaError, examples, resolve
 from gpuplanner.core.schema_checks import conform, empty
 from gpuplanner.core.schemas import WHOLE_GPU, Demand, Jobs
 from gpuplanner.core.step_functions import (
@@ -151,7 +151,7 @@ def _requests(jobs: pl.DataFrame) -> pl.DataFrame:
     if missing:
         expected = f"columns {', '.join(map(repr, REQUEST_COLUMNS))}"
         todo = "Add them with sizing.resolve_requests(jobs, board)."
-        raise SchemaError(message("demand: jobs", expected, f"none of {examples(missing)}", todo))
+        raise SchemaError("demand: jobs", expected, f"none of {examples(missing)}", todo)
     return conform(jobs, Jobs, where="demand: jobs").with_columns(
         jobs["profile"].cast(pl.String), jobs["instances"].cast(pl.Int64)
     )
@@ -243,8 +243,7 @@ def weekly(demand: pl.DataFrame, *, quantile: float = 0.95) -> pl.DataFrame:
     [2.0]
     """
     if not 0 <= quantile <= 1:
-        text = message("weekly: quantile", "a number from 0 to 1", repr(quantile), "Use for example 0.95.")
-        raise SchemaError(text)
+        raise SchemaError("weekly: quantile", "a number from 0 to 1", repr(quantile), "Use for example 0.95.")
     y = pl.col("y")
     return (
         pool(demand)

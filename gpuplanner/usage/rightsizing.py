@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, SchemaError, message
+from gpuplanner.core.errors import GeometryError, SchemaError
 from gpuplanner.core.schema_checks import conform, empty
 from gpuplanner.core.schemas import USED_FROM, WHOLE_GPU, Jobs, Samples
 from gpuplanner.hardware.catalog import find_board
@@ -228,7 +228,7 @@ def rightsize(
     if not 0 <= headroom < 1 or minimum_evidence < 1:
         expected = "headroom from 0 to below 1 and minimum_evidence of at least 1"
         got = f"{headroom!r} and {minimum_evidence!r}"
-        raise SchemaError(message("rightsize", expected, got, "Use for example 0.1 and 5."))
+        raise SchemaError("rightsize", expected, got, "Use for example 0.1 and 5.")
     known = as_board(board)
     table = conform(jobs, Jobs, where="rightsize: jobs").with_columns(cut=pl.col("instances").is_not_null())
     asked = _asked(resolve_requests(table, known), known)

@@ -9,7 +9,7 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, message
+from gpuplanner.core.errors import SchemaError
 
 EDGES_H = np.concatenate([[0.0], np.geomspace(1 / 60, 2000.0, 60)])
 """Edges of the bins in which the hazard is constant [h]: from a minute to twelve weeks. The last one has no end."""
@@ -202,8 +202,7 @@ def remaining_run_time(
     """
     ran_h, ended = jobs["ran_h"].to_numpy(), jobs["ended"].to_numpy()
     if not (np.isfinite(ran_h).all() and (ran_h >= 0).all()):
-        text = message("remaining run time", "hours of at least 0", "others", "Look at starts and ends.")
-        raise SchemaError(text)
+        raise SchemaError("remaining run time", "hours of at least 0", "others", "Look at starts and ends.")
     groups = group_numbers(jobs.select(*by, wide=pl.Series(width_class(jobs["gpus"].to_numpy()))))
     law = fit_hazards(ran_h, ended, groups)
     kind = groups[-1]

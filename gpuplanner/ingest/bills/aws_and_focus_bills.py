@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.bills.charge_lines import BILL, assemble_bill, delivered, headers
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.quality_report import source_check
@@ -225,7 +225,7 @@ def read_focus(paths: Sequence[str | Path]) -> Dataset:
     if len(versions) > 1:
         got = "; ".join(f"{path.name}: {version}" for version, path in sorted(versions.items()))
         todo = "Read each version on its own: exports of two versions may hold the same charges."
-        raise TraceFormatError(message("focus", "files of one version", got, todo))
+        raise TraceFormatError("focus", "files of one version", got, todo)
     rows = read_rows(delivery.files, FOCUS_COLUMNS, source="focus", dialect=BILL)
     rows = rows.with_columns(x_InstanceType=INSTANCE_TYPE)
     notes = [f"FOCUS {version}" for version in versions]

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schemas import DECIMAL
 from gpuplanner.ingest.bills.aws_and_focus_bills import DETAIL
 from gpuplanner.ingest.bills.charge_lines import BILL, assemble_bill, delivered
@@ -113,7 +113,7 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
     if spread and bought:
         got = "commitments bought, and their cost spread over use"
         todo = "Read one of them: both hold the same charges."
-        raise TraceFormatError(message("azure", "an export of actual or of amortised cost", got, todo))
+        raise TraceFormatError("azure", "an export of actual or of amortised cost", got, todo)
     check = source_check("azure: no period", pl.col("no_period"))
     notes = ["amortised cost" if spread else "actual cost"]
     return assemble_bill(rows, delivery, source="azure", checks=[check], notes=notes)

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, examples, message
+from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.ingest.bills.bill_summary import GPU_HOUR_UNITS, gpu_lines, looks_like_gpus
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import PLACE, Rows
@@ -231,7 +231,7 @@ def _refuse_refreshes(folder: Path, period: str, got: Sequence[str]) -> None:
 
 
 def _refuse(where: str | Path, expected: str, got: str, todo: str = REMEDY) -> NoReturn:
-    raise TraceFormatError(message(str(where), expected, got, todo))
+    raise TraceFormatError(str(where), expected, got, todo)
 
 
 CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
@@ -356,7 +356,7 @@ def _refuse_repeated_parts(rows: Rows) -> None:
     if twins.height:
         one, other, *_ = (rows.file_names()[file] for file in twins["file"][0])
         got = f"{one} and {other}, whose rows are the same"
-        raise TraceFormatError(message("parts of a bill", "different rows in each", got, "Give one of them."))
+        raise TraceFormatError("parts of a bill", "different rows in each", got, "Give one of them.")
 
 
 def _file_findings(rows: Rows, delivery: Delivery) -> list[Finding]:

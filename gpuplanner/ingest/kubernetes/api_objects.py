@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.hardware.catalog import resource_words, sharing_systems
 from gpuplanner.ingest.delimited_rows import refuse
@@ -282,7 +282,7 @@ def _items(text: str, path: Path) -> Iterator[Item]:
         where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
         fault = str(getattr(error, "problem", None) or "a character that YAML does not allow")
         todo = "Was the file cut short? Write it again with kubectl get -o yaml."
-        raise TraceFormatError(message(where, "YAML of plain data", fault, todo)) from error
+        raise TraceFormatError(where, "YAML of plain data", fault, todo) from error
     finally:
         walk.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, examples, message
+from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.units import SECONDS_PER_HOUR, counted
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Records, Rows
@@ -319,7 +319,7 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
     6.0
     """
     if not paths:
-        raise TraceFormatError(message("kubernetes", "at least one file", "none", "Give the path of a file."))
+        raise TraceFormatError("kubernetes", "at least one file", "none", "Give the path of a file.")
     dump = read_dump(paths)
     _require_objects(dump, paths)
     return dataset_of(dump, paths, boards)
@@ -332,7 +332,7 @@ def _require_objects(dump: Dump, paths: Sequence[str | Path]) -> None:
         names = ", ".join(str(path) for path in paths)
         todo = "Run kubectl get pods,jobs,nodes -A -o json > dump.json."
         got = f"objects of kind {examples(sorted(kinds))} alone"
-        raise TraceFormatError(message(names, "pods, jobs, workloads or nodes", got, todo))
+        raise TraceFormatError(names, "pods, jobs, workloads or nodes", got, todo)
 
 
 def dataset_of(
@@ -414,7 +414,7 @@ def _node_list(dump: Dump, paths: Sequence[str | Path], boards: Mapping[str, str
         got = f"no number for {examples(unknown)}" if unknown else "no node with GPUs"
         names = ", ".join(str(path) for path in paths)
         todo = "Dump the nodes with their labels and capacity: kubectl get nodes -o json."
-        raise TraceFormatError(message(names, "nodes that tell how many GPUs they have", got, todo))
+        raise TraceFormatError(names, "nodes that tell how many GPUs they have", got, todo)
     table, findings = resolve_nodes(inventory, boards)
     records = Records({})
     for where, reason in dump.rejects:

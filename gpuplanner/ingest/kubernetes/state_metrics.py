@@ -19,7 +19,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.kubernetes.cluster_dump import Dump
 from gpuplanner.ingest.kubernetes.cluster_reader import LEFT_OUT, dataset_of
@@ -173,7 +173,7 @@ def read_state_metrics(
         todo = (
             "Ask for kube_pod_container_resource_requests, kube_pod_status_phase, kube_node_status_capacity."
         )
-        raise TraceFormatError(message(SOURCE, "metrics of pods and nodes", "none", todo))
+        raise TraceFormatError(SOURCE, "metrics of pods and nodes", "none", todo)
     step = median(steps) if steps else 0.0
     end = max(gathered.last for gathered in objects.values()) + step
     for key, gathered in objects.items():
@@ -203,7 +203,7 @@ def _series(text: str, where: str, at: float | None) -> Iterator[Series]:
                 if isinstance(error, json.JSONDecodeError)
                 else "a series without labels or pairs"
             )
-            raise TraceFormatError(message(where, expected, got, todo)) from error
+            raise TraceFormatError(where, expected, got, todo) from error
         return
     for line in text.splitlines():
         found = re.match(SAMPLE, line)

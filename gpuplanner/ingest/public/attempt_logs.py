@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, examples, message
+from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Records, Rows
@@ -89,7 +89,7 @@ def read_philly_log(paths: Sequence[str | Path], *, tz: str | None = None) -> Da
     (2.0, 'COMPLETED', 'm47')
     """
     if not paths:
-        raise TraceFormatError(message("philly", "at least one file", "none", "Give the path of a file."))
+        raise TraceFormatError("philly", "at least one file", "none", "Give the path of a file.")
     records, files = Records(PHILLY_LOG.columns), []
     for number, path in enumerate(paths):
         file, items = read_items(path, ())
@@ -169,8 +169,9 @@ def read_miso(paths: Sequence[str | Path], *, origin: datetime | str | None = No
     }
     if [len(each) for each in parts.values()] != [1, 1] or len(paths) != 2:
         got = examples([str(path) for path in paths]) or "no files"
-        text = message("miso", f"one {ARRIVALS}_*.json and one {RUNS}_*.json", got, "Give both together.")
-        raise TraceFormatError(text)
+        raise TraceFormatError(
+            "miso", f"one {ARRIVALS}_*.json and one {RUNS}_*.json", got, "Give both together."
+        )
     (first, arrivals), (second, runs) = (_seconds(part[0]) for part in parts.values())
     records = Records(MISO.columns)
     for place, job in enumerate(dict.fromkeys([*arrivals, *runs]), 1):
@@ -185,7 +186,7 @@ def _seconds(path: Path) -> tuple[TextFile, dict[str, str | None]]:
     values = [item.value for item in items]
     if len(values) != 1 or not isinstance(values[0], dict):
         expected, todo = "one object of job numbers and seconds", "Is it the right file?"
-        raise TraceFormatError(message(str(path), expected, "something else", todo))
+        raise TraceFormatError(str(path), expected, "something else", todo)
     return file, {job: None if value is None else str(value) for job, value in values[0].items()}
 
 
@@ -294,13 +295,12 @@ def _by_table(paths: Sequence[str | Path]) -> dict[str, list[str | Path]]:
         lines = head(path)
         parts[table_of(lines) or "task"].append(path)
     if not parts["task"]:
-        text = message(
+        raise TraceFormatError(
             "pai",
             "pai_task_table, which holds the GPUs",
             examples([str(path) for path in paths]) or "no files",
             "Give it with the other tables.",
         )
-        raise TraceFormatError(text)
     return parts
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, file_name, message
+from gpuplanner.core.errors import TraceFormatError, file_name
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.ingest.dataset import Dataset
@@ -360,7 +360,7 @@ def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dat
     """
     if tz is None:
         expected, todo = "a stated time zone", "Say in which zone the times are, with --tz; UTC is likely."
-        raise TraceFormatError(message("azure-llm: TIMESTAMP", expected, "times without one", todo))
+        raise TraceFormatError("azure-llm: TIMESTAMP", expected, "times without one", todo)
     zone = known_zone(tz)
     rows = localized(read_rows(paths, REQUEST_COLUMNS, source="azure-llm"), {"time": "time"}, zone)
     tokens = pl.col(TOKENS)
@@ -428,5 +428,5 @@ def _metric(path: Path) -> GaugeMetric:
     if name not in METRICS:
         expected = f"a file named {', '.join(METRICS)}, with or without _anon"
         todo = "Give it its name back: nothing inside says which metric it holds."
-        raise TraceFormatError(message(str(path), expected, repr(path.name), todo))
+        raise TraceFormatError(str(path), expected, repr(path.name), todo)
     return METRICS[name]

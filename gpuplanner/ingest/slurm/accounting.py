@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import OTHER_FILE, TraceFormatError, examples, message
+from gpuplanner.core.errors import OTHER_FILE, TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform, empty
 from gpuplanner.core.schemas import QueueQuotas
 from gpuplanner.hardware.catalog import export_command
@@ -169,7 +169,7 @@ def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -
             else:
                 records.add(number, item.place, item.raw, record)
         if not listed:
-            raise TraceFormatError(message(str(path), "a list of jobs", "none", OTHER_FILE))
+            raise TraceFormatError(str(path), "a list of jobs", "none", OTHER_FILE)
     return records.rows(files)
 
 
@@ -545,7 +545,7 @@ def _read(
     text = [str(path) for path in paths if str(path) not in json]
     if json and text:
         got = f"JSON in {examples(json)} and text in {examples(text)}"
-        raise TraceFormatError(message("slurm", "files of one form", got, "Read each form on its own."))
+        raise TraceFormatError("slurm", "files of one form", got, "Read each form on its own.")
     if json:
         return LongRows.of([step(read_slurm_json(paths, COLUMN_MAP))])
     dialect = SACCT if columns is None else replace(SACCT, names=lambda _: columns)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, examples, message
+from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.hardware.catalog import export_command, facts
 from gpuplanner.ingest.delimited_rows import OUT_OF_TIME, Rows, out_of_time
@@ -243,7 +243,7 @@ def with_times(
         where = f"{source}: times of {zoneless.height} rows"
         got = f"times without an offset, such as {shown!r}"
         stated = "Say in which zone they are: --tz Europe/Oslo or --tz UTC."
-        raise TraceFormatError(message(where, "a stated time zone", got, stated))
+        raise TraceFormatError(where, "a stated time zone", got, stated)
     read = to_utc(naive, names, zone or "UTC").with_columns(
         pl.coalesce(f"{text}_time", _absolute(pl.col(text))).alias(f"{text}_time") for text in labels
     )
@@ -264,7 +264,7 @@ def _require_times(read: pl.DataFrame, source: str, labels: Mapping[str, str], t
         if len(told) > 1 and read[f"{text}_time"].null_count() == read.height:
             got = f"{told[0]!r} in the first of {len(told)} rows, of which none is one"
             usual = f"Set SLURM_TIME_FORMAT=%s: {export_command('sacct')}."
-            raise TraceFormatError(message(f"{source}: {labels[text]}", "times", got, todo or usual))
+            raise TraceFormatError(f"{source}: {labels[text]}", "times", got, todo or usual)
 
 
 def _absolute(text: pl.Expr) -> pl.Expr:

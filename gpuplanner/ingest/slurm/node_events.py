@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Records
 from gpuplanner.ingest.gpu_model_resolution import known_nodes
@@ -190,11 +190,12 @@ def read_slurm_reservations(paths: Sequence[str | Path], *, tz: str | None = Non
 
 def _stated_zone(tz: str | None, source: str, program: str) -> str:
     if tz is None:
-        text = message(
-            f"{source}: times", "a stated time zone", "times without an offset",
+        raise TraceFormatError(
+            f"{source}: times",
+            "a stated time zone",
+            "times without an offset",
             f"Say in which zone {program} ran: --tz Europe/Oslo or --tz UTC.",
-        )  # fmt: skip
-        raise TraceFormatError(text)
+        )
     return known_zone(tz)
 
 

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, TraceFormatError, examples, message
+from gpuplanner.core.errors import GeometryError, TraceFormatError, examples
 from gpuplanner.core.schema_checks import check, conform
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB, TABLES, WHOLE_GPU, Inventory
 from gpuplanner.hardware.gpu_model_names import parse_device
@@ -181,14 +181,14 @@ def _json_records(path: str | Path, text: str) -> Iterator[Found]:
         found = json.loads(text)
         items = found.get("nodes") or found.get("sinfo") or []
     except (ValueError, RecursionError, AttributeError) as error:
-        raise TraceFormatError(message(str(path), "one JSON document", str(error), todo)) from None
+        raise TraceFormatError(str(path), "one JSON document", str(error), todo) from None
     for number, item in enumerate(items, 1):
         line = json.dumps(item)[:200]
         try:
             record = _json_record(item)
         except (AttributeError, KeyError, TypeError):
             expected = "nodes as scontrol writes them: name, gres and state"
-            raise TraceFormatError(message(f"{path}, node {number}", expected, line, todo)) from None
+            raise TraceFormatError(f"{path}, node {number}", expected, line, todo) from None
         yield number, line, record
 
 
@@ -429,7 +429,7 @@ def _rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Rows
     if any(map(is_slurm_nodes, heads)):
         others = [str(path) for path, lines in zip(paths, heads, strict=True) if not is_slurm_nodes(lines)]
         got = f"no list of Slurm in {examples(others)}"
-        raise TraceFormatError(message("node list", "files of one form", got, "Leave all but one form out."))
+        raise TraceFormatError("node list", "files of one form", got, "Leave all but one form out.")
     columns = next(filter(None, map(columns_of_nodes, heads[:1])), COLUMN_MAP)
     return read_rows(paths, columns, source="node list")
 

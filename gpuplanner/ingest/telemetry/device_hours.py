@@ -15,7 +15,7 @@ from datetime import timedelta
 
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, examples, message
+from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import Samples
 from gpuplanner.ingest.telemetry.metric_definitions import POWER_MARGIN, board_limits
 from gpuplanner.ingest.telemetry.sample_buffer import held_readings
@@ -34,7 +34,7 @@ def columns_of(samples: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
     missing = [name for name, column in declared.items() if name not in present and not column.nullable]
     if missing:
         expected, got = f"columns {examples(missing)}", f"columns {examples(present.names())}"
-        raise SchemaError(message("samples", expected, got, "Add the columns."))
+        raise SchemaError("samples", expected, got, "Add the columns.")
     return samples.select(
         pl.lit(None, column.dtype).alias(name)
         if name not in present

@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, examples, message
+from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
 from gpuplanner.hardware.catalog import facts
@@ -510,9 +510,7 @@ class UnitSigns:
             if suspicion is not None:
                 got = f"{suspicion}: {count} of {signs.positive} values, such as {examples(shown)}"
                 expected = f"{quantity} in the unit of the source"
-                raise TraceFormatError(
-                    message(where, expected, got, "Convert the column, or state its unit.")
-                )
+                raise TraceFormatError(where, expected, got, "Convert the column, or state its unit.")
 
 
 def _is_share(quantity: str) -> bool:

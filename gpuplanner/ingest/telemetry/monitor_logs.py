@@ -564,7 +564,7 @@ def _header(
     if other or len(units) < len(names):
         got = repr(other[0]) if other else f"{len(units)} units for {len(names)} columns"
         todo = "Split the file where its columns change."
-        raise TraceFormatError(message(str(path), "the same two header lines throughout", got, todo))
+        raise TraceFormatError(str(path), "the same two header lines throughout", got, todo)
     return names, units
 
 

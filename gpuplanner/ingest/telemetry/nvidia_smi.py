@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import OTHER_SOURCE, TraceFormatError, examples, message
+from gpuplanner.core.errors import OTHER_SOURCE, TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
@@ -168,7 +168,7 @@ def _metrics(titles: Sequence[str], where: str) -> dict[str, Metric]:
         expected = f"columns {', '.join(map(repr, renamed.values() or SMI_QUERY))}"
         got = f"columns {examples(list(renamed) or [title[:40] for title in titles])}"
         todo = "Was a column renamed? Without a header, give the fields of the query as columns."
-        raise TraceFormatError(message(where, expected, got, todo))
+        raise TraceFormatError(where, expected, got, todo)
     return metrics
 
 
@@ -188,7 +188,7 @@ def _located(
         gpu = pl.lit(hints.gpu, pl.Int32)
     else:
         expected, todo = "a column 'index' or 'gpu'", "If all rows are of one GPU, give its number as gpu."
-        raise TraceFormatError(message(str(path), expected, "neither", todo))
+        raise TraceFormatError(str(path), expected, "neither", todo)
     counted = "timestamp" not in wanted
     columns = {"node": node, "named": named, "gpu": gpu, "counted": pl.lit(counted)}
     page = page.with_columns(**columns)
@@ -227,11 +227,11 @@ def read_smi_apps(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     """
     if hints.gpu is None:
         todo = "Give the number of the GPU as gpu."
-        raise TraceFormatError(message(APPS, "the GPU that the list is of", "no number", todo))
+        raise TraceFormatError(APPS, "the GPU that the list is of", "no number", todo)
     rows = read_pages(paths, _cut_apps, source=APPS, twins=True)
     if rows.good["gpu_uuid"].n_unique() > 1:
         got = f"{rows.good['gpu_uuid'].n_unique()} UUIDs"
-        raise TraceFormatError(message(APPS, "processes of one GPU", got, "Split the list by gpu_uuid."))
+        raise TraceFormatError(APPS, "processes of one GPU", got, "Split the list by gpu_uuid.")
     rows = with_instants(rows, "timestamp", hints.tz, APPS)
     number = pl.col("pid").cast(pl.Int64, strict=False)
     rows = read_wide(rows.reject({"pid: not a number": number.is_null()}), {APP_FIELDS[-1]: MEMORY})
@@ -259,7 +259,7 @@ def _cut_apps(page: Rows) -> Rows:
     if missing or names.index("pid") + 2 != names.index("process_name") + 1 or names[-1] != APP_FIELDS[-1]:
         expected = f"columns {', '.join(APP_FIELDS)}, in this order"
         todo = "Ask for timestamp,gpu_uuid,pid,process_name,used_gpu_memory with --format=csv."
-        raise TraceFormatError(message(str(path), expected, f"columns {', '.join(names)[:200]}", todo))
+        raise TraceFormatError(str(path), expected, f"columns {', '.join(names)[:200]}", todo)
     parts = [r"(.*)" if name == "process_name" else r"([^,]*)" for name in names]
     cut = pl.col("raw").str.extract_groups(r"^" + r",\s*".join(parts) + r"$").struct
     body = replace(page, good=page.good.slice(1), count=page.count - 1)
@@ -330,12 +330,12 @@ def zone_of(stated: datetime, local: pl.Series, tz: str | None, where: str) -> s
             return tz
         got = f"{first} in {tz}, which is {instant:%Y-%m-%d %H:%M:%S} UTC"
         todo = f"The times show the offset {name}: state such a zone or none. If the heading is wrong, take it out."
-        raise TraceFormatError(message(where, f"times that fit the heading, {stated}", got, todo))
+        raise TraceFormatError(where, f"times that fit the heading, {stated}", got, todo)
     if last - first > ONE_OFFSET:
         return None
     if offset % timedelta(hours=1):
         todo = "State their zone, for example tz='Asia/Kolkata' (--tz Asia/Kolkata)."
-        raise TraceFormatError(message(where, "times with their zone", f"{first}, which shows {name}", todo))
+        raise TraceFormatError(where, "times with their zone", f"{first}, which shows {name}", todo)
     return name if offset else "UTC"
 
 
@@ -387,7 +387,7 @@ def _parse(page: Rows, hints: Hints) -> Rows:
     if not parts:
         got = "no output under such a heading"
         todo = OTHER_SOURCE
-        raise TraceFormatError(message(str(path_of(page)), f"a heading {HEADING!r}", got, todo))
+        raise TraceFormatError(str(path_of(page)), f"a heading {HEADING!r}", got, todo)
     here = replace(hints, tz=_zone(page, parts, hints))
     rows = together(page.files, [parse_query(part, here) for part in parts])
     return rows.with_columns(zone=pl.lit(here.tz, pl.String))

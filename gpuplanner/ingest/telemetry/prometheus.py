@@ -78,8 +78,9 @@ def read_prometheus(paths: Sequence[str | Path], hints: Hints) -> Dataset:
             if "\\ud" in text.lower():  # half of a surrogate pair is no text, though JSON can write it
                 json.dumps(answer, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
-            fault = message(str(path), "a JSON answer", str(error)[:200], "Save the whole answer.")
-            raise TraceFormatError(fault) from error
+            raise TraceFormatError(
+                str(path), "a JSON answer", str(error)[:200], "Save the whole answer."
+            ) from error
         series = series_of_answer(answer, str(path))
         warnings.extend(str(each)[:200] for each in answer.get("warnings") or ())
         query = hints.query or str(answer.get("query") or "")
@@ -277,7 +278,7 @@ class Server:
 
     def refuse(self, expected: str, got: str, todo: str) -> NoReturn:
         """Raise the four-part message; it names the host, and neither token nor query."""
-        raise TraceFormatError(message(f"Prometheus at {self.host!r}", expected, got, todo))
+        raise TraceFormatError(f"Prometheus at {self.host!r}", expected, got, todo)
 
     def _body(self, response: Any) -> bytes:  # noqa: ANN401 - urllib's own response
         pieces, size, give_up = [], 0, time.monotonic() + PATIENCE * self.timeout_s
@@ -427,10 +428,10 @@ def read_live(
     interval_ms = round(1e3 * (interval_s if step_s is None else step_s))
     if interval_ms < 1 or last < first:
         got = f"{iso(known_origin(start))} to {iso(known_origin(end))}, interval {interval_ms} ms"
-        raise TraceFormatError(message("live telemetry", "a span and an interval", got, "Mend them."))
+        raise TraceFormatError("live telemetry", "a span and an interval", got, "Mend them.")
     if (last - first) / interval_ms > MAX_CHUNKS * MAX_POINTS:
         got = f"{math.ceil((last - first) / interval_ms)} points a series"
-        raise TraceFormatError(message("live telemetry", "a shorter span", got, "Read month by month."))
+        raise TraceFormatError("live telemetry", "a shorter span", got, "Read month by month.")
     selector = _selector(matchers or {})
     asked = list(chunks(selector, first, last, interval_ms, scrapes=step_s is None))
     digest, size, warnings, answers = hashlib.sha256(), 0, [], []
@@ -481,7 +482,7 @@ def _selector(matchers: Mapping[str, str]) -> str:
     """Selector of all metrics that are read, with the matchers quoted."""
     strange = [name for name in matchers if not LABEL_NAME.fullmatch(name)]
     if strange:
-        raise TraceFormatError(message("matchers", "names of labels", repr(strange[0]), "Mend the name."))
+        raise TraceFormatError("matchers", "names of labels", repr(strange[0]), "Mend the name.")
     parts = [f'__name__=~"{"|".join(name for name in EXPORTED if " " not in name)}"']
     parts += [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in sorted(matchers.items())]
     return "{" + ",".join(parts) + "}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, file_name, message
+from gpuplanner.core.errors import TraceFormatError, file_name
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import CONTROL, Rows
 from gpuplanner.ingest.row_reader import all_of, in_blocks
@@ -47,7 +47,7 @@ def with_instants(rows: Rows, column: str, tz: str | None, where: str) -> Rows:
         if tz is None:
             sample = known.filter(pl.col("naive").is_not_null())["text"][0]
             todo = "State their zone, for example tz='UTC' (--tz UTC)."
-            raise TraceFormatError(message(where, "times with their zone", repr(sample), todo))
+            raise TraceFormatError(where, "times with their zone", repr(sample), todo)
         known = to_utc(known.with_columns(local="naive"), ["local"], known_zone(tz))
         known = known.with_columns(time=pl.coalesce("time", "local"))
     else:
@@ -154,7 +154,7 @@ def known_unit(metric: Metric, unit: str, where: str) -> Metric:
     """
     if unit not in metric.units:
         expected = f"{metric.quantity} in one of {', '.join(metric.units)}"
-        raise TraceFormatError(message(where, expected, repr(unit), "State the unit in the header."))
+        raise TraceFormatError(where, expected, repr(unit), "State the unit in the header.")
     return replace(metric, unit=unit)
 
 
@@ -327,12 +327,11 @@ class Hints:
 
     def __post_init__(self) -> None:
         if self.interval_s is not None and not 0 < self.interval_s < 86400:
-            text = message(
+            raise TraceFormatError(
                 "interval_s", "seconds between 0 and a day", f"{self.interval_s!r}", "Give a plain number."
             )
-            raise TraceFormatError(text)
         if self.gpu is not None and self.gpu < 0:
-            raise TraceFormatError(message("gpu", "a number from 0", f"{self.gpu}", "Count GPUs from 0."))
+            raise TraceFormatError("gpu", "a number from 0", f"{self.gpu}", "Count GPUs from 0.")
 
     def node_of(self, path: Path) -> str:
         """Node of a file that does not name it.
@@ -353,11 +352,11 @@ class Hints:
             If the origin is not stated, or the interval is neither stated nor known.
         """
         if self.origin is None:
-            raise TraceFormatError(message(where, "times in the file, or an origin", "neither", NO_TIME))
+            raise TraceFormatError(where, "times in the file, or an origin", "neither", NO_TIME)
         step = default_s if self.interval_s is None else self.interval_s
         if step is None:
             todo = "Give interval_s, as it was set when the file was made."
-            raise TraceFormatError(message(where, "times in the file, or an interval", "neither", todo))
+            raise TraceFormatError(where, "times in the file, or an interval", "neither", todo)
         return pl.lit(known_origin(self.origin), INSTANT) + seconds(number * step)
 
 
