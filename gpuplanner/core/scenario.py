@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 from zoneinfo import ZoneInfo, available_timezones
 
 from gpuplanner._version import __version__
@@ -75,6 +75,16 @@ def slowdowns_of(text: str) -> tuple[float, float] | None:
     except ValueError:
         return None
     return (rack, beyond) if 1 <= rack <= beyond < 1000 else None
+
+
+class SearchLimits(TypedDict, total=False):
+    """How hard a plan is searched for: arguments of :func:`gpuplanner.planner.plan`."""
+
+    time_limit_s: float | None
+    gap_target: float
+    seed: int
+    solver: str
+    work_limit: int | None
 
 
 @described
@@ -491,7 +501,7 @@ class Scenario:
         return replace(self, **self._known(values, "--set"))
 
     @property
-    def effort(self) -> dict[str, Any]:
+    def effort(self) -> SearchLimits:
         """How hard plans are searched for, as the planner takes it."""
         return {
             "gap_target": self.gap_target,

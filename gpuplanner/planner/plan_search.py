@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypedDict
 
 import numpy as np
 
 from gpuplanner.core.errors import MissingDependencyError
+from gpuplanner.core.scenario import SearchLimits
 from gpuplanner.planner.dynamic_program import dynamic_counts
 from gpuplanner.planner.fleet_limits import is_count, refuse
 from gpuplanner.planner.layout_calendar import calendar_counts
@@ -329,16 +329,6 @@ _DECIMALS = 9
 
 GAP_TARGET = 0.005
 """Gap at which a search stops, where nobody says another."""
-
-
-class SearchLimits(TypedDict, total=False):
-    """How hard a plan is searched for: arguments of :func:`plan`."""
-
-    time_limit_s: float | None
-    gap_target: float
-    seed: int
-    solver: str
-    work_limit: int | None
 
 
 class SearchArguments(SearchLimits, total=False):

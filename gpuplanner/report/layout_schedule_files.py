@@ -118,7 +118,10 @@ def calendar_pack(
         )
     if problem.nodes is None:
         raise ScenarioError(
-            "export", "a plan that names its nodes", "a plan of nodes without names", NAME_THEM,
+            "export",
+            "a plan that names its nodes",
+            "a plan of nodes without names",
+            NAME_THEM,
         )
     layouts, initial = assign(plan.require(), problem), layouts_before(plan, problem)
     drain = drain_of(scenario or Scenario(path=problem.change.path), problem.change)
@@ -127,13 +130,15 @@ def calendar_pack(
     pack = Pack()
     if "mig-parted" in wanted:
         pack.add(
-            to_mig_parted(layouts, board, at=at), Step("parted/mig-parted.yaml", "what mig-parted reads"),
+            to_mig_parted(layouts, board, at=at),
+            Step("parted/mig-parted.yaml", "what mig-parted reads"),
         )
     if "configmap" in wanted:
         place = "operator/configmap.yaml"
         apply, delete = (f"kubectl {verb} -f {place}" for verb in ("apply", "delete"))
         pack.add(
-            to_config_map(layouts, board, at=at), Step(place, "the same for the operator", apply, "", delete),
+            to_config_map(layouts, board, at=at),
+            Step(place, "the same for the operator", apply, "", delete),
         )
     if "runbook" in wanted:
         try:
@@ -193,7 +198,10 @@ def hand_over_plan(planned: Planned, out: str | Path, *, scenario: Scenario | No
         write_pack(pack, folder)
         _check_layouts(folder, problem)
         write_workbook(
-            folder / "workbook.xlsx", tables, title=f"Layouts of {problem.board.name}", notes=notes,
+            folder / "workbook.xlsx",
+            tables,
+            title=f"Layouts of {problem.board.name}",
+            notes=notes,
         )
     return Path(out) / PAGE
 
@@ -226,7 +234,7 @@ def _check_layouts(folder: Path, problem: PlanProblem) -> None:
         try:
             report = verify_file(path, problem.board, gpus_per_node=problem.gpus_per_node)
         except GpuPlannerError as error:
-            raise OutputError(f"{path.name} cannot be read back: {error}") from error  # noqa: EM102
+            raise OutputError(f"{path.name} cannot be read back: {error}") from error
         if not report.ok:
             raise OutputError(
                 path.name,
