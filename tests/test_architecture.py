@@ -126,6 +126,8 @@ def test_a_class_name_has_one_meaning(trees):
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "README.md"])
 def test_files_that_the_map_names_are_there(root, page):
     text = (root / page).read_text("utf-8")
-    named_files = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|csv|md)|[a-z_]+\.csv|[a-z_]+/scenario\.py)`", text)
+    named_files = re.findall(
+        r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|csv|md)|[a-z_]+\.csv|[a-z_]+/scenario\.py)`", text
+    )
     homes = (root, PACKAGE, PACKAGE / "hardware" / "facts")
     assert [name for name in named_files if not any((home / name).is_file() for home in homes)] == []

@@ -193,7 +193,7 @@ def planned_layouts(requests: tuple[tuple[str, int], ...]) -> list[Counter[str]]
         ["batch"],
         names,
         demand,
-        change=ChangeCost(load_gpu_model(GPU_MODEL), "operator", change_s, nothing, None, nothing, nothing),
+        change=ChangeCost(GPU_MODEL, "operator", change_s, nothing, None, nothing, nothing),
         initial={STATIC_LAYOUT: GPUS},
     )
     best = plan(problem, gap_target=0).require()

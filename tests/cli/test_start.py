@@ -198,7 +198,7 @@ def test_unknown_names_the_command_that_helps(command, tmp_path, header, row, re
     assert one["missing"][0]["command"] == f"{export_command('sacct')} && gpuplanner start jobs.txt"
 
 
-DUMPS = Path(__file__).parents[1] / "inbox" / "cluster_dumps" / "kubernetes"
+DUMPS = Path(__file__).parents[1] / "ingest" / "cluster_dumps" / "kubernetes"
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study import Study
 from gpuplanner.report import monthly_reports as room
 from gpuplanner.usage.dataset_description import DataQuality, data_quality
-from tests.report.test_months import Works
 from tests.decision.recurring.small_fleets import SmallFleet
+from tests.report.test_months import Works
 
 HEADER = "job_id,submission_time,duration,num_gpu\n"
 SMALL_DISK = 4_000_000

@@ -21,8 +21,8 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.report.bundle_files import change_index
 from gpuplanner.report.mig_manager_files import to_change_scripts
 from gpuplanner.simulator.scheduling_rules import Drain
-from tests.examples import examples
 from tests.decision.planned_operations import operations_on_an_idle_fleet
+from tests.examples import examples
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 LAYOUTS = {

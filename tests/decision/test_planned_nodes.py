@@ -17,8 +17,8 @@ from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.simulator.scheduling_rules import Drain
 from gpuplanner.simulator.simulation_run import play
-from tests.examples import examples
 from tests.decision.planned_operations import operations_on_an_idle_fleet
+from tests.examples import examples
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
 LAYOUTS = ("gpu", "1g.10gb:7", "3g.40gb:2")

@@ -18,8 +18,8 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.report import monthly_reports as room
 from gpuplanner.report.monthly_reports import read_chain
-from tests.report.test_months import SIX, Works, files
 from tests.decision.recurring.small_fleets import SmallFleet
+from tests.report.test_months import SIX, Works, files
 
 SMALL = "replications: 2\npolicies: static_whole\nwork_limit: 1\nhorizon_slots: 24\nhistory_days: 14\n"
 STUBBED = """

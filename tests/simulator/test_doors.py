@@ -37,13 +37,10 @@ def test_importing_the_rooms_does_not_load_numba():
 def test_without_numba_the_extra_is_named(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("gpuplanner.simulator.")]:
         if name.rpartition(".")[2] in (
-            "loop",
-            "choosing",
-            "heap",
-            "jit",
+            "event_loop",
+            "node_placement",
+            "node_provisioning",
             "planned_changes",
-            "coming",
-            "shadow",
         ):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)

@@ -18,8 +18,8 @@ from gpuplanner.ingest.dataset_import import add
 from gpuplanner.planner.layout_plan import plan_from_json
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.receding_horizon import roll, standing_plan, weigh
-from tests.planner.conftest import make_problem
 from tests.decision.recurring.small_fleets import SmallFleet
+from tests.planner.conftest import make_problem
 
 QUICK = ("--set", "horizon_slots=24", "--set", "work_limit=40")
 

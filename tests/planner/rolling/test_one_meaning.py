@@ -9,9 +9,9 @@ import pytest
 from gpuplanner.planner.drain_order import transition
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_search import plan
-from tests.seeds import seeds
 from tests.planner.test_one_change_cost import MONDAY, WORKED_BY_HAND, problem_of
 from tests.planner.test_one_meaning import random_plan
+from tests.seeds import seeds
 
 
 @pytest.mark.parametrize("seed", seeds(5, 10))

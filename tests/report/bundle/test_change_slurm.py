@@ -316,7 +316,7 @@ def install(folder: Path, conf: str, lines: str, *words: str) -> subprocess.Comp
     (folder / "mine.conf").write_text(conf)
     (folder / "lines").write_text(lines)
     script = folder / "install-gres.sh"
-    script.write_text((resources.files("gpuplanner.report") / script.name).read_text())
+    script.write_text((resources.files("gpuplanner.report") / "bundle" / script.name).read_text())
     command = ["bash", str(script), *words, str(folder / "lines")]
     environment = {"PATH": os.environ["PATH"], "FILE": str(folder / "mine.conf")}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
