@@ -79,7 +79,6 @@ def _schedule(requests: pl.DataFrame, zero: datetime) -> pl.DataFrame:
         none,
         gpus,
         -(-gpus // GPUS_PER_NODE),
-        none,
         per_node,
     )
     outcome = play(asked, NodeFleet.whole([GPUS_PER_NODE] * NODES), queue="easy")

@@ -413,7 +413,7 @@ def told_svg(charts: Sequence[ChartType], words: Sequence[str]) -> str:
     Examples
     --------
     >>> import polars as pl
-    >>> costs = plot.plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD")
+    >>> costs = plots.plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD")
     >>> told_svg([costs], ["a costs 1 USD."]).count("<title>a costs 1 USD.</title>")
     1
     """
