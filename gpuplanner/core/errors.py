@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 MAX_EXAMPLES = 5
 OTHER_FILE = "Give the right file, or write it again."
@@ -164,11 +163,6 @@ def examples(values: Sequence[object]) -> str:
     shown = ", ".join(repr(value) for value in values[:MAX_EXAMPLES])
     rest = len(values) - MAX_EXAMPLES
     return f"{shown} and {rest} more" if rest > 0 else shown
-
-
-def refuse(what: str, expected: str, got: str, todo: str = "Change it.") -> NoReturn:
-    """Raise ``ScenarioError`` with the four parts of its message."""
-    raise ScenarioError(message(what, expected, got, todo))
 
 
 FEW = 8

@@ -432,9 +432,8 @@ class Scenario:
         path = Path(path)
         values = read_yaml(path)
         if not isinstance(values, dict):
-            raise ScenarioError(
-                str(path), "a mapping of scenario keys", type(values).__name__, "Write 'key: value' lines."
-            )
+            expected = "a mapping of scenario keys"
+            raise ScenarioError(str(path), expected, type(values).__name__, "Write 'key: value' lines.")
         data = values.get("data", "sample")
         if isinstance(data, str) and data != "sample" and not Path(data).is_absolute():
             values["data"] = str(path.parent / data)

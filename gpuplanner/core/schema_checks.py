@@ -53,12 +53,9 @@ def check(frame: pl.DataFrame, schema: type[dy.Schema], *, where: str) -> pl.Dat
             f"{reason} in {rows} row(s), first {examples(first)}"
             for reason, rows, first in faults.iter_rows()
         )
-        raise SchemaError(
-            where,
-            f"every row to satisfy the table '{schema.__name__}'",
-            f"{bad.height} of {frame.height} rows that do not: {listed}",
-            "Mend them, or read with a reader that puts bad rows into a reject table.",
-        )
+        got = f"{bad.height} of {frame.height} rows that do not: {listed}"
+        todo = "Mend them, or read with a reader that puts bad rows into a reject table."
+        raise SchemaError(where, f"every row to satisfy the table '{schema.__name__}'", got, todo)
     return good
 
 
@@ -107,12 +104,8 @@ def _selected(
     columns = {name: schema.columns()[name] for name in names}
     missing = [name for name, column in columns.items() if name not in frame.columns and not column.nullable]
     if missing:
-        raise SchemaError(
-            where,
-            f"columns {', '.join(map(repr, missing))}",
-            f"columns {examples(frame.columns)}",
-            "Add the columns.",
-        )
+        expected = f"columns {', '.join(map(repr, missing))}"
+        raise SchemaError(where, expected, f"columns {examples(frame.columns)}", "Add the columns.")
     kept = {name for name, dtype in frame.schema.items() if categories and dtype == pl.Categorical}
     kept &= {name for name, column in columns.items() if column.dtype == pl.String}
     present = [
@@ -126,12 +119,8 @@ def _selected(
     try:
         return frame.select(present)
     except pl.exceptions.PolarsError as error:
-        raise SchemaError(
-            where,
-            f"types of the table '{schema.__name__}'",
-            first_line(error),
-            "Mend the column named.",
-        ) from error
+        expected = f"types of the table '{schema.__name__}'"
+        raise SchemaError(where, expected, first_line(error), "Mend the column named.") from error
 
 
 def filter_rows(frame: pl.DataFrame, schema: type[dy.Schema]) -> tuple[pl.DataFrame, pl.DataFrame]:

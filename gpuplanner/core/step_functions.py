@@ -116,9 +116,8 @@ def require_zone(*instants: datetime | None, where: str) -> None:
     """
     naive = [str(instant) for instant in instants if instant is not None and instant.tzinfo is None]
     if naive:
-        raise SchemaError(
-            f"{where}: start and end", "instants with a time zone", examples(naive), "Add tzinfo=UTC."
-        )
+        expected = "instants with a time zone"
+        raise SchemaError(f"{where}: start and end", expected, examples(naive), "Add tzinfo=UTC.")
 
 
 def slot_count(start: datetime, end: datetime, slot_hours: float, *, where: str) -> int:
@@ -133,12 +132,9 @@ def slot_count(start: datetime, end: datetime, slot_hours: float, *, where: str)
     require_zone(start, end, where=where)
     length, step = (end - start) // TICK, slot_ticks(slot_hours, where=where)
     if (start - EPOCH) // TICK % QUARTER_HOUR_TICKS or length <= 0 or length % step:
-        raise SchemaError(
-            f"{where}: start and end",
-            f"start on a quarter of an hour and whole slots of {slot_hours:g} h up to a later end",
-            f"{start} and {end}",
-            "Move start or end to an edge of a slot.",
-        )
+        expected = f"start on a quarter of an hour and whole slots of {slot_hours:g} h up to a later end"
+        todo = "Move start or end to an edge of a slot."
+        raise SchemaError(f"{where}: start and end", expected, f"{start} and {end}", todo)
     return length // step
 
 
@@ -153,10 +149,7 @@ def slot_ticks(slot_hours: float, *, where: str) -> int:
     step = round(slot_hours * HOUR_TICKS)
     day = 24 * HOUR_TICKS
     if step <= 0 or step % MINUTE_TICKS or ((day % step) and (step % day)):
-        raise SchemaError(
-            f"{where}: slot_hours",
-            "whole minutes that divide a day, or whole days",
-            f"{slot_hours!r}",
-            "Use for example 0.25, 1, 6, 24 or 168.",
-        )
+        expected = "whole minutes that divide a day, or whole days"
+        todo = "Use for example 0.25, 1, 6, 24 or 168."
+        raise SchemaError(f"{where}: slot_hours", expected, f"{slot_hours!r}", todo)
     return step

@@ -213,9 +213,8 @@ def _cut_on_arrival(path: str, board: GpuModel | None, fact: PathFact, returns: 
 
 def _text(fact: PathFact) -> str:
     if fact.value is None:
-        raise ScenarioError(
-            "path_abilities", f"a value of {fact.ability}", "none", "Add it to path_abilities.csv."
-        )
+        todo = "Add it to path_abilities.csv."
+        raise ScenarioError("path_abilities", f"a value of {fact.ability}", "none", todo)
     return fact.value
 
 

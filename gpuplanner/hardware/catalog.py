@@ -250,9 +250,8 @@ def board_spec(board: str) -> DataSheet:
     sheets = facts("gpu_specs")
     rows = sheets.filter((pl.col("mig_model") == name) | (pl.col("gpu_model") == name))
     if rows.is_empty():
-        raise GeometryError(
-            f"board {name!r}", "a row in gpu_specs", "none", "Add the board's data sheet to gpu_specs.csv."
-        )
+        todo = "Add the board's data sheet to gpu_specs.csv."
+        raise GeometryError(f"board {name!r}", "a row in gpu_specs", "none", todo)
     sheet = rows.row(0, named=True)
     return DataSheet(*(sheet[field.name] for field in fields(DataSheet)))
 

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import polars as pl
 
@@ -31,11 +31,6 @@ RESOURCES = {
 
 
 _NEEDS = ("compute_slices", "memory_slices", "sms", "decoders", "encoders", "jpeg_engines", "ofa_engines")
-
-
-def refuse(what: str, expected: str, got: str, todo: str) -> NoReturn:
-    """Raise ``GeometryError`` with the four parts of its message."""
-    raise GeometryError(what, expected, got, todo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +74,9 @@ class ProfileName:
         """
         found = _NAME.fullmatch(text.strip().casefold())
         if found is None or int(found["compute"]) == 0:
-            refuse(
-                f"MIG profile {text!r}",
-                "a name such as '1g.10gb', '1g.10gb+me', '1g.24gb-me' or '1c.3g.20gb'",
-                "something else",
-                "Take the name from 'nvidia-smi mig -lgip'.",
-            )
+            expected = "a name such as '1g.10gb', '1g.10gb+me', '1g.24gb-me' or '1c.3g.20gb'"
+            todo = "Take the name from 'nvidia-smi mig -lgip'."
+            raise GeometryError(f"MIG profile {text!r}", expected, "something else", todo)
         word = found["word"]
         sign = "-" if found["sign"] == "-" else "+"
         return cls(
@@ -271,24 +263,19 @@ class GpuModel:
             return found
         wanted = ProfileName.parse(name)
         if wanted.compute_instance is not None:
-            refuse(
-                f"{self.name}: {name!r} is a compute instance inside a GPU instance",
-                "a GPU instance",
-                repr(name),
-                f"Name the GPU instance: {str(wanted).partition('.')[2]!r}.",
-            )
+            where = f"{self.name}: {name!r} is a compute instance inside a GPU instance"
+            todo = f"Name the GPU instance: {str(wanted).partition('.')[2]!r}."
+            raise GeometryError(where, "a GPU instance", repr(name), todo)
         exact = self._by_name.get(str(wanted))
         if exact is not None:
             return exact
         near = [profile for profile in self.profiles if _is_alias(wanted, ProfileName.parse(profile.name))]
         if len(near) == 1:
             return near[0]
-        refuse(
-            f"{self.name}: MIG profile {name!r} is {'ambiguous' if near else 'unknown'}",
-            f"one of {', '.join(profile.name for profile in reversed(self.profiles))}",
-            repr(name),
-            "Use a name of this list, or check that the board is the right one.",
-        )
+        where = f"{self.name}: MIG profile {name!r} is {'ambiguous' if near else 'unknown'}"
+        expected = f"one of {', '.join(profile.name for profile in reversed(self.profiles))}"
+        todo = "Use a name of this list, or check that the board is the right one."
+        raise GeometryError(where, expected, repr(name), todo)
 
     def share(self, name: str) -> float:
         """Share of the board's GPU-hours that one instance counts for: its compute slices over all.
@@ -317,7 +304,7 @@ class GpuModel:
         """
         sms = self.sms if name == WHOLE_GPU else self.profile(name).sms
         if sms is None:
-            refuse(
+            raise GeometryError(
                 f"{self.name}: SMs of {name!r}",
                 "a number in the catalogue",
                 "none",
@@ -426,12 +413,9 @@ def board_rows(name: str, table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if not faults:
         faults = list(_table_faults(rows))
     if faults:
-        refuse(
-            f"profile rows of board {name!r}",
-            "rows like those of mig_profiles.csv, as 'nvidia-smi mig -lgip' and '-lgipp' print them",
-            f"{len(faults)} fault(s): {'; '.join(faults)}",
-            "Mend the rows.",
-        )
+        expected = "rows like those of mig_profiles.csv, as 'nvidia-smi mig -lgip' and '-lgipp' print them"
+        got = f"{len(faults)} fault(s): {'; '.join(faults)}"
+        raise GeometryError(f"profile rows of board {name!r}", expected, got, "Mend the rows.")
     return rows
 
 

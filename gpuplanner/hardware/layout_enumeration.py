@@ -14,9 +14,9 @@ from operator import attrgetter, le
 
 import polars as pl
 
-from gpuplanner.core.errors import examples
+from gpuplanner.core.errors import GeometryError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.hardware.gpu_models import GpuModel, MigProfile, as_board, refuse
+from gpuplanner.hardware.gpu_models import GpuModel, MigProfile, as_board
 from gpuplanner.hardware.mig_layouts import (
     Layout,
     Placement,
@@ -191,12 +191,8 @@ def _all_layouts(
     largest: list[Layout] = []
     for layout, is_maximal in search.walk(0, ()):
         if len(every) >= MAX_LAYOUTS:
-            refuse(
-                f"layouts of {board.name} with {len(profiles)} profiles",
-                f"at most {MAX_LAYOUTS}",
-                "more",
-                "Name fewer profiles.",
-            )
+            where = f"layouts of {board.name} with {len(profiles)} profiles"
+            raise GeometryError(where, f"at most {MAX_LAYOUTS}", "more", "Name fewer profiles.")
         every.append(layout)
         if is_maximal:
             largest.append(layout)
@@ -295,7 +291,8 @@ def list_layouts(
     standing = beside or Layout()
     faults = layout_faults(board, standing)
     if faults:
-        refuse(f"layout {str(standing)!r}", f"one that {board.name} can hold", examples(faults), "Mend it.")
+        expected = f"one that {board.name} can hold"
+        raise GeometryError(f"layout {str(standing)!r}", expected, examples(faults), "Mend it.")
     chosen = None if profiles is None else tuple(profiles)
     held = set(standing.placements)
     places: dict[str, list[Layout]] = {}
@@ -329,7 +326,7 @@ def placement_table(board: GpuModel | str, layouts: Iterable[str]) -> pl.DataFra
     for text in layouts:
         proof = prove(model, parse_layout(text))
         if proof.layout is None:
-            refuse(f"layout {text!r}", f"a layout of {model.name}", proof.reason, "Mend it.")
+            raise GeometryError(f"layout {text!r}", f"a layout of {model.name}", proof.reason, "Mend it.")
         rows += [(text, place.profile, place.start, place.size) for place in proof.layout.placements]
     names = {"layout": pl.String, "profile": pl.String, "start": pl.Int64, "size": pl.Int64}
     return pl.DataFrame(rows, schema=names, orient="row")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from gpuplanner.core.errors import GeometryError, message
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import counted
-from gpuplanner.hardware.gpu_models import RESOURCES, GpuModel, MigProfile, ProfileName, as_board, refuse
+from gpuplanner.hardware.gpu_models import RESOURCES, GpuModel, MigProfile, ProfileName, as_board
 
 OFF = "off"
 """Layout text of a GPU that is not needed."""
@@ -100,7 +100,8 @@ def parse_placements(board: GpuModel | str, text: str) -> Layout:
     for word in text.split():
         name, _, start = word.rpartition("@")
         if not (name and start.isascii() and start.isdecimal()):
-            refuse(f"placement {word!r}", "profile@start, such as '3g.20gb@4'", repr(word), "Mend it.")
+            expected = "profile@start, such as '3g.20gb@4'"
+            raise GeometryError(f"placement {word!r}", expected, repr(word), "Mend it.")
         placements.append(Placement.of(board.profile(name), int(start)))
     return Layout(tuple(placements))
 
@@ -354,7 +355,8 @@ def resolve_counts(board: GpuModel, counts: Mapping[str, int]) -> dict[str, int]
     found: dict[MigProfile | str, int] = {}
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            refuse(f"count of {name}", "a whole number of at least 0", repr(count), "Mend the count.")
+            expected = "a whole number of at least 0"
+            raise GeometryError(f"count of {name}", expected, repr(count), "Mend the count.")
         key = name if name == WHOLE_GPU else board.profile(name)
         found[key] = found.get(key, 0) + count
     named = {profile.name: found[profile] for profile in board.profiles if found.get(profile)}

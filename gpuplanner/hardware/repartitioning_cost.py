@@ -14,7 +14,7 @@ from gpuplanner.core.scenario_fields import MADE_BY
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.hardware.catalog import parameter, path_facts
-from gpuplanner.hardware.gpu_models import GpuModel, as_board, refuse
+from gpuplanner.hardware.gpu_models import GpuModel, as_board
 from gpuplanner.hardware.mig_layouts import Layout, Placement, arrangements, parse_layout, prove
 
 AnyLayout: TypeAlias = str | Mapping[str, int] | Layout
@@ -103,7 +103,8 @@ def _layouts(board: GpuModel, given: AnyLayout) -> Iterator[Layout]:
     counts = parse_layout(given) if isinstance(given, str) else given
     proof = prove(board, counts)
     if proof.layout is None:
-        refuse(f"layout of {board.name}", "one that can be placed", proof.reason, "Mend the layout.")
+        where = f"layout of {board.name}"
+        raise GeometryError(where, "one that can be placed", proof.reason, "Mend the layout.")
     yield from arrangements(board, proof.layout.counts)
 
 
@@ -311,9 +312,8 @@ class ChangeCost:
         """
         model = as_board(board)
         if self.board != model:
-            raise ScenarioError(
-                "cost of change", f"one for {model.name}", self.board.name, "Make it for this board."
-            )
+            todo = "Make it for this board."
+            raise ScenarioError("cost of change", f"one for {model.name}", self.board.name, todo)
         return self
 
     @property

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError
+from gpuplanner.core.errors import ScenarioError, SchemaError
 from gpuplanner.core.schema_checks import check
 from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
 from gpuplanner.hardware.mig_layouts import OFF, parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, Reconfiguration
-from gpuplanner.planner.fleet_limits import is_count, refuse
+from gpuplanner.planner.fleet_limits import is_count
 from gpuplanner.planner.plan_problem import Counts, membership, up_sets
 
 
@@ -350,12 +350,10 @@ def _units(moves: Sequence[Move], at_once: int) -> list[DrainUnit]:
         if node in rebooting:
             units.append(DrainUnit((*changed, *stays), reboot=True))
             if units[-1].out > at_once:
-                refuse(
-                    f"transition: reboot of node {node}",
-                    f"at most {at_once} GPUs in use to be out at once",
-                    f"{units[-1].out} in use there",
-                    f"Allow at_once={units[-1].out}, or plan without switching MIG mode on this node.",
-                )
+                where = f"transition: reboot of node {node}"
+                expected = f"at most {at_once} GPUs in use to be out at once"
+                todo = f"Allow at_once={units[-1].out}, or plan without switching MIG mode on this node."
+                raise ScenarioError(where, expected, f"{units[-1].out} in use there", todo)
         else:
             units += [DrainUnit((move,), reboot=False) for move in changed]
         units += [DrainUnit((move,), reboot=False) for move in released]
@@ -380,4 +378,4 @@ def _check_arguments(at: datetime, at_once: int, drain_s: float) -> None:
     if not 0 <= drain_s < float("inf"):
         faults.append(f"drain_s {drain_s!r}, not a number of at least 0")
     if faults:
-        refuse("transition", "arguments that make sense", "; ".join(faults), "Mend them.")
+        raise ScenarioError("transition", "arguments that make sense", "; ".join(faults), "Mend them.")

@@ -43,11 +43,6 @@ _TIMES = ("change_s", "instance_s", "reboot_s", "restart_s", "drain_s")
 _KINDS = {str, int, float, NoneType}
 
 
-def refuse(what: str, expected: str, got: str, todo: str = "Mend it.") -> NoReturn:
-    """Raise ``ScenarioError`` with the four parts of its message."""
-    raise ScenarioError(what, expected, got, todo)
-
-
 def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
     """Whatever a problem or a plan holds; a field that a file need not have stands there with its value.
 
@@ -96,14 +91,14 @@ def from_plain(kind: type[T], values: Mapping[str, Any], what: str, **read: Call
     gpuplanner.core.errors.ScenarioError: times: expected values of the right kind; got another for 'high'. Mend it.
     """
     if not isinstance(values, Mapping):
-        refuse(what, "values by name", type(values).__name__)
+        raise ScenarioError(what, "values by name", type(values).__name__, "Mend it.")
     known = inspect.signature(kind).parameters
     needed = {name for name, one in known.items() if one.default is inspect.Parameter.empty}
     if odd := sorted((set(values) - set(known)) | (needed - set(values))):
         expected = (
             f"the keys {', '.join(sorted(needed)) or 'none'}, and of {', '.join(sorted(set(known) - needed))}"
         )
-        refuse(what, expected, f"missing or unknown {examples(odd)}")
+        raise ScenarioError(what, expected, f"missing or unknown {examples(odd)}", "Mend it.")
     hints = typing.get_type_hints(kind.__init__)
     try:
         if wrong := [name for name, value in values.items() if not _fits(value, hints[name])]:
@@ -218,16 +213,16 @@ def change_from_plain(board: GpuModel, values: str | Mapping[str, Any]) -> Chang
     path = "" if odd else given.get("path", "operator")
     if odd or not isinstance(path, str):
         got = ", ".join(odd) or repr(path)
-        refuse("cost of change", f"path, {', '.join(_TIMES)}", got)
+        raise ScenarioError("cost of change", f"path, {', '.join(_TIMES)}", got, "Mend it.")
     try:
         times = {name: Seconds(*given[name]) for name in _TIMES if given.get(name) is not None}
     except TypeError as error:
-        raise ScenarioError(
-            "cost of change", "times as [value, low, high, basis]", str(error), "Mend it."
-        ) from error
+        expected = "times as [value, low, high, basis]"
+        raise ScenarioError("cost of change", expected, str(error), "Mend it.") from error
     never = {name for name in _TIMES if name in given and given[name] is None}
     if never - {"reboot_s"}:
-        refuse("cost of change", "times, and null for reboot_s alone", str(dict(given)))
+        expected = "times, and null for reboot_s alone"
+        raise ScenarioError("cost of change", expected, str(dict(given)), "Mend it.")
     return replace(ChangeCost.of(board, path), **times, **dict.fromkeys(never))  # type: ignore[arg-type]
 
 
@@ -544,4 +539,4 @@ _NUMBERS = tuple(f.name for f in fields(StatePrices) if f.name not in ("remainin
 
 
 def _refuse(got: str) -> NoReturn:
-    refuse("prices of states", "amounts of at least 0, and times by profile", got, "Mend them.")
+    raise ScenarioError("prices of states", "amounts of at least 0, and times by profile", got, "Mend them.")

@@ -27,7 +27,7 @@ from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
 from gpuplanner.core.serialization import load_json, to_json
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
 from gpuplanner.hardware.mig_layouts import OFF, format_layout, parse_layout, prove
-from gpuplanner.planner.fleet_limits import from_plain, grid, refuse, texts, to_plain
+from gpuplanner.planner.fleet_limits import from_plain, grid, texts, to_plain
 from gpuplanner.planner.plan_problem import Counts, Floats, PlanProblem
 
 MAX_LABEL = 63
@@ -117,9 +117,8 @@ def states_at(plan: pl.DataFrame, at: datetime) -> dict[str, NodeState]:
     rows = plan.filter(pl.col("slot_start") <= at, pl.col("slot_end") > at)
     if rows.is_empty():
         span = f"{stamp(plan['slot_start'].min())} to {stamp(plan['slot_end'].max())}"  # type: ignore[arg-type]
-        raise SchemaError(
-            "time of export", f"a time within {span}", at.isoformat(), "Choose a time of the plan."
-        )
+        todo = "Choose a time of the plan."
+        raise SchemaError("time of export", f"a time within {span}", at.isoformat(), todo)
     return {str(node[0]): _state(group.iter_rows(named=True)) for node, group in _by_node(rows)}
 
 
@@ -185,24 +184,18 @@ def _proved(board: GpuModel, text: str) -> str:
     counts = parse_layout(text)
     proof = prove(board, counts)
     if proof.layout is None:
-        raise GeometryError(
-            f"layout plan: layout {text!r}",
-            f"one that a {board.name} can hold",
-            proof.reason,
-            "Nothing is exported; make the plan for this board.",
-        )
+        expected = f"one that a {board.name} can hold"
+        todo = "Nothing is exported; make the plan for this board."
+        raise GeometryError(f"layout plan: layout {text!r}", expected, proof.reason, todo)
     return proof.layout.text if proof.layout.placements else text.strip()
 
 
 def _check_nodes(names: list[str]) -> None:
     bad = [name for name in names if not _NODE.fullmatch(name)]
     if bad:
-        raise GeometryError(
-            "layout plan: node names",
-            "letters, digits, '-', '_' and '.' only, as names go into configuration lines",
-            f"{len(bad)} of {len(names)} others: {examples(bad)}",
-            "Mend the names in the inventory.",
-        )
+        expected = "letters, digits, '-', '_' and '.' only, as names go into configuration lines"
+        got = f"{len(bad)} of {len(names)} others: {examples(bad)}"
+        raise GeometryError("layout plan: node names", expected, got, "Mend the names in the inventory.")
 
 
 def _check_ranges(frame: pl.DataFrame) -> None:
@@ -212,12 +205,9 @@ def _check_ranges(frame: pl.DataFrame) -> None:
     )
     if wrong.height or frame.is_empty():
         rows = [f"{row['node']} gpu {row['gpu']} {stamp(row['slot_start'])}" for row in wrong.to_dicts()]
-        raise SchemaError(
-            "layout plan",
-            "at least one row, and for each GPU ranges that end after they start and do not overlap",
-            f"{wrong.height} of {frame.height} rows that do not: {examples(rows)}" if rows else "no row",
-            "Make the plan anew.",
-        )
+        expected = "at least one row, and for each GPU ranges that end after they start and do not overlap"
+        got = f"{wrong.height} of {frame.height} rows that do not: {examples(rows)}" if rows else "no row"
+        raise SchemaError("layout plan", expected, got, "Make the plan anew.")
 
 
 REHEARSED = {
@@ -486,4 +476,4 @@ def plan_from_plain(values: object) -> tuple[Plan, PlanProblem]:
 
 
 def _refuse(got: str) -> NoReturn:
-    refuse("plan file", "JSON written by plan_to_json", got, "Plan again.")
+    raise ScenarioError("plan file", "JSON written by plan_to_json", got, "Plan again.")

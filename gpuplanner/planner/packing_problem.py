@@ -263,12 +263,9 @@ class _Fields:
         self.fill = self.fill or (1 << (at + bits + 1)) - 1
         self.width += bits + 1
         if self.width > 62:
-            raise ScenarioError(
-                f"packing: limits of one bin, at {name}",
-                "at most 62 bits for all of them",
-                f"{self.width}",
-                "Name fewer profiles.",
-            )
+            where = f"packing: limits of one bin, at {name}"
+            expected = "at most 62 bits for all of them"
+            raise ScenarioError(where, expected, f"{self.width}", "Name fewer profiles.")
         return at
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import MissingDependencyError
+from gpuplanner.core.errors import MissingDependencyError, ScenarioError
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.planner.fleet_limits import Limits, refuse
+from gpuplanner.planner.fleet_limits import Limits
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.linear_model import Effort
 from gpuplanner.planner.linear_program import window_floors
@@ -81,7 +81,7 @@ def realised_costs(
     prices = set(problem.unmet_price)
     if len(prices) > 1:
         expected = "one price of unmet demand for all tenants"
-        refuse("realised cost", expected, f"{sorted(prices)}", "Cost tenants one by one.")
+        raise ScenarioError("realised cost", expected, f"{sorted(prices)}", "Cost tenants one by one.")
     known = {layout: 0 for one in plans for layout in one.layouts} | dict(problem.initial or {})
     highest = demands.max(axis=0)[None]
     everyone = {"tenants": ("all",), "tiers": ("standard",), "unmet_price": prices.pop(), "demand": highest}

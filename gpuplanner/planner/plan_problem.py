@@ -37,7 +37,6 @@ from gpuplanner.planner.fleet_limits import (
     is_amount,
     is_count,
     limit_faults,
-    refuse,
     texts,
     to_plain,
 )
@@ -332,7 +331,8 @@ class PlanProblem:
             object.__setattr__(self, name, _plain(value))
         faults = list(problem_faults(self))
         if faults:
-            refuse("plan problem", "demand, fleet, prices and limits that make sense", "; ".join(faults))
+            expected = "demand, fleet, prices and limits that make sense"
+            raise ScenarioError("plan problem", expected, "; ".join(faults), "Mend it.")
 
     def __repr__(self) -> str:
         return (
@@ -496,9 +496,8 @@ def _demand(given: ArrayLike) -> Floats:
     try:
         return _read_only(given)
     except (TypeError, ValueError) as error:
-        raise ScenarioError(
-            "plan problem: demand", "numbers in three dimensions", str(error), "Mend the demand."
-        ) from error
+        expected = "numbers in three dimensions"
+        raise ScenarioError("plan problem: demand", expected, str(error), "Mend the demand.") from error
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - anything goes in, checks come later
@@ -513,9 +512,8 @@ def _canonical(board: GpuModel, given: Mapping[str, int], what: str = "initial")
         held = {p if p == WHOLE_GPU else board.profile(p).name: n for p, n in parse_layout(text).items()}
         proof = prove(board, held)
         if not proof:
-            raise GeometryError(
-                f"{what} layout {text!r}", f"a layout of {board.name}", proof.reason, "Mend it."
-            )
+            expected = f"a layout of {board.name}"
+            raise GeometryError(f"{what} layout {text!r}", expected, proof.reason, "Mend it.")
         layout = format_layout(held)
         counts[layout] = counts.get(layout, 0) + _plain(gpus)
     return dict(sorted(counts.items()))

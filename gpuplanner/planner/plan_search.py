@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpuplanner.core.errors import MissingDependencyError
+from gpuplanner.core.errors import MissingDependencyError, ScenarioError
 from gpuplanner.core.scenario import SearchLimits
 from gpuplanner.planner.dynamic_program import dynamic_counts
-from gpuplanner.planner.fleet_limits import is_count, refuse
+from gpuplanner.planner.fleet_limits import is_count
 from gpuplanner.planner.layout_calendar import calendar_counts
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.linear_model import Effort, relative_gap
@@ -170,12 +170,9 @@ def exact(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
         yield state.better(fluid, greedy_counts(fluid, effort.unlimited()))
         return
     if found is None:
-        refuse(
-            "plan: method dp",
-            "a fleet small enough to try every state",
-            f"{fluid.problem.gpus} GPUs and {len(fluid.layouts)} layouts",
-            "Choose the method 'auto'.",
-        )
+        expected = "a fleet small enough to try every state"
+        got = f"{fluid.problem.gpus} GPUs and {len(fluid.layouts)} layouts"
+        raise ScenarioError("plan: method dp", expected, got, "Choose the method 'auto'.")
     counts, bound = found
     yield State().better(fluid, counts).tighter(bound)
 
@@ -415,9 +412,9 @@ def plan(
 def planned_within(problem: PlanProblem, method: str, calendars: int, effort: Effort) -> Plan:
     """A plan within limits that a search may share with others; see :func:`plan`."""
     if method not in METHODS:
-        refuse("plan: method", f"one of {', '.join(METHODS)}", repr(method), "Choose one.")
+        raise ScenarioError("plan: method", f"one of {', '.join(METHODS)}", repr(method), "Choose one.")
     if not is_count(calendars, 1):
-        refuse("plan: calendars", "a whole number of at least 1", repr(calendars))
+        raise ScenarioError("plan: calendars", "a whole number of at least 1", repr(calendars), "Mend it.")
     began = time.perf_counter()
     fault = explain_limits(problem)
     if fault is not None:

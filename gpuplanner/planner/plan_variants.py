@@ -19,7 +19,6 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.serialization import load_json, read_text, to_json
-from gpuplanner.planner.fleet_limits import refuse
 from gpuplanner.planner.layout_plan import FORMAT as PLAN_FORMAT
 from gpuplanner.planner.layout_plan import LARGEST_FILE, Plan, plan_from_plain
 from gpuplanner.planner.linear_model import WORK_LIMIT, Effort, relative_gap
@@ -174,7 +173,8 @@ def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
         return {problem.board.name: (found, problem)}
     pools = values.get("pools")
     if set(values) != {"format", "pools"} or not isinstance(pools, dict):
-        refuse("fleet plan file", "'format' and 'pools'", examples(sorted(values)), "Plan again.")
+        got = examples(sorted(values))
+        raise ScenarioError("fleet plan file", "'format' and 'pools'", got, "Plan again.")
     plans = {
         name: plan_from_plain({"format": PLAN_FORMAT, **pool} if isinstance(pool, dict) else pool)
         for name, pool in pools.items()
@@ -187,7 +187,7 @@ def _check(pools: Mapping[str, PlanProblem]) -> None:
     slots = {(p.slot_start, p.slot_hours, p.n_slots) for p in pools.values()}
     if len(slots) != 1:
         got = "no pool" if not pools else f"{len(slots)} different ones"
-        refuse("fleet", "pools over the same slots", got, "Give all pools the same slots.")
+        raise ScenarioError("fleet", "pools over the same slots", got, "Give all pools the same slots.")
 
 
 def read_problems(path: str | Path) -> dict[str, PlanProblem]:
@@ -215,13 +215,13 @@ def read_problems(path: str | Path) -> dict[str, PlanProblem]:
     text = read_text(path, error=ScenarioError, what="problem", limit_bytes=LARGEST_FILE)
     values = load_json(text, where=str(path), error=ScenarioError)
     if not isinstance(values, dict):
-        refuse(str(path), _EXPECTED, type(values).__name__, "Check the file.")
+        raise ScenarioError(str(path), _EXPECTED, type(values).__name__, "Check the file.")
     pools = values.get("pools")
     if pools is None:
         found = PlanProblem.from_dict(_problem(values))
         return {found.board.name: found}
     if not isinstance(pools, dict) or not all(isinstance(pool, dict) for pool in pools.values()):
-        refuse(str(path), _EXPECTED, "'pools' of another kind")
+        raise ScenarioError(str(path), _EXPECTED, "'pools' of another kind", "Mend it.")
     return {str(name): PlanProblem.from_dict(_problem(pool)) for name, pool in pools.items()}
 
 
@@ -407,9 +407,6 @@ def _check_alike(name: str, variant: PlanProblem, problem: PlanProblem) -> None:
     if not other and not np.array_equal(variant.admitted, problem.admitted):
         other = ["demand within quotas"]
     if other:
-        refuse(
-            f"price of limits, {name!r}",
-            "the slots, prices and demand within quotas of the problem as it stands",
-            f"another {', '.join(other)}",
-            "Change other limits only: costs could not be compared.",
-        )
+        expected = "the slots, prices and demand within quotas of the problem as it stands"
+        todo = "Change other limits only: costs could not be compared."
+        raise ScenarioError(f"price of limits, {name!r}", expected, f"another {', '.join(other)}", todo)

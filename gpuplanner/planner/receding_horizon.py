@@ -9,8 +9,8 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpuplanner.core.errors import InfeasiblePlanError
-from gpuplanner.planner.fleet_limits import is_count, refuse
+from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
+from gpuplanner.planner.fleet_limits import is_count
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_explanation import realised_cost, realised_costs
 from gpuplanner.planner.plan_problem import Counts, Floats, PlanProblem
@@ -217,7 +217,7 @@ def roll(
     """
     if not (is_count(commit, 1) and is_count(horizon, commit)):
         expected = "whole numbers, commit at least 1 and horizon no less than commit"
-        refuse("roll", expected, f"commit {commit!r} and horizon {horizon!r}", "Mend them.")
+        raise ScenarioError("roll", expected, f"commit {commit!r} and horizon {horizon!r}", "Mend them.")
     now, kept = problem.initial, problem.parked
     done: list[Mapping[str, int]] = []
     idle: list[Mapping[str, int]] = []
@@ -229,9 +229,8 @@ def roll(
         part = stretch(problem, slots, believed, now, kept)
         ahead = plan(part, **how)
         if not ahead.found:
-            raise InfeasiblePlanError(
-                f"plan at slot {slots.start}", "a plan", ahead.status, ahead.explanation
-            )
+            where = f"plan at slot {slots.start}"
+            raise InfeasiblePlanError(where, "a plan", ahead.status, ahead.explanation)
         standing = None if accept is None or now is None else standing_plan(ahead, part, course)
         if accept is None or standing is None or accept(slots.start, part, standing, ahead):
             replans += 1
@@ -279,7 +278,7 @@ def _believed(problem: PlanProblem, given: ArrayLike, slots: range) -> Floats:
     demand = np.asarray(given, dtype=np.float64)
     expected = problem.demand.shape[:2]
     if demand.ndim != 3 or demand.shape[:2] != expected or demand.shape[2] < len(slots):
-        refuse(
+        raise ScenarioError(
             f"forecast at slot {slots.start}",
             f"the shape ({expected[0]}, {expected[1]}, at least {len(slots)})",
             str(demand.shape),

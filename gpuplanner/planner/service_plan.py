@@ -215,9 +215,8 @@ def services_from_json(
     except (AttributeError, KeyError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
         if isinstance(error, ScenarioError):
             raise
-        raise ScenarioError(
-            _WHERE, "JSON written by 'gpuplanner plan --services -o'", repr(error), "Make it anew."
-        ) from error
+        expected = "JSON written by 'gpuplanner plan --services -o'"
+        raise ScenarioError(_WHERE, expected, repr(error), "Make it anew.") from error
     return plan, check(profiles, ServiceProfiles, where=_WHERE), rates, latencies
 
 
@@ -347,13 +346,11 @@ def plan_services(
 
 def _require_arguments(latency_share: float, method: str) -> None:
     if isinstance(latency_share, bool) or not 0 < latency_share <= 1:
-        raise ScenarioError(
-            "latency_share", "a number above 0, at most 1", repr(latency_share), "Choose one."
-        )
+        expected = "a number above 0, at most 1"
+        raise ScenarioError("latency_share", expected, repr(latency_share), "Choose one.")
     if method not in METHODS:
-        raise ScenarioError(
-            "plan_services: method", f"one of {', '.join(METHODS)}", repr(method), "Choose one."
-        )
+        expected = f"one of {', '.join(METHODS)}"
+        raise ScenarioError("plan_services: method", expected, repr(method), "Choose one.")
 
 
 _TOLERANCE = 2e-6

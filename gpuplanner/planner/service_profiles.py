@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import dataframely as dy
 import polars as pl
@@ -20,11 +20,6 @@ from gpuplanner.ingest.text_files import read_text_file
 from gpuplanner.usage.requested_demand import smallest_of_compute
 
 NOT_SERVED = "N/A"
-
-
-def refuse(what: str, expected: str, got: str, todo: str) -> NoReturn:
-    """Raise ``TraceFormatError`` with the four parts of its message."""
-    raise TraceFormatError(what, expected, got, todo)
 
 
 @dataclass(frozen=True)
@@ -106,18 +101,21 @@ def read_service_demands(
     unpaired = sorted(set(asked) ^ set(limits))
     if unpaired:
         what = f"{rates} and {latencies}, row {row}"
-        refuse(what, f"the same services marked {NOT_SERVED}", examples(unpaired), "Mend one file.")
+        expected = f"the same services marked {NOT_SERVED}"
+        raise TraceFormatError(what, expected, examples(unpaired), "Mend one file.")
     return asked, limits
 
 
 def _read_row(path: Path, services: Sequence[str], row: int) -> dict[str, float]:
     lines = [line for line in read_text_file(path).lines["text"].to_list() if line.strip()]
     if not 1 <= row <= len(lines):
-        refuse(f"{path}, row {row}", f"a row from 1 to {len(lines)}", "no such row", "Choose one.")
+        expected = f"a row from 1 to {len(lines)}"
+        raise TraceFormatError(f"{path}, row {row}", expected, "no such row", "Choose one.")
     cells = [cell.strip().strip('"') for cell in lines[row - 1].split(",")]
     if len(cells) != len(services):
         what = f"{len(services)} columns, one for each of {examples(services)}"
-        refuse(f"{path}, row {row}", what, f"{len(cells)} columns", "Compare with the profile files.")
+        todo = "Compare with the profile files."
+        raise TraceFormatError(f"{path}, row {row}", what, f"{len(cells)} columns", todo)
     pairs = [(name, cell) for name, cell in zip(services, cells, strict=True) if cell.upper() != NOT_SERVED]
     return {name: _number(cell, f"{path}, row {row}, column {name}") for name, cell in pairs}
 
@@ -128,7 +126,8 @@ def _number(cell: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        refuse(where, f"a number of at least 0, or {NOT_SERVED}", repr(cell[:40]), "Mend the cell.")
+        expected = f"a number of at least 0, or {NOT_SERVED}"
+        raise TraceFormatError(where, expected, repr(cell[:40]), "Mend the cell.")
     return value
 
 
@@ -221,11 +220,12 @@ def read_service_profiles(
     """
     board = as_board(board)
     if throughput_of not in ("process", "instance"):
-        refuse("throughput_of", "'process' or 'instance'", repr(throughput_of), "Choose one.")
+        raise TraceFormatError("throughput_of", "'process' or 'instance'", repr(throughput_of), "Choose one.")
     files = sorted(path for path in Path(folder).glob("*.csv") if not path.name.startswith("."))
     if not files:
         got = "none" if Path(folder).is_dir() else "no such folder"
-        refuse(str(folder), "a folder with a profile file (*.csv) for each service", got, "Check it.")
+        expected = "a folder with a profile file (*.csv) for each service"
+        raise TraceFormatError(str(folder), expected, got, "Check it.")
     table = pl.concat([_read_file(path, board) for path in files])
     if throughput_of == "instance":
         return table
@@ -250,7 +250,7 @@ def _read_file(path: Path, board: GpuModel) -> pl.DataFrame:
     if rows.rejects.height:
         _refuse_rows(path, rows.rejects.to_dicts())
     if rows.good.is_empty():
-        refuse(str(path), "rows of service profiles", "a header alone", OTHER_FILE)
+        raise TraceFormatError(str(path), "rows of service profiles", "a header alone", OTHER_FILE)
     named = rows.good.with_columns(service=pl.lit(path.stem))
     return conform(named, ServiceProfiles, where=str(path))
 
@@ -258,7 +258,8 @@ def _read_file(path: Path, board: GpuModel) -> pl.DataFrame:
 def _refuse_rows(path: Path, rejects: list[dict[str, Any]]) -> None:
     listed = [f"line {reject['row']}: {reject['reason']} ({reject['raw'][:60]})" for reject in rejects]
     got = f"{len(rejects)} unusable row(s): {examples(listed)}"
-    refuse(str(path), "five figures a row that a measurement can give", got, "Mend or remove them.")
+    expected = "five figures a row that a measurement can give"
+    raise TraceFormatError(str(path), expected, got, "Mend or remove them.")
 
 
 def _refuse_whole_instances(table: pl.DataFrame, folder: str) -> None:
@@ -267,9 +268,6 @@ def _refuse_whole_instances(table: pl.DataFrame, folder: str) -> None:
     in_flight = pl.col("throughput_per_s") * pl.col("latency_s") / (pl.col("batch") * pl.col("processes"))
     likeness = shared.select(in_flight.median()).item()
     if likeness is not None and abs(likeness - 1) < _LIKENESS:
-        refuse(
-            folder,
-            "throughput of one process (throughput x latency = batch size)",
-            "that of all of them (throughput x latency = batch size x workload number)",
-            "Read it with throughput_of='instance'.",
-        )
+        expected = "throughput of one process (throughput x latency = batch size)"
+        got = "that of all of them (throughput x latency = batch size x workload number)"
+        raise TraceFormatError(folder, expected, got, "Read it with throughput_of='instance'.")

@@ -117,12 +117,9 @@ def choices_for(
     """
     of_size = smallest_of_compute(board)
     if strange := sorted(set(profiles["compute_slices"].to_list()) - set(of_size)):
-        raise GeometryError(
-            f"service profiles on {board.name}",
-            f"instances of {', '.join(map(str, of_size))} compute slices",
-            examples(strange),
-            "Give the board on which they were measured.",
-        )
+        expected = f"instances of {', '.join(map(str, of_size))} compute slices"
+        todo = "Give the board on which they were measured."
+        raise GeometryError(f"service profiles on {board.name}", expected, examples(strange), todo)
     allowed_s = [demand.latency_ms / 1000 * latency_share for demand in demands.values()]
     asked = pl.DataFrame({"service": list(demands), "allowed_s": allowed_s}, schema=_ASKED)
     ran = profiles.filter(pl.col("throughput_per_s") > 0).join(asked, on="service")
@@ -155,12 +152,9 @@ def least(choices: Choices) -> LeastSlices:
     board = choices.board
     gpus = max(-(-slices // board.compute_slices), -(-sum(memory.values()) // board.memory_slices))
     if gpus > MAX_GPUS:
-        raise ScenarioError(
-            "rates",
-            f"a demand for at most {MAX_GPUS} GPUs",
-            f"one for at least {gpus}",
-            "Are the rates in requests per second?",
-        )
+        expected = f"a demand for at most {MAX_GPUS} GPUs"
+        todo = "Are the rates in requests per second?"
+        raise ScenarioError("rates", expected, f"one for at least {gpus}", todo)
     return LeastSlices(compute, memory, slices, gpus)
 
 
@@ -197,12 +191,11 @@ def _refuse_the_slow(
         allowed = f"{demands[name].latency_ms * latency_share:g} ms of {demands[name].latency_ms:g} ms"
         reached = f"{1000 * quickest[name]:g} ms" if name in quickest else "none, it ran on no instance"
         faults.append(f"{name}: a batch may take {allowed}, the least latency measured is {reached}")
-    raise InfeasiblePlanError(
-        "services",
-        "a measured setting of each that answers in time",
-        f"none for {len(late)} of {len(demands)}: {examples(faults)}",
-        f"Relax the latency limit, raise latency_share (now {latency_share:g}), or measure smaller batches.",
+    got = f"none for {len(late)} of {len(demands)}: {examples(faults)}"
+    todo = (
+        f"Relax the latency limit, raise latency_share (now {latency_share:g}), or measure smaller batches."
     )
+    raise InfeasiblePlanError("services", "a measured setting of each that answers in time", got, todo)
 
 
 Content = tuple[int, ...]

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import refuse
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.execution import called, compiled
 from gpuplanner.simulator.node_provisioning import come_up, note, offer
 from gpuplanner.simulator.simulated_fleet import OFF, NodeFleet
@@ -127,7 +127,7 @@ class LayoutChanges:
             )
         )
         if not sound:
-            refuse(
+            raise ScenarioError(
                 "layout changes",
                 "columns of one length, nodes, pools and change_s not below 0, and cordon_s <= planned_s <= deadline_s",
                 f"shapes {sorted(lengths)}" if len(lengths) > 1 else f"{len(self)} rows of which some differ",
@@ -166,12 +166,10 @@ def planned_table(changes: LayoutChanges | None, fleet: NodeFleet) -> tuple[Tabl
     known = (changes.node < nodes) & (changes.pool < fleet.capacity.shape[1])
     known[known] = fleet.first[changes.node[known]] != OFF
     if not known.all():
-        refuse(
-            f"layout change {int(np.flatnonzero(~known)[0])}",
-            f"one of {nodes} nodes that is on at first, and one of {fleet.capacity.shape[1]} pools",
-            f"node {changes.node[~known][0]}, pool {changes.pool[~known][0]}",
-            "Correct the row.",
-        )
+        where = f"layout change {int(np.flatnonzero(~known)[0])}"
+        expected = f"one of {nodes} nodes that is on at first, and one of {fleet.capacity.shape[1]} pools"
+        got = f"node {changes.node[~known][0]}, pool {changes.pool[~known][0]}"
+        raise ScenarioError(where, expected, got, "Correct the row.")
     order = np.lexsort((np.arange(len(changes)), changes.planned_s, changes.node))
     planned = table(PLANNED, len(changes))
     planned.row, planned.drained, planned.pool = order, changes.drained[order], changes.pool[order]

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import SchemaError, refuse
+from gpuplanner.core.errors import ScenarioError, SchemaError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_DAY
@@ -122,12 +122,9 @@ def paired(
     """
     before, after = _finite(baseline), _finite(values)
     if len(before) != len(after):
-        raise SchemaError(
-            "paired values",
-            "as many values as baseline values",
-            f"{len(before)} and {len(after)}",
-            "Run both policies on the same replications.",
-        )
+        expected = "as many values as baseline values"
+        todo = "Run both policies on the same replications."
+        raise SchemaError("paired values", expected, f"{len(before)} and {len(after)}", todo)
     reference = float(np.mean(before))
     ratio = float(np.mean(after)) / reference if reference else None
     return PairedChange(mean_interval(after - before, level=level), ratio)
@@ -156,12 +153,9 @@ def student_t(probability: float, degrees: int) -> float:
     (2.262, 6.314, 0.0)
     """
     if not (0 < probability < 1 and degrees >= 1):
-        raise SchemaError(
-            "Student's t quantile",
-            "a probability between 0 and 1 and at least 1 degree of freedom",
-            f"{probability} and {degrees}",
-            "Give a level between 0 and 1 and at least two values.",
-        )
+        expected = "a probability between 0 and 1 and at least 1 degree of freedom"
+        todo = "Give a level between 0 and 1 and at least two values."
+        raise SchemaError("Student's t quantile", expected, f"{probability} and {degrees}", todo)
     wanted = abs(2 * probability - 1)
     low, high = 0.0, math.pi / 2
     while low < (middle := (low + high) / 2) < high:
@@ -186,12 +180,9 @@ def _finite(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64
     """The values as an array, after refusing what no mean can be taken of."""
     sample = np.array(values, dtype=np.float64)
     if sample.ndim != 1 or not len(sample) or not np.isfinite(sample).all():
-        raise SchemaError(
-            "values of replications",
-            "at least one number, all finite",
-            f"{sample.size} values, {int((~np.isfinite(sample)).sum())} of them missing",
-            "Leave out measures that a replication does not have.",
-        )
+        got = f"{sample.size} values, {int((~np.isfinite(sample)).sum())} of them missing"
+        todo = "Leave out measures that a replication does not have."
+        raise SchemaError("values of replications", "at least one number, all finite", got, todo)
     return sample
 
 
@@ -278,12 +269,9 @@ def _draw(history: pl.Series, wanted: np.ndarray, uniform: np.ndarray) -> np.nda
     for name, kind in (("working", False), ("weekend", True)):
         days, pool = wanted == kind, np.flatnonzero(weekend == kind)
         if days.any() and not len(pool):
-            refuse(
-                "bootstrap of arrival days",
-                f"a {name} day in the history",
-                f"none between {history[0]} and {history[-1]}",
-                "Give a longer history, or simulate fewer days.",
-            )
+            got = f"none between {history[0]} and {history[-1]}"
+            todo = "Give a longer history, or simulate fewer days."
+            raise ScenarioError("bootstrap of arrival days", f"a {name} day in the history", got, todo)
         if days.any():
             drawn[days] = pool[(uniform[days] * len(pool)).astype(np.int64)]
     return drawn
@@ -305,7 +293,7 @@ def _check(
     numbers = f"days={days}, seed={seed}, replication={replication}, warmup_days={warmup_days}"
     sound = days >= 1 and min(seed, replication, warmup_days) >= 0 and 1 <= start_weekday <= 7
     if not (sound and jobs.height):
-        refuse(
+        raise ScenarioError(
             "bootstrap of arrival days",
             "a history with jobs, days above 0, seed, replication and warmup_days not below 0, and "
             "start_weekday from 1 (Monday) to 7",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, refuse, resolve
+from gpuplanner.core.errors import ScenarioError, resolve
 from gpuplanner.hardware.repartitioning_cost import drain_time
 from gpuplanner.simulator.simulated_fleet import Outcome
 from gpuplanner.simulator.simulation_state import Floats, Ints
@@ -33,7 +33,7 @@ class Preemption:
     def __post_init__(self) -> None:
         """Check the values."""
         if not all(0 <= time < math.inf for time in (self.overhead_s, self.min_run_s)):
-            refuse("preemption", "seconds not below 0", str(self))
+            raise ScenarioError("preemption", "seconds not below 0", str(self), "Change it.")
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,10 @@ class Checkpoints:
     def __post_init__(self) -> None:
         """Check the values."""
         if not 0 <= self.write_s < math.inf or not (self.interval_s is None or self.interval_s >= 0):
-            refuse("checkpoints", "seconds not below 0", str(self))
+            raise ScenarioError("checkpoints", "seconds not below 0", str(self), "Change it.")
         if self.interval_s == 0 and self.write_s > 0:
-            refuse("checkpoints", "an interval above 0 where writing takes time", str(self))
+            expected = "an interval above 0 where writing takes time"
+            raise ScenarioError("checkpoints", expected, str(self), "Change it.")
 
     def interval_of(self, mtbf_s: float) -> float:
         """Work between two checkpoints of a job whose failures come on average so far apart [s]."""
@@ -104,7 +105,8 @@ class Failures:
     def __post_init__(self) -> None:
         """Check the values."""
         if not self.mtbf_gpu_h > 0 or not 0 <= self.restart_s < math.inf or self.seed < 0:
-            refuse("failures", "mtbf_gpu_h above 0, restart_s and seed not below 0", str(self))
+            expected = "mtbf_gpu_h above 0, restart_s and seed not below 0"
+            raise ScenarioError("failures", expected, str(self), "Change it.")
 
     def mtbf_s(self, gpus: int) -> float:
         """Mean time between failures of a job that holds that many GPUs [s]."""
@@ -130,7 +132,7 @@ class FairShare:
     def __post_init__(self) -> None:
         """Check the values."""
         if not self.half_life_s > 0:
-            refuse("fair share", "half_life_s above 0", str(self))
+            raise ScenarioError("fair share", "half_life_s above 0", str(self), "Change it.")
 
 
 SCOPES = ("node", "gpu")
@@ -177,7 +179,7 @@ class Drain:
         )
         limit = 0.0 if self.limit_s is None else self.limit_s
         if not all(0 <= time < math.inf for time in (self.ahead_s, limit)):
-            refuse("drain", "ahead_s and limit_s not below 0", str(self))
+            raise ScenarioError("drain", "ahead_s and limit_s not below 0", str(self), "Change it.")
 
 
 SHARED_ORDERS = ("fifo", "fair")
@@ -286,12 +288,8 @@ class Sharing:
             anytime.shape != self.team.shape
             or not ((anytime >= NO_GROUP) & (anytime < len(self.openings))).all()
         ):
-            refuse(
-                "sharing: hours",
-                f"{len(self.team)} rows of {len(self.openings)} openings, or -1",
-                "others",
-                "Mend them.",
-            )
+            expected = f"{len(self.team)} rows of {len(self.openings)} openings, or -1"
+            raise ScenarioError("sharing: hours", expected, "others", "Mend them.")
         known = len(self.groups)
         sound = (
             len(self.team) == len(self.tier)
@@ -299,12 +297,9 @@ class Sharing:
             and all(NO_GROUP <= one.parent < known and one.weight > 0 for one in self.groups)
         )
         if not sound or not _is_tree(self.groups):
-            refuse(
-                "sharing",
-                "a team and a tier for every request, and cohorts that form a tree",
-                f"{known} groups",
-                "Give every team a row, cohorts after them.",
-            )
+            expected = "a team and a tier for every request, and cohorts that form a tree"
+            todo = "Give every team a row, cohorts after them."
+            raise ScenarioError("sharing", expected, f"{known} groups", todo)
 
 
 def _is_tree(groups: Sequence[QuotaGroup]) -> bool:

@@ -12,14 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import (
-    ScenarioError,
-    TraceFormatError,
-    examples,
-    first_line,
-    refuse,
-    resolve,
-)
+from gpuplanner.core.errors import ScenarioError, TraceFormatError, examples, first_line, resolve
 from gpuplanner.core.execution import compiled, event_loop_entry
 from gpuplanner.simulator.event_loop import pop, push
 from gpuplanner.simulator.simulation_state import EVENT, Floats, Ints, Table, table
@@ -466,15 +459,12 @@ def _check_fleet(jobs: pl.DataFrame, gpus: int, gpus_per_node: int) -> None:
     """Raise if the fleet is not made of full nodes, is too large, or cannot hold a job."""
     if gpus > MAX_GPUS or gpus % gpus_per_node:
         expected = f"full nodes of {gpus_per_node} GPUs, at most {MAX_GPUS} GPUs"
-        refuse("fleet", expected, f"{gpus} GPUs", "Change --gpus or --gpus-per-node.")
+        raise ScenarioError("fleet", expected, f"{gpus} GPUs", "Change --gpus or --gpus-per-node.")
     too_large = jobs.filter(pl.col("gpus") > gpus)["job_id"].to_list()
     if too_large:
-        refuse(
-            "column 'num_gpus'",
-            f"at most the {gpus} GPUs of the fleet",
-            f"{len(too_large)} larger jobs: {examples(too_large)}",
-            "Leave them out, or give more --gpus.",
-        )
+        got = f"{len(too_large)} larger jobs: {examples(too_large)}"
+        todo = "Leave them out, or give more --gpus."
+        raise ScenarioError("column 'num_gpus'", f"at most the {gpus} GPUs of the fleet", got, todo)
 
 
 def _read_cells(path: str | Path) -> pl.DataFrame:
@@ -484,9 +474,8 @@ def _read_cells(path: str | Path) -> pl.DataFrame:
     except pl.exceptions.NoDataError:
         cells = pl.DataFrame()
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise TraceFormatError(
-            str(path), "a CSV file, plain or gzip", first_line(error), "Give the path of a list of jobs."
-        ) from None
+        todo = "Give the path of a list of jobs."
+        raise TraceFormatError(str(path), "a CSV file, plain or gzip", first_line(error), todo) from None
 
     missing = [name for name in COLUMNS if name not in cells.columns]
     repeated = [name for name in (*COLUMNS, *OPTIONAL_COLUMNS) if f"{name}_duplicated_0" in cells.columns]

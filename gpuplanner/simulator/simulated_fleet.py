@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
-from gpuplanner.core.errors import refuse
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.layout_enumeration import placed_layouts
@@ -156,7 +156,7 @@ class NodeNetwork:
             and bool((self.slowdowns > 0).all())
         )
         if not fits:
-            refuse(
+            raise ScenarioError(
                 "network of nodes",
                 "a domain of each tier for every node, and a slow-down for one node, each tier and the fleet, none "
                 "below the one before",
@@ -225,7 +225,7 @@ class NodeRequests:
             and (self.rest >= 1).all()
         )
         if not sound:
-            refuse(
+            raise ScenarioError(
                 "requests",
                 "columns of one length, finite times, run_s >= 0, and at least one GPU or instance on every node",
                 f"lengths {sorted(lengths)}",
@@ -307,7 +307,7 @@ class NodeFleet:
             and (self.network is None or self.network.domains.shape[1] == nodes)
         )
         if not fits or nodes == 0:
-            refuse(
+            raise ScenarioError(
                 "fleet of nodes",
                 "at least one node, and capacity (and places, where GPUs are flexible) by node, pool and profile",
                 f"{nodes} nodes, {wide} profiles, capacity {self.capacity.shape}",
@@ -356,7 +356,7 @@ class Switching:
         """Check the values."""
         numbers = (self.idle_s, self.lead_s, self.cool_s, self.look_s, *self.kept)
         if not all(0 <= number < np.inf for number in numbers):
-            refuse("switching", "times and counts not below 0", str(self), "Change them.")
+            raise ScenarioError("switching", "times and counts not below 0", str(self), "Change them.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, refuse, resolve
+from gpuplanner.core.errors import ScenarioError, resolve
 from gpuplanner.simulator.planned_changes import LayoutChanges, changes_made, planned_table
 from gpuplanner.simulator.scheduling_rules import NO_GROUP, QuotaGroup, SharedOutcome, Sharing
 from gpuplanner.simulator.simulated_fleet import (
@@ -170,12 +170,9 @@ class Playing:
     ) -> Self:
         """Lay out the tables; arguments as of :func:`play`."""
         if changes is not None and not (switching is None and fleet.flexible is None):
-            refuse(
-                "planned changes of nodes",
-                "nodes that stay, and requests that start where there is room",
-                "switching or flexible pools beside them",
-                "Leave one of them out.",
-            )
+            expected = "nodes that stay, and requests that start where there is room"
+            got = "switching or flexible pools beside them"
+            raise ScenarioError("planned changes of nodes", expected, got, "Leave one of them out.")
         plan = planned_table(changes, fleet)
         kept, rows = _playable(requests, fleet, larger)
         queue = resolve(queue, QUEUES, what="queue", error=ScenarioError)
@@ -380,7 +377,7 @@ def play_shared(
     playing = Playing.of(requests, fleet, queue, None, placement, larger, None, None, None)
     if len(sharing.team) != len(requests) or fleet.flexible is not None:
         expected = f"{len(requests)} teams, one a request, on nodes that are not cut on demand"
-        refuse("sharing", expected, f"{len(sharing.team)}", "Give each its team.")
+        raise ScenarioError("sharing", expected, f"{len(sharing.team)}", "Give each its team.")
     tenancy = _tenancy(requests, fleet, sharing, playing.order)
     stopped: list[np.ndarray] = []
     if playing.world is not None:
@@ -473,12 +470,10 @@ def _refuse_stuck(tenancy: Tenancy) -> None:
     if stuck != NO_GROUP:
         from gpuplanner.simulator.multi_tenant_loop import MOST_STARTS
 
-        refuse(
-            f"request {int(tenancy.jobs[stuck].row)}",
-            f"an end after at most {MOST_STARTS} starts",
-            "one that is stopped before it gets on",
-            "Lower the rate of failures, or save work more often.",
-        )
+        where = f"request {int(tenancy.jobs[stuck].row)}"
+        expected = f"an end after at most {MOST_STARTS} starts"
+        todo = "Lower the rate of failures, or save work more often."
+        raise ScenarioError(where, expected, "one that is stopped before it gets on", todo)
 
 
 def _outcome(playing: Playing, tenancy: Tenancy, stopped: list[np.ndarray]) -> SharedOutcome:

@@ -126,9 +126,8 @@ def boards_named(words: Iterable[str]) -> dict[str, int | None]:
     for word in words:
         name, equals, count = word.partition("=")
         if equals and not (count.isdecimal() and int(count)):
-            raise ScenarioError(
-                "boards at hand", "BOARD or BOARD=COUNT with a whole number above 0", repr(word), "Mend it."
-            )
+            expected = "BOARD or BOARD=COUNT with a whole number above 0"
+            raise ScenarioError("boards at hand", expected, repr(word), "Mend it.")
         called = boards_called(name)
         known = name if len(called) > 1 else called[0] if called else find_any_board(name)
         counts[known] = int(count) if equals else None
@@ -168,9 +167,8 @@ def boards_of(asked: Mapping[str, int | None] | None) -> list[tuple[Board, int]]
         if board is not None:
             found.append((board, count or _LARGEST))
         elif asked:
-            raise ScenarioError(
-                f"board {name}", "a data sheet with peak and bandwidth", "none", "Name another."
-            )
+            expected = "a data sheet with peak and bandwidth"
+            raise ScenarioError(f"board {name}", expected, "none", "Name another.")
     return found
 
 

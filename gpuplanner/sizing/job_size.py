@@ -109,12 +109,8 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
             assumed.append(wide)
     if not plans:
         what = f"{wish.task} of {model.name} at {wish.seq} tokens on {', '.join(b.name for b, _ in boards)}"
-        raise InfeasiblePlanError(
-            what,
-            f"a plan with p_oom of at most {wish.risk:g}",
-            "none",
-            _ways_out(wish),
-        )
+        expected = f"a plan with p_oom of at most {wish.risk:g}"
+        raise InfeasiblePlanError(what, expected, "none", _ways_out(wish))
     in_time = [plan for plan in plans if plan.meets(wish)]
     ranked = _best(in_time or plans, by_time=not in_time)[:SHOWN]
     if wish.task == "serve":

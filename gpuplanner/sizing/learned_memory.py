@@ -306,9 +306,8 @@ def read_peak_model(text: str, *, where: str = "peak model") -> PeakModel:
             **{name: float(told[name]) for name in told_numbers},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TraceFormatError(
-            where, f"JSON that says {FORMAT!r}, as --learn writes it", repr(error), "Learn it again."
-        ) from error
+        expected = f"JSON that says {FORMAT!r}, as --learn writes it"
+        raise TraceFormatError(where, expected, repr(error), "Learn it again.") from error
 
 
 @functools.cache

@@ -284,9 +284,8 @@ def seen_and_predicted(table: pl.DataFrame, board: str) -> pl.DataFrame:
     """Slices by what was seen, with what is predicted of the same rows where they describe a model."""
     lacking = [name for name in ("job", "peak_gib") if name not in table.columns]
     if lacking:
-        raise TraceFormatError(
-            "peaks seen", "columns job and peak_gib", f"no {', '.join(lacking)}", "Add them."
-        )
+        expected = "columns job and peak_gib"
+        raise TraceFormatError("peaks seen", expected, f"no {', '.join(lacking)}", "Add them.")
     if "program" not in table.columns:
         table = table.with_columns(program=pl.lit("-"))
     ran = (

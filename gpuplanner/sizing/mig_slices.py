@@ -77,9 +77,8 @@ def one_job(known: pl.DataFrame | None) -> pl.DataFrame:
     if known is None:
         return pl.DataFrame({"job_class": ["job"]})
     if known.height != 1:
-        raise SchemaError(
-            "--speed-table", "one row, the job's, where --model says which job", f"{known.height}", "Keep it."
-        )
+        expected = "one row, the job's, where --model says which job"
+        raise SchemaError("--speed-table", expected, f"{known.height}", "Keep it.")
     return known.with_columns(memory_gib=None)
 
 

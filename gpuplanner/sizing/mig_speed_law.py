@@ -311,9 +311,8 @@ def full_profile(board: GpuModel) -> MigProfile:
         whole = (profile.compute_slices, profile.memory_slices) == (board.compute_slices, board.memory_slices)
         if whole and not profile.attribute:
             return profile
-    raise GeometryError(
-        f"{board.name}: full-size profile", "one", "none", "Add its row, as the driver lists it."
-    )
+    todo = "Add its row, as the driver lists it."
+    raise GeometryError(f"{board.name}: full-size profile", "one", "none", todo)
 
 
 def sm_fraction(board: GpuModel, profile: MigProfile) -> float:

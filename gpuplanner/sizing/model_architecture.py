@@ -393,9 +393,8 @@ def describe(model: str) -> tuple[Architecture, list[str]]:
         try:
             return from_config(json.loads(path.read_text("utf-8")), path.stem)
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ScenarioError(
-                f"model {path.name}", "a readable config.json", str(error), "Check the path."
-            ) from error
+            expected = "a readable config.json"
+            raise ScenarioError(f"model {path.name}", expected, str(error), "Check the path.") from error
     if model.lstrip().startswith("--"):
         return from_arguments(model.split())
     if "=" in model:
@@ -415,12 +414,8 @@ def from_config(config: Mapping[str, Any], name: str) -> tuple[Architecture, lis
     config = {**config, **config.get("text_config", {})}
     family = config.get("model_type", "")
     if family not in _FAMILIES:
-        raise ScenarioError(
-            f"model {name}, model_type",
-            f"one of {', '.join(_FAMILIES)}",
-            repr(family),
-            "Give layers, hidden, heads, vocab and params as a spec instead.",
-        )
+        todo = "Give layers, hidden, heads, vocab and params as a spec instead."
+        raise ScenarioError(f"model {name}, model_type", f"one of {', '.join(_FAMILIES)}", repr(family), todo)
     given: dict[str, Any] = dict(_FAMILIES[family])
     for field, names in _HUB.items():
         value = next((config[each] for each in names if config.get(each) is not None), None)
@@ -499,9 +494,8 @@ def _from_spec(given: dict[str, str]) -> tuple[Architecture, list[str]]:
         raise ScenarioError("spec, params", "6.7B or a number", repr(stated), "Give one of these.")
     if "ffn" not in values and not values.get("experts"):
         if params is None:
-            raise ScenarioError(
-                "spec", "ffn, or params from which it follows", "neither", "Give one of them."
-            )
+            expected = "ffn, or params from which it follows"
+            raise ScenarioError("spec", expected, "neither", "Give one of them.")
         made = with_width_for(_made(name, {**values, "ffn": 1}), params)
         return made, [f"MLP width {made.ffn} from {params:.4g} parameters"]
     made = _made(name, values)

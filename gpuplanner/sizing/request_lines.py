@@ -67,9 +67,8 @@ class Request:
             object.__setattr__(self, "profile", name)
         limit = self.time_limit_s
         if self.count < 1 or self.nodes < 1 or (limit is not None and not 0 < limit < math.inf):
-            raise SchemaError(
-                "request", "a count, nodes and a time limit above 0", repr(self), "Give numbers above 0."
-            )
+            expected = "a count, nodes and a time limit above 0"
+            raise SchemaError("request", expected, repr(self), "Give numbers above 0.")
 
 
 def request_lines(
@@ -137,9 +136,8 @@ def request_lines(
         named = _object_name(request, name)
         lines = [*_claim_template(request, named), "---", *_claiming_pod(request, named)]
     else:
-        raise SchemaError(
-            "form of request lines", f"one of {', '.join(FORMS)}", repr(form), "Use one of these."
-        )
+        expected = f"one of {', '.join(FORMS)}"
+        raise SchemaError("form of request lines", expected, repr(form), "Use one of these.")
     head = [f"# {note[:200]!a}"] if note else []
     return "".join(f"{line}\n" for line in [*head, *lines])
 

@@ -273,9 +273,8 @@ def worded(text: dict[str, str], tool: str) -> WordedRow:
     }
     row = WordedRow(text, tool, methods()[name], said, narrow, words)
     if rest.strip() and not words["master"]:
-        raise ScenarioError(
-            "row, optimizer", "a name, or a name and fp32 master", text["optimizer"], "Mend it."
-        )
+        expected = "a name, or a name and fp32 master"
+        raise ScenarioError("row, optimizer", expected, text["optimizer"], "Mend it.")
     if row.full and narrow and narrow != "fp8":
         what = "16 bit weights, or a method that trains beside them, such as lora"
         raise ScenarioError("row, quantization with full training", what, text["quantization"], "Mend it.")

@@ -139,9 +139,8 @@ def _shaped(found: RowModel, row: dict[str, str], tool: str, shape: dict[str, An
             what = f"params: {params:.4g} and {made.layers} layers of {made.hidden}"
             found.clashes.append(f"{what} make an MLP of {ratio:.2g} times the hidden size: read so")
     if made.hidden < made.heads or made.vocab < 2:
-        raise ScenarioError(
-            "row, hidden and vocab", "sizes of a model", f"{made.hidden}, {made.vocab}", "Mend them."
-        )
+        got = f"{made.hidden}, {made.vocab}"
+        raise ScenarioError("row, hidden and vocab", "sizes of a model", got, "Mend them.")
     found.model = made
 
 
@@ -500,9 +499,8 @@ def measured_runs(
         If no row is measured.
     """
     if "measured_peak_gib" not in table.columns:
-        raise TraceFormatError(
-            "runs", "a column measured_peak_gib", f"{', '.join(table.columns[:5])} …", "Add it."
-        )
+        got = f"{', '.join(table.columns[:5])} …"
+        raise TraceFormatError("runs", "a column measured_peak_gib", got, "Add it.")
     held = table.with_columns(pl.col("measured_peak_gib").cast(pl.Float64, strict=False)).filter(
         pl.col("measured_peak_gib") > 0
     )
