@@ -131,7 +131,7 @@ def require_sound(what: str, faults: Sequence[str]) -> None:
     if faults:
         got = f"{len(faults)} fault{'s' * (len(faults) > 1)}: {examples(faults)}"
         todo = "Nothing was written; please report it with the input."
-        raise CheckError(message(what, "an answer that its check accepts", got, todo))
+        raise CheckError(what, "an answer that its check accepts", got, todo)
 
 
 def first_line(error: BaseException) -> str:
@@ -204,15 +204,8 @@ def resolve(
     if len(begins) == 1:
         return begins[0]
     if begins:
-        text_out = message(
-            f"{what} {text!r} is ambiguous", "one name", examples(begins), "Give more letters of one of them."
-        )
-        raise error(text_out)
+        todo = "Give more letters of one of them."
+        raise error(f"{what} {text!r} is ambiguous", "one name", examples(begins), todo)
     near = nearest(text, names) or names
-    text_out = message(
-        f"{what} {text!r} is unknown",
-        f"one of {', '.join(names)}" if len(names) <= FEW else f"one of {len(names)} known names",
-        repr(text),
-        f"Did you mean {examples(near)}?",
-    )
-    raise error(text_out)
+    expected = f"one of {', '.join(names)}" if len(names) <= FEW else f"one of {len(names)} known names"
+    raise error(f"{what} {text!r} is unknown", expected, repr(text), f"Did you mean {examples(near)}?")

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -165,10 +165,8 @@ def compiled_entry(function: Function, **options: object) -> Function:
     files below the folder of the package, or beside the file of a function from elsewhere.
     """
     dispatcher = _njit()(function, nogil=True, **options)
-    try:
+    with suppress(RuntimeError):
         dispatcher._cache = _cache_class(_room(Path(function.__code__.co_filename)))(function)
-    except RuntimeError:
-        return dispatcher  # type: ignore[no-any-return]
     return dispatcher  # type: ignore[no-any-return]
 
 
@@ -200,17 +198,13 @@ def _cache_class(room: Path) -> type[Any]:
     def load_overload(self: Any, *arguments: Any) -> Any:  # noqa: ANN401 - numba's own types
         try:
             kept = base.load_overload(self, *arguments)
-        except (
-            AttributeError,
-            ImportError,
-        ):  # its index names a class that the source calls otherwise by now
+        except (AttributeError, ImportError):
+            # Its index names a class that the source calls otherwise by now.
             self.flush()
             kept = None
         if kept is None:
-            log.warning(
-                "compiling part of gpuplanner.%s; it is kept, so this takes some seconds once",
-                room.name,
-            )
+            text = "compiling part of gpuplanner.%s; it is kept, so this takes some seconds once"
+            log.warning(text, room.name)
         return kept
 
     def index_key(self: Any, *arguments: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numba's own types

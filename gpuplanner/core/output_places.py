@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -149,9 +149,8 @@ class Mark:
     def found_in(self, folder: Path) -> list[str]:
         """Names in a folder, whoever wrote them, that folders of this kind hold."""
         patterns = (MANIFEST, self.file, *self.names)
-        return sorted(
-            {path.relative_to(folder).as_posix() for each in patterns for path in folder.glob(each)}
-        )
+        found = (path for pattern in patterns for path in folder.glob(pattern))
+        return sorted({path.relative_to(folder).as_posix() for path in found})
 
 
 @dataclass(frozen=True)
@@ -229,9 +228,7 @@ def write_manifest(folder: Path, mark: Mark, before: Mapping[Path, Written]) -> 
 
 def state_manifest(folder: Path, mark: Mark, files: Mapping[str, Written]) -> None:
     """Write the manifest of the files."""
-    listed = {
-        name: {"bytes": each.bytes, "sha256": each.sha256} for name, each in files.items() if name != MANIFEST
-    }
+    listed = {name: asdict(written) for name, written in files.items() if name != MANIFEST}
     (folder / MANIFEST).write_text(to_json({"format": mark.text, "files": listed}), encoding="utf-8")
 
 
@@ -372,9 +369,8 @@ def _foreign(
 
 def _folders_of(names: Mapping[str, Written]) -> frozenset[str]:
     """Folders that the files lie in: ``a/b/c.txt`` → ``a``, ``a/b``."""
-    return frozenset(
-        str(above) for name in names for above in PurePosixPath(name).parents if str(above) != "."
-    )
+    above = (str(folder) for name in names for folder in PurePosixPath(name).parents)
+    return frozenset(above) - {"."}
 
 
 def _leads_out(folder: Path, name: str) -> bool:

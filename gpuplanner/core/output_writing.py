@@ -320,15 +320,10 @@ def guarded(frame: pl.DataFrame, time: str = _TIME) -> pl.DataFrame:
     """A frame in which no text is run as a formula, and instants are text in UTC; see :func:`write_csv_safe`."""
     text = pl.selectors.string() | pl.selectors.categorical() | pl.selectors.enum()
     zoned = pl.selectors.datetime(time_zone="*")
-    safe = frame.with_columns(
-        _guarded(text.cast(pl.String)), zoned.dt.convert_time_zone("UTC").dt.to_string(time)
-    )
-    safe.columns = _names(safe, _guarded(pl.col("name")))
+    in_utc = zoned.dt.convert_time_zone("UTC").dt.to_string(time)
+    safe = frame.with_columns(_guarded(text.cast(pl.String)), in_utc)
+    safe.columns = pl.DataFrame({"name": safe.columns}).select(_guarded(pl.col("name")))["name"].to_list()
     return safe
-
-
-def _names(frame: pl.DataFrame, change: pl.Expr) -> list[str]:
-    return pl.DataFrame({"name": frame.columns}).select(change)["name"].to_list()
 
 
 def _guarded(text: pl.Expr) -> pl.Expr:
@@ -489,11 +484,8 @@ def _require_free(path: Path, place: Path, mark: Mark, ours: Mapping[str, Writte
         theirs = foreign_entries(place, ours)
     kind, _ = read_manifest(place) or (None, None)
     if MANIFEST in theirs and kind is not None:
-        expected, todo = (
-            f"a {mark.text!r} or another folder",
-            "Choose another folder with -o; nothing was changed.",
-        )
-        raise cannot_write(path, f"a {kind!r}", expected=expected, todo=todo)
+        todo = "Choose another folder with -o; nothing was changed."
+        raise cannot_write(path, f"a {kind!r}", expected=f"a {mark.text!r} or another folder", todo=todo)
     changed = [name for name in theirs if name in ours]
     if changed:
         expected = "its files as they were written"
@@ -518,10 +510,11 @@ def _require_apart(
             continue
         name = given.relative_to(place).as_posix()
         if name in ours or any(one.startswith(f"{name}/") for one in ours):
-            todo = "Choose another folder with -o; nothing was changed."
-            raise cannot_write(
-                path, f"{each}, which it would replace", expected="inputs that stay", todo=todo
+            got, todo = (
+                f"{each}, which it would replace",
+                "Choose another folder with -o; nothing was changed.",
             )
+            raise cannot_write(path, got, expected="inputs that stay", todo=todo)
 
 
 def _movable(entry: Path) -> bool:

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from gpuplanner.core.errors import ScenarioError
 
 Kind = TypeVar("Kind", bound=type)
+_READ: dict[type, Mapping[str, Knob]] = {}
 CATALOGUES: dict[str, Callable[[str], str]] = {}
 """By kind of name, what gives its full form, or raises or gives nothing: filled as ``gpuplanner`` is imported."""
-_READ: dict[type, Mapping[str, Knob]] = {}
 
 
 def resolve_name(kind: str, text: str) -> str:
@@ -185,9 +185,8 @@ class Knob:
         read = yaml.safe_load(text)
         if self.kinds != (str,) or isinstance(read, str):
             return read
-        return (
-            None if self.none and read is None else text
-        )  # what looks like a date or a switch is a text here
+        # What looks like a date or a switch is a text here.
+        return None if self.none and read is None else text
 
 
 def knob(group: str, default: Any, meaning: str, rule: KnobRule | None = None, **how: Any) -> Any:  # noqa: ANN401

@@ -49,10 +49,10 @@ def check(frame: pl.DataFrame, schema: type[dy.Schema], *, where: str) -> pl.Dat
     good, bad = filter_rows(table, schema)
     if bad.height:
         faults = bad.group_by("reason", maintain_order=True).agg(pl.len().alias("rows"), pl.col(ROW).head(5))
-        listed = "; ".join(
-            f"{reason} in {rows} row(s), first {examples(first)}"
-            for reason, rows, first in faults.iter_rows()
+        told = (
+            f"{reason} in {rows} row(s), first {examples(some)}" for reason, rows, some in faults.iter_rows()
         )
+        listed = "; ".join(told)
         got = f"{bad.height} of {frame.height} rows that do not: {listed}"
         todo = "Mend them, or read with a reader that puts bad rows into a reject table."
         raise SchemaError(where, f"every row to satisfy the table '{schema.__name__}'", got, todo)
@@ -144,14 +144,11 @@ def filter_rows(frame: pl.DataFrame, schema: type[dy.Schema]) -> tuple[pl.DataFr
     good, failure = _numbered(schema).filter(frame.with_row_index(ROW))
     details = failure.details()
     rules = [name for name in details.columns if not name.startswith(ROW) and name not in frame.columns]
-    reason = pl.concat_str(
-        [
-            pl.when(pl.col(rule).cast(pl.String) == "invalid").then(pl.lit(_reason(schema, rule)))
-            for rule in rules
-        ],
-        separator="; ",
-        ignore_nulls=True,
-    )
+    broken = [
+        pl.when(pl.col(rule).cast(pl.String) == "invalid").then(pl.lit(_reason(schema, rule)))
+        for rule in rules
+    ]
+    reason = pl.concat_str(broken, separator="; ", ignore_nulls=True)
     return good.drop(ROW), details.select(*frame.columns, ROW, reason=reason)
 
 

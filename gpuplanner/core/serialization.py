@@ -372,9 +372,8 @@ def load_json(text: str, *, where: str, error: type[GpuPlannerError]) -> Any:  #
         values = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
     except (RecursionError, ValueError) as cause:
         got = "brackets nested too deep" if isinstance(cause, RecursionError) else str(cause)[:200]
-        raise error(
-            where, "one whole JSON document, each key once", got, "Check that the file is whole."
-        ) from cause
+        expected, todo = "one whole JSON document, each key once", "Check that the file is whole."
+        raise error(where, expected, got, todo) from cause
     for place, expected, got in _odd(values):
         raise error(where, expected, f"{got} at {place or 'the top'}", "Mend the file there.")
     return values

@@ -113,9 +113,8 @@ class Reads:
     def note(self, names: frozenset[str] | set[str]) -> None:
         """Write down what was read; once the stage is over, whoever kept the scenario must do with that."""
         if self.over and not names <= self.names:
-            raise RuntimeError(
-                f"a result that was kept reads {sorted(names - self.names)}, which its stage did not"
-            )
+            more = sorted(names - self.names)
+            raise RuntimeError(f"a result that was kept reads {more}, which its stage did not")
         self.names |= names
 
 

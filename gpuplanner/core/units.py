@@ -90,12 +90,7 @@ def three_figures(value: float) -> str:
     >>> [three_figures(value) for value in (10752.4, 104.6, 12.345, 0.8381, 0.0, -2.5, 2e-7)]
     ['10,752', '105', '12.3', '0.838', '0', '−2.5', '2e−7']
     """
-    size = abs(value)
-    if size >= 99.95 or value == 0:
-        text = f"{value:,.0f}"
-    else:
-        text = f"{value:.3g}"
-        text = text.replace("e-0", "e-") if "e" in text else text
+    text = f"{value:,.0f}" if abs(value) >= 99.95 or value == 0 else f"{value:.3g}".replace("e-0", "e-")
     return text.replace("-", "\N{MINUS SIGN}")
 
 
@@ -193,9 +188,8 @@ def money_text(amount: Decimal, currency: str) -> str:
     ('1,000,000.00', '98', '0.00')
     """
     smallest = Decimal(1).scaleb(-MINOR_UNITS.get(currency, 2))
-    with localcontext(
-        prec=60
-    ):  # bills are exact to 18 decimals, and their sums have as many before the point
+    # Bills are exact to 18 decimals, and their sums have as many before the point.
+    with localcontext(prec=60):
         rounded = amount.quantize(smallest, rounding=ROUND_HALF_EVEN)
     return f"{rounded if rounded else abs(rounded):,f}"
 

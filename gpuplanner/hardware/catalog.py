@@ -168,8 +168,6 @@ def find_board(text: str) -> str:
 
 
 def _resolved(text: str, names: Sequence[str]) -> str:
-    pass  # merged
-
     called = [board for board in boards_called(text) if board in names]
     return called[0] if len(called) == 1 else resolve(text, names, what="board", error=GeometryError)
 
@@ -637,10 +635,9 @@ def partitions_of_units(gpu_model: str, units: int) -> int | None:
     >>> partitions_of_units("MI300X", 64), partitions_of_units("MI300X", 8), partitions_of_units("T4", 64)
     (8, None, None)
     """
-    servers = {kind.gpus for kind in _instance_types().values() if kind.gpu_model == gpu_model} or {
-        USUAL_GPUS
-    }
-    fits = {n for n in partitions_of(gpu_model).values() if units % n == 0 and units // n in servers}
+    servers = {kind.gpus for kind in _instance_types().values() if kind.gpu_model == gpu_model}
+    sizes = servers or {USUAL_GPUS}
+    fits = {n for n in partitions_of(gpu_model).values() if units % n == 0 and units // n in sizes}
     return fits.pop() if units > MAX_GPUS_PER_NODE and len(fits) == 1 else None
 
 

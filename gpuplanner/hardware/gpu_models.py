@@ -304,13 +304,11 @@ class GpuModel:
         """
         sms = self.sms if name == WHOLE_GPU else self.profile(name).sms
         if sms is None:
-            raise GeometryError(
-                f"{self.name}: SMs of {name!r}",
-                "a number in the catalogue",
-                "none",
+            todo = (
                 "Nothing that counts SMs can be computed for it; give rows of your own with 'sms' "
-                "(and 'board_sms'), read from 'nvidia-smi mig -lgip'.",
+                "(and 'board_sms'), read from 'nvidia-smi mig -lgip'."
             )
+            raise GeometryError(f"{self.name}: SMs of {name!r}", "a number in the catalogue", "none", todo)
         return sms
 
 

@@ -72,8 +72,7 @@ def placed_layouts(
     >>> [str(layout) for layout in placed_layouts("A30", ["2g.12gb", "4g.24gb"], maximal=True)]
     ['2g.12gb@0 2g.12gb@2', '4g.24gb@0']
     """
-    board = as_board(board)
-    every, largest = _all_layouts(board, _chosen(board, profiles))
+    every, largest = _all_layouts(*_chosen(board, profiles))
     return largest if maximal else every
 
 
@@ -100,8 +99,7 @@ def multisets(
     >>> multisets("A30", ["2g.12gb", "4g.24gb"])
     [{'4g.24gb': 1}, {'2g.12gb': 2}, {'2g.12gb': 1}]
     """
-    board = as_board(board)
-    chosen = _chosen(board, profiles)
+    board, chosen = _chosen(board, profiles)
     vectors = _vectors(board, chosen)[1 if maximal else 0]
     return [_as_counts(chosen, vector) for vector in vectors]
 
@@ -114,8 +112,7 @@ def layout_counts(board: GpuModel | str, profiles: Iterable[str] | None = None) 
     >>> layout_counts("A100-40GB", ["1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"])
     {'placed': 297, 'placed_maximal': 19, 'multisets': 37, 'multisets_maximal': 14}
     """
-    board = as_board(board)
-    chosen = _chosen(board, profiles)
+    board, chosen = _chosen(board, profiles)
     every, largest = _all_layouts(board, chosen)
     vectors, largest_vectors = _vectors(board, chosen)
     return {
@@ -141,23 +138,20 @@ def pareto_counts(board: GpuModel | str, profiles: Iterable[str] | None = None) 
     >>> pareto_counts("A30", ["1g.6gb", "2g.12gb"])
     [{'2g.12gb': 2}, {'2g.12gb': 1, '1g.6gb': 2}, {'1g.6gb': 4}]
     """
-    board = as_board(board)
-    chosen = _chosen(board, profiles)
+    board, chosen = _chosen(board, profiles)
     vectors = _vectors(board, chosen)[1]
-    undominated = [
-        vector
-        for vector in vectors
-        if not any(other != vector and all(map(le, vector, other)) for other in vectors)
-    ]
-    return [_as_counts(chosen, vector) for vector in undominated]
+
+    def is_dominated(vector: tuple[int, ...]) -> bool:
+        return any(other != vector and all(map(le, vector, other)) for other in vectors)
+
+    return [_as_counts(chosen, vector) for vector in vectors if not is_dominated(vector)]
 
 
-def _chosen(board: GpuModel, profiles: Iterable[str] | None) -> tuple[MigProfile, ...]:
+def _chosen(board: GpuModel | str, profiles: Iterable[str] | None) -> tuple[GpuModel, tuple[MigProfile, ...]]:
     """The profiles asked for, largest first, each once."""
-    if profiles is None:
-        return board.profiles
-    wanted = {board.profile(name) for name in profiles}
-    return tuple(profile for profile in board.profiles if profile in wanted)
+    known = as_board(board)
+    wanted = set(known.profiles) if profiles is None else {known.profile(name) for name in profiles}
+    return known, tuple(profile for profile in known.profiles if profile in wanted)
 
 
 def _as_counts(profiles: tuple[MigProfile, ...], vector: tuple[int, ...]) -> dict[str, int]:
@@ -308,9 +302,8 @@ def list_layouts(
             free = len(free_slices(board, places[text][0]))
             rows.append((text, sum(each.values()), free, len(places[text]), driver))
     placed = [(text, str(layout)) for text, *_ in rows for layout in places[text]]
-    return LayoutList(
-        pl.DataFrame(rows, schema=BY_COUNTS, orient="row"), pl.DataFrame(placed, schema=PLACED, orient="row")
-    )
+    by_counts = pl.DataFrame(rows, schema=BY_COUNTS, orient="row")
+    return LayoutList(by_counts, pl.DataFrame(placed, schema=PLACED, orient="row"))
 
 
 def placement_table(board: GpuModel | str, layouts: Iterable[str]) -> pl.DataFrame:
@@ -370,9 +363,8 @@ def spread(board: GpuModel | str, counts: Mapping[str, int], gpus: int) -> list[
     wanted = resolve_counts(board, counts)
     whole = wanted.pop(WHOLE_GPU, 0)
     names = list(wanted)
-    vectors = [
-        tuple(c.get(name, 0) for name in names) for c in (pareto_counts(board, names) if names else [])
-    ]
+    largest_layouts = pareto_counts(board, names) if names else []
+    vectors = [tuple(layout.get(name, 0) for name in names) for layout in largest_layouts]
     sizes = [board.profile(name).memory_slices for name in names]
 
     @functools.cache

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpuplanner.core.errors import GeometryError, message
+from gpuplanner.core.errors import GeometryError
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import counted
 from gpuplanner.hardware.gpu_models import RESOURCES, GpuModel, MigProfile, ProfileName, as_board
@@ -179,7 +179,7 @@ def format_layout(counts: Mapping[str, int]) -> str:
         return WHOLE_GPU
     names = {name: str(ProfileName.parse(name)) for name in held if name != WHOLE_GPU}
     if len(names) < len(held) or len(set(names.values())) < len(names) or min(held.values(), default=0) < 0:
-        raise GeometryError(_not_a_layout(dict(counts)))
+        raise _not_a_layout(dict(counts))
     ordered = sorted(names, key=lambda name: _text_order(names[name]), reverse=True)
     return ",".join(f"{names[name]}:{held[name]}" for name in ordered) or OFF
 
@@ -214,7 +214,7 @@ def _parsed(text: str) -> tuple[tuple[str, int], ...]:
         name, _, count = part.strip().rpartition(":")
         known = str(ProfileName.parse(name)) if name else ""
         if not (known and count.isascii() and count.isdecimal() and int(count)) or known in counts:
-            raise GeometryError(_not_a_layout(text))
+            raise _not_a_layout(text)
         counts[known] = int(count)
     return tuple((name, counts[name]) for name in sorted(counts, key=_text_order, reverse=True))
 
@@ -252,13 +252,9 @@ def _text_order(name: str) -> tuple[int, int, str]:
     return (parts.memory_gb, parts.compute_slices, name)
 
 
-def _not_a_layout(value: object) -> str:
-    return message(
-        "layout",
-        f"profiles with counts above 0, each once: '3g.40gb:1,1g.10gb:3', or {WHOLE_GPU!r}, or {OFF!r}",
-        repr(value),
-        "Mend the layout.",
-    )
+def _not_a_layout(value: object) -> GeometryError:
+    expected = f"profiles with counts above 0, each once: '3g.40gb:1,1g.10gb:3', or {WHOLE_GPU!r}, or {OFF!r}"
+    return GeometryError("layout", expected, repr(value), "Mend the layout.")
 
 
 @dataclass(frozen=True, slots=True)

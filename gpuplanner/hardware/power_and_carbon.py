@@ -83,9 +83,8 @@ def power_model(board: str, *, side: str = "value") -> PowerModel:
     if tdp_w is None:
         todo = "Add the rating to gpu_specs.csv with its source."
         raise ScenarioError(f"power of {name}", "a tdp_w in gpu_specs", "none", todo)
-    idle, base, slope = (
-        parameter(key) for key in ("idle_fraction", "active_base_fraction", "active_slope_fraction")
-    )
+    names = ("idle_fraction", "active_base_fraction", "active_slope_fraction")
+    idle, base, slope = map(parameter, names)
     return PowerModel(
         board=name,
         idle_w=getattr(idle, side) * tdp_w,
@@ -203,9 +202,8 @@ def carbon_factor(region: str) -> CarbonFactor:
     matches = [key for key in keys if key.partition(":")[2] == region]
     wanted = matches[0] if len(matches) == 1 else region
     known = resolve(wanted, matches or keys, what="carbon region", error=ScenarioError)
-    return CarbonFactor(
-        *table.filter(key=known).select("key", "gco2e_per_kwh", "method", "source", "year").row(0)
-    )
+    columns = ("key", "gco2e_per_kwh", "method", "source", "year")
+    return CarbonFactor(*table.filter(key=known).select(columns).row(0))
 
 
 @dataclass(frozen=True)

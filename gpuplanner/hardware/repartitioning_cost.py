@@ -349,7 +349,7 @@ class ChangeCost:
         mode_change = bool(destroyed) != bool(created) and not kept
         changed = len(destroyed) + len(created)
         reboot = mode_change and self.reboot_s is not None
-        value, low, high, basis = self._times(changed, mode_change=mode_change)
+        takes = self._times(changed, mode_change=mode_change)
         unknown = f"the architecture of {self.board.name} is not known, so the dearer case is counted: "
         return Reconfiguration(
             path=self.path,
@@ -358,10 +358,10 @@ class ChangeCost:
             kept=kept,
             mode_change=mode_change,
             reboot=reboot,
-            seconds=value,
-            low_s=low,
-            high_s=high,
-            note=(unknown if reboot and self.board.architecture is None else "") + basis,
+            seconds=takes.value,
+            low_s=takes.low,
+            high_s=takes.high,
+            note=(unknown if reboot and self.board.architecture is None else "") + takes.basis,
         )
 
     def seconds(self, before: Mapping[str, int], after: Mapping[str, int]) -> float:
@@ -381,7 +381,7 @@ class ChangeCost:
         changed = sum(count for _, count in old + new)
         if self.one_by_one and old and new:
             changed = _changed_one_by_one(self, old, new)
-        return self._times(changed, mode_change=bool(old) != bool(new))[0]
+        return self._times(changed, mode_change=bool(old) != bool(new)).value
 
     def plan_gpu_hours(self, gpus_per_node: int) -> float:
         """What a plan pays whenever a GPU takes up a layout [GPU h].
@@ -405,7 +405,7 @@ class ChangeCost:
             return self.gpu_hours
         most = max((profile.max_instances for profile in self.board.profiles), default=0)
         reboots = self.reboot_s is not None and bool(self.board.profiles)
-        out_s = self._times(max(most, 1), mode_change=reboots)[0] * (gpus_per_node if reboots else 1)
+        out_s = self._times(max(most, 1), mode_change=reboots).value * (gpus_per_node if reboots else 1)
         return (out_s + self.drain_s.value) / SECONDS_PER_HOUR
 
     @property
@@ -425,14 +425,8 @@ class ChangeCost:
         >>> ChangeCost.of("H100-80GB-SXM5", "nvml").words()
         '0.005 min for each instance that is made or removed'
         """
-        parts = [
-            f"{minutes(one.value)} for {what}"
-            for one, what in (
-                (self.change_s, "a layout change"),
-                (self.instance_s, "each instance that is made or removed"),
-            )
-            if one.value
-        ]
+        times = {"a layout change": self.change_s, "each instance that is made or removed": self.instance_s}
+        parts = [f"{minutes(one.value)} for {what}" for what, one in times.items() if one.value]
         text = " and ".join(parts) or "no time for a layout change"
         if self.reboot_s is not None:
             text += f", or {minutes(self.reboot_s.value)} and a reboot of the node where MIG mode changes"
@@ -450,20 +444,16 @@ class ChangeCost:
         }
         return replace(self, **given)
 
-    def _times(self, changed: int, *, mode_change: bool) -> tuple[float, float, float, str]:
+    def _times(self, changed: int, *, mode_change: bool) -> Seconds:
         """Typical time, range and basis, of a change that makes and removes so many instances together."""
         if mode_change and self.reboot_s is not None:
-            one = self.reboot_s
-            return one.value, one.low, one.high, one.basis
+            return self.reboot_s
         one, each = self.change_s, self.instance_s
         if not changed:
-            return 0.0, 0.0, 0.0, one.basis
-        return (
-            one.value + changed * each.value,
-            one.low + changed * each.low,
-            one.high + changed * each.high,
-            each.basis if self.one_by_one and each.value else one.basis,
-        )
+            return Seconds(0.0, 0.0, 0.0, one.basis)
+        basis = each.basis if self.one_by_one and each.value else one.basis
+        low, high = one.low + changed * each.low, one.high + changed * each.high
+        return Seconds(one.value + changed * each.value, low, high, basis)
 
 
 _TIMES = tuple(
@@ -483,9 +473,8 @@ def drain_time(path: str = "operator", board: GpuModel | None = None) -> Seconds
     (840.0, 3600.0)
     """
     fact = path_facts(path, *known_by(board))["drain_s"]
-    known = Seconds(
-        float(fact.value or 0), fact.low or 0.0, fact.high or 0.0, f"{fact.meaning} ({fact.source})"
-    )
+    basis = f"{fact.meaning} ({fact.source})"
+    known = Seconds(float(fact.value or 0), fact.low or 0.0, fact.high or 0.0, basis)
     return known if board is None else known.stated(board.drain_s)
 
 

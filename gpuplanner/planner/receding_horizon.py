@@ -278,10 +278,8 @@ def _believed(problem: PlanProblem, given: ArrayLike, slots: range) -> Floats:
     demand = np.asarray(given, dtype=np.float64)
     expected = problem.demand.shape[:2]
     if demand.ndim != 3 or demand.shape[:2] != expected or demand.shape[2] < len(slots):
-        raise ScenarioError(
-            f"forecast at slot {slots.start}",
-            f"the shape ({expected[0]}, {expected[1]}, at least {len(slots)})",
-            str(demand.shape),
-            "Give the demand of all tenants and profiles for the slots from this one on.",
-        )
+        where = f"forecast at slot {slots.start}"
+        shape = f"the shape ({expected[0]}, {expected[1]}, at least {len(slots)})"
+        todo = "Give the demand of all tenants and profiles for the slots from this one on."
+        raise ScenarioError(where, shape, str(demand.shape), todo)
     return demand[:, :, : len(slots)]

@@ -112,27 +112,23 @@ class LayoutChanges:
             kind = np.float64 if name.endswith("_s") else np.bool_ if name == "drained" else np.int64
             object.__setattr__(self, name, np.array(getattr(self, name), kind))
         lengths = {getattr(self, name).shape for name in columns}
+        finite = (self.planned_s, self.cordon_s, self.change_s)
         sound = (
             len(lengths) == 1
             and self.node.ndim == 1
-            and bool(
-                (self.node >= 0).all()
-                and (self.pool >= 0).all()
-                and np.isfinite(self.planned_s).all()
-                and np.isfinite(self.cordon_s).all()
-                and (self.cordon_s <= self.planned_s).all()
-                and (self.deadline_s >= self.planned_s).all()
-                and np.isfinite(self.change_s).all()
-                and (self.change_s >= 0).all()
-            )
+            and all((column >= 0).all() for column in (self.node, self.pool, self.change_s))
+            and all(np.isfinite(column).all() for column in finite)
+            and (self.cordon_s <= self.planned_s).all()
+            and (self.deadline_s >= self.planned_s).all()
         )
         if not sound:
-            raise ScenarioError(
-                "layout changes",
-                "columns of one length, nodes, pools and change_s not below 0, and cordon_s <= planned_s <= deadline_s",
-                f"shapes {sorted(lengths)}" if len(lengths) > 1 else f"{len(self)} rows of which some differ",
-                "Correct these rows.",
+            expected = (
+                "columns of one length, nodes, pools and change_s not below 0, and "
+                "cordon_s <= planned_s <= deadline_s"
             )
+            some = f"{len(self)} rows of which some differ"
+            got = f"shapes {sorted(lengths)}" if len(lengths) > 1 else some
+            raise ScenarioError("layout changes", expected, got, "Correct these rows.")
 
     def __len__(self) -> int:
         """Number of changes."""

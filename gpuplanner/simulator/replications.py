@@ -293,13 +293,12 @@ def _check(
     numbers = f"days={days}, seed={seed}, replication={replication}, warmup_days={warmup_days}"
     sound = days >= 1 and min(seed, replication, warmup_days) >= 0 and 1 <= start_weekday <= 7
     if not (sound and jobs.height):
-        raise ScenarioError(
-            "bootstrap of arrival days",
+        expected = (
             "a history with jobs, days above 0, seed, replication and warmup_days not below 0, and "
-            "start_weekday from 1 (Monday) to 7",
-            f"{jobs.height} jobs, {numbers}, start_weekday={start_weekday}",
-            "Change them.",
+            "start_weekday from 1 (Monday) to 7"
         )
+        got = f"{jobs.height} jobs, {numbers}, start_weekday={start_weekday}"
+        raise ScenarioError("bootstrap of arrival days", expected, got, "Change them.")
 
 
 LIMIT_FACTOR = 2.0

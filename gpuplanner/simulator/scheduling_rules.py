@@ -174,9 +174,8 @@ class Drain:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        object.__setattr__(
-            self, "scope", resolve(self.scope, SCOPES, what="drain: scope", error=ScenarioError)
-        )
+        scope = resolve(self.scope, SCOPES, what="drain: scope", error=ScenarioError)
+        object.__setattr__(self, "scope", scope)
         limit = 0.0 if self.limit_s is None else self.limit_s
         if not all(0 <= time < math.inf for time in (self.ahead_s, limit)):
             raise ScenarioError("drain", "ahead_s and limit_s not below 0", str(self), "Change it.")
@@ -277,17 +276,12 @@ class Sharing:
         """Cast and check the values."""
         for name in ("team", "tier"):
             object.__setattr__(self, name, np.asarray(getattr(self, name), np.int64))
-        object.__setattr__(
-            self, "order", resolve(self.order, SHARED_ORDERS, what="sharing: order", error=ScenarioError)
-        )
-        anytime = (
-            np.full(len(self.team), NO_GROUP) if self.hours is None else np.asarray(self.hours, np.int64)
-        )
-        object.__setattr__(self, "hours", anytime)
-        if (
-            anytime.shape != self.team.shape
-            or not ((anytime >= NO_GROUP) & (anytime < len(self.openings))).all()
-        ):
+        order = resolve(self.order, SHARED_ORDERS, what="sharing: order", error=ScenarioError)
+        object.__setattr__(self, "order", order)
+        hours = np.full(len(self.team), NO_GROUP) if self.hours is None else np.asarray(self.hours, np.int64)
+        object.__setattr__(self, "hours", hours)
+        known_hours = (hours >= NO_GROUP) & (hours < len(self.openings))
+        if hours.shape != self.team.shape or not known_hours.all():
             expected = f"{len(self.team)} rows of {len(self.openings)} openings, or -1"
             raise ScenarioError("sharing: hours", expected, "others", "Mend them.")
         known = len(self.groups)
@@ -341,10 +335,8 @@ class SharedOutcome(Outcome):
 
     def runs(self) -> pl.DataFrame:
         """``request, begun_s, at_s``: when each request held its nodes, run by run; those under way have no end."""
-        last = pl.DataFrame(
-            {"request": np.arange(len(self.end_s)), "begun_s": self.last_s, "at_s": self.end_s}
-        )
-        last = last.with_columns(pl.col("begun_s", "at_s").fill_nan(None)).drop_nulls("begun_s")
+        columns = {"request": np.arange(len(self.end_s)), "begun_s": self.last_s, "at_s": self.end_s}
+        last = pl.DataFrame(columns, nan_to_null=True).drop_nulls("begun_s")
         before = self.stopped.select("request", "begun_s", "at_s")
         return pl.concat([before, last]).sort("request", "begun_s", maintain_order=True)
 

@@ -420,32 +420,18 @@ def _find_starts(jobs: pl.DataFrame, nodes: int, gpus_per_node: int, queue: str)
     submit_s, run_s, limit_s = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "limit_s"))
     gpus = jobs["gpus"].to_numpy()
     if queue in ("fifo", "pass", "sjf"):
-        pass  # merged
-
+        rules = {"passing": queue == "pass", "shortest_first": queue == "sjf"}
         return start_jobs_on_equal_nodes(
-            submit_s,
-            run_s,
-            gpus,
-            nodes=nodes,
-            gpus_per_node=gpus_per_node,
-            passing=queue == "pass",
-            shortest_first=queue == "sjf",
+            submit_s, run_s, gpus, nodes=nodes, gpus_per_node=gpus_per_node, **rules
         )
 
     from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
     from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
     from gpuplanner.simulator.simulation_run import play, play_shared
 
-    requests = NodeRequests(
-        submit_s,
-        submit_s,
-        run_s,
-        limit_s,
-        np.zeros(len(gpus), np.int64),
-        gpus,
-        -(-gpus // gpus_per_node),
-        per=np.minimum(gpus, gpus_per_node),
-    )
+    whole, on_nodes = np.zeros(len(gpus), np.int64), -(-gpus // gpus_per_node)
+    on_each = np.minimum(gpus, gpus_per_node)
+    requests = NodeRequests(submit_s, submit_s, run_s, limit_s, whole, gpus, on_nodes, per=on_each)
     fleet = NodeFleet.whole([gpus_per_node] * nodes)
     if queue == "backfill":
         return play(requests, fleet, queue="easy").start_s
@@ -500,9 +486,8 @@ def _check_rows(rows: pl.DataFrame, cells: pl.DataFrame, path: str | Path) -> No
     _require(cells, ~pl.col("job_id").is_duplicated(), path, "job_id", "ids that stand once")
     for name, (expected, rule) in COLUMN_RULES.items():
         if name in cells.columns:
-            may_be_empty = pl.lit(value=name not in COLUMNS) & (
-                cells[name].fill_null("").str.strip_chars() == ""
-            )
+            is_empty = cells[name].fill_null("").str.strip_chars() == ""
+            may_be_empty = pl.lit(value=name not in COLUMNS) & is_empty
             valid = rows.select(rule.fill_null(value=False) | may_be_empty).to_series()
             _require(cells, valid, path, name, expected)
 

@@ -156,13 +156,12 @@ class NodeNetwork:
             and bool((self.slowdowns > 0).all())
         )
         if not fits:
-            raise ScenarioError(
-                "network of nodes",
+            expected = (
                 "a domain of each tier for every node, and a slow-down for one node, each tier and the fleet, none "
-                "below the one before",
-                f"domains {self.domains.shape}, slowdowns {self.slowdowns.shape}",
-                "Give every node a row.",
+                "below the one before"
             )
+            got = f"domains {self.domains.shape}, slowdowns {self.slowdowns.shape}"
+            raise ScenarioError("network of nodes", expected, got, "Give every node a row.")
 
     def only(self, nodes: ArrayLike) -> Self:
         """Some of the nodes, by mask or number."""
@@ -225,12 +224,9 @@ class NodeRequests:
             and (self.rest >= 1).all()
         )
         if not sound:
-            raise ScenarioError(
-                "requests",
-                "columns of one length, finite times, run_s >= 0, and at least one GPU or instance on every node",
-                f"lengths {sorted(lengths)}",
-                "Leave such rows out, or correct them.",
-            )
+            expected = "columns of one length, finite times, run_s >= 0, and at least one GPU or instance on every node"
+            todo = "Leave such rows out, or correct them."
+            raise ScenarioError("requests", expected, f"lengths {sorted(lengths)}", todo)
 
     def __len__(self) -> int:
         """Number of requests."""
@@ -307,12 +303,9 @@ class NodeFleet:
             and (self.network is None or self.network.domains.shape[1] == nodes)
         )
         if not fits or nodes == 0:
-            raise ScenarioError(
-                "fleet of nodes",
-                "at least one node, and capacity (and places, where GPUs are flexible) by node, pool and profile",
-                f"{nodes} nodes, {wide} profiles, capacity {self.capacity.shape}",
-                "Give every node a row.",
-            )
+            expected = "at least one node, and capacity (and places, where GPUs are flexible) by node, pool and profile"
+            got = f"{nodes} nodes, {wide} profiles, capacity {self.capacity.shape}"
+            raise ScenarioError("fleet of nodes", expected, got, "Give every node a row.")
 
     @classmethod
     def whole(cls, gpus: Sequence[int]) -> Self:

@@ -125,7 +125,7 @@ def play(
     >>> gone.on.filter(node=1).rows()
     [(1, 0, -inf, 0.0), (1, 0, 2.0, 362.0)]
     """
-    playing = Playing.of(requests, fleet, queue, order, placement, larger, switching, most_waiting, changes)
+    playing = Playing.of(requests, fleet, queue, placement, larger, order, switching, most_waiting, changes)
     if playing.world is not None:
         from gpuplanner.simulator.event_loop import advance
 
@@ -161,12 +161,12 @@ class Playing:
         requests: NodeRequests,
         fleet: NodeFleet,
         queue: str,
-        order: Floats | None,
         placement: str,
         larger: Sequence[Sequence[int]] | None,
-        switching: Switching | None,
-        most_waiting: int | None,
-        changes: LayoutChanges | None,
+        order: Floats | None = None,
+        switching: Switching | None = None,
+        most_waiting: int | None = None,
+        changes: LayoutChanges | None = None,
     ) -> Self:
         """Lay out the tables; arguments as of :func:`play`."""
         if changes is not None and not (switching is None and fleet.flexible is None):
@@ -178,14 +178,9 @@ class Playing:
         queue = resolve(queue, QUEUES, what="queue", error=ScenarioError)
         turn = None if order is None else np.asarray(order, np.float64)[rows]
         place = PLACEMENTS.index(resolve(placement, PLACEMENTS, what="placement", error=ScenarioError))
-        before_change = changes is not None and changes.before_change
-        world = (
-            _world(
-                kept, fleet, queue, turn, place, larger, switching, most_waiting, plan, before_change
-            )
-            if len(rows) or changes is not None
-            else None
-        )  # fmt: skip
+        early, world = changes is not None and changes.before_change, None
+        if len(rows) or changes is not None:
+            world = _world(kept, fleet, queue, turn, place, larger, switching, most_waiting, plan, early)
         return cls(fleet, len(requests), rows, world, plan[0])
 
     def turn_page(self) -> None:
@@ -317,10 +312,8 @@ def _on(pages: Sequence[np.ndarray], fleet: NodeFleet) -> pl.DataFrame:
     """Intervals in which nodes were on or coming; what was on when nothing more happened stays on."""
     schema = {"node": pl.Int64, "pool": pl.Int64, "from_s": pl.Float64, "until_s": pl.Float64}
     if not pages:
-        rows = [
-            (node, pool, -np.inf, np.inf) for node, pool in enumerate(fleet.first.tolist()) if pool != NO_NODE
-        ]
-        return pl.DataFrame(rows, schema=schema, orient="row")
+        placed = [(node, pool) for node, pool in enumerate(fleet.first.tolist()) if pool != NO_NODE]
+        return pl.DataFrame([(*one, -np.inf, np.inf) for one in placed], schema=schema, orient="row")
     log = np.concatenate(pages)
     by_node = np.argsort(log["node"], kind="stable")
     node, at, on = log["node"][by_node], log["at"][by_node], log["on"][by_node]
@@ -374,7 +367,7 @@ def play_shared(
     >>> back.start_s.tolist(), back.end_s.tolist(), back.stops.tolist()
     ([0.0, 1.0, 2.0], [112.0, 101.0, 12.0], [1, 0, 0])
     """
-    playing = Playing.of(requests, fleet, queue, None, placement, larger, None, None, None)
+    playing = Playing.of(requests, fleet, queue, placement, larger)
     if len(sharing.team) != len(requests) or fleet.flexible is not None:
         expected = f"{len(requests)} teams, one a request, on nodes that are not cut on demand"
         raise ScenarioError("sharing", expected, f"{len(sharing.team)}", "Give each its team.")
@@ -408,11 +401,8 @@ def _tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing, order: 
     jobs.left, jobs.every, jobs.mtbf = requests.run_s[order], every, mtbf
     jobs.overhead = sharing.preemption.overhead_s
     jobs.first = jobs.end = jobs.barred = np.nan
-    status.fair, status.by_tier, status.reclaim = (
-        sharing.order == "fair",
-        sharing.tiers_preempt,
-        sharing.reclaim,
-    )
+    status.fair, status.by_tier = sharing.order == "fair", sharing.tiers_preempt
+    status.reclaim = sharing.reclaim
     status.keep = sharing.head_keeps_quota
     status.decay = np.log(2) / sharing.fair_share.half_life_s
     status.min_run, status.write = sharing.preemption.min_run_s, marks.write_s
@@ -427,9 +417,8 @@ def _tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing, order: 
     for row, instants in zip(hours, sharing.openings, strict=True):
         row[: len(instants)] = instants
     passed = np.zeros(len(hours), np.int64)
-    return Tenancy(
-        groups_of(sharing.groups), jobs, victims, aside, heads, spare, hours, passed, stopped, status
-    )
+    groups = groups_of(sharing.groups)
+    return Tenancy(groups, jobs, victims, aside, heads, spare, hours, passed, stopped, status)
 
 
 def groups_of(groups: Sequence[QuotaGroup]) -> Table:
@@ -491,16 +480,12 @@ def _outcome(playing: Playing, tenancy: Tenancy, stopped: list[np.ndarray]) -> S
         running[world.ends.who[: world.status[0].running]] = True
     last = np.where(running | ~np.isnan(jobs.end), jobs.begun, np.nan)
     log = np.concatenate(stopped) if stopped else table(STOPPED, 0)
-    rows = {
-        "request": order[log["request"]],
-        "begun_s": log["begun"],
-        "at_s": log["at"],
-        "lost_s": log["lost"],
-    }
+    times = {f"{name}_s": log[name] for name in ("begun", "at", "lost")}
     return SharedOutcome(
         start_s=spread(jobs.first), on=plain.on, held=plain.held, factor=plain.factor, changes=plain.changes,
         end_s=spread(jobs.end),
         queued_s=spread(jobs.queued, 0.0), lost_s=spread(jobs.lost, 0.0), stops=spread(jobs.stops, 0),
-        failures=spread(jobs.failures, 0), stopped=pl.DataFrame(rows | {"failed": log["failed"] == 1}),
+        failures=spread(jobs.failures, 0),
+        stopped=pl.DataFrame({"request": order[log["request"]], **times, "failed": log["failed"] == 1}),
         last_s=spread(last), slowed_s=spread(jobs.slowed, 0.0),
     )  # fmt: skip

@@ -210,9 +210,8 @@ def with_width_for(architecture: Architecture, params: float) -> Architecture:
     two = replace(architecture, ffn=2)
     width = 1 + (params - one.params()) / (two.params() - one.params())
     if width < 1:
-        _refuse(
-            architecture.name, "params", f"more than {one.params():.4g} for these layers", f"{params:.4g}"
-        )
+        expected = f"more than {one.params():.4g} for these layers"
+        _refuse(architecture.name, "params", expected, f"{params:.4g}")
     return replace(architecture, ffn=max(1, round(width)))
 
 

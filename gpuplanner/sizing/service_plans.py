@@ -271,13 +271,9 @@ def _predict(row: Mapping[str, Any], speed: ServingSpeed | None) -> dict[str, An
         model, board, layout, load = serving_setting(row)
         capacity = sequence_capacity(model, board, layout, load)
         if not capacity:
+            where = f"memory of {layout.tp * layout.pp * layout.dp} x {board.name}"
             room = f"room for {model.name} and a request of {load.prompt + load.answer:,} tokens"
-            _refuse(
-                f"memory of {layout.tp * layout.pp * layout.dp} x {board.name}",
-                room,
-                "too little",
-                "Add GPUs.",
-            )
+            _refuse(where, room, "too little", "Add GPUs.")
         work = serving_work(model, board, layout, load, capacity)
         return asdict(predict_serving(work, speed))
     except GpuPlannerError as error:
