@@ -111,13 +111,10 @@ def states_by_place(fluid: Fluid, max_states: int) -> PlacedStates | None:
             return None
     keys = np.sort(np.concatenate(levels))
     states = keys[:, None] // steps % widths
-    crossings = [
-        crossing
-        for place, above, edges in _edges(fluid)
-        for crossing in _over(
-            keys, states[:, place], edges, steps[place] - (0 if above is None else steps[above])
-        )
-    ]
+    crossings: list[Crossing] = []
+    for place, above, edges in _edges(fluid):
+        step = steps[place] - (0 if above is None else steps[above])
+        crossings += _over(keys, states[:, place], edges, step)
     return PlacedStates(states + fewest, np.flatnonzero(states[:, -1] == 0), crossings)
 
 
@@ -408,13 +405,9 @@ class _Growth:
             costs.append(np.concatenate([row[at] for row, at in zip(rows, found, strict=True)]))
         if not all(map(len, own)):
             return None
-        return Lattice(
-            states=np.concatenate(self.states),
-            levels=[slice(a, b) for a, b in itertools.pairwise(ends) if a < b],
-            below=np.concatenate(self.below, axis=1),
-            own=own,
-            costs=costs,
-        )
+        levels = [slice(a, b) for a, b in itertools.pairwise(ends) if a < b]
+        below = np.concatenate(self.below, axis=1)
+        return Lattice(np.concatenate(self.states), levels, below, own, costs)
 
     def _costs(self, slot: int, states: Counts, places: Counts, before: Floats) -> Floats:
         """Costs of states in a slot, all states below being left; infinite where a rule or limit forbids them."""
@@ -422,9 +415,8 @@ class _Growth:
         within = np.ones(len(states), dtype=bool)
         for count, cap in zip(states.T, self.caps[slot].tolist(), strict=True):
             within &= count <= cap
-        kept = np.flatnonzero(
-            within & (states @ self.weights < self.enough[slot]) & self.fluid.allowed(slot, states)
-        )
+        within &= (states @ self.weights < self.enough[slot]) & self.fluid.allowed(slot, states)
+        kept = np.flatnonzero(within)
         found = self.fluid.slot_costs(slot, states[kept])
         tie = _TIE * np.maximum(1.0, found)
         needed = np.ones(len(kept), dtype=bool)

@@ -95,9 +95,8 @@ def from_plain(kind: type[T], values: Mapping[str, Any], what: str, **read: Call
     known = inspect.signature(kind).parameters
     needed = {name for name, one in known.items() if one.default is inspect.Parameter.empty}
     if odd := sorted((set(values) - set(known)) | (needed - set(values))):
-        expected = (
-            f"the keys {', '.join(sorted(needed)) or 'none'}, and of {', '.join(sorted(set(known) - needed))}"
-        )
+        others = ", ".join(sorted(set(known) - needed))
+        expected = f"the keys {', '.join(sorted(needed)) or 'none'}, and of {others}"
         raise ScenarioError(what, expected, f"missing or unknown {examples(odd)}", "Mend it.")
     hints = typing.get_type_hints(kind.__init__)
     try:
@@ -180,12 +179,10 @@ def _board_to_plain(board: GpuModel) -> dict[str, Any]:
         "board_sms": board.sms,
     } | ({} if board.drain_s is None else {"drain_s": board.drain_s})
     same = ("compute_slices", "memory_slices", "memory_gib", "max_instances", *RESOURCES)
-    rows = [
-        totals
-        | {name: getattr(profile, name) for name in same}
-        | {"profile": profile.name, "placement_starts": ";".join(map(str, profile.starts))}
-        for profile in board.profiles
-    ]
+    rows = []
+    for profile in board.profiles:
+        starts = {"profile": profile.name, "placement_starts": ";".join(map(str, profile.starts))}
+        rows.append(totals | {name: getattr(profile, name) for name in same} | starts)
     return {"name": board.name, "rows": rows}
 
 
@@ -305,9 +302,8 @@ class Limits:
     @property
     def of_changes(self) -> bool:
         """Whether changes are limited in a way that counts of GPUs alone do not show."""
-        return (self.switches_per_day, self.change_slots, self.node_changes_per_day, self.most_changes) != (
-            None,
-        ) * 4
+        limits = (self.switches_per_day, self.change_slots, self.node_changes_per_day, self.most_changes)
+        return any(limit is not None for limit in limits)
 
 
 def limit_faults(limits: Limits, tenants: tuple[str, ...]) -> Iterator[str]:
@@ -459,11 +455,8 @@ class StatePrices:
         numbers = {name: getattr(self, name) for name in _NUMBERS}
         wrong = [f"{name} = {value!r}" for name, value in numbers.items() if not is_amount(value)]
         wrong += [f"limit_h = {self.limit_h!r}"] * (self.limit_h is not None and not is_amount(self.limit_h))
-        wrong += [
-            f"remaining_h of {name}"
-            for name, times in known.items()
-            if not times or not all(map(is_amount, times))
-        ]
+        bad = [name for name, times in known.items() if not times or not all(map(is_amount, times))]
+        wrong += [f"remaining_h of {name}" for name in bad]
         wrong += ["a basis that is no text"] * (not isinstance(self.basis, str))
         if wrong:
             _refuse(", ".join(wrong))
@@ -490,12 +483,11 @@ class StatePrices:
         >>> [round(price, 3) for price in (prices.dress, prices.reboot, prices.drain, prices.parked_price)]
         [0.017, 1.333, 0.233, 0.1]
         """
+        reboot_s = 0.0 if change.reboot_s is None else change.reboot_s.value * gpus_per_node
         known = {
             "dress": change.change_s.value / SECONDS_PER_HOUR,
             "instance": change.instance_s.value / SECONDS_PER_HOUR,
-            "reboot": 0.0
-            if change.reboot_s is None
-            else change.reboot_s.value * gpus_per_node / SECONDS_PER_HOUR,
+            "reboot": reboot_s / SECONDS_PER_HOUR,
             "drain": change.drain_s.value / SECONDS_PER_HOUR,
             "limit_h": change.drain_s.high / SECONDS_PER_HOUR,
         }

@@ -153,9 +153,8 @@ class VectorPool:
         """Price vectors; of equal ones, one is kept."""
         vectors = np.unique(vectors, axis=0)
         slots = range(fluid.problem.n_slots)
-        costs = np.array(
-            [np.where(fluid.allowed(t, vectors), fluid.slot_costs(t, vectors), np.inf) for t in slots]
-        )
+        may_hold = np.array([fluid.allowed(slot, vectors) for slot in slots])
+        costs = np.where(may_hold, [fluid.slot_costs(slot, vectors) for slot in slots], np.inf)
         entering = np.zeros(len(vectors))
         if fluid.initial is not None:
             entering = fluid.ways.costs(fluid.initial[None], vectors)[0]
@@ -175,12 +174,11 @@ class VectorPool:
         """The cheapest plan with the vectors of a subset."""
         changes = self.changes[np.ix_(subset, subset)]
         stay = np.where(np.eye(len(subset), dtype=bool), changes, np.inf)
-        places = shortest_path(
-            self.costs[:, subset],
-            self.entering[subset],
-            lambda slot: changes if self.may_change[slot] else stay,
-        )
-        return subset[places]
+
+        def between(slot: int) -> Floats:
+            return changes if self.may_change[slot] else stay
+
+        return subset[shortest_path(self.costs[:, subset], self.entering[subset], between)]
 
     def least_costs(self, subsets: Counts) -> Floats:
         """Cost of the cheapest plan with each of several subsets, shape (n_subsets, size)."""

@@ -102,11 +102,8 @@ def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     texts = pl.concat([frame["layout"], frame["parked"].drop_nulls()])
     canonical = {text: _proved(board, text) for text in texts.unique().sort()}
     _check_nodes(frame["node"].unique().sort().to_list())
-    layout, parked = (
-        pl.col(name).replace_strict(canonical, default=None, return_dtype=pl.String)
-        for name in ("layout", "parked")
-    )
-    held = pl.coalesce(parked, layout)
+    columns = pl.col("parked", "layout").replace_strict(canonical, default=None, return_dtype=pl.String)
+    held = pl.coalesce(columns)
     return frame.with_columns(layout=held.replace(OFF, WHOLE_GPU), released=held == OFF)
 
 
@@ -175,9 +172,8 @@ def _by_node(frame: pl.DataFrame) -> Iterable[tuple[tuple[object, ...], pl.DataF
 
 def _state(rows: Iterable[Mapping[str, Any]]) -> NodeState:
     there = sorted((row["gpu"], row["layout"], row["released"]) for row in rows)
-    return NodeState(
-        tuple((gpu, layout) for gpu, layout, _ in there), frozenset(gpu for gpu, _, away in there if away)
-    )
+    released = frozenset(gpu for gpu, _, away in there if away)
+    return NodeState(tuple((gpu, layout) for gpu, layout, _ in there), released)
 
 
 def _proved(board: GpuModel, text: str) -> str:
@@ -199,10 +195,8 @@ def _check_nodes(names: list[str]) -> None:
 
 
 def _check_ranges(frame: pl.DataFrame) -> None:
-    wrong = frame.filter(
-        (pl.col("slot_start") >= pl.col("slot_end"))
-        | (pl.col("slot_start") < pl.col("slot_end").shift().over("node", "gpu")).fill_null(value=False)
-    )
+    overlaps = pl.col("slot_start") < pl.col("slot_end").shift().over("node", "gpu")
+    wrong = frame.filter((pl.col("slot_start") >= pl.col("slot_end")) | overlaps.fill_null(value=False))
     if wrong.height or frame.is_empty():
         rows = [f"{row['node']} gpu {row['gpu']} {stamp(row['slot_start'])}" for row in wrong.to_dicts()]
         expected = "at least one row, and for each GPU ranges that end after they start and do not overlap"
@@ -210,12 +204,7 @@ def _check_ranges(frame: pl.DataFrame) -> None:
         raise SchemaError("layout plan", expected, got, "Make the plan anew.")
 
 
-REHEARSED = {
-    "drain_median_minutes": pl.Float64,
-    "drain_p95_minutes": pl.Float64,
-    "in_the_way": pl.Float64,
-    "in_time": pl.Float64,
-}
+REHEARSED = dict.fromkeys(("drain_median_minutes", "drain_p95_minutes", "in_the_way", "in_time"), pl.Float64)
 """What weeks that were played say of a change: minutes from its time until the last job has ended, instances and GPUs
 in use then, share of the weeks in which it was made within its limit."""
 

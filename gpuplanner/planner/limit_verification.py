@@ -21,13 +21,11 @@ def within_quotas(problem: PlanProblem) -> Floats:
     """Demand that quotas admit, worked out tenant by tenant and slot by slot."""
     demand = np.array(problem.demand)
     quotas = problem.limits.quotas
+    shares = [problem.board.share(name) for name in problem.profiles]
     for slot in range(problem.n_slots if quotas else 0):
         wanted = {
-            tenant: sum(
-                float(demand[i, p, slot]) * problem.board.share(name)
-                for p, name in enumerate(problem.profiles)
-            )
-            for i, tenant in enumerate(problem.tenants)
+            tenant: sum(float(of_one) * share for of_one, share in zip(own, shares, strict=True))
+            for tenant, own in zip(problem.tenants, demand[:, :, slot], strict=True)
         }
         may_have = {tenant: min(wanted[tenant], quota.gpus) for tenant, quota in quotas.items()}
         for cohort in {quota.cohort for quota in quotas.values()} - {None}:
@@ -60,10 +58,8 @@ def pinned_alone_fits(problem: PlanProblem) -> bool:
     pinned = sum(limits.pinned.values())
     cut = pinned - limits.pinned.get(WHOLE_GPU, 0)
     if limits.switches_per_day == 0 and problem.initial is not None:
-        there = (
-            problem.initial.get(text, 0) >= gpus for text, gpus in limits.pinned.items() if text != WHOLE_GPU
-        )
-        if not all(there):
+        missing = Counter(limits.pinned) - Counter(problem.initial)
+        if set(missing) - {WHOLE_GPU}:
             return False
     rooms = (power_for(problem), *problem.gpus_in_service.tolist())
     cut_rooms = (power_for(problem, cut=True), *(problem.gpus_in_service - kept).tolist())
@@ -255,26 +251,21 @@ def _count_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Itera
 def _change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
     held = pl.coalesce("parked", "layout")
     earlier = held.shift(1).over("node", "gpu").replace(OFF, WHOLE_GPU)
-    later = rows.with_columns(expected=(held != OFF) & (held != earlier), earlier=earlier).filter(
-        earlier.is_not_null()
-    )
-    emptied = rows.filter(
-        (pl.col("layout") != OFF) & (pl.col("layout") != pl.col("layout").shift(-1).over("node", "gpu"))
-    ).height
+    cut_anew = (held != OFF) & (held != earlier)
+    later = rows.with_columns(expected=cut_anew, earlier=earlier).filter(earlier.is_not_null())
+    following = pl.col("layout").shift(-1).over("node", "gpu")
+    emptied = rows.filter(pl.col("layout") != OFF, pl.col("layout") != following).height
     if problem.initial is None and plan.departures != emptied:
         yield f"layout plan: {emptied} GPUs are emptied, the plan says {plan.departures}"
     switched = later.filter("changed", (held == WHOLE_GPU) != (pl.col("earlier") == WHOLE_GPU))
     reboots = 0 if problem.change.reboot_s is None else switched.select("node", "slot_start").n_unique()
-    at_first = rows.filter(pl.col("slot_start") == problem.slot_times[0], pl.col("changed"))[
-        "node"
-    ].n_unique()
-    if not reboots <= plan.reboots <= reboots + at_first:
+    first = rows.filter(pl.col("slot_start") == problem.slot_times[0], pl.col("changed"))
+    if not reboots <= plan.reboots <= reboots + first["node"].n_unique():
         yield f"layout plan: nodes reboot {reboots} times after the first slot, the plan says {plan.reboots}"
     wrong = later.filter(pl.col("changed") != pl.col("expected"))
     if wrong.height:
         verb = "is" if wrong["changed"][0] else "is not"
         yield f"layout plan: {_place(wrong)} {verb} marked as changed at {wrong['slot_start'][0]}"
-    first = rows.filter(pl.col("slot_start") == problem.slot_times[0], pl.col("changed"))
     marked = Counter(first.select(held.alias("held"))["held"])
     arrived = Counter(_first_cuts(plan, problem))
     if marked != arrived:

@@ -112,10 +112,9 @@ def add_coverage(model: SlotModel) -> None:
     for slot, on, short in zip(model.slots, model.on, model.short, strict=True):
         in_set = fluid.demanded[:, fluid.steps[slot].profile]
         for index, (cover, missing) in enumerate(zip(fluid.cover, in_set, strict=True)):
-            if required[index, slot]:
-                model.linear.add_row(
-                    f"coverage_{slot}_{index}", [*on, *short], [*cover, *missing], ">=", required[index, slot]
-                )
+            if needed := required[index, slot]:
+                name = f"coverage_{slot}_{index}"
+                model.linear.add_row(name, [*on, *short], [*cover, *missing], ">=", needed)
 
 
 def add_fleet(model: SlotModel) -> None:
@@ -161,11 +160,8 @@ def add_changes(
         if earlier is None or later is None:
             continue
         slot = model.slots.start + index - 1
-        columns = model.linear.add_columns(
-            [f"{name}_{slot}_{place}" for name, place in names],
-            cost=paid,
-            high=[fluid.problem.gpus] * len(paid),
-        )
+        labels = [f"{name}_{slot}_{place}" for name, place in names]
+        columns = model.linear.add_columns(labels, cost=paid, high=[fluid.problem.gpus] * len(paid))
         model.cut[slot] = columns
         for (way, sign), (name, label), column in zip(model.ways, names, columns.tolist(), strict=True):
             terms: dict[int, float] = {column: float(batches[way])}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,23 +85,27 @@ class Placer:
     def _place_cuts(self, before: Places, now: Places, wanted: Counts) -> None:
         """New cuts go where they harm least what is there; among equals, beside other cuts."""
         lacking = {layout: int(wanted[layout] - (now == layout).sum()) for layout in self.cut}
-        growing = [layout for layout, number in lacking.items() if number > 0]
-        if not growing:
+        lacking = {layout: number for layout, number in lacking.items() if number > 0}
+        if not lacking:
             return
         free = self._free_beside_cuts(now)
-        former = before[free]
-        origins = np.unique(former).tolist()
-        fresh = ~self.worn(free)
-        supply = [int((fresh & (former == origin)).sum()) for origin in origins]
-        cost = [[self.harm(origin, layout) for layout in growing] for origin in origins]
-        flow = transport(supply, [lacking[layout] for layout in growing], cost)
-        for origin, row in zip(origins, flow, strict=True):
-            for layout, number in zip(growing, row.tolist(), strict=True):
-                lacking[layout] -= self._take(now, free[fresh & (former == origin)], layout, number)
-        for layout in growing:
+        fresh = free[~self.worn(free)]
+        for origin, layout, number in self._least_harm(before[fresh], lacking):
+            lacking[layout] -= self._take(now, fresh[before[fresh] == origin], layout, number)
+        for layout in lacking:
             # Racks at their power limit, or GPUs that have been cut often enough, were in the way.
             order = free[np.argsort(self.worn(free), kind="stable")]
             self._take(now, order, layout, lacking[layout])
+
+    def _least_harm(self, former: Places, lacking: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
+        """How many GPUs of each former layout take up each layout that lacks some, with the least harm in all."""
+        if not lacking:
+            return
+        origins, supply = (part.tolist() for part in np.unique(former, return_counts=True))
+        cost = [[self.harm(origin, layout) for layout in lacking] for origin in origins]
+        for origin, row in zip(origins, transport(supply, list(lacking.values()), cost), strict=True):
+            for layout, number in zip(lacking, row.tolist(), strict=True):
+                yield origin, layout, number
 
     def _take(self, now: Places, order: NDArray[np.intp], layout: int, wanted: int) -> int:
         """Give a layout to the first free GPUs of an order whose racks have room; say how many."""
@@ -190,21 +194,12 @@ class ParkedPlacer(Placer):
         gpus = np.bincount(before, minlength=n)
         held = before.copy()
         surplus = (gpus - target).tolist()
-        spare = np.concatenate(
-            [self._spare(before, on, layout, more, whole_on) for layout, more in enumerate(surplus)]
-        )
-        growing = [layout for layout in range(n) if target[layout] > gpus[layout]]
-        if not growing:
-            return held
-        lacking = [int(target[layout] - gpus[layout]) for layout in growing]
-        origins = np.unique(before[spare]).tolist()
-        supply = [int((before[spare] == origin).sum()) for origin in origins]
-        cost = [[self.harm(origin, layout) for layout in growing] for origin in origins]
-        for origin, row in zip(origins, transport(supply, lacking, cost), strict=True):
-            mine = spare[before[spare] == origin]
-            for layout, number in zip(growing, row.tolist(), strict=True):
-                held[mine[:number]] = layout
-                mine = mine[number:]
+        parts = [self._spare(before, on, layout, more, whole_on) for layout, more in enumerate(surplus)]
+        spare = np.concatenate(parts)
+        lacking = {layout: -more for layout, more in enumerate(surplus) if more < 0}
+        for origin, layout, number in self._least_harm(before[spare], lacking):
+            held[spare[before[spare] == origin][:number]] = layout
+            spare = spare[held[spare] == before[spare]]
         return held
 
     def _spare(
@@ -264,9 +259,8 @@ def transport(supply: ArrayLike, demand: ArrayLike, cost: ArrayLike) -> NDArray[
                 break
             end = int(sink_of[source])
         back = [(source, after) for (source, _), (_, after) in itertools.pairwise(path)]
-        units = min(
-            int(left[path[-1][0]]), int(wanted[sink]), *(int(flow[source, to]) for source, to in back)
-        )
+        on_the_way = [int(flow[source, to]) for source, to in back]
+        units = min(int(left[path[-1][0]]), int(wanted[sink]), *on_the_way)
         for source, to in path:
             flow[source, to] += units
         for source, to in back:
@@ -299,8 +293,6 @@ def _distances(
     return to_sink, source_of, sink_of
 
 
-_OFF = OFF_PLACE
-_Placer = Placer
 _CHANGES = {
     "before": pl.String,
     "after": pl.String,
@@ -384,7 +376,7 @@ def layouts_before(plan: Plan, problem: PlanProblem) -> pl.DataFrame | None:
             "node": pl.Series(problem.node_names, dtype=pl.String)[number // problem.gpus_per_node],
             "gpu": (number % problem.gpus_per_node).astype(np.int32),
             # One that was released comes back whole.
-            "layout": [WHOLE_GPU if state == _OFF else placed.texts[state] for state in held],
+            "layout": [WHOLE_GPU if state == OFF_PLACE else placed.texts[state] for state in held],
         }
     )
 
@@ -473,7 +465,7 @@ class _Placed:
     @property
     def whole(self) -> int:
         """Position of the layout of GPUs that are not cut; that of none where nobody uses such."""
-        return self.texts.index(WHOLE_GPU) if WHOLE_GPU in self.texts else _OFF
+        return self.texts.index(WHOLE_GPU) if WHOLE_GPU in self.texts else OFF_PLACE
 
     @functools.cached_property
     def cut_before_and_after(self) -> tuple[Places, Places]:
@@ -485,8 +477,8 @@ class _Placed:
         states = self.held(self.states)
         first = states[:1] if self.initial is None else self.held(self.initial[None])
         before = np.concatenate([first, states[:-1]])
-        before = np.where(before == _OFF, self.whole, before)
-        return before, np.where(states == _OFF, before, states)
+        before = np.where(before == OFF_PLACE, self.whole, before)
+        return before, np.where(states == OFF_PLACE, before, states)
 
 
 def _per_node(problem: PlanProblem, gpus: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -499,13 +491,12 @@ def _placed(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked
     parks = problem.prices is not None
     known = [*layouts, *(problem.initial or {}), *(problem.parked or {}), *([WHOLE_GPU] if parks else [])]
     texts = list(dict.fromkeys(known))
-    place = (ParkedPlacer if parks else _Placer)(problem, texts)
-    now = np.full(problem.gpus, len(texts) + texts.index(WHOLE_GPU) if parks else _OFF, dtype=np.int16)
+    place = (ParkedPlacer if parks else Placer)(problem, texts)
+    now = np.full(problem.gpus, len(texts) + texts.index(WHOLE_GPU) if parks else OFF_PLACE, dtype=np.int16)
     initial = None
     if parks and parked is not None:
-        counts = np.hstack(
-            [np.pad(part, ((0, 0), (0, len(texts) - len(layouts)))) for part in (counts, parked)]
-        )
+        wider = ((0, 0), (0, len(texts) - len(layouts)))
+        counts = np.hstack([np.pad(part, wider) for part in (counts, parked)])
     columns = len(texts) * (2 if parks else 1)
     if problem.initial is not None:
         held = [problem.initial.get(text, 0) for text in texts]
@@ -543,9 +534,11 @@ def _ranges(placed: _Placed, problem: PlanProblem) -> pl.DataFrame:
             "gpu": (gpu % problem.gpus_per_node).astype(np.int32),
             "slot_start": times[start],
             "slot_end": times[end],
-            "layout": labels[np.where(state < n, state, _OFF) % len(labels)],
+            "layout": labels[np.where(state < n, state, OFF_PLACE) % len(labels)],
             "changed": changed,
-            "parked": pl.Series([*texts, None], dtype=pl.String)[np.where(state < n, _OFF, layout) % (n + 1)],
+            "parked": pl.Series([*texts, None], dtype=pl.String)[
+                np.where(state < n, OFF_PLACE, layout) % (n + 1)
+            ],
         }
     )
     return check(frame.sort("node", "gpu", "slot_start"), LayoutPlan, where="assign")

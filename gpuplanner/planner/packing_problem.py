@@ -414,6 +414,5 @@ class CostedPacking:
         """What there is to say about it in short; `lower_bound` is on the bins, `bound` on the cost."""
         own = ("cost", "bound", "gap", "proven", "fire_ups", "busy_time")
         of_packing = ("bins", "lower_bound", "seconds")
-        return {name: getattr(self, name) for name in own} | {
-            name: getattr(self.packing, name) for name in of_packing
-        }
+        packed = {name: getattr(self.packing, name) for name in of_packing}
+        return {name: getattr(self, name) for name in own} | packed

@@ -73,10 +73,8 @@ def settle(program: PatternBound, most: int, *, time_limit_s: float, seed: int) 
     prices, work = program.moment_prices(values)
     top = price(program.knapsack, values, prices, floor=0, most_labels=_MOST_PATTERNS)
     least = max(int(values.sum()) - (most - 1) * top.ceiling, 1)
-    listed = price(
-        program.knapsack, values, prices, floor=least - 1, most_labels=_MOST_LABELS, merge=False,
-        most_patterns=_MOST_PATTERNS,
-    )  # fmt: skip
+    limits = {"floor": least - 1, "most_labels": _MOST_LABELS, "most_patterns": _MOST_PATTERNS}
+    listed = price(program.knapsack, values, prices, merge=False, **limits)
     work += top.work + listed.work
     if least > top.ceiling:
         return Settled(None, True, work)

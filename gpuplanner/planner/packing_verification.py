@@ -222,9 +222,8 @@ def verify_cost(
     busy = sum(instants[step + 1] - instants[step] for steps in on.values() for step in steps)
     cost = bin_cost * len(on) + fire_up_cost * fire_ups + busy_cost * busy
     faults = verify_packing(found.packing, problem)
-    for name, told, counted in (
-        ("fire-ups", found.fire_ups, fire_ups), ("busy time", found.busy_time, busy), ("cost", found.cost, cost),
-    ):  # fmt: skip
+    told_times = (("fire-ups", found.fire_ups, fire_ups), ("busy time", found.busy_time, busy))
+    for name, told, counted in (*told_times, ("cost", found.cost, cost)):
         if not math.isclose(told, counted, rel_tol=1e-9, abs_tol=1e-9):
             faults.append(f"{name} {told}, counted {counted}")
     if found.bound > found.cost:
@@ -262,13 +261,11 @@ def _gpu_faults(packing: Packing, problem: MigPackingProblem, number: int, items
         if WHOLE_GPU in names:
             wrong = [f"{len(active) - 1} instances beside a GPU that is not cut"] if len(active) > 1 else []
         else:
-            layout = Layout(
-                tuple(
-                    Placement.of(problem.board.profile(name), int(packing.places[item]))
-                    for name, item in zip(names, active, strict=True)
-                )
-            )
-            wrong = layout_faults(problem.board, layout)
+            placed = [
+                Placement.of(problem.board.profile(name), int(packing.places[item]))
+                for name, item in zip(names, active, strict=True)
+            ]
+            wrong = layout_faults(problem.board, Layout(tuple(placed)))
         faults += [f"GPU {number} at moment {moment}: {fault}" for fault in wrong]
     return faults
 

@@ -90,10 +90,8 @@ class Ways:
 
     def dearer(self, price: float) -> Self:
         """The same if taking up a layout cost at least so much."""
-        come, go = (
-            np.where(recut, np.maximum(cost, price), cost)
-            for recut, cost in zip(self.recut.T, (self.come, self.go), strict=True)
-        )
+        cost = np.stack([self.come, self.go])
+        come, go = np.where(self.recut.T, np.maximum(cost, price), cost)
         return replace(self, come=come, go=go)
 
 
@@ -158,9 +156,8 @@ def tenant_order(problem: PlanProblem) -> list[list[int]]:
     >>> tenant_order(problem)
     [[1], [0, 2]]
     """
-    keys = [
-        (-TIERS.index(tier), price) for tier, price in zip(problem.tiers, problem.unmet_price, strict=True)
-    ]
+    ranks = [-TIERS.index(tier) for tier in problem.tiers]
+    keys = list(zip(ranks, problem.unmet_price, strict=True))
     return [[i for i, key in enumerate(keys) if key == one] for one in sorted(set(keys))]
 
 
@@ -168,9 +165,8 @@ def shortage_steps(problem: PlanProblem) -> list[ShortageSteps]:
     """Steps of every slot of a problem."""
     groups = tenant_order(problem)
     prices = np.array([problem.unmet_price[group[0]] for group in groups])
-    demand = np.array([problem.admitted[group].sum(axis=0) for group in groups]).reshape(
-        len(groups), *problem.demand.shape[1:]
-    )
+    demand = np.array([problem.admitted[group].sum(axis=0) for group in groups])
+    demand = demand.reshape(len(groups), *problem.demand.shape[1:])
     weights = problem.shares * problem.slot_hours
     required = problem.required
     return [_slot_steps(demand[:, :, t], required[:, t], prices, weights) for t in range(problem.n_slots)]
@@ -183,9 +179,8 @@ def _slot_steps(demand: Floats, required: Counts, prices: Floats, weights: Float
             pieces = _profile_steps(demand[:, profile], needed, prices * weights[profile])
             steps += [(profile, width, cost) for width, cost in pieces]
     profiles, widths, costs = zip(*steps, strict=True) if steps else ((), (), ())
-    return ShortageSteps(
-        np.array(profiles, dtype=np.int64), np.array(widths, dtype=np.int64), np.array(costs)
-    )
+    instances = np.array(widths, dtype=np.int64)
+    return ShortageSteps(np.array(profiles, dtype=np.int64), instances, np.array(costs))
 
 
 def _profile_steps(demand: Floats, needed: int, prices: Floats) -> list[tuple[int, float]]:
@@ -296,11 +291,8 @@ class Fluid:
             provides[[supply.index(name) for name in counts], layout] = list(counts.values())
         cover = membership([able for _, able in sets], len(supply)) @ provides
         merits = _merits(problem, layouts, cover)
-        keep = [
-            i
-            for i, text in enumerate(layouts)
-            if text in named or (cover[:, i].any() and not _beaten(merits, i))
-        ]
+        useful = [bool(cover[:, i].any()) and not _beaten(merits, i) for i in range(len(layouts))]
+        keep = [i for i, text in enumerate(layouts) if text in named or useful[i]]
         texts = tuple(layouts[i] for i in keep)
         cut = np.array([text != WHOLE_GPU for text in texts], dtype=bool)
         idle = np.flatnonzero(cut) if problem.prices is not None else np.zeros(0, dtype=np.int64)
@@ -336,12 +328,10 @@ class Fluid:
     @property
     def useful(self) -> Counts:
         """Most GPUs of each column that have work in a slot, shape (n_slots, n_columns)."""
-        asked = np.array(
-            [self.demanded[:, steps.profile] @ steps.width for steps in self.steps], dtype=np.int64
-        ).reshape(len(self.steps), len(self.demanded))
-        most: Counts = np.where(self.cover > 0, -(-asked[:, :, None] // self.cover.clip(1)), 0).max(
-            axis=1, initial=0
-        )
+        rows = [self.demanded[:, steps.profile] @ steps.width for steps in self.steps]
+        asked = np.array(rows, dtype=np.int64).reshape(len(self.steps), len(self.demanded))
+        needed = np.where(self.cover > 0, -(-asked[:, :, None] // self.cover.clip(1)), 0)
+        most: Counts = needed.max(axis=1, initial=0)
         return most
 
     @property
@@ -366,11 +356,9 @@ class Fluid:
     def allowed(self, slot: int, states: Counts) -> NDArray[np.bool_]:
         """Whether vectors of counts, shape (n, n_columns), keep the limits of a slot."""
         on = states[:, : len(self.layouts)]
-        within: NDArray[np.bool_] = (
-            (on.sum(axis=1) <= self.gpus[slot])
-            & (on[:, self.cut[: len(self.layouts)]].sum(axis=1) <= self.cuttable[slot])
-            & (states >= self.pinned).all(axis=1)
-        )
+        cut = on[:, self.cut[: len(self.layouts)]]
+        fits = (on.sum(axis=1) <= self.gpus[slot]) & (cut.sum(axis=1) <= self.cuttable[slot])
+        within: NDArray[np.bool_] = fits & (states >= self.pinned).all(axis=1)
         if self.parks:
             within &= states.sum(axis=1) <= self.problem.gpus_held
             within &= states[:, self.cut].sum(axis=1) <= self.problem.gpus_held_cut

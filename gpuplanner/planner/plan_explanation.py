@@ -86,10 +86,8 @@ def realised_costs(
     highest = demands.max(axis=0)[None]
     everyone = {"tenants": ("all",), "tiers": ("standard",), "unmet_price": prices.pop(), "demand": highest}
     fluid = Fluid.of(replace(problem, initial=known, **everyone))
-    parks = problem.prices is not None
-    counts = np.array(
-        [counts_in(fluid, one.layouts, one.counts, one.parked if parks else None) for one in plans]
-    )
+    held = [counts_in(fluid, one.layouts, one.counts, one.parked) for one in plans]
+    counts = np.array(held)
     before = None if problem.initial is None else fluid.initial
     steps = [zip([before, *rows[:-1]], rows, strict=True) for rows in counts]
     changes = np.array([sum(fluid.ways.cost(*step) for step in pairs) for pairs in steps])
@@ -205,9 +203,8 @@ def dearest_instances(plan: Plan, problem: PlanProblem, *, count: int = 10) -> p
         "slot_start": [slots[t] for t in slot],
         "worth_gpu_hours": prices[profile, slot],
     }
-    found = pl.DataFrame(
-        rows, schema_overrides={"profile": pl.String, "slot_start": pl.Datetime("us", "UTC")}
-    )
+    instant = pl.Datetime("us", "UTC")
+    found = pl.DataFrame(rows, schema_overrides={"profile": pl.String, "slot_start": instant})
     return found.sort("worth_gpu_hours", "slot_start", "profile", descending=[True, False, False]).head(count)
 
 

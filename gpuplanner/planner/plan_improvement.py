@@ -68,14 +68,12 @@ def cheapest_path(fluid: Fluid, plans: Sequence[Counts], states: Sequence[Counts
     result is never dearer than the best of the plans.
     """
     pool = np.unique(np.concatenate([*plans, *states]), axis=0)
-    held = [
-        _candidates(fluid, slot, pool, np.array([plan[slot] for plan in plans]))
-        for slot in range(fluid.problem.n_slots)
-    ]
+    planned = np.stack(plans, axis=1)
+    held = [_candidates(fluid, slot, pool, own) for slot, own in enumerate(planned)]
     first = held[0][0]
-    entering = (
-        np.zeros(len(first)) if fluid.initial is None else fluid.ways.costs(fluid.initial[None], first)[0]
-    )
+    entering = np.zeros(len(first))
+    if fluid.initial is not None:
+        entering = fluid.ways.costs(fluid.initial[None], first)[0]
 
     def between(slot: int) -> Floats:
         before, now = held[slot - 1][0], held[slot][0]
@@ -375,13 +373,8 @@ def _resolve(fluid: Fluid, counts: Counts, window: range, floors: Sequence[Floor
     before = fluid.before(counts, window.start)
     after = counts[window.stop] if window.stop < len(counts) else None
     model = build(fluid, window, before=before, after=after, floors=floors)
-    answer = solve(
-        model.linear,
-        effort,
-        gap=_SHARE_OF_GAP * effort.gap_target,
-        start=start_values(model, counts[inside], before, after),
-        nodes=_WINDOW_NODES,
-    )
+    gap, start = _SHARE_OF_GAP * effort.gap_target, start_values(model, counts[inside], before, after)
+    answer = solve(model.linear, effort, gap=gap, start=start, nodes=_WINDOW_NODES)
     if answer.values is None:
         return 0.0
 

@@ -253,17 +253,14 @@ def keeps_changes(fluid: Fluid, counts: Counts) -> bool:
     moved = 1 + np.flatnonzero((counts[1:] != counts[:-1]).any(axis=1))
     if limits.change_slots is not None and not np.isin(moved, limits.change_slots).all():
         return False
-    if (limits.switches_per_day, limits.node_changes_per_day, limits.most_changes) == (None,) * 3:
+    at_most = (limits.switches_per_day, limits.node_changes_per_day, limits.most_changes)
+    if at_most == (None,) * 3:
         return True
     switches, nodes = changes_when_numbered(problem, fluid.layouts, *fluid.split(counts))
     days = np.array([problem.day_of(slot) for slot in range(len(counts))])
     per_day = max(int(nodes[days == day].sum(axis=0).max()) for day in np.unique(days))
-    figures = (
-        (switches, limits.switches_per_day),
-        (per_day, limits.node_changes_per_day),
-        (int(nodes.sum()), limits.most_changes),
-    )
-    return all(most is None or figure <= most for figure, most in figures)
+    figures = (switches, per_day, int(nodes.sum()))
+    return all(most is None or figure <= most for figure, most in zip(figures, at_most, strict=True))
 
 
 def calmed(
@@ -418,9 +415,8 @@ def planned_within(problem: PlanProblem, method: str, calendars: int, effort: Ef
     began = time.perf_counter()
     fault = explain_limits(problem)
     if fault is not None:
-        return replace(
-            _no_plan(problem, method, "infeasible", "proof", fault), seconds=time.perf_counter() - began
-        )
+        found = _no_plan(problem, method, "infeasible", "proof", fault)
+        return replace(found, seconds=time.perf_counter() - began)
     fluid = Fluid.of(problem)
     state, stopped_by = _search(fluid, method, calendars, effort)
     if state.counts is None:

@@ -151,9 +151,9 @@ def verify_fleet(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> list[str
 
 def fleet_to_json(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> str:
     """Print the plans with their problems; the same input gives the same bytes."""
-    parts = {
-        name: {"plan": plan.to_dict(), "problem": pools[name].to_dict()} for name, plan in fleet.plans.items()
-    }
+    parts = {}
+    for name, found in fleet.plans.items():
+        parts[name] = {"plan": found.to_dict(), "problem": pools[name].to_dict()}
     return to_json({"format": FORMAT, "pools": parts})
 
 
@@ -362,9 +362,8 @@ def _measured(found: Plan, bound: float | None) -> tuple[float | int | None, ...
         return (None, bound, *(None,) * 5)
     gap = None if bound is None else relative_gap(found.objective, bound)
     distinct = len(np.unique(found.counts, axis=0))
-    return (
-        found.objective, bound, gap, found.changes, found.gpu_hours_on, found.unmet_gpu_hours, distinct,
-    )  # fmt: skip
+    hours = (found.gpu_hours_on, found.unmet_gpu_hours)
+    return (found.objective, bound, gap, found.changes, *hours, distinct)
 
 
 def _difference(found: Plan, base: Plan) -> tuple[float | None, float | None, float | None]:
@@ -373,11 +372,8 @@ def _difference(found: Plan, base: Plan) -> tuple[float | None, float | None, fl
         return (None, None, None)
     if found is base:
         return (0.0, 0.0, 0.0)
-    ends = (
-        found.bound - base.objective, found.objective - base.objective, found.objective - base.bound,
-    )  # fmt: skip
-    low, extra, high = (round(end, 9) for end in ends)
-    return low, extra, high
+    extra, high = found.objective - base.objective, found.objective - base.bound
+    return round(found.bound - base.objective, 9), round(extra, 9), round(high, 9)
 
 
 def _resized(problem: PlanProblem, gpus: int) -> dict[str, Any]:

@@ -63,9 +63,7 @@ def state_changes(plan: Plan, problem: PlanProblem) -> StateChanges:
             found.changes += max(0, on_later[WHOLE_GPU] - never_cut)
             continue
         prices, board = problem.prices, problem.board
-        held, held_later = (
-            _with_uncut(problem, one + other) for one, other in ((on, kept), (on_later, kept_later))
-        )
+        held, held_later = _with_uncut(problem, on + kept), _with_uncut(problem, on_later + kept_later)
         taken, given = held_later - held, held - held_later
         found.changes += taken.total()
         found.cost += sum(gpus * prices.drain_of(board, layout) for layout, gpus in emptied.items())

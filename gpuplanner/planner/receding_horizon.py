@@ -111,12 +111,9 @@ def standing_plan(
     """A plan that keeps the layouts before the first slot, or goes on with a course of them and stays at its last."""
     rows: list[Mapping[str, int]] = list(course) if course else [problem.initial or {}]
     rows = (rows + rows[-1:] * problem.n_slots)[: problem.n_slots]
-    layouts = tuple(dict.fromkeys(text for row in rows for text, gpus in row.items() if gpus))
-    counts: Counts = np.array([[row.get(text, 0) for text in layouts] for row in rows], dtype=np.int64)
-    counts = counts.reshape(problem.n_slots, len(layouts))
-    return replace(
-        plan, layouts=layouts, counts=counts, parked=np.zeros_like(counts), bound=None, gap=None
-    )  # fmt: skip
+    layouts, counts, _ = _counts_of(rows, [])
+    idle = np.zeros_like(counts)
+    return replace(plan, layouts=layouts, counts=counts, parked=idle, bound=None, gap=None)
 
 
 Accept = Callable[[int, PlanProblem, Plan, Plan], bool]
@@ -271,7 +268,7 @@ def _counts_of(
         np.array([[row.get(text, 0) for text in layouts] for row in rows], dtype=np.int64)
         for rows in (on, parked)
     )
-    return layouts, counts.reshape(len(on), len(layouts)), kept.reshape(len(on), len(layouts))
+    return layouts, counts.reshape(len(on), len(layouts)), kept.reshape(len(parked), len(layouts))
 
 
 def _believed(problem: PlanProblem, given: ArrayLike, slots: range) -> Floats:

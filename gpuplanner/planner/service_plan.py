@@ -110,13 +110,9 @@ class ServicePlan:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         rows = [asdict(segment) | {"instances": segment.instances} for segment in self.segments]
-        names = ("gpus", "bound", "slices", "slices_bound", "proven", "seconds")
-        return {name: getattr(self, name) for name in names} | {
-            "board": self.board.name,
-            "latency_share": self.latency_share,
-            "segments": rows,
-            "layouts": list(self.layouts),
-        }
+        names = ("gpus", "bound", "slices", "slices_bound", "proven", "seconds", "latency_share")
+        known = {name: getattr(self, name) for name in names}
+        return known | {"board": self.board.name, "segments": rows, "layouts": list(self.layouts)}
 
 
 def numbered(choices: Choices, sizing: Sizing) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
@@ -180,14 +176,13 @@ def services_to_json(
     """
     values = plan.to_dict()
     del values["seconds"]
-    asked = [
+    values |= {"format": FORMAT, "board": to_plain(plan.board)}
+    values["asked"] = [
         {"service": name, "rate_per_s": rate, "latency_ms": latencies.get(name)}
         for name, rate in rates.items()
     ]
-    measured = profiles.select(ServiceProfiles.column_names()).to_dicts()
-    return to_json(
-        {"format": FORMAT, **values, "board": to_plain(plan.board), "asked": asked, "measured": measured}
-    )
+    values["measured"] = profiles.select(ServiceProfiles.column_names()).to_dicts()
+    return to_json(values)
 
 
 def is_service_plan(text: str) -> bool:
@@ -225,14 +220,10 @@ def _plan_of(values: dict[str, Any]) -> ServicePlan:
     for row in values["segments"]:
         parts = {name: row[name] for name in Segment.__dataclass_fields__}
         segments.append(Segment(**{**parts, "gpus": tuple(row["gpus"])}))
+    board, layouts = board_from_plain(values["board"]), tuple(values["layouts"])
     names = ("latency_share", "gpus", "bound", "slices", "slices_bound")
-    return ServicePlan(
-        board=board_from_plain(values["board"]),
-        segments=tuple(segments),
-        layouts=tuple(values["layouts"]),
-        seconds=0.0,
-        **{name: values[name] for name in names},
-    )
+    told = {name: values[name] for name in names}
+    return ServicePlan(board=board, segments=tuple(segments), layouts=layouts, seconds=0.0, **told)
 
 
 LATENCY_SHARE = 0.45
@@ -389,16 +380,10 @@ def verify_services(
     >>> verify_services(replace(plan, slices=3), profiles, {"bert": 340.0}, {"bert": 200.0})[0]
     'slices: the plan says 3, its segments have 4'
     """
-    return [
-        *_demand_faults(plan, rates),
-        *(
-            fault
-            for segment in plan.segments
-            for fault in _segment_faults(plan, segment, profiles, latencies)
-        ),
-        *_gpu_faults(plan),
-        *_total_faults(plan),
-    ]
+    faults = list(_demand_faults(plan, rates))
+    for segment in plan.segments:
+        faults += _segment_faults(plan, segment, profiles, latencies)
+    return [*faults, *_gpu_faults(plan), *_total_faults(plan)]
 
 
 def _demand_faults(plan: ServicePlan, rates: Mapping[str, float]) -> Iterator[str]:

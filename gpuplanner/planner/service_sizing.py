@@ -129,10 +129,8 @@ def choices_for(
     best = in_time.sort(order, descending=[name == "throughput_per_s" for name in order]).unique(
         ["service", "compute_slices"], keep="first", maintain_order=True
     )
-    options = tuple(
-        InstanceOption(row.pop("service"), of_size[row.pop("compute_slices")], **row)
-        for row in best.to_dicts()
-    )
+    rows = best.to_dicts()
+    options = tuple(InstanceOption(r.pop("service"), of_size[r.pop("compute_slices")], **r) for r in rows)
     names = sorted({option.profile.name for option in options})
     rates = {name: demand.rate_per_s for name, demand in demands.items()}
     layouts = tuple(pareto_counts(board, names)) if names else ()
@@ -252,11 +250,8 @@ def first_fit(choices: Choices, instances: Counts) -> Counts:
     room = np.array([[layout.get(name, 0) for name in names] for layout in choices.layouts], dtype=np.int64)
     groups: list[tuple[Content, int]] = []
     for position, name in enumerate(names):
-        left = sum(
-            number
-            for option, number in zip(choices.options, instances.tolist(), strict=True)
-            if option.profile.name == name
-        )
+        of_profile = [option.profile.name == name for option in choices.options]
+        left = int(instances[of_profile].sum())
         groups = _add(groups, position, left, room.reshape(-1, len(names)))
     on: Counts = np.zeros(len(choices.layouts), dtype=np.int64)
     for content, gpus in groups:
@@ -331,11 +326,9 @@ def program(choices: Choices, floor: LeastSlices, aim: Aim, most_gpus: int) -> L
         cost=[profile.compute_slices if aim == "slices" else 0 for profile in profiles],
         high=[math.ceil(1 / share) for share in served],
     )
-    on = model.add_columns(
-        [f"on_{layout}" for layout in range(len(layouts))],
-        cost=[aim == "gpus"] * len(layouts),
-        high=[most_gpus] * len(layouts),
-    )
+    n_layouts = len(layouts)
+    names = [f"on_{layout}" for layout in range(n_layouts)]
+    on = model.add_columns(names, cost=[aim == "gpus"] * n_layouts, high=[most_gpus] * n_layouts)
     for number, service in enumerate(choices.rate_per_s):
         own = choices.of(service)
         model.add_row(f"rate_{number}", instances[own], [served[option] for option in own], ">=", 1.0)
@@ -358,9 +351,8 @@ def _best(
     """The better of the start and what the solver finds, with the solver's bound (0 if it proved nothing)."""
     model = program(choices, floor, aim, start.gpus)
     answer = solve(model, effort, start=np.concatenate([start.instances, start.on]).astype(float))
-    bound = (
-        0 if answer.bound is None else math.ceil(answer.bound - _PROGRAM_ROUNDING * max(1.0, answer.bound))
-    )
+    proven = answer.bound or 0.0
+    bound = math.ceil(proven - _PROGRAM_ROUNDING * max(1.0, proven))
     if answer.values is None:
         return start, bound
     whole = np.rint(answer.values).astype(np.int64)
