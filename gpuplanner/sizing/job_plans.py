@@ -186,9 +186,8 @@ def settle_wish(wish: Wish) -> tuple[Wish, Architecture, list[tuple[Board, int]]
         if wish.prompt:
             most = f"at most {model.positions:,} tokens, the context of {model.name}"
             _refuse("prompt and answer", most, f"{wish.seq:,}", "Shorten one of them.")
-        assumed.append(
-            f"seq: {wish.seq} is beyond the {model.positions} positions of {model.name}, which are taken"
-        )
+        beyond = f"{wish.seq} is beyond the {model.positions} positions of {model.name}, which are taken"
+        assumed.append(f"seq: {beyond}")
         wish = replace(wish, seq=model.positions)
     elif wish.prompt and not model.positions:
         assumed.append(f"context: {model.name} is taken to allow {wish.seq:,} tokens; see its config.json")
@@ -291,28 +290,19 @@ class JobPlan:
                 "tp": self.engine.tp, "dp": self.replicas, "concurrency": self.engine.concurrency * self.replicas,
                 "seconds_per_token": self.engine.step_s,
             }  # fmt: skip
-        return {
-            name: value
-            for name, value in told.items()
-            if name not in _WITHIN and (value is not None or name in _MAYBE_UNKNOWN)
-        }
+        known = [name for name, value in told.items() if value is not None or name in _MAYBE_UNKNOWN]
+        return {name: told[name] for name in known if name not in _WITHIN}
 
 
 def base_job(wish: Wish, model: Architecture, tool: str) -> TrainingJob:
     """What every plan has in common: what the tool does in bf16, as rows are read; of no tool mixed precision."""
-    row = {
-        "method": "lora" if wish.task == "lora" else "full",
-        "precision": "bf16",
-        "optimizer": _optimizer(wish, tool),
-    }
-    job = job_of(model, row | {"quantization": wish.quantization or "none"}, wish.seq, tool)
+    method = "lora" if wish.task == "lora" else "full"
+    row = {"method": method, "precision": "bf16", "quantization": wish.quantization or "none"}
+    row["optimizer"] = tool_facts(tool, tags_of(wish)).get("optimizer", "adamw")
+    job = job_of(model, row, wish.seq, tool)
     if tool == ANY:
         job = replace(job, regime="mixed", adapter_regime="amp", lora_rank=_RANK, lora_targets=TARGETS)
     return replace(job, fused_step=True, reference=wish.task == "dpo")
-
-
-def _optimizer(wish: Wish, tool: str) -> str:
-    return tool_facts(tool, tags_of(wish)).get("optimizer", "adamw")
 
 
 def shapes(wish: Wish, model: Architecture, tool: str, *, parallel: bool = True) -> Iterator[TrainingJob]:
@@ -322,14 +312,13 @@ def shapes(wish: Wish, model: Architecture, tool: str, *, parallel: bool = True)
     whole = model.kind != "diffusion" and parallel
     tensor = [t for t in (1, 2, 4, 8) if whole and model.heads % t == 0 and (t == 1 or "tp" in kinds)] or [1]
     pipes = [p for p in (1, 2, 4, 8) if whole and model.layers % p == 0 and (p == 1 or "pp" in kinds)] or [1]
-    experts = [
-        e for e in (1, 8) if whole and model.experts and model.experts % e == 0 and (e == 1 or "ep" in kinds)
-    ]
+    many = whole and model.experts % 8 == 0 and "ep" in kinds
+    experts = [1, 8] if many and model.experts else [1]
     plain = "ddp" if base.frozen else "zero1"
     one = 2 if base.reference else 1
     several = one if model.kind == "diffusion" else one << max(0, (_SHORT // wish.seq).bit_length() - 1)
     micros = sorted({one, *(several * times for times in (1, 2, 4, 8))})
-    for p, t, e in itertools.product(pipes, tensor, experts or [1]):
+    for p, t, e in itertools.product(pipes, tensor, experts):
         for sharding in ("fsdp", plain) if p == e == 1 and parallel else (plain,):
             for recompute, micro in itertools.product(modes, micros):
                 yield replace(
@@ -340,13 +329,9 @@ def shapes(wish: Wish, model: Architecture, tool: str, *, parallel: bool = True)
 
 def expected_peak(job: TrainingJob, tool: str, peaks: PeakModel) -> tuple[float, float]:
     """GiB that are expected of a job, and the logarithm of the factor of their bound."""
-    knobs = _knobs(tool, peaks)
+    knobs = [float(knob) for knob in np.exp(peaks.logs(tool))]
     peak = sum(knob * part for knob, part in zip(knobs, peak_gib(job), strict=True))
     return peak, peaks.radius(tool, known=True, job=job)
-
-
-def _knobs(tool: str, peaks: PeakModel) -> list[float]:
-    return [float(knob) for knob in np.exp(peaks.logs(tool))]
 
 
 def training_plans(
@@ -433,11 +418,8 @@ def pool_plans(plans: Sequence[JobPlan], wish: Wish) -> list[JobPlan]:
             kept = shapes.setdefault(key, {}).setdefault(plan.board, plan)
             if plan.gpus > kept.gpus:
                 shapes[key][plan.board] = plan
-    return [
-        _pooled(both, wish)
-        for of_board in shapes.values()
-        for both in itertools.combinations(of_board.values(), 2)
-    ]
+    pairs = (itertools.combinations(of_board.values(), 2) for of_board in shapes.values())
+    return [_pooled(both, wish) for both in itertools.chain.from_iterable(pairs)]
 
 
 def _pooled(both: tuple[JobPlan, JobPlan], wish: Wish) -> JobPlan:

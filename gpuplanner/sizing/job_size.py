@@ -91,9 +91,8 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
     peaks = peaks or shipped_model()
     wish, model, boards, assumed = settle_wish(wish)
     if wish.task == "dpo":
-        assumed.append(
-            "pairs: two sequences each, tokens count both; beside adapters no copy lies: --task lora"
-        )
+        pairs = "two sequences each, tokens count both; beside adapters no copy lies: --task lora"
+        assumed.append(f"pairs: {pairs}")
     tool = tool_called(wish.tool)
     if wish.tool and tool == ANY:
         assumed.append(f"tool {wish.tool!r} is not known: generic facts")
@@ -148,9 +147,8 @@ def stack(plans: Iterable[JobPlan]) -> pl.DataFrame:
 
 def _order(plan: JobPlan) -> tuple[float, ...]:
     cost, gpus = plan.cost, plan.gpus * plan.share_of_gpu
-    if (
-        plan.engine is not None and plan.per == "hour"
-    ):  # as many are run as are needed: what counts is a token
+    if plan.engine is not None and plan.per == "hour":
+        # As many are run as are needed: what counts is a token.
         return (cost is None, (gpus if cost is None else cost) / plan.tokens_per_s, gpus)
     return (gpus, cost is None, cost or 0.0, -plan.tokens_per_s, plan.p_oom)
 
@@ -196,17 +194,13 @@ def _reasoned(
     plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceFit], wish: Wish, knobs: Sequence[float]
 ) -> JobPlan:
     """The plan with why it is one, what the next smaller one lacks, and where its memory goes."""
-    plan = replace(
-        plan, why=_why(plan, wish) + _split(plan, plans), next_smaller=_next_smaller(plan, plans, fits, wish)
-    )
+    smaller = _next_smaller(plan, plans, fits, wish)
+    plan = replace(plan, why=_why(plan, wish) + _split(plan, plans), next_smaller=smaller)
     if plan.job is None:
         return plan
     parts = explained(plan.job, knobs)
-    return replace(
-        plan,
-        components={part.name: part.gib for part in parts},
-        explained={part.name: part.why for part in parts},
-    )
+    words = {part.name: part.why for part in parts}
+    return replace(plan, components={part.name: part.gib for part in parts}, explained=words)
 
 
 def _why(plan: JobPlan, wish: Wish) -> str:
@@ -264,12 +258,8 @@ def _offered(plan: JobPlan, rank: int, wish: Wish, model: Architecture, tool: st
     if plan.engine is not None:
         engine, encoder = plan.engine, model.kind == "encoder"
         launch = serve_line(wish, engine.tp, engine.concurrency, plan.replicas, encoder=encoder)
-    return replace(
-        plan,
-        rank=rank,
-        request="".join(_request(board, gpus, plan.profile, limit) for board, gpus in parts),
-        launch=launch,
-    )
+    lines = "".join(_request(board, gpus, plan.profile, limit) for board, gpus in parts)
+    return replace(plan, rank=rank, request=lines, launch=launch)
 
 
 def _request(board: str, gpus: int, profile: str, limit_s: float | None) -> str:

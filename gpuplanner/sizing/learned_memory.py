@@ -74,9 +74,8 @@ class Runs:
 
     def take(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Runs:
         """Some of the runs."""
-        sources, models, kinds = (
-            tuple(np.array(names, dtype=object)[chosen]) for names in (self.sources, self.models, self.kinds)
-        )
+        texts = (self.sources, self.models, self.kinds)
+        sources, models, kinds = (tuple(np.array(names, dtype=object)[chosen]) for names in texts)
         return Runs(
             self.parts[chosen], self.measured[chosen], sources, self.flagged[chosen], self.worst[chosen], models,
             self.extent[chosen], kinds,
@@ -412,21 +411,15 @@ def fits(seen: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     if lacking:
         raise SchemaError("peaks seen", "program, job, peak_gib", f"no {', '.join(lacking)}", "Add them.")
     known = as_board(board)
-    sizes = {
-        one.name: one.memory_gib
-        for one in known.profiles
-        if one.memory_gib is not None and "+" not in one.name
-    }
+    plain = [one for one in known.profiles if one.memory_gib is not None and "+" not in one.name]
+    sizes = {one.name: one.memory_gib for one in plain}
     profiles = pl.DataFrame({"profile": list(sizes), "memory_gib": list(sizes.values())})
     tried = seen if {"ran_profile", "ran"} <= set(seen.columns) else seen.with_columns(
         ran_profile=pl.lit(None, pl.String), ran=pl.lit(None, pl.Boolean)
     )  # fmt: skip
     names = {word: known.profile(word).name for word in tried["ran_profile"].drop_nulls().unique().to_list()}
-    at = pl.col("ran_profile").replace_strict(
-        {word: sizes[name] for word, name in names.items() if name in sizes},
-        default=None,
-        return_dtype=pl.Float64,
-    )
+    ran_sizes = {word: sizes[name] for word, name in names.items() if name in sizes}
+    at = pl.col("ran_profile").replace_strict(ran_sizes, default=None, return_dtype=pl.Float64)
     rows = with_kind(tried).with_columns(ran_gib=at).join(profiles, how="cross")
     larger = pl.col("ran") & (pl.col("memory_gib") >= pl.col("ran_gib"))
     smaller = ~pl.col("ran") & (pl.col("memory_gib") <= pl.col("ran_gib"))
@@ -454,10 +447,8 @@ def smallest_that_fits(seen: pl.DataFrame, board: GpuModel | str) -> pl.DataFram
     good = table.filter("fits").group_by("program", "job", maintain_order=True).first()
     open_ones = table.filter(~pl.col("fits") & (pl.col("because") == "upper bound"))
     tries = open_ones.group_by("program", "job", maintain_order=True).agg(try_next=pl.col("profile").last())
-    found = with_kind(seen).join(
-        good.select("program", "job", "profile", "because"), on=["program", "job"], how="left"
-    )
-    found = found.join(tries, on=["program", "job"], how="left")
-    return found.with_columns(
-        pl.col("profile").fill_null("gpu"), pl.col("because").fill_null("larger than all slices")
-    )
+    found = with_kind(seen)
+    for more in (good.select("program", "job", "profile", "because"), tries):
+        found = found.join(more, on=["program", "job"], how="left")
+    because = pl.col("because").fill_null("larger than all slices")
+    return found.with_columns(pl.col("profile").fill_null("gpu"), because)

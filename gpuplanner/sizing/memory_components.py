@@ -86,10 +86,8 @@ def trained_bytes(job: TrainingJob, params: float) -> float:
         states = 0.0
     at_once = 0.0
     if job.step_in_backward:  # one gradient at a time, of which that of the embedding or head is the largest
-        gradients, at_once = (
-            0.0,
-            gradients * job.model.embedding_params() / job.tp / (n if kind in FULLY else 1),
-        )
+        at_once = gradients * job.model.embedding_params() / job.tp / (n if kind in FULLY else 1)
+        gradients = 0.0
     if kind == "zero3" and job.regime == "deepspeed":
         return (weights + states) * params / n
     shared = params / n  # experts are shared by as many ranks in fewer groups: what is sharded is the same
@@ -121,21 +119,13 @@ def late_gradient_bytes(job: TrainingJob, params: float) -> float:
     """
     shared = job.shards if job.sharding in (*FULLY, "zero2") and not job.gradients_whole else 1
     replicas = job.shards > 1 and job.sharding in ("", "ddp")
-    if (
-        replicas
-        or job.accumulation > 1
-        or not job.gradients_freed
-        or job.offload == "all"
-        or job.step_in_backward
-    ):
+    kept = replicas or job.accumulation > 1 or not job.gradients_freed
+    if kept or job.offload == "all" or job.step_in_backward:
         return 0.0
     if shared > 1 and job.meter != "allocated":
         return 0.0
-    return (
-        regime_bytes(job.regime, job.optimizer)[1]
-        * (params if shared > 1 else params - _absent_params(job))
-        / shared
-    )
+    here = params if shared > 1 else params - _absent_params(job)
+    return regime_bytes(job.regime, job.optimizer)[1] * here / shared
 
 
 def frozen_bytes(job: TrainingJob, params: float) -> float:
@@ -156,6 +146,11 @@ def frozen_bytes(job: TrainingJob, params: float) -> float:
     if job.frozen_gradients:
         kept += each * params / (1 if job.gradients_whole else n)
     return kept
+
+
+def static_bytes(job: TrainingJob, params: float) -> float:
+    """Bytes of weights, gradients and states of these parameters of a stage, without what is trained beside them."""
+    return frozen_bytes(job, params) if job.frozen else trained_bytes(job, params)
 
 
 def dequantised_bytes(job: TrainingJob) -> float:
@@ -179,9 +174,8 @@ def gathered_bytes(job: TrainingJob) -> float:
     layer = model.layer_params() / t - _absent_params(job) * job.pp / max(1, model.layers)
     if job.sharding == "zero3":
         return 4.0 * max(layer, model.embedding_params() / t) + 2.0 * min(job.live_params, model.params() / t)
-    units = (
-        2 * narrow if job.frozen else 3 * narrow
-    )  # the unit at work, the one fetched ahead, and its gradient
+    # The unit at work, the one fetched ahead, and its gradient.
+    units = 2 * narrow if job.frozen else 3 * narrow
     return units * layer + 2.0 * ends
 
 
@@ -502,9 +496,7 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
     26.6
     """
     stage = stage_params(job.model, job.tp, job.pp)
-    states = (
-        frozen_bytes(job, stage) if job.frozen else trained_bytes(job, stage) + reference_bytes(job, stage)
-    )
+    states = static_bytes(job, stage) + reference_bytes(job, stage)
     first, last, working = activation_bytes(job)
     logits, step = logits_bytes(job), step_bytes(job, stage)
     if not job.frozen and job.regime == AUTOCAST and job.sharding not in FULLY:

@@ -80,9 +80,8 @@ def trend_of(hours: _Floats, peaks: _Floats) -> Trend:
     spread = math.sqrt((n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())) / 18)
     score = float(np.sign(y[other] - y[one]).sum())
     slope, span = float(np.median(slopes)), float(x[-1] - x[0])
-    if score - 1 <= CERTAIN_Z * spread or float(y.max() - y[0]) < max(
-        LEAST_RISE_GIB, LEAST_RISE * float(y.max())
-    ):
+    least_rise = max(LEAST_RISE_GIB, LEAST_RISE * float(y.max()))
+    if score - 1 <= CERTAIN_Z * spread or float(y.max() - y[0]) < least_rise:
         return Trend("plateau")
     if _is_step(x, y):
         return Trend("step")
@@ -97,10 +96,8 @@ def trend_of(hours: _Floats, peaks: _Floats) -> Trend:
 
 def _is_step(x: _Floats, y: _Floats) -> bool:
     """Whether two levels describe the peaks better than a line: then they say nothing of the hours ahead."""
-    levels = min(
-        float(((y[:cut] - y[:cut].mean()) ** 2).sum() + ((y[cut:] - y[cut:].mean()) ** 2).sum())
-        for cut in range(1, len(y))
-    )
+    halves = ((y[:cut], y[cut:]) for cut in range(1, len(y)))
+    levels = min(sum(float(((half - half.mean()) ** 2).sum()) for half in both) for both in halves)
     line = np.polynomial.Polynomial.fit(x, y, 1)
     return levels < float(((y - line(x)) ** 2).sum())
 
@@ -169,9 +166,8 @@ def peak_trends(
         for (name,), rows in known.sort("time").group_by(["job_id"], maintain_order=True)
     }
     jobs = history.filter(pl.col("job_id").is_in(list(runs)) & pl.col("memory_asked_gib").is_not_null())
-    found = [
-        _row(row, *_peaks(*runs[row["job_id"]]), now, checkpoint_h) for row in jobs.iter_rows(named=True)
-    ]
+    rows = jobs.iter_rows(named=True)
+    found = [_row(row, *_peaks(*runs[row["job_id"]]), now, checkpoint_h) for row in rows]
     return pl.DataFrame(found, schema=COLUMNS, infer_schema_length=None).sort(
         pl.col("next_profile").is_null() | ~pl.col("running"), "full_in_h", "job_id", nulls_last=True
     )
@@ -209,9 +205,8 @@ def _row(
     need = None if ahead.at_end_gib is None else ahead.at_end_gib * (1 + HEADROOM)
     full = ahead.full_in_h_low is not None and (left is None or ahead.full_in_h_low < left)
     step = trend.kind == "step" and peak * (1 + HEADROOM) > room
-    move = (
-        _next(job, max(need or 0.0, peak * (1 + HEADROOM), room * (1 + HEADROOM))) if full or step else None
-    )
+    wanted = max(need or 0.0, peak * (1 + HEADROOM), room * (1 + HEADROOM))
+    move = _next(job, wanted) if full or step else None
     lost = None
     if full and ahead.full_in_h is not None:
         lost = repeated if checkpoint_h is not None else repeated + width * ahead.full_in_h
@@ -230,9 +225,8 @@ def _ahead(trend: Trend, peak: float, room: float, left: float | None) -> _Ahead
     lacking = max(0.0, room - peak)
     if lacking > trend.rise_left_gib:
         return _Ahead(None, None, peak + trend.rise_left_gib)
-    until, soonest = (
-        lacking / rate if rate > 0 else None for rate in (trend.gib_per_h, trend.gib_per_h_high)
-    )
+    rates = (trend.gib_per_h, trend.gib_per_h_high)
+    until, soonest = (lacking / rate if rate > 0 else None for rate in rates)
     most = None if left is None else peak + min(trend.gib_per_h_high * left, trend.rise_left_gib)
     return _Ahead(until, soonest, most)
 
@@ -288,27 +282,19 @@ def seen_and_predicted(table: pl.DataFrame, board: str) -> pl.DataFrame:
         raise TraceFormatError("peaks seen", expected, f"no {', '.join(lacking)}", "Add them.")
     if "program" not in table.columns:
         table = table.with_columns(program=pl.lit("-"))
-    ran = (
-        [pl.col("ran").cast(pl.String).str.to_lowercase().is_in(["true", "yes", "1"])]
-        if "ran" in table.columns
-        else []
-    )
-    seen = table.with_columns(pl.col("peak_gib").cast(pl.Float64, strict=False), *ran)
-    needed = [
-        name
-        for name in ("program", "job", "peak_gib", "ran_profile", "ran", "profile_needed")
-        if name in seen.columns
-    ]
-    found = smallest_that_fits(seen.select(needed), board)
+    seen = table.with_columns(pl.col("peak_gib").cast(pl.Float64, strict=False))
+    if "ran" in table.columns:
+        ran = pl.col("ran").cast(pl.String).str.to_lowercase().is_in(["true", "yes", "1"])
+        seen = seen.with_columns(ran)
+    read = ("program", "job", "peak_gib", "ran_profile", "ran", "profile_needed")
+    found = smallest_that_fits(seen.select([name for name in read if name in seen.columns]), board)
     if "model" not in table.columns:
         return found
     predicted = predict_table(table).select("job", "predicted_gib", "upper_gib", "level", "missing")
     both = found.join(predicted, on="job", how="left")
-    close = pl.col("peak_gib").is_between(
-        pl.col("predicted_gib") ** 2 / pl.col("upper_gib"), pl.col("upper_gib")
-    )
+    least = pl.col("predicted_gib") ** 2 / pl.col("upper_gib")
+    close = pl.col("peak_gib").is_between(least, pl.col("upper_gib"))
     below = (pl.col("peak_is") == "upper bound") & (pl.col("predicted_gib") <= pl.col("peak_gib"))
-    right = (
-        pl.when(close).then(pl.lit("both")).when(below).then(pl.lit("prediction")).otherwise(pl.lit("seen"))
-    )
-    return both.with_columns(right=pl.when(pl.col("predicted_gib").is_null()).then(None).otherwise(right))
+    right = pl.when(pl.col("predicted_gib").is_null()).then(None).when(close).then(pl.lit("both"))
+    right = right.when(below).then(pl.lit("prediction"))
+    return both.with_columns(right=right.otherwise(pl.lit("seen")))

@@ -155,9 +155,8 @@ def slice_plans(
         if facts.name not in board_names():
             continue
         board = load_gpu_model(facts.name)
-        of_slice = {
-            profile: (room, *_way(ways, room, facts, wish, peaks)) for profile, room in _slices(board)
-        }
+        rooms = dict(_slices(board))
+        of_slice = {profile: (room, *_way(ways, room, facts, wish, peaks)) for profile, room in rooms.items()}
         asked = wish.boards or any(one[-1] for one in of_slice.values())
         told = _speeds(known, board) if asked else dict.fromkeys(of_slice, _UNASKED)
         for profile, (room, out, rates, job, peak, radius, fitting) in of_slice.items():
@@ -247,16 +246,10 @@ def serving_plans(
             if replicas * t * place.share > count:
                 continue
             rates = (low * replicas, rate * replicas, high * replicas)
-            memory = JobMemory(
-                place.board.memory_gib, need + engine.cache_gib, place.board.memory_gib, out, "tool unseen"
-            )
-            parts = {
-                "weights": engine.weights_gib,
-                "cache": engine.cache_gib,
-                "workspace": engine.workspace_gib,
-            }
+            whole = place.board.memory_gib
+            memory = JobMemory(whole, need + engine.cache_gib, whole, out, "tool unseen")
+            parts = {name: getattr(engine, f"{name}_gib") for name in ("weights", "cache", "workspace")}
             plan = priced(board, replicas * t, rates, memory, wish, place.share)
-            plans.append(
-                replace(plan, profile=place.profile, engine=engine, replicas=replicas, components=parts)
-            )
+            plan = replace(plan, profile=place.profile, engine=engine, replicas=replicas, components=parts)
+            plans.append(plan)
     return plans, fits

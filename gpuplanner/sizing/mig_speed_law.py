@@ -192,9 +192,8 @@ class SpeedJobs(dy.Schema):
         """With another batch size come both batch sizes, which differ, and both step times."""
         rest = (pl.col(name).is_not_null() for name in ("batch", "step_s", "other_step_s"))
         no_other = pl.col("other_batch").is_null() & pl.col("other_step_s").is_null()
-        return no_other | (
-            pl.all_horizontal(*rest) & (pl.col("batch") != pl.col("other_batch")).fill_null(False)
-        )
+        differs = (pl.col("batch") != pl.col("other_batch")).fill_null(False)
+        return no_other | (pl.all_horizontal(*rest) & differs)
 
 
 EVIDENCE = ("second profile", "telemetry", "two batch sizes", "GPU utilisation", "batch size", "nothing")
@@ -250,9 +249,8 @@ def log_boundness(fitted: Fitted, facts: pl.DataFrame) -> pl.DataFrame:
     law, known = fitted.law, {name: _numbers(facts, name) for name in NUMBERS}
     with np.errstate(invalid="ignore"):
         second = law.from_speed(known["measured_speed"], law.limit(known["measured_fraction"]))
-        batches = law.from_batches(
-            known["batch"], known["step_s"], known["other_batch"], known["other_step_s"]
-        )
+        measures = ("batch", "step_s", "other_batch", "other_step_s")
+        batches = law.from_batches(*(known[name] for name in measures))
     inference = (facts["kind"].cast(pl.String) == "inference").fill_null(False).to_numpy()
     found = {
         "second profile": second,

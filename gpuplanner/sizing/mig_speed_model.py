@@ -191,9 +191,8 @@ class SpeedModel:
         known = [math.log(fraction) for fraction in self.fitted.law.fractions]
 
         def nearest(fraction: float) -> int:
-            return min(
-                zip(known, self.slices, strict=False), key=lambda one: abs(one[0] - math.log(fraction))
-            )[1]
+            sizes = zip(known, self.slices, strict=False)
+            return min(sizes, key=lambda one: abs(one[0] - math.log(fraction)))[1]
 
         found = {fraction: nearest(fraction) for fraction in fractions.drop_nulls().unique()}
         return fractions.replace_strict(found, default=None, return_dtype=pl.Int64)
@@ -264,9 +263,8 @@ def with_radii(rows: pl.DataFrame, radii: pl.DataFrame) -> pl.DataFrame:
     names = [radius_name(coverage) for coverage in COVERAGES]
     found, groups = rows.lazy(), radii.lazy()
     for level, keys in enumerate(LEVELS):
-        group = groups.filter(level=level).select(
-            *keys, *(pl.col(name).alias(f"{name}_{level}") for name in names)
-        )
+        of_level = (pl.col(name).alias(f"{name}_{level}") for name in names)
+        group = groups.filter(level=level).select(*keys, *of_level)
         found = found.join(group, on=keys, how="left", nulls_equal=True, maintain_order="left")
     narrowest = {name: [f"{name}_{level}" for level in range(len(LEVELS))] for name in names}
     bounded = (pl.coalesce(*columns, pl.lit(float("inf"))).alias(name) for name, columns in narrowest.items())

@@ -141,15 +141,12 @@ class Architecture:
         h, q, kv = self.hidden, self.q_width, self.kv_width
         if self.kv_rank:
             heads, full = self.heads, self.head_dim + self.rope_dim
-            query = (
-                h * self.q_rank + self.q_rank * heads * full + self.q_rank
-                if self.q_rank
-                else h * heads * full
-            )
+            query = h * heads * full
+            if self.q_rank:
+                query = h * self.q_rank + self.q_rank * heads * full + self.q_rank
             latent = h * (self.kv_rank + self.rope_dim) + self.kv_rank
-            return (
-                query + latent + self.kv_rank * heads * (self.head_dim + self.v_dim) + heads * self.v_dim * h
-            )
+            expanded = self.kv_rank * heads * (self.head_dim + self.v_dim)
+            return query + latent + expanded + heads * self.v_dim * h
         biases = (q + 2 * kv) * (self.bias or self.qkv_bias) + h * self.bias
         return 2 * h * q + 2 * h * kv + biases + 2 * self.head_dim * self.qk_norm
 
@@ -483,10 +480,9 @@ def size_in(text: str | None) -> float | None:
 def _from_spec(given: dict[str, str]) -> tuple[Architecture, list[str]]:
     """Fields by name; ``params`` as a word (6.7B) or a number; the MLP width follows from it where it is not given."""
     name, stated = given.pop("name", "spec"), given.pop("params", None)
-    values = {
-        key: _value(resolve(key, fields_of(), what="field", error=ScenarioError), text)
-        for key, text in given.items()
-    }
+    values = {}
+    for key, text in given.items():
+        values[key] = _value(resolve(key, fields_of(), what="field", error=ScenarioError), text)
     label = stated is not None and not stated.replace(".", "", 1).isdigit()
     params = None if stated is None else size_in(stated) if label else float(stated)
     if stated is not None and not params:

@@ -61,10 +61,8 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.profile != WHOLE_GPU:
-            name = (
-                self.board.profile(self.profile).name if self.board else str(ProfileName.parse(self.profile))
-            )
-            object.__setattr__(self, "profile", name)
+            name = self.board.profile(self.profile).name if self.board else ProfileName.parse(self.profile)
+            object.__setattr__(self, "profile", str(name))
         limit = self.time_limit_s
         if self.count < 1 or self.nodes < 1 or (limit is not None and not 0 < limit < math.inf):
             expected = "a count, nodes and a time limit above 0"
@@ -186,10 +184,8 @@ def _object_name(request: Request, name: str | None) -> str:
 def _pod(request: Request, name: str) -> list[str]:
     """A Pod with limits; a plus sign cannot stand in the name of a resource."""
     resource = "gpu" if request.profile == WHOLE_GPU else f"mig-{request.profile.replace('+', '.')}"
-    return [
-        *_pod_head(request, name),
-        *_container("    limits:", f"      nvidia.com/{resource}: {request.count}"),
-    ]
+    limit = f"      nvidia.com/{resource}: {request.count}"
+    return [*_pod_head(request, name), *_container("    limits:", limit)]
 
 
 def _claiming_pod(request: Request, name: str) -> list[str]:
@@ -231,6 +227,7 @@ def _claim_template(request: Request, name: str) -> list[str]:
     """A claim template of resource.k8s.io/v1, with the profile selected in CEL."""
     whole = request.profile == WHOLE_GPU
     chosen = f"device.attributes['gpu.nvidia.com'].profile == '{request.profile}'"
+    selectors = ["          selectors:", "          - cel:", f'              expression: "{chosen}"']
     return [
         "apiVersion: resource.k8s.io/v1",
         "kind: ResourceClaimTemplate",
@@ -244,11 +241,7 @@ def _claim_template(request: Request, name: str) -> list[str]:
         "        exactly:",
         f"          deviceClassName: {'gpu' if whole else 'mig'}.nvidia.com",
         f"          count: {request.count}",
-        *(
-            []
-            if whole
-            else ["          selectors:", "          - cel:", f'              expression: "{chosen}"']
-        ),
+        *(selectors if not whole else []),
     ]
 
 
@@ -367,12 +360,8 @@ def _mode(
         why = f"{beside} of one user leave memory and SMs free: up to {memory:.0f} GiB and {busy:.0%} each"
         return MPS, None, beside, why
     if part["job_class"][0] == "interactive" and float(measured["sm_activity"].median()) < RESTING:  # type: ignore[arg-type]
-        return (
-            IN_TURN,
-            None,
-            fit,
-            f"sessions rest most of the time; {fit} fit by memory, which nothing guards",
-        )
+        why = f"sessions rest most of the time; {fit} fit by memory, which nothing guards"
+        return IN_TURN, None, fit, why
     who = "one user's" if users == 1 else f"{users} users'"
     return WHOLE, None, 1, f"no slice is enough, and {who} jobs would meet: {busy:.0%} of the SMs each"
 
@@ -413,7 +402,5 @@ def _configs(table: pl.DataFrame) -> Iterator[tuple[str, str]]:
             "    failRequestsGreaterThanOne: true", "    resources:", "      - name: nvidia.com/gpu",
             f"        replicas: {row['together']}",
         ]  # fmt: skip
-        yield (
-            f"{row['job_class']}-{row['board']}".lower().replace(" ", "-"),
-            "".join(f"    {one}\n" for one in lines),
-        )
+        name = f"{row['job_class']}-{row['board']}".lower().replace(" ", "-")
+        yield name, "".join(f"    {one}\n" for one in lines)

@@ -56,9 +56,8 @@ def size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
     ('1g.20gb', 3, 0.333)
     """
     several = pl.col("instances") > 1
-    need = (
-        pl.when(several).then("gpus_active").when(pl.col("memory_peak_gib").is_not_null()).then("rank_needed")
-    )
+    measured = pl.col("memory_peak_gib").is_not_null()
+    need = pl.when(several).then("gpus_active").when(measured).then("rank_needed")
     runs = jobs.with_columns(need=need.cast(pl.Int32)).filter(pl.col("need").is_not_null())
 
     by_group = runs.group_by("group").agg(
@@ -75,11 +74,8 @@ def size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("state").is_in(FULL_STATES) & pl.col("need_of_others").is_not_null())
         .join(profiles, left_on=["board", "need_of_others"], right_on=["board", "rank"], how="left")
     )
-    failed = (
-        pl.when(several)
-        .then(pl.col("need") > pl.col("need_of_others"))
-        .otherwise(pl.col("memory_peak_gib") > pl.col("memory_gib"))
-    )
+    more, beyond = pl.col("need") > pl.col("need_of_others"), pl.col("memory_peak_gib") > pl.col("memory_gib")
+    failed = pl.when(several).then(more).otherwise(beyond)
     risks = full.group_by("group").agg(
         size_runs=pl.len(),
         size_risk=failed.mean(),
@@ -87,9 +83,8 @@ def size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
     )
 
     at_most = 1 - (math.log(1 - CONFIDENCE_PERCENT / 100) / pl.col("size_runs")).exp()
-    single = by_group.with_columns(
-        rank=pl.when(~several).then("largest"), active=pl.when(several).then("largest")
-    )
+    rank, active = (pl.when(condition).then("largest") for condition in (~several, several))
+    single = by_group.with_columns(rank=rank, active=active)
     return (
         single.join(profiles, on=["board", "rank"], how="left")
         .join(risks, on="group", how="left")
@@ -160,16 +155,9 @@ def limit_risks(jobs: pl.DataFrame) -> pl.DataFrame:
         failed = _outlasting(runs["start_time"].dt.epoch("us").to_numpy() / 1e6, held_s, needed_s)
         risk = sum(failed) / len(failed) if failed else None
         rows.append((group, len(ordered), percentile, _limit(ordered), len(failed), risk))
-    schema = pl.Schema(
-        {
-            "group": jobs.schema["group"],
-            "limit_runs": pl.Int64(),
-            "run_p95_s": pl.Float64(),
-            "limit": pl.Float64(),
-            "later_runs": pl.Int64(),
-            "risk_time_out": pl.Float64(),
-        }
-    )
+    whole, figure = pl.Int64(), pl.Float64()
+    types = {"limit_runs": whole, "run_p95_s": figure, "limit": figure, "later_runs": whole}
+    schema = pl.Schema({"group": jobs.schema["group"], **types, "risk_time_out": figure})
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -369,21 +357,13 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
         (pl.col("risk_time_out") > highest_risk, pl.format("held back: {}", outlasted)),
     )
     tested = first_text((pl.col("later_runs") > 0, outlasted), (pl.lit(True), "no later run to test it on"))
-    covers = pl.format(
-        f"covers {COVERED_PERCENT} % of runs like these {{}}, plus {100 * MARGIN:.0f} %; {{}}",
-        "limit_runs",
-        tested,
-    )
-    reached = (
-        pl.when(one)
-        .then(pl.format("held {} full runs with headroom", "size_runs"))
-        .otherwise(pl.format("at most {} worked in {} full runs", _some("active", "GPU"), "size_runs"))
-    )
-    proven = pl.format(
-        f"{{}}; at most {{}} % of later runs need more ({CONFIDENCE_PERCENT} % confidence)",
-        reached,
-        (100 * pl.col("size_risk_at_most")).ceil().cast(pl.Int64),
-    )
+    covered = f"covers {COVERED_PERCENT} % of runs like these {{}}, plus {100 * MARGIN:.0f} %; {{}}"
+    covers = pl.format(covered, "limit_runs", tested)
+    held = pl.format("held {} full runs with headroom", "size_runs")
+    worked = pl.format("at most {} worked in {} full runs", _some("active", "GPU"), "size_runs")
+    risk_percent = (100 * pl.col("size_risk_at_most")).ceil().cast(pl.Int64)
+    need_more = f"{{}}; at most {{}} % of later runs need more ({CONFIDENCE_PERCENT} % confidence)"
+    proven = pl.format(need_more, pl.when(one).then(held).otherwise(worked), risk_percent)
     unchanged = pl.col("rank") == pl.col("rank_asked")
     return table.with_columns(
         profile_hint=pl.when(size_refused.is_null()).then(
@@ -401,19 +381,15 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
 
 def _some(count: str, noun: str) -> pl.Expr:
     """A number of things in words: one run, or several runs."""
-    return pl.format(
-        "{} " + noun + "{}", count, pl.when(pl.col(count) == 1).then(pl.lit("")).otherwise(pl.lit("s"))
-    )
+    ending = pl.when(pl.col(count) == 1).then(pl.lit("")).otherwise(pl.lit("s"))
+    return pl.format("{} " + noun + "{}", count, ending)
 
 
 def _gains(table: pl.DataFrame) -> pl.DataFrame:
     """Add GPU-hours saved, at risk, and freed from time limits."""
     one = pl.col("instances") == 1
-    size = (
-        pl.when(one)
-        .then(pl.col("share_hint") / pl.col("share_asked"))
-        .otherwise(pl.col("instances_hint") / pl.col("instances"))
-    )
+    share = pl.col("share_hint") / pl.col("share_asked")
+    size = pl.when(one).then(share).otherwise(pl.col("instances_hint") / pl.col("instances"))
     hinted = pl.col("profile_hint").is_not_null()
     held = pl.when(one).then(pl.col("share_hint")).otherwise(pl.col("share_asked") * pl.col("instances_hint"))
     stopped = pl.col("risk_time_out") * pl.col("limit_runs") * pl.col("limit_hint_s") / 3600
@@ -428,9 +404,8 @@ def _gains(table: pl.DataFrame) -> pl.DataFrame:
 
 def _freed(table: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """GPU-hours that the limits of past runs asked for beyond the limit that covers them."""
-    runs = jobs.filter(pl.col("run_s").is_not_null()).join(
-        table.select("group", "limit"), on="group", maintain_order="left"
-    )
+    limits = table.select("group", "limit")
+    runs = jobs.filter(pl.col("run_s").is_not_null()).join(limits, on="group", maintain_order="left")
     beyond = (pl.col("time_limit_s") - pl.col("limit")) * pl.col("share_asked") * pl.col("instances")
     known = beyond.is_not_null()
     return runs.filter(known).group_by("group").agg(freed=beyond.sum() / 3600)

@@ -12,7 +12,7 @@ from typing import Any
 from gpuplanner.core.errors import GeometryError, ScenarioError, nearest
 from gpuplanner.hardware.catalog import all_boards, boards_called, facts
 from gpuplanner.sizing.learned_memory import HEADROOM
-from gpuplanner.sizing.memory_components import GIB, frozen_bytes, peak_gib, stage_params, trained_bytes
+from gpuplanner.sizing.memory_components import GIB, peak_gib, stage_params, static_bytes
 from gpuplanner.sizing.model_architecture import Architecture, size_in
 from gpuplanner.sizing.throughput import Board, board_facts
 from gpuplanner.sizing.training_job import (
@@ -77,16 +77,12 @@ def board_gib(row: Mapping[str, str]) -> tuple[float | None, float | None, tuple
         return stated, stated, (), ()
     sizes = [board.memory_gib for board in _called(row["gpu"])]
     if not sizes:
-        if stated is not None:
-            return stated, stated, (), ()
-        return None, None, (), (_unknown(row["gpu"]),)
+        return stated, stated, (), () if stated is not None else (_unknown(row["gpu"]),)
     if stated is None:
         return (sizes[0] if len(set(sizes)) == 1 else None), max(sizes), (), ()
     if min(abs(stated / size - 1) for size in sizes) > _OTHER_SIZE:
-        clash = (
-            f"gpu_mem_gib {stated:g} and gpu {row['gpu']}, which has {max(sizes):.0f} GiB: read as {stated:g}"
-        )
-        return stated, stated, (clash,), ()
+        board = f"gpu {row['gpu']}, which has {max(sizes):.0f} GiB"
+        return stated, stated, (f"gpu_mem_gib {stated:g} and {board}: read as {stated:g}",), ()
     return stated, stated, (), ()
 
 
@@ -94,9 +90,8 @@ def board_gib(row: Mapping[str, str]) -> tuple[float | None, float | None, tuple
 def _unknown(word: str) -> str:
     """What is said of a board that nobody knows; in a table one name stands in many rows."""
     near = nearest(word, all_boards())
-    return (
-        f"gpu: {word} is not known; add gpu_mem_gib, or name a board{f', such as {near[0]}' if near else ''}"
-    )
+    hint = f", such as {near[0]}" if near else ""
+    return f"gpu: {word} is not known; add gpu_mem_gib, or name a board{hint}"
 
 
 def no_bf16(word: str) -> bool:
@@ -180,9 +175,8 @@ def method_called(text: str) -> tuple[str, frozenset[str]]:
     (('full', frozenset({'pairs'})), ('lora', frozenset({'pairs'})))
     """
     known = method_names()
-    first, *others = [
-        _BETWEEN.sub("_", part.lower()).strip("_") for part in re.split(r"[+,]", text) if part.strip()
-    ] or [""]
+    parts = [part.lower() for part in re.split(r"[+,]", text) if part.strip()]
+    first, *others = [_BETWEEN.sub("_", part).strip("_") for part in parts] or [""]
     said = set()
     for other in others:
         if other.rstrip("s") not in ("embedding", "emb", "head", "lm_head", "embed"):
@@ -282,9 +276,8 @@ def worded(text: dict[str, str], tool: str) -> WordedRow:
         row.narrow = ""
         row.note.append("quantization fp8 with full training: products are of 8 bit, weights are not")
     if "quantised" in said and narrow in ("int8", "fp8"):
-        row.clashes.append(
-            f"method {text['method']} has 4 bit weights, and quantization {narrow}: read as {narrow}"
-        )
+        what = f"method {text['method']} has 4 bit weights, and quantization {narrow}"
+        row.clashes.append(f"{what}: read as {narrow}")
     if "quantised" in said and "quantization" in text and not narrow:
         row.clashes.append(f"method {text['method']} with no quantization: read as 16 bit")
     given = text.get("framework")
@@ -343,9 +336,8 @@ def contradictions(row: WordedRow, model: Architecture, seq: int) -> None:
     if words["precision"].startswith("bf16") and no_bf16(text.get("gpu", "")):
         say(f"precision {words['precision']} and gpu {text['gpu']}, which does not compute in it: read so")
     if spread and gpus and gpus > (model.layers or 1):
-        say(
-            f"n_gpus {text['n_gpus']} with device_map are more than the {model.layers or 1} layers: some stay empty"
-        )
+        layers = f"the {model.layers or 1} layers"
+        say(f"n_gpus {text['n_gpus']} with device_map are more than {layers}: some stay empty")
     if "embeddings" in row.said and row.full:
         say("method: embeddings are named beside full training, which trains them: read as full")
     if words["offload"] == "states" and words["optimizer"] == "sgd":
@@ -385,14 +377,10 @@ def placed(
     words, changes = row.words, list[dict[str, Any]]()
     recipe = job.regime == "pure" and row.tool not in OWN_LOOPS and not words["recompute"] and not job.offload
     if row.full and recipe and not words["optimizer"] and job.step_in_backward:
-        row.missing.append(
-            "step in backward and paged states: assumed as in the tool's recipe, or as the board allows"
-        )
+        row.missing.append(f"step in backward and paged states: {_AS_IN_RECIPE}")
         changes += [{"step_in_backward": False}, {"step_in_backward": False, "optimizer": "adamw8bit"}]
     if recipe and not job.quantization and job.recompute == "full" and words["compile"]:
-        row.missing.append(
-            "activation_checkpointing: assumed as in the tool's recipe, or as the board allows"
-        )
+        row.missing.append(f"activation_checkpointing: {_AS_IN_RECIPE}")
         changes.append({"recompute": "none"})
     if job.regime == "unsaid" or (row.tool in OWN_LOOPS and row.full and _bare(row) and job.regime == "pure"):
         changes += [{"regime": "pure"}, {"regime": "amp"}][job.regime == "pure" :]
@@ -417,6 +405,7 @@ def placed(
     return ways[place], tuple(way for at, way in enumerate(ways) if at != place)
 
 
+_AS_IN_RECIPE = "assumed as in the tool's recipe, or as the board allows"
 _LARGE_RANK = 64
 """The largest rank that recipes of the tools take unasked."""
 _SAVING = {"optimizer": "pagedadamw8bit", "step_in_backward": True, "recompute": "full"}
@@ -435,5 +424,4 @@ def _more_unsaid(row: WordedRow, job: TrainingJob) -> None:
 
 def static_gib(job: TrainingJob) -> float:
     """GiB that lie on a GPU throughout: what cannot fit without sharding."""
-    stage = stage_params(job.model, job.tp, job.pp)
-    return (frozen_bytes(job, stage) if job.frozen else trained_bytes(job, stage)) / GIB
+    return static_bytes(job, stage_params(job.model, job.tp, job.pp)) / GIB

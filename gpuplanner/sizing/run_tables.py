@@ -70,27 +70,22 @@ def _model_of(items: tuple[tuple[str, str], ...], tool: str) -> RowModel:
     labelled = size_in(name)
     if known:
         differing = [each for each in SHAPE if shape[each] and getattr(known, each) != shape[each]]
-        found.clashes += [
-            f"{each}: {shape[each]} is not the {getattr(known, each)} of {known.name}: read as {shape[each]}"
-            for each in differing
-        ]
-        if not differing or not all(shape[each] for each in ("layers", "hidden")):
-            if differing:
-                found.clashes = [
-                    f"{each}: {shape[each]} is not the {getattr(known, each)} of {known.name}, which counts"
-                    for each in differing
-                ]
+        preset_counts = not differing or not all(shape[each] for each in ("layers", "hidden"))
+        for each in differing:
+            what = f"{each}: {shape[each]} is not the {getattr(known, each)} of {known.name}"
+            found.clashes.append(
+                f"{what}, which counts" if preset_counts else f"{what}: read as {shape[each]}"
+            )
+        if preset_counts:
             counted = known.params()
             if params and abs(counted - params) > LABEL_TOLERANCE * counted:
-                found.clashes.append(
-                    f"params: {params:.4g} is not the {counted:.4g} of {known.name}, which counts"
-                )
+                what = f"params: {params:.4g} is not the {counted:.4g} of {known.name}"
+                found.clashes.append(f"{what}, which counts")
             found.model = known
             return found
     elif labelled and params and abs(labelled / params - 1) > _NAME_TOLERANCE:
-        found.clashes.append(
-            f"params: {params:.4g} is not the {labelled:.4g} of the name: read as {params:.4g}"
-        )
+        what = f"params: {params:.4g} is not the {labelled:.4g} of the name"
+        found.clashes.append(f"{what}: read as {params:.4g}")
     near = nearest(name, facts("model_presets")["preset"].to_list()) if name and not known else []
     hint = f" (is {near[0]} meant?)" if near else ""
     lacks = [each for each in ("layers", "hidden") if not shape[each]]
@@ -118,12 +113,8 @@ def _shaped(found: RowModel, row: dict[str, str], tool: str, shape: dict[str, An
     plain = style_facts.get("gated") == "0" or any(
         word in name.lower() for word in ("gpt", "bloom", "opt", "pythia", "neox", "falcon", "bert", "t5")
     )
-    style: dict[str, Any] = {
-        "gated": not plain,
-        "norm": "layer" if plain else "rms",
-        "bias": plain,
-        "tied": style_facts.get("tied") == "1",
-    }
+    style: dict[str, Any] = {"gated": not plain, "bias": plain, "norm": "layer" if plain else "rms"}
+    style["tied"] = style_facts.get("tied") == "1"
     if style_facts.get("ffn") == "4h" or (plain and "gpt" in name.lower()):
         made = Architecture(name, **shape, ffn=4 * shape["hidden"], **style)
         label = size_in(name) is not None or float(f"{params:.3g}") == params
@@ -278,11 +269,8 @@ def _regimes(row: WordedRow, tags: set[str], facts: Mapping[str, str]) -> tuple[
     if precision.endswith("-true") and not tags & {"zero"}:
         return "mixed" if row.words["master"] else "pure", "pure", weight
     if precision.endswith("-mixed"):
-        return (
-            "amp" if regime in ("pure", "fp32", "unsaid") else regime,
-            "amp" if adapters == "pure" else adapters,
-            weight,
-        )
+        regime = "amp" if regime in ("pure", "fp32", "unsaid") else regime
+        return regime, "amp" if adapters == "pure" else adapters, weight
     if row.words["master"] and regime in ("amp", "pure"):
         regime = "mixed"
     return regime, adapters, weight
@@ -320,12 +308,9 @@ def _answered(
             parallel["dp"] = max(1, ranks // parallel["cp"])
     tags = _tags(row, model, ranks)
     facts = tool_facts(tool, frozenset(tags))
-    if (
-        not (tags & {"zero", "fsdp"})
-        and "zero_stage" not in text
-        and facts.get("sharding", "").startswith("zero")
-        and ("single" not in tags or row.narrow or row.full)
-    ):
+    unsaid = not (tags & {"zero", "fsdp"}) and "zero_stage" not in text
+    of_zero = facts.get("sharding", "").startswith("zero")
+    if unsaid and of_zero and ("single" not in tags or row.narrow or row.full):
         tags |= {"zero", facts["sharding"]}
         tags.discard("amp")
         facts = tool_facts(tool, frozenset(tags))
@@ -425,10 +410,8 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
     'tool seen'
     """
     if asked.job is None:
-        words = "; ".join(asked.missing)
-        return Predicted(
-            None, None, None, asked.family, asked.tool, NOT_PREDICTED, words, "; ".join(asked.note)
-        )
+        words, note = "; ".join(asked.missing), "; ".join(asked.note)
+        return Predicted(None, None, None, asked.family, asked.tool, NOT_PREDICTED, words, note)
     knobs = np.exp(model.logs(asked.label))
     peaks = [float(np.dot(peak_gib(job), knobs)) * asked.unit for job in (asked.job, *asked.others)]
     known, decided = asked.tool != ANY, not undecided(asked)
@@ -501,9 +484,8 @@ def measured_runs(
     if "measured_peak_gib" not in table.columns:
         got = f"{', '.join(table.columns[:5])} …"
         raise TraceFormatError("runs", "a column measured_peak_gib", got, "Add it.")
-    held = table.with_columns(pl.col("measured_peak_gib").cast(pl.Float64, strict=False)).filter(
-        pl.col("measured_peak_gib") > 0
-    )
+    held = table.with_columns(pl.col("measured_peak_gib").cast(pl.Float64, strict=False))
+    held = held.filter(pl.col("measured_peak_gib") > 0)
     parts, worst, sources, flagged, kept, models, extent, kinds = [], [], [], [], [], [], [], []
     for i, row in enumerate(held.iter_rows(named=True)):
         asked = question(row, tool=tool)
@@ -511,9 +493,8 @@ def measured_runs(
             continue
         job = change(asked.job) if change else asked.job
         parts.append([gib * asked.unit for gib in peak_gib(job)])
-        worst.append(
-            max((sum(peak_gib(job)) * asked.unit * math.exp(_OTHER) for job in asked.others), default=0.0)
-        )
+        others = (sum(peak_gib(job)) * asked.unit * math.exp(_OTHER) for job in asked.others)
+        worst.append(max(others, default=0.0))
         sources.append(question(row).label)
         flagged.append(undecided(asked))
         models.append(job.model.name)

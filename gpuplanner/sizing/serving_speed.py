@@ -399,14 +399,12 @@ def footprint(model: Architecture, layout: EngineLayout, seq: float, adapters: i
     weights += adapters * 0.01 * model.params() / tp
     width = max(model.mlp_width, model.q_width + 2 * model.kv_width)
     workspace = _PREFILL_TOKENS * (2 * width / tp + 4 * model.hidden) * 2.0 + 4.0 * model.vocab * 256 / tp
-    workspace += (
-        _GRAPH_GIB + parameter("cuda_context_gib").value + (tp > 1) * parameter("communicator_gib").value
-    ) * GIB
+    communicator_gib = (tp > 1) * parameter("communicator_gib").value
+    workspace += (_GRAPH_GIB + parameter("cuda_context_gib").value + communicator_gib) * GIB
     blocks = math.ceil(seq / BLOCK) * BLOCK
     one = cache_bytes_per_token(model, tp, bytes_each=layout.cache_bytes) * blocks
-    if (
-        model.kind == "encoder"
-    ):  # nothing is kept from step to step: a sequence takes what one layer works with
+    if model.kind == "encoder":
+        # Nothing is kept from step to step: a sequence takes what one layer works with.
         one = seq * (2 * width / tp + 4 * model.hidden) * 2.0
     return Footprint(weights, workspace, one)
 

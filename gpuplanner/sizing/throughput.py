@@ -112,10 +112,8 @@ def flops_per_token(job: TrainingJob) -> float:
     model = job.model
     visits = _visits(job)
     looked_up = 0 if model.tied or model.kind == "diffusion" else model.embedding_params()
-    return (
-        visits * (model.params(active=True) - looked_up)
-        + (6.0 + 2.0 * job.reference) * model.layers * job.seq * model.q_width
-    )
+    attention = (6.0 + 2.0 * job.reference) * model.layers * job.seq * model.q_width
+    return visits * (model.params(active=True) - looked_up) + attention
 
 
 def _visits(job: TrainingJob) -> float:
