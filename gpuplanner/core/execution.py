@@ -40,10 +40,9 @@ def import_optional(name: str, extra: str) -> Any:  # noqa: ANN401 - a module ha
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingDependencyError(
-            f"{name} is not installed; this feature needs it. Install the extra: "
-            f"pip install 'gpuplanner[{extra}]' ({error})"
-        ) from error
+        what = f"{name} is not installed; this feature needs it."
+        todo = f"Install the extra: pip install 'gpuplanner[{extra}]' ({error})"
+        raise MissingDependencyError(f"{what} {todo}") from error
 
 
 def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:

@@ -510,10 +510,8 @@ def _require_apart(
             continue
         name = given.relative_to(place).as_posix()
         if name in ours or any(one.startswith(f"{name}/") for one in ours):
-            got, todo = (
-                f"{each}, which it would replace",
-                "Choose another folder with -o; nothing was changed.",
-            )
+            got = f"{each}, which it would replace"
+            todo = "Choose another folder with -o; nothing was changed."
             raise cannot_write(path, got, expected="inputs that stay", todo=todo)
 
 

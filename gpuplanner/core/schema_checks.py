@@ -49,9 +49,7 @@ def check(frame: pl.DataFrame, schema: type[dy.Schema], *, where: str) -> pl.Dat
     good, bad = filter_rows(table, schema)
     if bad.height:
         faults = bad.group_by("reason", maintain_order=True).agg(pl.len().alias("rows"), pl.col(ROW).head(5))
-        told = (
-            f"{reason} in {rows} row(s), first {examples(some)}" for reason, rows, some in faults.iter_rows()
-        )
+        told = (f"{why} in {rows} row(s), first {examples(some)}" for why, rows, some in faults.iter_rows())
         listed = "; ".join(told)
         got = f"{bad.height} of {frame.height} rows that do not: {listed}"
         todo = "Mend them, or read with a reader that puts bad rows into a reject table."

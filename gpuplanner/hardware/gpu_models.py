@@ -223,11 +223,9 @@ class GpuModel:
 
         A resource that is not stated for every profile is left out and listed in :attr:`untested`.
         """
-        return {
-            resource: max(p.amount(resource) or 0 for p in self.profiles if self._is_full(p))
-            for resource in RESOURCES
-            if resource not in self.untested
-        }
+        full = [profile for profile in self.profiles if self._is_full(profile)]
+        tested = [resource for resource in RESOURCES if resource not in self.untested]
+        return {resource: max(profile.amount(resource) or 0 for profile in full) for resource in tested}
 
     @functools.cached_property
     def untested(self) -> tuple[str, ...]:
@@ -314,11 +312,8 @@ class GpuModel:
 
 def _is_alias(wanted: ProfileName, known: ProfileName) -> bool:
     off = abs(wanted.memory_gb - known.memory_gb)
-    return (
-        wanted.compute_slices == known.compute_slices
-        and wanted.attribute == known.attribute
-        and off <= max(_ALIAS_GB, _ALIAS_FRACTION * known.memory_gb)
-    )
+    alike = (wanted.compute_slices, wanted.attribute) == (known.compute_slices, known.attribute)
+    return alike and off <= max(_ALIAS_GB, _ALIAS_FRACTION * known.memory_gb)
 
 
 def load_gpu_model(name: str, rows: Rows | None = None) -> GpuModel:
@@ -379,14 +374,10 @@ def _from_catalogue(name: str) -> GpuModel:
 def _build(name: str, table: list[dict[str, Any]]) -> GpuModel:
     rows = board_rows(name, table)
     first = rows[0]
-    profiles = [
-        MigProfile(
-            name=row["profile"],
-            starts=row["placement_starts"],
-            **{name: row[name] for name in (*_COUNTS, "memory_gib", *RESOURCES)},
-        )
-        for row in rows
-    ]
+    profiles = []
+    for row in rows:
+        sizes = {name: row[name] for name in (*_COUNTS, "memory_gib", *RESOURCES)}
+        profiles.append(MigProfile(name=row["profile"], starts=row["placement_starts"], **sizes))
     return GpuModel(
         name=name,
         memory_gib=first["memory_gib_total"],

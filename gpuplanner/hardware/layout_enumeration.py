@@ -34,9 +34,7 @@ MAX_LAYOUTS = 200_000
 """More layouts of one board than this are refused: name fewer profiles."""
 BY_COUNTS = {
     "layout": pl.String,
-    "instances": pl.Int64,
-    "free_slices": pl.Int64,
-    "placed": pl.Int64,
+    **dict.fromkeys(("instances", "free_slices", "placed"), pl.Int64),
     "driver": pl.String,
 }
 

@@ -85,14 +85,9 @@ def power_model(board: str, *, side: str = "value") -> PowerModel:
         raise ScenarioError(f"power of {name}", "a tdp_w in gpu_specs", "none", todo)
     names = ("idle_fraction", "active_base_fraction", "active_slope_fraction")
     idle, base, slope = map(parameter, names)
-    return PowerModel(
-        board=name,
-        idle_w=getattr(idle, side) * tdp_w,
-        base_w=getattr(base, side) * tdp_w,
-        slope_w=getattr(slope, side) * tdp_w,
-        tdp_w=tdp_w,
-        source=f"rating: {spec.source}; law: {base.source} ({base.date})",
-    )
+    idle_w, base_w, slope_w = (getattr(fraction, side) * tdp_w for fraction in (idle, base, slope))
+    source = f"rating: {spec.source}; law: {base.source} ({base.date})"
+    return PowerModel(name, idle_w, base_w, slope_w, tdp_w, source)
 
 
 def gpu_kwh(

@@ -294,12 +294,9 @@ def _distances(
 
 
 _CHANGES = {
-    "before": pl.String,
-    "after": pl.String,
+    **dict.fromkeys(("before", "after"), pl.String),
     "changes": pl.Int64,
-    "minutes": pl.Float64,
-    "minutes_low": pl.Float64,
-    "minutes_high": pl.Float64,
+    **dict.fromkeys(("minutes", "minutes_low", "minutes_high"), pl.Float64),
     "reboot": pl.Boolean,
 }
 

@@ -220,17 +220,8 @@ def as_grid(problem: AnyProblem, moments: Integers | None = None) -> Grid:
         size = fields.add("size", problem.capacity)
         first = np.arange(problem.n_items + 1, dtype=np.int64)
         words, places = problem.sizes << size, np.zeros(problem.n_items, dtype=np.int64)
-    return Grid(
-        low=np.searchsorted(moments, problem.starts).astype(np.int64),
-        high=np.searchsorted(moments, problem.ends).astype(np.int64),
-        n_moments=len(moments),
-        first=first,
-        words=words,
-        places=places,
-        bias=fields.bias,
-        guard=fields.guard,
-        fill=fields.fill,
-    )
+    low, high = (np.searchsorted(moments, times).astype(np.int64) for times in (problem.starts, problem.ends))
+    return Grid(low, high, len(moments), first, words, places, fields.bias, fields.guard, fields.fill)
 
 
 def moments_that_matter(starts: Integers, ends: Integers) -> Integers:

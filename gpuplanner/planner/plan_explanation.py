@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -374,21 +375,13 @@ def _who(hours: Floats, problem: PlanProblem) -> str:
 
 def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
     """GPUs that would serve all that is worth serving in the worst slot, cheapest source first."""
-    alone = replace(
-        problem,
-        demand=problem.demand[:, :, slot : slot + 1],
-        gpus=problem.gpus + int(problem.required[:, slot].sum()),
-        whole_gpus_kept=0,
-        available=None,
-        initial=None,
-        prices=None,
-        parked=None,
-        nodes=None,
-        limits=Limits(quotas=problem.limits.quotas),
-    )
-    limits = Effort.begin(seed=effort.seed, solver=effort.solver, work_limit=_WORK_FOR_WAY_OUT)
+    demand, gpus = problem.demand[:, :, slot : slot + 1], problem.gpus + int(problem.required[:, slot].sum())
+    limits = Limits(quotas=problem.limits.quotas)
+    unstated: dict[str, Any] = dict.fromkeys(("available", "initial", "prices", "parked", "nodes"))
+    alone = replace(problem, demand=demand, gpus=gpus, whole_gpus_kept=0, limits=limits, **unstated)
+    own = Effort.begin(seed=effort.seed, solver=effort.solver, work_limit=_WORK_FOR_WAY_OUT)
     try:
-        found = window_floors(Fluid.of(alone), 1, (), limits)
+        found = window_floors(Fluid.of(alone), 1, (), own)
     except MissingDependencyError:
         return  # a greedy plan needs no solver, and its way out is then left out
     if not found.complete:

@@ -308,9 +308,7 @@ def greedy_counts(fluid: Fluid, effort: Effort) -> Counts:
         return sweep(fluid, None, None, replace(effort, deadline=0.0))
 
 
-_WINDOW_NODES = 20_000
 _WIDTH = 4
-
 _WINDOW_NODES = 200
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -485,20 +486,16 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
 
 
 def _no_plan(problem: PlanProblem, method: str, status: str, stopped_by: str, explanation: str) -> Plan:
+    figures: dict[str, Any] = dict.fromkeys(("objective", "bound", "gap"))
+    figures |= dict.fromkeys(("changes", "departures", "reboots"), 0)
+    figures |= dict.fromkeys(("gpu_hours_on", "unmet_gpu_hours"), 0.0)
     return Plan(
         method=method,
         status=status,
         stopped_by=stopped_by,
-        objective=None,
-        bound=None,
-        gap=None,
         layouts=(),
         counts=np.zeros((0, 0), dtype=np.int64),
         unmet=np.zeros((len(problem.tenants), len(problem.profiles), 0)),
-        changes=0,
-        departures=0,
-        reboots=0,
-        gpu_hours_on=0.0,
-        unmet_gpu_hours=0.0,
         explanation=explanation,
+        **figures,
     )

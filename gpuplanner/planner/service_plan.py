@@ -138,18 +138,10 @@ def numbered(choices: Choices, sizing: Sizing) -> tuple[tuple[Segment, ...], tup
         option = choices.options[place]
         for gpu in gpus:
             held[numbers[gpu]][option.profile.name] += 1
-        segments.append(
-            Segment(
-                service=option.service,
-                profile=option.profile.name,
-                compute_slices=option.profile.compute_slices,
-                batch=option.batch,
-                processes=option.processes,
-                throughput_per_s=option.throughput_per_s,
-                latency_ms=1000 * option.latency_s,
-                gpus=tuple(numbers[gpu] for gpu in gpus),
-            )
-        )
+        measured = (option.batch, option.processes, option.throughput_per_s, 1000 * option.latency_s)
+        on = tuple(numbers[gpu] for gpu in gpus)
+        size = option.profile.compute_slices
+        segments.append(Segment(option.service, option.profile.name, size, *measured, on))
     return tuple(segments), tuple(map(format_layout, held))
 
 

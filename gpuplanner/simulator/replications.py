@@ -309,24 +309,14 @@ SPARE_SLOTS = 2
 
 def past_jobs(known: History) -> pl.DataFrame:
     """Jobs of the recent past, once, with what each view asks for."""
-    base = known.views["whole"].select(
-        "key",
-        "tenant",
-        "submit_time",
-        "start_time",
-        "end_time",
-        pl.col("state").cast(pl.String),
-        "run_s",
-        limit_s=pl.max_horizontal(pl.col("time_limit_s"), "run_s").fill_null(LIMIT_FACTOR * pl.col("run_s")),
-    )
-    asks = [
-        known.views[view].select(
-            pl.col("profile").alias(f"profile_{view}"),
-            pl.col("instances").alias(f"instances_{view}"),
-            pl.col("sms_needed").alias(f"sms_{view}"),
-        )
-        for view in VIEWS
-    ]
+    same = ("key", "tenant", "submit_time", "start_time", "end_time")
+    limit_s = pl.max_horizontal(pl.col("time_limit_s"), "run_s").fill_null(LIMIT_FACTOR * pl.col("run_s"))
+    base = known.views["whole"].select(*same, pl.col("state").cast(pl.String), "run_s", limit_s=limit_s)
+    asked = {"profile": "profile", "instances": "instances", "sms": "sms_needed"}
+    asks = []
+    for view in VIEWS:
+        columns = [pl.col(name).alias(f"{asks_for}_{view}") for asks_for, name in asked.items()]
+        asks.append(known.views[view].select(columns))
     return pl.concat([base, *asks], how="horizontal").filter(pl.col("run_s").is_not_null())
 
 

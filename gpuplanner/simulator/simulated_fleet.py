@@ -149,13 +149,9 @@ class NodeNetwork:
         """Cast and check the tables."""
         object.__setattr__(self, "domains", np.array(self.domains, np.int64))
         object.__setattr__(self, "slowdowns", np.array(self.slowdowns, np.float64))
-        fits = (
-            self.domains.ndim == 2
-            and self.slowdowns.shape == (len(self.domains) + 2,)
-            and bool((self.domains >= 0).all() and (np.diff(self.slowdowns) >= 0).all())
-            and bool((self.slowdowns > 0).all())
-        )
-        if not fits:
+        fits = self.domains.ndim == 2 and self.slowdowns.shape == (len(self.domains) + 2,)
+        fits = fits and bool((self.domains >= 0).all() and (self.slowdowns > 0).all())
+        if not (fits and (np.diff(self.slowdowns) >= 0).all()):
             expected = (
                 "a domain of each tier for every node, and a slow-down for one node, each tier and the fleet, none "
                 "below the one before"
@@ -216,14 +212,9 @@ class NodeRequests:
             object.__setattr__(self, "per", -(-self.total // np.maximum(self.nodes, 1)))
         object.__setattr__(self, "limit_s", np.maximum(self.limit_s, self.run_s))
         lengths = {len(getattr(self, one.name)) for one in fields(self)}
-        sound = len(lengths) == 1 and bool(
-            (self.run_s >= 0).all()
-            and np.isfinite(self.ready_s).all()
-            and (self.nodes >= 1).all()
-            and (self.profile >= 0).all()
-            and (self.rest >= 1).all()
-        )
-        if not sound:
+        sound = len(lengths) == 1 and bool(np.isfinite(self.ready_s).all())
+        sound = sound and all((column >= 0).all() for column in (self.run_s, self.profile))
+        if not (sound and all((column >= 1).all() for column in (self.nodes, self.rest))):
             expected = "columns of one length, finite times, run_s >= 0, and at least one GPU or instance on every node"
             todo = "Leave such rows out, or correct them."
             raise ScenarioError("requests", expected, f"lengths {sorted(lengths)}", todo)

@@ -201,15 +201,7 @@ EVIDENCE = ("second profile", "telemetry", "two batch sizes", "GPU utilisation",
 GPU; step times of two batch sizes there; the share of time with a kernel running there, which does not say how much
 of the GPU the kernels fill; the batch size of an inference job; nothing but the other jobs."""
 
-NUMBERS = (
-    "batch",
-    "step_s",
-    "other_batch",
-    "other_step_s",
-    *FACTS,
-    "measured_fraction",
-    "measured_speed",
-)
+NUMBERS = ("batch", "step_s", "other_batch", "other_step_s", *FACTS, "measured_fraction", "measured_speed")
 """What may be known of a job, as columns; each may be null."""
 
 _EDGE = 0.005  # telemetry is rounded, so 0 and 1 mean near 0 and near 1
@@ -337,17 +329,10 @@ def profile_table(board: GpuModel) -> pl.DataFrame:
     [('4g.20gb', 0.57, 0.52), ('7g.40gb', 1.0, 0.91), ('gpu', 1.0, 1.0)]
     """
     full, sms = full_profile(board), board.sms_of(WHOLE_GPU)
-    rows = [
-        (
-            profile.name,
-            profile.compute_slices,
-            profile.memory_slices,
-            profile.memory_gib,
-            sm_fraction(board, profile),
-            board.sms_of(profile.name) / sms,
-        )
-        for profile in plain_profiles(board)
-    ]
+    rows = []
+    for one in plain_profiles(board):
+        fractions = (sm_fraction(board, one), board.sms_of(one.name) / sms)
+        rows.append((one.name, one.compute_slices, one.memory_slices, one.memory_gib, *fractions))
     rows.append((WHOLE_GPU, full.compute_slices, full.memory_slices, full.memory_gib, 1.0, 1.0))
     names = ["profile", "compute_slices", "memory_slices", "memory_gib", "fraction", "uncut"]
     return pl.DataFrame(rows, schema=names, orient="row").with_row_index("rank")

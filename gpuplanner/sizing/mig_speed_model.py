@@ -209,12 +209,10 @@ def _with_measured(table: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
         todo = "Its speed is 1; leave both columns empty."
         raise SchemaError("predict: measured_profile", expected, examples(whole), todo)
     column = pl.col("measured_profile")
-    return table.with_columns(
-        column.replace_strict(
-            {name: profile.name for name, profile in profiles.items()}, default=None, return_dtype=pl.String
-        ),
-        measured_fraction=column.replace_strict(fractions, default=None, return_dtype=pl.Float64),
-    )
+    full_names = {name: profile.name for name, profile in profiles.items()}
+    fraction = column.replace_strict(fractions, default=None, return_dtype=pl.Float64)
+    named = column.replace_strict(full_names, default=None, return_dtype=pl.String)
+    return table.with_columns(named, measured_fraction=fraction)
 
 
 def _fitting(facts: pl.DataFrame, profiles: pl.DataFrame) -> pl.DataFrame:
@@ -228,12 +226,9 @@ def _fitting(facts: pl.DataFrame, profiles: pl.DataFrame) -> pl.DataFrame:
     rows = pairs.filter(pl.col("needed_gib").is_null() | (pl.col("needed_gib") <= pl.col("memory_gib")))
     nowhere = facts.filter(~pl.col("job").is_in(rows["job"].unique().to_list()))["job_class"].to_list()
     if nowhere:
-        text = message(
-            "predict: memory_gib",
-            "what at least the whole board has",
-            f"more in {len(nowhere)} class(es): {examples(nowhere)}",
-            "They have no row; name a larger board, or more than one GPU.",
-        )
+        got = f"more in {len(nowhere)} class(es): {examples(nowhere)}"
+        todo = "They have no row; name a larger board, or more than one GPU."
+        text = message("predict: memory_gib", "what at least the whole board has", got, todo)
         warnings.warn(text, GpuPlannerWarning, stacklevel=3)
     return rows
 

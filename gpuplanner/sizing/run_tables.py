@@ -73,9 +73,8 @@ def _model_of(items: tuple[tuple[str, str], ...], tool: str) -> RowModel:
         preset_counts = not differing or not all(shape[each] for each in ("layers", "hidden"))
         for each in differing:
             what = f"{each}: {shape[each]} is not the {getattr(known, each)} of {known.name}"
-            found.clashes.append(
-                f"{what}, which counts" if preset_counts else f"{what}: read as {shape[each]}"
-            )
+            reading = ", which counts" if preset_counts else f": read as {shape[each]}"
+            found.clashes.append(f"{what}{reading}")
         if preset_counts:
             counted = known.params()
             if params and abs(counted - params) > LABEL_TOLERANCE * counted:

@@ -205,11 +205,9 @@ def simulate_queue(
         one.advance(math.inf)
     seen = np.array([row for one in group for row in one.seen])
     arrival, first, end = seen[seen[:, 0] >= arrivals[round(WARM_UP * count)]].T
-    return QueueResult(
-        float(np.quantile(first - arrival, 0.99)) + speed.first_token_s,
-        float(np.quantile((end - first) / max(answer - 1, 1), 0.95)),
-        sum(one.sequence_s for one in group) / (some * float(end.max())),
-    )
+    ttft_s = float(np.quantile(first - arrival, 0.99)) + speed.first_token_s
+    itl_s = float(np.quantile((end - first) / max(answer - 1, 1), 0.95))
+    return QueueResult(ttft_s, itl_s, sum(one.sequence_s for one in group) / (some * float(end.max())))
 
 
 SERVING_COLUMNS = (

@@ -87,14 +87,9 @@ def slice_board(board: Board, profile: str) -> Board:
     whole = load_gpu_model(board.name)
     one = whole.profile(profile)
     share = one.compute_slices / whole.compute_slices
-    return replace(
-        board,
-        memory_gib=one.memory_gib or 0.0,
-        memory_bandwidth=board.memory_bandwidth * one.memory_slices / whole.memory_slices,
-        flops=board.flops * share,
-        fp8_flops=board.fp8_flops * share,
-        fp4_flops=board.fp4_flops * share,
-    )
+    peaks = {name: getattr(board, name) * share for name in ("flops", "fp8_flops", "fp4_flops")}
+    bandwidth = board.memory_bandwidth * one.memory_slices / whole.memory_slices
+    return replace(board, memory_gib=one.memory_gib or 0.0, memory_bandwidth=bandwidth, **peaks)
 
 
 def flops_per_token(job: TrainingJob) -> float:
