@@ -257,11 +257,8 @@ def plugged_in() -> str:
     >>> plugged_in()
     ''
     """
-    return " ".join(
-        f"{point.name}={point.value} {point.dist.version if point.dist else ''}"
-        for group in (READERS, POLICIES, EXPORTERS)
-        for point in _found(group)
-    )
+    points = [point for group in (READERS, POLICIES, EXPORTERS) for point in _found(group)]
+    return " ".join(f"{one.name}={one.value} {one.dist.version if one.dist else ''}" for one in points)
 
 
 def _left_out(point: EntryPoint, expected: str, got: str) -> None:

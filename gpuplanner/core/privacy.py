@@ -124,11 +124,8 @@ def rows_that_name(
         texts = table[column].drop_nulls().unique()
         texts = texts.filter(texts.str.contains_any(telling, ascii_case_insensitive=True))
         words = texts.str.extract_many(telling, ascii_case_insensitive=True, overlapping=True)
-        named = [
-            text
-            for text, inside in zip(texts, words, strict=True)
-            if any(_stands(word, text) for word in inside)
-        ]
+        pairs = zip(texts, words, strict=True)
+        named = [text for text, inside in pairs if any(_stands(word, text) for word in inside)]
         if named:
             found[column] = int(table[column].is_in(named).sum())
     return found

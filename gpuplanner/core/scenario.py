@@ -410,9 +410,8 @@ class Scenario:
         if unknown:
             near = [f"{key!r} (did you mean {nearest(key, known)[:1] or known!r}?)" for key in unknown]
             listed = ", ".join(near).replace("[", "").replace("]", "")
-            mend = (
-                f"Remove or rename them; a file of a newer version needs that version, this is {__version__}."
-            )
+            newer = f"a file of a newer version needs that version, this is {__version__}"
+            mend = f"Remove or rename them; {newer}."
             raise ScenarioError(where, "known keys", f"unknown {listed}", mend)
         return values
 

@@ -88,11 +88,8 @@ def instances_changed(
     if not one_by_one and old.counts == new.counts:
         new = old
     stays = _common(old, new) if one_by_one or old == new else set()
-    return (
-        tuple(placement for placement in old.placements if placement not in stays),
-        tuple(placement for placement in new.placements if placement not in stays),
-        tuple(placement for placement in old.placements if placement in stays),
-    )
+    destroyed, created = (tuple(p for p in layout.placements if p not in stays) for layout in (old, new))
+    return destroyed, created, tuple(p for p in old.placements if p in stays)
 
 
 def _layouts(board: GpuModel, given: AnyLayout) -> Iterator[Layout]:
@@ -437,11 +434,8 @@ class ChangeCost:
         odd = sorted(set(stated) - set(_TIMES))
         if odd:
             raise ScenarioError("cost of change", ", ".join(_TIMES), ", ".join(odd), "Name one of these.")
-        given: dict[str, Any] = {
-            name: Seconds.given(float(value))
-            for name, value in stated.items()
-            if name != "reboot_s" or self.reboot_s is not None
-        }
+        names = [name for name in stated if name != "reboot_s" or self.reboot_s is not None]
+        given: dict[str, Any] = {name: Seconds.given(float(stated[name])) for name in names}
         return replace(self, **given)
 
     def _times(self, changed: int, *, mode_change: bool) -> Seconds:

@@ -110,12 +110,9 @@ class Supply:
     def lost(self, unit: DrainUnit) -> Counts:
         """Instances that are out while a unit changes; those that stay through it go on."""
         total = self._of([move.before for move in unit.moves])
-        kept = [
-            placement.profile
-            for move in unit.moves
-            if move.in_use and move.change is not None and not unit.reboot
-            for placement in move.change.kept
-        ]
+        moves = () if unit.reboot else unit.moves
+        changes = [move.change for move in moves if move.in_use and move.change is not None]
+        kept = [placement.profile for change in changes for placement in change.kept]
         return total - np.array([kept.count(name) for name in self.profiles], dtype=np.int64)
 
     def gained(self, unit: DrainUnit) -> Counts:

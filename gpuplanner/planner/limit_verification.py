@@ -234,9 +234,8 @@ def _count_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Itera
     starts = np.array([slot_of[time] for time in rows["slot_start"]])
     ends = np.array([slot_of[time] for time in rows["slot_end"]])
     columns = [("layout", *one) for one in zip(plan.layouts, plan.counts.T, strict=True)]
-    columns += [
-        ("parked", *one) for one in zip(plan.layouts, plan.parked.T, strict=True) if one[0] != WHOLE_GPU
-    ]
+    parked = zip(plan.layouts, plan.parked.T, strict=True)
+    columns += [("parked", *one) for one in parked if one[0] != WHOLE_GPU]
     for what, layout, expected in columns:
         held = (rows[what] == layout).fill_null(value=False).to_numpy()
         steps = np.zeros(problem.n_slots + 1, dtype=np.int64)

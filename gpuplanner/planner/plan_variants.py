@@ -175,10 +175,9 @@ def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
     if set(values) != {"format", "pools"} or not isinstance(pools, dict):
         got = examples(sorted(values))
         raise ScenarioError("fleet plan file", "'format' and 'pools'", got, "Plan again.")
-    plans = {
-        name: plan_from_plain({"format": PLAN_FORMAT, **pool} if isinstance(pool, dict) else pool)
-        for name, pool in pools.items()
-    }
+    plans = {}
+    for name, pool in pools.items():
+        plans[name] = plan_from_plain({"format": PLAN_FORMAT, **pool} if isinstance(pool, dict) else pool)
     _check({name: problem for name, (_, problem) in plans.items()})
     return plans
 

@@ -281,10 +281,8 @@ def _missing_steps(problem: PlanProblem) -> list[list[list[tuple[int, float]]]]:
 def _least_shortage(steps: Sequence[Sequence[tuple[int, float]]], matching: Matching) -> float:
     """Price of what is missing in a slot if instances serve the dearest requests first."""
     offers = [(price, request, width) for request, one in enumerate(steps) for width, price in one]
-    return sum(
-        price * (width - matching.serve(request, width))
-        for price, request, width in sorted(offers, reverse=True)
-    )
+    ranked = sorted(offers, reverse=True)
+    return sum(price * (width - matching.serve(request, width)) for price, request, width in ranked)
 
 
 def _order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[str]:

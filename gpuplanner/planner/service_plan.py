@@ -194,9 +194,8 @@ def services_from_json(
         values = json.loads(text)
         plan, asked = _plan_of(values), values["asked"]
         rates = {row["service"]: float(row["rate_per_s"]) for row in asked}
-        latencies = {
-            row["service"]: float(row["latency_ms"]) for row in asked if row["latency_ms"] is not None
-        }
+        limited = [row for row in asked if row["latency_ms"] is not None]
+        latencies = {row["service"]: float(row["latency_ms"]) for row in limited}
         types = {name: column.dtype for name, column in ServiceProfiles.columns().items()}
         profiles = pl.DataFrame(values["measured"], schema=types, orient="row")
     except (AttributeError, KeyError, TypeError, ValueError, pl.exceptions.PolarsError) as error:

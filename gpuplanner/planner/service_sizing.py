@@ -190,9 +190,8 @@ def _refuse_the_slow(
         reached = f"{1000 * quickest[name]:g} ms" if name in quickest else "none, it ran on no instance"
         faults.append(f"{name}: a batch may take {allowed}, the least latency measured is {reached}")
     got = f"none for {len(late)} of {len(demands)}: {examples(faults)}"
-    todo = (
-        f"Relax the latency limit, raise latency_share (now {latency_share:g}), or measure smaller batches."
-    )
+    share = f"raise latency_share (now {latency_share:g})"
+    todo = f"Relax the latency limit, {share}, or measure smaller batches."
     raise InfeasiblePlanError("services", "a measured setting of each that answers in time", got, todo)
 
 

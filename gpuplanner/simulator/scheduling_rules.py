@@ -285,11 +285,8 @@ class Sharing:
             expected = f"{len(self.team)} rows of {len(self.openings)} openings, or -1"
             raise ScenarioError("sharing: hours", expected, "others", "Mend them.")
         known = len(self.groups)
-        sound = (
-            len(self.team) == len(self.tier)
-            and bool(((self.team >= 0) & (self.team < known)).all())
-            and all(NO_GROUP <= one.parent < known and one.weight > 0 for one in self.groups)
-        )
+        sound = len(self.team) == len(self.tier) and bool(((self.team >= 0) & (self.team < known)).all())
+        sound = sound and all(NO_GROUP <= one.parent < known and one.weight > 0 for one in self.groups)
         if not sound or not _is_tree(self.groups):
             expected = "a team and a tier for every request, and cohorts that form a tree"
             todo = "Give every team a row, cohorts after them."

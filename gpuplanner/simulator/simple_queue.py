@@ -372,9 +372,8 @@ def summarize_run(outcomes: pl.DataFrame, *, gpus: int) -> dict[str, float]:
     >>> summarize_run(outcomes, gpus=8)["mean_wait_s"]
     5.0
     """
-    submit_s, start_s, end_s, run_s = (
-        outcomes[name].to_numpy() for name in ("submit_s", "start_s", "end_s", "run_s")
-    )
+    names = ("submit_s", "start_s", "end_s", "run_s")
+    submit_s, start_s, end_s, run_s = (outcomes[name].to_numpy() for name in names)
     makespan_s = float(end_s.max() - submit_s.min())
     allocated_gpu_s = float((run_s * outcomes["gpus"].to_numpy()).sum())
     return {

@@ -424,10 +424,8 @@ def pool_plans(plans: Sequence[JobPlan], wish: Wish) -> list[JobPlan]:
 
 def _pooled(both: tuple[JobPlan, JobPlan], wish: Wish) -> JobPlan:
     """Two plans of one shape as one: as likely to run out of memory as the likelier of them."""
-    low, rate, high = (
-        _TOGETHER * sum(getattr(one, name) for one in both)
-        for name in ("tokens_per_s_low", "tokens_per_s", "tokens_per_s_high")
-    )
+    names = ("tokens_per_s_low", "tokens_per_s", "tokens_per_s_high")
+    low, rate, high = (_TOGETHER * sum(getattr(one, name) for one in both) for name in names)
     hours = wish.tokens / rate / 3600 if wish.tokens else None
 
     def summed(name: str) -> float | None:

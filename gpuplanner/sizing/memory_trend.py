@@ -158,9 +158,8 @@ def peak_trends(
     grows by 0.42 GiB an hour; full in 1.5 h (1.5 at the earliest) of 14.2 left: move to 1g.20gb now; ...
     """
     table = conform(samples, Samples, where="peak trend: samples")
-    known = table.drop_nulls(["job_id", "memory_used_gib"]).filter(
-        pl.col("job_evidence").is_null() | ~pl.col("job_evidence").is_in(["together", "none"])
-    )
+    told = pl.col("job_evidence").is_null() | ~pl.col("job_evidence").is_in(["together", "none"])
+    known = table.drop_nulls(["job_id", "memory_used_gib"]).filter(told)
     runs = {
         name: (rows["time"].dt.epoch("us").to_numpy() / 3.6e9, rows["memory_used_gib"].to_numpy())
         for (name,), rows in known.sort("time").group_by(["job_id"], maintain_order=True)

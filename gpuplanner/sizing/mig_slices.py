@@ -97,11 +97,8 @@ def share_of(board: GpuModel, profile: str) -> float:
 
 def _slices(board: GpuModel) -> list[tuple[str, float]]:
     """Slices of a board that are less than all of it, with their memory; media extensions change nothing here."""
-    return [
-        (one.name, one.memory_gib)
-        for one in board.profiles
-        if one.memory_gib and "+" not in one.name and one.compute_slices < board.compute_slices
-    ]
+    smaller = [one for one in board.profiles if one.compute_slices < board.compute_slices]
+    return [(one.name, one.memory_gib) for one in smaller if one.memory_gib and "+" not in one.name]
 
 
 @dataclass(frozen=True)
@@ -191,10 +188,9 @@ def _way(
     ways: Sequence[tuple[TrainingJob, float, float]], room: float, facts: Board, wish: Wish, peaks: PeakModel
 ) -> tuple[float, tuple[float, float, float], TrainingJob, float, float, bool]:
     """The fastest way that a room holds, or the one likeliest to fit, and whether it does."""
-    tried = [
-        (peaks.p_oom(peak, room, radius), tokens_per_s(job, facts), job, peak, radius)
-        for job, peak, radius in ways
-    ]
+    tried = []
+    for job, peak, radius in ways:
+        tried.append((peaks.p_oom(peak, room, radius), tokens_per_s(job, facts), job, peak, radius))
     if fitting := [one for one in tried if one[0] <= wish.risk]:
         return *max(fitting, key=lambda one: one[1][1]), True
     return *min(tried, key=lambda one: one[0]), False

@@ -294,11 +294,10 @@ def sharing(history: pl.DataFrame) -> pl.DataFrame:
     """
     words = {word: _board(word) for word in history["gpu_model"].cast(pl.String).unique().to_list()}
     names = {word: board and board.name for word, board in words.items()}
+    of_word = pl.col("gpu_model").cast(pl.String).replace_strict(names, return_dtype=pl.String)
     known = history.with_columns(
         job_class=pl.col("job_class").cast(pl.String).fill_null("not known"),
-        board=pl.coalesce(
-            "board", pl.col("gpu_model").cast(pl.String).replace_strict(names, return_dtype=pl.String)
-        ),
+        board=pl.coalesce("board", of_word),
         several=(pl.col("instances") > 1) & (pl.col("profile").fill_null(WHOLE_GPU) == WHOLE_GPU),
     )
     parts = known.partition_by("job_class", "board", "several", maintain_order=True)

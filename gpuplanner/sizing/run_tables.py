@@ -109,9 +109,8 @@ def _shaped(found: RowModel, row: dict[str, str], tool: str, shape: dict[str, An
         shape["vocab"] = 32000
         found.lacking.append("vocab: assumed 32000")
     style_facts = tool_facts(tool, frozenset())
-    plain = style_facts.get("gated") == "0" or any(
-        word in name.lower() for word in ("gpt", "bloom", "opt", "pythia", "neox", "falcon", "bert", "t5")
-    )
+    families = ("gpt", "bloom", "opt", "pythia", "neox", "falcon", "bert", "t5")
+    plain = style_facts.get("gated") == "0" or any(family in name.lower() for family in families)
     style: dict[str, Any] = {"gated": not plain, "bias": plain, "norm": "layer" if plain else "rms"}
     style["tied"] = style_facts.get("tied") == "1"
     if style_facts.get("ffn") == "4h" or (plain and "gpt" in name.lower()):
