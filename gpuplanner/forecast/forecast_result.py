@@ -187,9 +187,7 @@ def forecast_demand(
     judged = judge(test, price=price)
     scores = score(test, judged=judged)
     return ForecastResult(
-        forecast=ahead_table(judged, known=known, seed=seed),
-        scores=scores,
-        choice=_choice(judged, scores),
+        forecast=ahead_table(judged, known=known, seed=seed), scores=scores, choice=_choice(judged, scores)
     )
 
 

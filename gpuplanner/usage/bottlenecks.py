@@ -79,16 +79,7 @@ def _read(file: str) -> pl.DataFrame:
     return pl.read_csv(path.read_bytes(), infer_schema=False)
 
 
-BOUNDS = (
-    "compute",
-    "memory-bandwidth",
-    "interconnect",
-    "input",
-    "launch",
-    "mixed",
-    "idle",
-    "cannot tell",
-)
+BOUNDS = ("compute", "memory-bandwidth", "interconnect", "input", "launch", "mixed", "idle", "cannot tell")
 """What a job can be bound by."""
 FIELDS = ("sm_activity", "tensor_activity", "dram_activity", "pcie_gb_s", "nvlink_gb_s")
 """Counters of the rules; a null is not read, never zero."""
@@ -145,12 +136,7 @@ class Counters:
 COUNTERS = tuple(field.name for field in fields(Counters))
 
 
-def signature(
-    means: Counters,
-    *,
-    gpus: int = 1,
-    nvlink_peak_gb_s: float | None = None,
-) -> Signature:
+def signature(means: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | None = None) -> Signature:
     """Name what GPUs wait for.
 
     The first rule that holds wins: idle; memory-bandwidth, where memory is nearer to its reachable peak than
@@ -334,11 +320,7 @@ def signatures_of(
         gpus = held.select(pl.max_horizontal("devices", whole)).to_series()
         share = held.select(pl.coalesce("share", gpus.cast(pl.Float64))).to_series()
     named = [
-        signature(
-            Counters(*row),
-            gpus=count,
-            nvlink_peak_gb_s=spec.nvlink_or_fabric_total_gb_s,
-        )
+        signature(Counters(*row), gpus=count, nvlink_peak_gb_s=spec.nvlink_or_fabric_total_gb_s)
         for row, count in zip(means.select(COUNTERS).iter_rows(), gpus, strict=True)
     ]
     return means.select(

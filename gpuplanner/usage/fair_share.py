@@ -82,8 +82,7 @@ def steps(events: pl.DataFrame, by: str, changes: Sequence[str], *, until_s: flo
         .agg(pl.col(changes).sum())
         .sort(by, "start_s")
         .with_columns(
-            pl.col(changes).cum_sum().over(by),
-            end_s=pl.col("start_s").shift(-1).over(by).fill_null(until_s),
+            pl.col(changes).cum_sum().over(by), end_s=pl.col("start_s").shift(-1).over(by).fill_null(until_s)
         )
         .filter(pl.col("end_s") > pl.col("start_s"))
         .select(by, "start_s", "end_s", *changes)

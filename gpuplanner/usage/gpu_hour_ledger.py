@@ -436,12 +436,7 @@ QUARTERS = 4
 
 
 def by_period(
-    ledger: pl.DataFrame,
-    *,
-    every: str,
-    tz: str,
-    start: datetime | None = None,
-    end: datetime | None = None,
+    ledger: pl.DataFrame, *, every: str, tz: str, start: datetime | None = None, end: datetime | None = None
 ) -> pl.DataFrame:
     """Sum a ledger over local days, weeks (from Monday) or months.
 

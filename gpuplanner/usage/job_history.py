@@ -185,11 +185,7 @@ def history(scenario: Scenario) -> History:
     )
     # Without profiles there is nothing to choose from, and without the SMs of the board nothing to choose by.
     if fleet.can_be_cut and fleet.board.sms is not None:
-        sizes = rightsize(
-            jobs.with_columns(named["job_class"]),
-            fleet.board,
-            samples=trace.samples,
-        )
+        sizes = rightsize(jobs.with_columns(named["job_class"]), fleet.board, samples=trace.samples)
     else:
         sizes = keep_requests(jobs, fleet.board)
     views = _views(jobs, sizes, scenario, fleet.board)
@@ -266,8 +262,7 @@ def _as_known(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
         .cast(jobs.schema["state"]),
     )
     return known.with_columns(
-        start_time=pl.when(begun).then("start_time"),
-        key=pl.format("{}/{}", "job_id", "attempt"),
+        start_time=pl.when(begun).then("start_time"), key=pl.format("{}/{}", "job_id", "attempt")
     )
 
 

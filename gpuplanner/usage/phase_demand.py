@@ -204,11 +204,7 @@ def late_over_early(
 
 
 def claim_table(
-    samples: pl.DataFrame,
-    phases: pl.DataFrame,
-    board: GpuModel | str,
-    *,
-    effect: float = 0.10,
+    samples: pl.DataFrame, phases: pl.DataFrame, board: GpuModel | str, *, effect: float = 0.10
 ) -> pl.DataFrame:
     """Judge the claim by every definition of late and of need, so that a verdict that hangs on one is seen.
 
@@ -249,11 +245,7 @@ def claim_table(
 
 
 def claim_by_class(
-    samples: pl.DataFrame,
-    phases: pl.DataFrame,
-    board: GpuModel | str,
-    *,
-    effect: float = 0.10,
+    samples: pl.DataFrame, phases: pl.DataFrame, board: GpuModel | str, *, effect: float = 0.10
 ) -> pl.DataFrame:
     """Judge the claim for each class of jobs on its own: :func:`claim_table` with ``job_class`` in front.
 

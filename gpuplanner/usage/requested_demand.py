@@ -433,11 +433,7 @@ def sizes(board: GpuModel) -> pl.DataFrame:
     ]
     memory_gib = next((part.memory_gib for part in full if part.memory_gib is not None), board.memory_gib)
     whole = (WHOLE_GPU, len(names) + 1, board.sms_of(WHOLE_GPU), memory_gib, 1.0)
-    return pl.DataFrame(
-        [*rows, whole],
-        schema=SIZES,
-        orient="row",
-    )
+    return pl.DataFrame([*rows, whole], schema=SIZES, orient="row")
 
 
 def resolve_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:

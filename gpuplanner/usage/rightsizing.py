@@ -312,9 +312,7 @@ def _decided(needs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
     full, whole = len(ranks), len(ranks) + 1  # ranks of the sizes that take the whole board
     enough = smallest_profile(board, pl.col("sms_needed"), pl.col("memory_needed_gib"))
     fitting = enough.replace_strict(
-        ranks,
-        default=pl.when(pl.col("rank") == full).then(full).otherwise(whole),
-        return_dtype=pl.Int32,
+        ranks, default=pl.when(pl.col("rank") == full).then(full).otherwise(whole), return_dtype=pl.Int32
     )
     use_fits = (pl.col("used_sms") <= pl.col("sms")).fill_null(True) & (
         pl.col("used_memory_gib") <= pl.col("memory_gib")
