@@ -299,9 +299,8 @@ def _unit(values: Any, file: str, wanted: tuple[str, ...]) -> tuple[str, str]:  
 def _currency(code: str, file: str, line: int) -> str:
     known = facts("currencies")["code"].to_list()
     if code not in known:
-        raise fault(
-            file, line, "a currency of ISO 4217", f"{code!r} (did you mean {nearest(code, known)[0]!r}?)"
-        )
+        got = f"{code!r} (did you mean {nearest(code, known)[0]!r}?)"
+        raise fault(file, line, "a currency of ISO 4217", got)
     return code
 
 

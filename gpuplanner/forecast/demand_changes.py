@@ -139,13 +139,10 @@ def _checked(needs: Series) -> np.ndarray:
     values = np.asarray(needs, dtype=float)
     finite = np.isfinite(values)
     if finite.sum() < FEWEST_WEEKS or not (values[finite] >= 0).all() or not values[finite].any():
-        raise SchemaError(
-            "dataset_writer: weekly needs",
-            f"{FEWEST_WEEKS} known weeks or more, none below 0 and not all 0",
-            f"{int(finite.sum())} known, {int((values[finite] < 0).sum())} below 0, "
-            f"{int((values[finite] > 0).sum())} above",
-            "Give a longer history.",
-        )
+        expected = f"{FEWEST_WEEKS} known weeks or more, none below 0 and not all 0"
+        below, above = (int(sign.sum()) for sign in (values[finite] < 0, values[finite] > 0))
+        got = f"{int(finite.sum())} known, {below} below 0, {above} above"
+        raise SchemaError("dataset_writer: weekly needs", expected, got, "Give a longer history.")
     return values[int(finite.argmax()) :]
 
 
@@ -407,9 +404,8 @@ def _read(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
         parquet = path.suffix == ".parquet"
         table = pl.read_parquet(path) if parquet else pl.read_csv(path, try_parse_dates=True)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise ScenarioError(
-            str(path), f"a table with {', '.join(columns)}", first_line(error), "Mend it."
-        ) from None
+        expected = f"a table with {', '.join(columns)}"
+        raise ScenarioError(str(path), expected, first_line(error), "Mend it.") from None
     faults = [name for name in columns if name not in table.columns]
     faults += [
         name

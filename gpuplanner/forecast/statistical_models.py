@@ -81,9 +81,8 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
         raise SchemaError("forecast: demand", "finite values of at least 0", got, todo)
     times = table["ds"].unique().sort()
     if len(times) < 2:
-        raise SchemaError(
-            "forecast: demand", "at least two slots", f"{len(times)}", "Give a longer history of demand."
-        )
+        todo = "Give a longer history of demand."
+        raise SchemaError("forecast: demand", "at least two slots", f"{len(times)}", todo)
     microseconds = (times - times[0]).dt.total_microseconds().to_numpy()
     step = int(np.diff(microseconds).min())
     slot = timedelta(microseconds=step)
@@ -98,9 +97,8 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
         raise SchemaError("forecast: demand", expected, got, "Make the series with demand_series.")
     ids = table["unique_id"].unique().sort()
     values = np.full((len(ids), slots), np.nan)
-    values[table["unique_id"].cast(pl.Enum(ids)).to_physical().to_numpy(), (place // step).to_numpy()] = (
-        table["y"]
-    )
+    row = table["unique_id"].cast(pl.Enum(ids)).to_physical().to_numpy()
+    values[row, (place // step).to_numpy()] = table["y"]
     missing = np.isnan(values)
     # The column of the last known value at or before each slot; -1 before a series begins.
     last_known = np.maximum.accumulate(np.where(missing, -1, np.arange(slots)), axis=1)

@@ -241,9 +241,8 @@ class Inbox:
         """
         known = self.sampled["job_id"].to_list()
         if self.trace.samples is None or not known:
-            raise ScenarioError(
-                "jobs with telemetry", "at least one", "none", "Ingest telemetry with the jobs."
-            )
+            todo = "Ingest telemetry with the jobs."
+            raise ScenarioError("jobs with telemetry", "at least one", "none", todo)
         name = resolve(job_id, known, what="job with telemetry", error=ScenarioError)
         self.fleet.require_mig("phases of a job")
         mine = self.trace.samples.filter(job_id=name)

@@ -358,9 +358,6 @@ def _board(board: GpuModel, nodes: pl.DataFrame, held: pl.DataFrame, name: str) 
 def _refuse_more_than_cut(cut: dict[str, float], used: dict[str, float], name: str) -> None:
     for profile, hours in used.items():
         if hours > cut[profile] * (1 + TOLERANCE):
-            raise SchemaError(
-                f"slices of {name}, profile {profile}",
-                f"at most the {cut[profile]:g} instance-hours that the layouts of the inventory have",
-                f"{hours:g} held by jobs",
-                "State the layouts in force during this time.",
-            )
+            expected = f"at most the {cut[profile]:g} instance-hours that the layouts of the inventory have"
+            got, todo = f"{hours:g} held by jobs", "State the layouts in force during this time."
+            raise SchemaError(f"slices of {name}, profile {profile}", expected, got, todo)

@@ -93,10 +93,10 @@ class History:
         if self.played_since == self.recent:
             return []
         days, came = (self.plan_start - self.played_since).days, self.jobs["submit_time"] >= self.played_since
-        asked = f"The recent past has more than {MOST_PLAYED:,} jobs"
-        return [
-            f"{asked}: ways to run the fleet were played on its last {days} days, of {came.sum():,} jobs."
-        ]
+        asked = (
+            f"The recent past has more than {MOST_PLAYED:,} jobs: ways to run the fleet were played on its"
+        )
+        return [f"{asked} last {days} days, of {came.sum():,} jobs."]
 
 
 def load_trace(data: str, *, columns: Sequence[str] | None = None) -> Dataset:
@@ -174,15 +174,10 @@ def history(scenario: Scenario) -> History:
     known = fleet.jobs_of(_as_known(trace.jobs, plan_start).filter(pl.col("gpus") > 0))
     jobs = impute_run_times(known, plan_start, seed=scenario.seed)
     if jobs.is_empty():
-        raise ScenarioError(
-            f"scenario, data {scenario.data!r}",
-            f"jobs with GPUs before {end:%Y-%m-%d}",
-            "none",
-            "Choose another month.",
-        )
-    named = class_by_shape(
-        jobs, classify(jobs, samples=trace.samples, tz=scenario.tz)["job_class"], tz=scenario.tz
-    )
+        where, todo = f"scenario, data {scenario.data!r}", "Choose another month."
+        raise ScenarioError(where, f"jobs with GPUs before {end:%Y-%m-%d}", "none", todo)
+    classes = classify(jobs, samples=trace.samples, tz=scenario.tz)["job_class"]
+    named = class_by_shape(jobs, classes, tz=scenario.tz)
     # Without profiles there is nothing to choose from, and without the SMs of the board nothing to choose by.
     if fleet.can_be_cut and fleet.board.sms is not None:
         sizes = rightsize(jobs.with_columns(named["job_class"]), fleet.board, samples=trace.samples)
@@ -190,15 +185,14 @@ def history(scenario: Scenario) -> History:
         sizes = keep_requests(jobs, fleet.board)
     views = _views(jobs, sizes, scenario, fleet.board)
     recent = max(_floor_hour(begin_of(trace)), plan_start - timedelta(days=scenario.history_days))
+    like = named["confidence"].drop_nulls()
     return History(
         trace=trace,
         jobs=jobs,
         views=views,
         rightsizing=sizes,
         undecided=named["job_class"].null_count() / jobs.height,
-        like_others=None
-        if (like := named["confidence"].drop_nulls()).is_empty()
-        else float(np.mean(like.to_numpy())),
+        like_others=None if like.is_empty() else float(np.mean(like.to_numpy())),
         begin=begin,
         end=end,
         recent=recent,
@@ -236,12 +230,9 @@ def _window(scenario: Scenario, trace: Dataset) -> tuple[datetime, datetime]:
     if span is None:
         return begin, end
     if span[1] <= begin or span[0] >= end:
-        raise ScenarioError(
-            f"month {scenario.month} ({scenario.tz})",
-            f"a month from {begin:%Y-%m} to {end - timedelta(microseconds=1):%Y-%m}",
-            "no observation in it",
-            "Choose a month that the data cover.",
-        )
+        where, todo = f"month {scenario.month} ({scenario.tz})", "Choose a month that the data cover."
+        expected = f"a month from {begin:%Y-%m} to {end - timedelta(microseconds=1):%Y-%m}"
+        raise ScenarioError(where, expected, "no observation in it", todo)
     return max(begin, span[0]), min(end, span[1])
 
 
@@ -323,12 +314,8 @@ def boards_of_trace(
         if name is not None and part.gpus and name in (*board_names(), *whole_board_names()):
             found[name] = (found.get(name) or 0) + part.gpus
     if not found:
-        raise ScenarioError(
-            f"boards of {where}",
-            "data that name boards of the catalogue",
-            there.listed,
-            "Name them with --gpus.",
-        )
+        expected, todo = "data that name boards of the catalogue", "Name them with --gpus."
+        raise ScenarioError(f"boards of {where}", expected, there.listed, todo)
     return found
 
 

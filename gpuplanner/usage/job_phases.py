@@ -102,12 +102,9 @@ def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
     names = tuple(name for name in LEAST_NOISE if table[name].count())
     if len(jobs) > 1 or not names:
         seen = examples(names) if names else "no signal"
-        raise SchemaError(
-            "phases: samples",
-            "samples of one job, with activity, memory or power",
-            f"{table.height} samples of jobs {examples(jobs.to_list())}, with {seen}",
-            "Filter the samples by job_id.",
-        )
+        expected, todo = "samples of one job, with activity, memory or power", "Filter the samples by job_id."
+        got = f"{table.height} samples of jobs {examples(jobs.to_list())}, with {seen}"
+        raise SchemaError("phases: samples", expected, got, todo)
     every = step or step_for(table)
     even = (
         table.sort("time")

@@ -300,12 +300,8 @@ class Window:
     def __post_init__(self) -> None:
         require_zone(self.start, self.end, where="ledger")
         if self.end <= self.start:
-            raise SchemaError(
-                "ledger: start and end",
-                "an end after the start",
-                f"{self.start} and {self.end}",
-                "Swap them.",
-            )
+            got = f"{self.start} and {self.end}"
+            raise SchemaError("ledger: start and end", "an end after the start", got, "Swap them.")
 
     @property
     def origin(self) -> datetime:

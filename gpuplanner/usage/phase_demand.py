@@ -182,9 +182,8 @@ def late_over_early(
             "phases": (pl.col("top_s"), pl.col("top_s")),
         }[part]
     except KeyError as error:
-        raise SchemaError(
-            "claim", f"a part of {PARTS} and a need of {NEEDS}", f"{part!r} and {need!r}", "Use one of these."
-        ) from error
+        expected, got = f"a part of {PARTS} and a need of {NEEDS}", f"{part!r} and {need!r}"
+        raise SchemaError("claim", expected, got, "Use one of these.") from error
     at_s = (pl.col("time") - pl.col("begin")).dt.total_microseconds() / 1e6
     demand = pl.col("gpus") * fraction
     return (
@@ -328,12 +327,8 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     shared = (pl.col("job_evidence") == SHARED).fill_null(value=False)
     table = conform(samples, Samples, where="phases: samples").filter(pl.col("job_id").is_not_null(), ~shared)
     if table.is_empty():
-        raise SchemaError(
-            "phases: samples",
-            "samples with a job_id",
-            "none",
-            "Match samples to jobs first, with gpuplanner.ingest.telemetry.match_jobs.",
-        )
+        todo = "Match samples to jobs first, with gpuplanner.ingest.telemetry.match_jobs."
+        raise SchemaError("phases: samples", "samples with a job_id", "none", todo)
     found = [
         _used(mine, find_phases(mine)).with_columns(job_id=pl.lit(job))
         for (job,), mine in table.sort("job_id", "time").group_by("job_id", maintain_order=True)

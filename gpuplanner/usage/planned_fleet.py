@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -43,8 +44,6 @@ class PlannedFleet:
     - ``chosen``: The scenario names the board, and it is not that of the data: a what-if.
     - ``pool``: Board whose jobs alone are planned; None: all jobs.
     - ``gpus``: GPUs that are planned; ``note`` says where the number comes from.
-    - ``nodes``, ``gpus_per_node``: Nodes of equal size for the simulation; one node with all GPUs where the nodes are
-      not known.
     - ``node_size``: GPUs of a node in plans and exports; the last node may have fewer.
     - ``node_names``: Names of the nodes, where they are known and all are of that size, but for a smaller last one.
     - ``note``: Where the number of GPUs comes from.
@@ -58,8 +57,6 @@ class PlannedFleet:
     chosen: bool
     pool: str | None
     gpus: int
-    nodes: int
-    gpus_per_node: int
     node_size: int
     node_names: tuple[str, ...] | None
     note: str
@@ -202,15 +199,14 @@ def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: date
     >>> from gpuplanner.usage.job_history import begin_of, end_of, load_trace
     >>> sample = load_trace("sample")
     >>> found = planned_fleet(Scenario(), sample, begin_of(sample), end_of(sample))
-    >>> found.name, found.gpus, found.nodes, found.note
+    >>> found.name, found.gpus, found.node_size, found.note
     ('H100-80GB-SXM5', 64, 8, 'from the inventory')
     """
     there = installed(trace, begin, end)
     name, pool = _board(scenario, there)
     if name is None:
-        board = board_like(trace.jobs["profile_requested"].drop_nulls().unique().to_list()) or whole_board(
-            UNNAMED
-        )
+        profiles = trace.jobs["profile_requested"].drop_nulls().unique().to_list()
+        board = board_like(profiles) or whole_board(UNNAMED)
     else:
         board = any_board(name) if known_board(name) else whole_board(name)
     own = there.words == (scenario.board,) if pool is None else scenario.board == pool
@@ -236,8 +232,7 @@ def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: date
         layouts = {WHOLE_GPU: gpus}
         today = replace(numbered_nodes(gpus, size, layouts), inferred=there.inferred)
         size = min(scenario.gpus_per_node, gpus)
-    equal = len(set(today.gpus)) == 1 and (scenario.nodes > 0 or there.by_node)
-    if not equal and there.by_node:
+    if there.by_node and len(set(today.gpus)) != 1:
         note = f"{there.origin}, nodes of unlike sizes as one pool"
     whole = all(text == WHOLE_GPU for texts in today.layouts for text in texts)
     if whole and there.instances and board.profiles and not chosen:
@@ -249,8 +244,6 @@ def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: date
         chosen=chosen,
         pool=pool,
         gpus=gpus,
-        nodes=len(today.gpus) if equal else 1,
-        gpus_per_node=size if equal else gpus,
         node_size=size,
         # Whoever counts nodes of one size may have a smaller one only at the end.
         node_names=today.names if today.named and len({size, *today.gpus[:-1]}) == 1 else None,
@@ -283,12 +276,10 @@ def board_like(profiles: Sequence[str]) -> GpuModel | None:
     """
     for name in board_names() if profiles else ():
         board = any_board(name)
-        try:
+        with suppress(GeometryError):
             for profile in profiles:
                 board.profile(profile)
-        except GeometryError:
-            continue
-        return board
+            return board
     return None
 
 
@@ -312,12 +303,8 @@ def _board(scenario: Scenario, there: Installed) -> tuple[str | None, str | None
     if asked is not None:
         if several and asked in apart and there.busy and asked not in there.busy:
             held = ", ".join(board for board in apart if board in there.busy)
-            raise ScenarioError(
-                f"board {asked}",
-                "a board that jobs held",
-                f"jobs on {held} alone",
-                "Name one of these with --board.",
-            )
+            got, todo = f"jobs on {held} alone", "Name one of these with --board."
+            raise ScenarioError(f"board {asked}", "a board that jobs held", got, todo)
         return asked, asked if several and asked in apart else None
     if apart:
         largest = there.pools[0].board

@@ -94,7 +94,7 @@ def test_a_node_has_as_many_gpus_as_were_held_of_it_at_once_and_ends_come_first(
 def test_twenty_gpus_on_nodes_of_four_stay_twenty():
     trace = made(*((f"gpu0{n}", 4, n, 30) for n in range(1, 4)), ("gpu[04-05]", 8, 2, 30))
     found = fleet(trace)
-    assert (found.gpus, found.nodes, found.gpus_per_node, found.node_size) == (20, 5, 4, 4)
+    assert (found.gpus, found.today.gpus, found.node_size) == (20, (4,) * 5, 4)
     assert found.node_names == found.today.names == tuple(f"gpu0{n}" for n in range(1, 6))
     assert installed(trace, begin_of(trace), end_of(trace)).gpus == 20
 
