@@ -82,11 +82,8 @@ def held_hours(
         if state in seen.columns:
             gpu_hours += _sums(seen, state, owners.height, window)
         owner, hour = np.nonzero(gpu_hours > 0)
-        parts.append(
-            owners.select(keys)[owner].with_columns(
-                hour=pl.Series(hour), state=pl.lit(state), gpu_hours=pl.Series(gpu_hours[owner, hour])
-            )
-        )
+        named = owners.select(keys)[owner].with_columns(hour=pl.Series(hour), state=pl.lit(state))
+        parts.append(named.with_columns(gpu_hours=pl.Series(gpu_hours[owner, hour])))
     return pl.concat(parts)
 
 
@@ -166,13 +163,13 @@ def _seen_spans(held: pl.DataFrame, jobs: pl.DataFrame, samples: pl.DataFrame) -
     """Spans of jobs for which samples hold: how many of the job's GPUs were seen, and in which state."""
     table = with_until(conform(samples, Samples, where="samples").filter(pl.col("sm_activity").is_not_null()))
     spans = [_device_spans(each_holder(table.drop_nulls("job_id")), "job_id", "node", "gpu", "instance")]
-    shared = not_told(table)
+    # Devices that several may have held; of a cut GPU only its instances.
+    shared = table.with_columns(kind=kind_of_device()).filter(
+        pl.col("job_evidence") == TOGETHER, pl.col("kind").is_not_null()
+    )
     if shared.height:
-        spans.append(
-            seen_together(
-                jobs, _device_spans(shared.with_columns(part=1.0), "node", "gpu", "instance", "kind")
-            )
-        )
+        devices = _device_spans(shared.with_columns(part=1.0), "node", "gpu", "instance", "kind")
+        spans.append(seen_together(jobs, devices))
     seen = levels(pl.concat([each.select("job_id", "begin", "end", *MEASURES) for each in spans]), ["job_id"])
     of_gpus = pl.min_horizontal("gpus", "devices")
     of_instances = pl.col("gpus") * (pl.col("devices") / pl.col("instances")).clip(upper_bound=1.0)
@@ -241,14 +238,12 @@ def levels(spans: pl.DataFrame, by: Sequence[str], cuts: pl.DataFrame | None = N
     groups = spans.select(by).unique(maintain_order=True).with_row_index("group")
     numbered = spans.join(groups, on=by, nulls_equal=True, maintain_order="left")
     each = [
-        numbered.select("group", at="begin", cut=pl.lit(value=False), **{name: name for name in MEASURES}),
-        numbered.select(
-            "group", at="end", cut=pl.lit(value=False), **{name: -pl.col(name) for name in MEASURES}
-        ),
+        numbered.select("group", pl.col(MEASURES), at="begin", cut=pl.lit(value=False)),
+        numbered.select("group", -pl.col(MEASURES), at="end", cut=pl.lit(value=False)),
     ]
     if cuts is not None:
-        nothing = dict.fromkeys(MEASURES, pl.lit(0.0))
-        each.append(cuts.join(groups, on=by).select("group", "at", cut=pl.lit(value=True), **nothing))
+        nothing = [pl.lit(0.0).alias(name) for name in MEASURES]
+        each.append(cuts.join(groups, on=by).select("group", *nothing, at="at", cut=pl.lit(value=True)))
     changes = pl.any_horizontal(pl.col(MEASURES).abs() > ROUNDING)
     return (
         pl.concat(each)
@@ -270,9 +265,8 @@ def levels(spans: pl.DataFrame, by: Sequence[str], cuts: pl.DataFrame | None = N
 
 def _sums(table: pl.DataFrame, weight: str, owners: int, window: Window) -> np.ndarray:
     """GPU-hours by owner and hour."""
-    return window.spans(table, "begin", "until", weight).by_hour(
-        window.hours, group=table["owner"].to_numpy(), groups=owners
-    )
+    spans = window.spans(table, "begin", "until", weight)
+    return spans.by_hour(window.hours, table["owner"].to_numpy(), owners)
 
 
 BUSIEST_FIRST = ("used", "idle_with_process", "idle_unclear", "idle_without_process")
@@ -339,13 +333,6 @@ def seen_together(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
         **{state: share * pl.col("part") for state, share in shares.items()},
         active=pl.min_horizontal("active", "held") * pl.col("part"),
     ).sort("job_id", "begin")
-
-
-def not_told(samples: pl.DataFrame) -> pl.DataFrame:
-    """Samples of devices that several may have held, with their ``kind``; of a cut GPU only its instances."""
-    return samples.with_columns(kind=kind_of_device()).filter(
-        pl.col("job_evidence") == TOGETHER, pl.col("kind").is_not_null()
-    )
 
 
 LOST_STATES = ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "CANCELLED")
@@ -477,9 +464,8 @@ def _held(jobs: pl.DataFrame | LongJobs, window: Window, *more: str) -> Iterator
     hours = window.overlap_h("start_time", "end_time")
     for part in LongJobs.of(jobs).parts(names):
         table = gpu_jobs(some_columns(part, Jobs, names, where="jobs").lazy(), window)
-        held = table.filter(pl.col("start_time").is_not_null()).select(
-            "tenant", "state", "gpus", "start_time", *more, hours=hours
-        )
+        began = table.filter(pl.col("start_time").is_not_null())
+        held = began.select("tenant", "state", "gpus", "start_time", *more, hours=hours)
         yield held.filter(pl.col("hours") > 0).collect()
 
 
@@ -521,10 +507,10 @@ def gpu_hours_by_node(
     """
     window = Window(start, end)
     there = conform(inventory, Inventory, where="inventory")
-    asked = some_columns(jobs, Jobs, _OF_NODES, where="jobs").with_columns(
-        pl.col("node_list").cast(pl.String)
+    asked = some_columns(jobs, Jobs, _OF_NODES, where="jobs")
+    table = gpu_jobs(asked.with_columns(pl.col("node_list").cast(pl.String)), window).filter(
+        pl.col("start_time").is_not_null()
     )
-    table = gpu_jobs(asked, window).filter(pl.col("start_time").is_not_null())
     known = pl.when(pl.col("node").is_in(there["node"].to_list())).then("node")
     held = on_nodes(table).with_columns(node=known)
     names = pl.concat([there["node"], held["node"]]).unique().sort(nulls_last=True)
@@ -536,14 +522,8 @@ def gpu_hours_by_node(
 
     installed, used = by_hour(there, "installed", "retired"), by_hour(held, "start_time", "end_time")
     row, hour = np.nonzero((installed > 0) | (used > 0))
-    table = pl.DataFrame(
-        {
-            "node": names[row],
-            "hour": hour,
-            "installed_gpu_hours": installed[row, hour],
-            "held_gpu_hours": used[row, hour],
-        }
-    )
+    hours = {"installed_gpu_hours": installed[row, hour], "held_gpu_hours": used[row, hour]}
+    table = pl.DataFrame({"node": names[row], "hour": hour, **hours})
     return table.with_columns(hour=pl.lit(window.origin) + pl.duration(hours="hour"))
 
 

@@ -75,8 +75,7 @@ def advice() -> pl.DataFrame:
 
 
 def _read(file: str) -> pl.DataFrame:
-    path = resources.files(__package__) / file
-    return pl.read_csv(path.read_bytes(), infer_schema=False)
+    return pl.read_csv((resources.files(__package__) / file).read_bytes(), infer_schema=False)
 
 
 BOUNDS = ("compute", "memory-bandwidth", "interconnect", "input", "launch", "mixed", "idle", "cannot tell")
@@ -175,12 +174,8 @@ def signature(means: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | None 
     on however few multiprocessors')
     """
     limit = {name: row.value for name, row in load_thresholds().items()}
-    rung, sm, tensor, dram = (
-        means.activity_source,
-        means.sm_activity,
-        means.tensor_activity,
-        means.dram_activity,
-    )
+    rung, sm = means.activity_source, means.sm_activity
+    tensor, dram = means.tensor_activity, means.dram_activity
     pcie = means.pcie_gb_s
     if rung != "profiling" or sm is None:
         return Signature("cannot tell", _no_profiling(rung, sm))
@@ -197,9 +192,8 @@ def signature(means: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | None 
         return Signature("memory-bandwidth", f"{told}; {peak}")
     busy = sm >= limit["ineffective_sm"] and tensor >= limit["some_tensor"]
     if tensor >= limit["heavy_tensor"] or sm >= limit["effective_sm"] or busy:
-        return Signature(
-            "compute", f"{told}; {_percent(near_tensor)} of the tensor activity that can be reached"
-        )
+        told += f"; {_percent(near_tensor)} of the tensor activity that can be reached"
+        return Signature("compute", told)
     return _waiting(told, sm, means, gpus, nvlink_peak_gb_s, limit)
 
 
@@ -240,10 +234,8 @@ def _waiting(
 
 def _no_profiling(rung: object, activity: float | None) -> str:
     if rung == "legacy" and activity is not None:
-        return (
-            f"only the legacy counter was read: {activity:.2g} of the time some kernel ran, "
-            "on however few multiprocessors"
-        )
+        ran = f"{activity:.2g} of the time some kernel ran, on however few multiprocessors"
+        return f"only the legacy counter was read: {ran}"
     if rung == "engine" and activity is not None:
         return f"only engine activity {activity:.2g} was read, which one small kernel raises"
     return "SM activity not read"

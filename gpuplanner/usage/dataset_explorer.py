@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -220,11 +221,9 @@ class Inbox:
         """
         span = {"start": begin_of(self.trace), "end": end_of(self.trace)}
         rows = by_period(self.of(self.ledger, tenant), every="month", tz=self.tz, **span)
-        wide = rows.pivot("bucket", index="period", values="gpu_hours", aggregate_function="sum").sort(
-            "period"
-        )
+        wide = rows.pivot("bucket", index="period", values="gpu_hours", aggregate_function="sum")
         there = [bucket for bucket in BUCKETS if bucket in wide.columns]
-        return wide.select("period", *there, gpu_hours=pl.sum_horizontal(there))
+        return wide.sort("period").select("period", *there, gpu_hours=pl.sum_horizontal(there))
 
     def jobs_of(self, tenant: str = EVERYBODY) -> list[str]:
         """Jobs of a tenant that have telemetry, most readings first."""
@@ -247,27 +246,23 @@ class Inbox:
         self.fleet.require_mig("phases of a job")
         mine = self.trace.samples.filter(job_id=name)
         phases = fit_phases(phases_of_jobs(mine, self.trace.jobs), self.model)
-        parted = mine.sort("time").join_asof(
-            phases.select("phase", "start"), left_on="time", right_on="start", strategy="backward"
-        )
+        begins = phases.select("phase", "start")
+        parted = mine.sort("time").join_asof(begins, left_on="time", right_on="start")
         parted = parted.with_columns(pl.col("phase").fill_null(1)).drop("start")
         each = signatures_of(parted, self.model, jobs=self.trace.jobs, by=("job_id", "phase"))
         whole = signatures_of(mine, self.model, jobs=self.trace.jobs).row(0, named=True)
         held = self.sampled.filter(job_id=name)["gpus"][0]
-        try:
+        price = None
+        with suppress(GpuPlannerError):
             price = gpu_hour_price(self.model.name)
-        except GpuPlannerError:
-            price = None
         hours = pl.lit(held, pl.Float64) * pl.col("run_s") / SECONDS_PER_HOUR
-        priced = phases.with_columns(
-            gpu_hours=hours, cost=hours * pl.lit(None if price is None else price.value, pl.Float64)
-        )
+        cost = hours * pl.lit(None if price is None else price.value, pl.Float64)
+        told = each.select("phase", "bound", "evidence")
+        priced = phases.with_columns(gpu_hours=hours, cost=cost).join(told, on="phase", how="left")
         return JobView(
             samples=mine,
             price=price,
-            phases=priced.join(each.select("phase", "bound", "evidence"), on="phase", how="left").sort(
-                "phase"
-            ),
+            phases=priced.sort("phase"),
             spikes=find_spikes(mine),
             bound=whole["bound"],
             evidence=whole["evidence"],

@@ -84,9 +84,8 @@ class _NodeSweep:
         np.subtract.at(taken, np.searchsorted(edges, tick[outside]), change[outside])
         unplaced = running_sum(taken, self._unplaced)
         self._unplaced = float(unplaced[-1])
-        place, free, before = self._events(
-            node[~outside], np.searchsorted(edges, tick[~outside]), change[~outside]
-        )
+        edge = np.searchsorted(edges, tick[~outside])
+        place, free, before = self._events(node[~outside], edge, change[~outside])
 
         def running(begin: float, change: np.ndarray) -> np.ndarray:
             return running_sum(np.bincount(place, change, minlength=len(edges)), begin)
@@ -118,10 +117,8 @@ class _NodeSweep:
         for events, ticks, sign in installed:
             at = events[slab]
             found.append((at.astype(np.int64), ticks[at], sign * pool.there.gpus[at]))
-        for events, ticks, sign in (
-            (self._held.begins, pool.held.begin, -1),
-            (self._held.ends, pool.held.end, 1),
-        ):
+        held = ((self._held.begins, pool.held.begin, -1), (self._held.ends, pool.held.end, 1))
+        for events, ticks, sign in held:
             at = events[slab]
             row, node, many = pool.lists.spread(pool.of_held[at])
             found.append((node, ticks[at][row], sign * (pool.held.gpus[at][row] / many)))
@@ -292,9 +289,8 @@ def slice_hours(
     [('held', 3.0, 4.0), ('cut_idle', 3.0, 4.0), ('lost_to_layout', 1.0, 0.0), ('whole', 0.0, 0.0)]
     """
     window = Window(start, end)
-    nodes = conform(inventory, Inventory, where="inventory").with_columns(
-        hours=window.overlap_h("installed", "retired")
-    )
+    nodes = conform(inventory, Inventory, where="inventory")
+    nodes = nodes.with_columns(hours=window.overlap_h("installed", "retired"))
     each = []
     for part in LongJobs.of(jobs).parts(_OF_SLICES):
         asked = gpu_jobs(some_columns(part, Jobs, _OF_SLICES, where="jobs"), window)
@@ -304,17 +300,20 @@ def slice_hours(
         each.append(cut.group_by(words, maintain_order=True).agg(instance_hours=hours.sum()))
     held = pl.concat(each)
     names = nodes["gpu_model"].drop_nulls().unique().sort()
-    tables = []
+    rows: list[tuple[str, str, float, float]] = []
     for name in names:
         # Jobs that name no board can only be on the one board there is.
         here = pl.col("gpu_model") == name if len(names) > 1 else pl.lit(value=True)
-        tables.append(_board(any_board(name), nodes.filter(gpu_model=name), held.filter(here), name))
-    schema = {"gpu_model": pl.String, "part": pl.String}
-    schema |= {"compute_slice_hours": pl.Float64, "memory_slice_hours": pl.Float64}  # type: ignore[dict-item]
-    return pl.concat([pl.DataFrame(schema=schema), *tables])
+        rows += _board(any_board(name), nodes.filter(gpu_model=name), held.filter(here), name)
+    hours_of = dict.fromkeys(("compute_slice_hours", "memory_slice_hours"), pl.Float64)
+    schema = {"gpu_model": pl.String, "part": pl.String, **hours_of}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _board(board: GpuModel, nodes: pl.DataFrame, held: pl.DataFrame, name: str) -> pl.DataFrame:
+def _board(
+    board: GpuModel, nodes: pl.DataFrame, held: pl.DataFrame, name: str
+) -> list[tuple[str, str, float, float]]:
+    """Name of the board, part, and hours of its compute and of its memory slices."""
     cut: dict[str, float] = defaultdict(float)
     cut_gpu_hours = whole_gpu_hours = 0.0
     for layouts, gpus, hours in nodes.select("layouts", "gpus", "hours").iter_rows():
@@ -332,10 +331,8 @@ def _board(board: GpuModel, nodes: pl.DataFrame, held: pl.DataFrame, name: str) 
 
     def slices(instances: dict[str, float]) -> tuple[float, float]:
         sizes = [(board.profile(profile), hours) for profile, hours in instances.items()]
-        return (
-            sum(size.compute_slices * hours for size, hours in sizes),
-            sum(size.memory_slices * hours for size, hours in sizes),
-        )
+        compute = sum(size.compute_slices * hours for size, hours in sizes)
+        return compute, sum(size.memory_slices * hours for size, hours in sizes)
 
     all_cut, all_held = slices(cut), slices(used)
     of_board = (board.compute_slices, board.memory_slices)
@@ -344,15 +341,7 @@ def _board(board: GpuModel, nodes: pl.DataFrame, held: pl.DataFrame, name: str) 
          whole_gpu_hours * each]
         for kind, each in enumerate(of_board)
     ]  # fmt: skip
-    return pl.DataFrame(
-        {
-            "gpu_model": [name] * len(PARTS),
-            "part": PARTS,
-            "compute_slice_hours": kinds[0],
-            "memory_slice_hours": kinds[1],
-        },
-        schema_overrides={"compute_slice_hours": pl.Float64, "memory_slice_hours": pl.Float64},
-    )
+    return [(name, *row) for row in zip(PARTS, *kinds, strict=True)]
 
 
 def _refuse_more_than_cut(cut: dict[str, float], used: dict[str, float], name: str) -> None:

@@ -219,8 +219,7 @@ def _tables(
     asking = gpu_jobs(some_columns(jobs, Jobs, columns, where="ledger: jobs"), window)
     if inventory is None:
         return asking, inferred_inventory(asking, start=window.start, end=window.end)
-    nodes = conform(inventory, Inventory, where="ledger: inventory")
-    return asking, nodes
+    return asking, conform(inventory, Inventory, where="ledger: inventory")
 
 
 def _pool(
@@ -248,15 +247,9 @@ def _pool(
 
 
 def _row(tenant: str, board: str | None, bucket: str, gpu_hours: np.ndarray) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "tenant": tenant,
-            "board": pl.Series([board], dtype=pl.String).new_from_index(0, len(gpu_hours)),
-            "hour": np.arange(len(gpu_hours)),
-            "bucket": bucket,
-            "gpu_hours": gpu_hours,
-        }
-    )
+    hours = pl.DataFrame({"hour": np.arange(len(gpu_hours)), "gpu_hours": gpu_hours})
+    names = {"tenant": pl.lit(tenant), "board": pl.lit(board, pl.String), "bucket": pl.lit(bucket)}
+    return hours.with_columns(**names).select("tenant", "board", "hour", "bucket", "gpu_hours")
 
 
 def _excess(pool: PoolHours, board: str | None, window: Window) -> str:

@@ -50,12 +50,9 @@ def out_of_service(
     )  # fmt: skip
     kept = out.filter(reserved, pl.col("gpus").is_not_null()).join(known, on="node")
     found, silent = out.filter(~reserved, pl.col("gpus").is_not_null()), out.filter(pl.col("gpus").is_null())
-    running = jobs.filter(pl.col("start_time").is_not_null(), pl.col("gpus") > 0).select(
-        "start_time",
-        pl.col("end_time").fill_null(end),
-        "gpus",
-        pl.col("node_list", "gpu_model").cast(pl.String),
-    )
+    texts = pl.col("node_list", "gpu_model").cast(pl.String)
+    began = jobs.filter(pl.col("start_time").is_not_null(), pl.col("gpus") > 0)
+    running = began.select("start_time", pl.col("end_time").fill_null(end), "gpus", texts)
     held = _by_node(running, set(silent["node"]))
     groups = silent.sort(~(pl.col("bucket") == "down"), "tenant", nulls_last=True, maintain_order=True)
     for (bucket, tenant), rows in groups.group_by("bucket", "tenant", maintain_order=True):
@@ -81,9 +78,8 @@ def _left_of_nodes(
     logs = {node: list(zip(*spells, strict=True)) for node, *spells in spells_of.iter_rows()}
     there = {row["node"]: row for row in nodes.iter_rows(named=True)}
     found = []
-    for node, starts, ends in (
-        silent.group_by("node", maintain_order=True).agg("start_time", "end_time").iter_rows()
-    ):
+    of_nodes = silent.group_by("node", maintain_order=True).agg("start_time", "end_time")
+    for node, starts, ends in of_nodes.iter_rows():
         one = there[node]
         first = max(begin, one.get("installed") or begin)
         last = min(end, one.get("retired") or end)
@@ -106,13 +102,34 @@ def _on_board(
     """The same, the rows of one board less where jobs are said to hold what would then be missing; None: of all."""
     here = pl.lit(value=True) if board is None else pl.col("gpu_model").str.to_lowercase() == board.lower()
     mine = nodes.filter(here)
-    ours, others = (
-        rows.filter(pl.col("node").is_in(mine["node"].to_list()) == side) for side in (True, False)
-    )
+    on_mine = pl.col("node").is_in(mine["node"].to_list())
+    ours, others = rows.filter(on_mine), rows.filter(~on_mine)
     # Jobs that name no board may be on any.
     some = running.filter(pl.lit(board is None) | pl.col("gpu_model").is_null() | here)
-    gone = other.filter(pl.col("node").is_in(mine["node"].to_list()))
-    return pl.concat([_believing_jobs(ours, some, mine, gone, begin, end), others])
+    gone = other.filter(on_mine)
+    spans = mine.select(
+        (pl.col(name) if name in mine.columns else pl.lit(None, pl.Datetime("us", "UTC")))
+        .fill_null(edge)
+        .alias(name)
+        for name, edge in (("installed", begin), ("retired", end))
+    ).with_columns(mine["gpus"])
+    parts = [_spans(spans, "installed", "retired"), _spans(some), _spans(gone), _spans(ours)]
+    at = np.unique(np.concatenate([edge for a, b, _ in parts for edge in (a, b)]))
+    there, jobs, logs, down = (_level(at, *one) for one in parts)
+    allowed = np.clip(there - jobs - logs, 0.0, None)
+    share = np.divide(np.minimum(down, allowed), down, out=np.ones_like(down), where=down > 0)
+    if (share >= 1.0).all():
+        return pl.concat([ours, others])
+    found = []
+    for node, a, b, gpus in ours.iter_rows():
+        low, high = np.searchsorted(at, [_naive(a), _naive(b)])
+        cuts = [low, *(low + 1 + np.flatnonzero(np.diff(share[low:high]))), high]
+        found += [(node, at[first], at[last], gpus * share[first]) for first, last in pairwise(cuts)]
+    node, first, last, gpus = zip(*found, strict=True)
+    times = {"start_time": pl.Series(np.array(first)), "end_time": pl.Series(np.array(last))}
+    table = pl.DataFrame({"node": node} | times | {"gpus": gpus})
+    zoned = pl.col("start_time", "end_time").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
+    return pl.concat([table.with_columns(zoned), others])
 
 
 def _by_node(running: pl.DataFrame, wanted: set[str]) -> dict[str, list[Spell]]:
@@ -120,9 +137,8 @@ def _by_node(running: pl.DataFrame, wanted: set[str]) -> dict[str, list[Spell]]:
     lists = {text: known_nodes(text) or [] for text in running["node_list"].drop_nulls().unique().to_list()}
     near = [text for text, names in lists.items() if wanted.intersection(names)]
     found: dict[str, list[Spell]] = {}
-    for start, stop, gpus, text in (
-        running.filter(pl.col("node_list").is_in(near)).drop("gpu_model").iter_rows()
-    ):
+    held = running.filter(pl.col("node_list").is_in(near)).drop("gpu_model")
+    for start, stop, gpus, text in held.iter_rows():
         for name in wanted.intersection(lists[text]):
             found.setdefault(name, []).append((start, stop, gpus / len(lists[text])))
     return found
@@ -152,40 +168,6 @@ def _union(spells: list[tuple[datetime, datetime]]) -> list[tuple[datetime, date
         else:
             found.append((start, stop))
     return found
-
-
-def _believing_jobs(
-    rows: pl.DataFrame,
-    running: pl.DataFrame,
-    nodes: pl.DataFrame,
-    stated: pl.DataFrame,
-    begin: datetime,
-    end: datetime,
-) -> pl.DataFrame:
-    """The same, less where jobs are said to hold what would then be missing."""
-    spans = nodes.select(
-        (pl.col(name) if name in nodes.columns else pl.lit(None, pl.Datetime("us", "UTC")))
-        .fill_null(edge)
-        .alias(name)
-        for name, edge in (("installed", begin), ("retired", end))
-    ).with_columns(nodes["gpus"])
-    parts = [_spans(spans, "installed", "retired"), _spans(running), _spans(stated), _spans(rows)]
-    at = np.unique(np.concatenate([edge for a, b, _ in parts for edge in (a, b)]))
-    there, jobs, logs, down = (_level(at, *one) for one in parts)
-    allowed = np.clip(there - jobs - logs, 0.0, None)
-    share = np.divide(np.minimum(down, allowed), down, out=np.ones_like(down), where=down > 0)
-    if (share >= 1.0).all():
-        return rows
-    found = []
-    for node, a, b, gpus in rows.iter_rows():
-        low, high = np.searchsorted(at, [_naive(a), _naive(b)])
-        cuts = [low, *(low + 1 + np.flatnonzero(np.diff(share[low:high]))), high]
-        found += [(node, at[first], at[last], gpus * share[first]) for first, last in pairwise(cuts)]
-    node, first, last, gpus = zip(*found, strict=True)
-    times = {"start_time": pl.Series(np.array(first)), "end_time": pl.Series(np.array(last))}
-    table = pl.DataFrame({"node": node} | times | {"gpus": gpus})
-    zoned = pl.col("start_time", "end_time").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
-    return table.with_columns(zoned)
 
 
 def _naive(time: datetime) -> np.datetime64:
@@ -259,9 +241,8 @@ class Installed:
             return ", ".join(f"{pool.gpus} × {pool.board}" for pool in self.pools)
         if not self.words:
             return "not named"
-        return ", ".join(self.words) + (
-            "" if len(self.words) == 1 else "; not all jobs say on which they ran"
-        )
+        rest = "" if len(self.words) == 1 else "; not all jobs say on which they ran"
+        return ", ".join(self.words) + rest
 
     @property
     def origin(self) -> str:

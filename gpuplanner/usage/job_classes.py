@@ -255,10 +255,7 @@ def _rule(item: object, where: str) -> Rule:
     where = f"{where.rpartition(', ')[0]}, rule {name!r}"
     job_class = _text(known, "class", where)
     if job_class not in CLASSES:
-        raise _fault(
-            _at(where, known, "class") + ", class", f"one of {', '.join(CLASSES)}", job_class,
-            _did_you_mean(job_class, CLASSES),
-        )  # fmt: skip
+        raise _not_of(CLASSES, job_class, _at(where, known, "class") + ", class")
     if "when" not in known:
         raise _fault(where, "'when' with at least one condition", "none", "Say when the rule holds.")
     when = _mapping(known["when"], (*TEXTS, *NUMBERS), f"{_at(where, known, 'when')}, when")
@@ -274,7 +271,9 @@ def _rule(item: object, where: str) -> Rule:
 def _condition(fact: str, value: object, where: str) -> Condition:
     if fact in TEXTS:
         words = value if isinstance(value, list) else [value]
-        good = [" ".join(_letters(word).split()) for word in words if isinstance(word, str)]
+        # The same folding as of names, on one word.
+        folded = [pl.select(spaced(pl.lit(word))).item() for word in words if isinstance(word, str)]
+        good = [" ".join(word.split()) for word in folded]
         if not words or len(good) < len(words) or not all(good):
             raise _fault(where, "a list of words", value, "Write for example [eval, benchmark].")
         return Words(fact, tuple(good))
@@ -291,22 +290,14 @@ def _condition(fact: str, value: object, where: str) -> Condition:
     return Range(fact, low, high)
 
 
-def _letters(word: str) -> str:
-    """The same folding as of names, on one word."""
-    return str(pl.select(spaced(pl.lit(word))).item())
-
-
 def _mapping(value: object, keys: tuple[str, ...], where: str) -> Mapping[str, Any]:
     """The mapping itself, if it has no keys but these."""
     if not isinstance(value, dict):
-        raise _fault(
-            where, f"a mapping with {', '.join(keys)}", value, "See the shipped job_class_rules.yaml."
-        )
+        todo = "See the shipped job_class_rules.yaml."
+        raise _fault(where, f"a mapping with {', '.join(keys)}", value, todo)
     for key in value:
         if key not in keys:
-            raise _fault(
-                _at(where, value, key), f"one of {', '.join(keys)}", key, _did_you_mean(str(key), keys)
-            )
+            raise _not_of(keys, key, _at(where, value, key))
     return value
 
 
@@ -327,9 +318,10 @@ def _at(where: str, known: Mapping[str, Any], key: str) -> str:
     return f"{file.partition(' line ')[0]} line {line}{comma}{rest}"
 
 
-def _did_you_mean(text: str, known: tuple[str, ...]) -> str:
-    near = nearest(text, known)
-    return f"Did you mean {near[0]!r}?" if near else "Use one of these."
+def _not_of(known: tuple[str, ...], got: object, where: str) -> ScenarioError:
+    near = nearest(str(got), known)
+    todo = f"Did you mean {near[0]!r}?" if near else "Use one of these."
+    return _fault(where, f"one of {', '.join(known)}", got, todo)
 
 
 def _fault(where: str, expected: str, got: object, todo: str) -> ScenarioError:

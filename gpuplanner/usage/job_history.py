@@ -241,7 +241,8 @@ def _as_known(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
     ended = pl.col("end_time") <= now
     begun = pl.col("start_time") < now
     later = pl.col("end_time") > now
-    known = jobs.filter(pl.col("submit_time") < now).with_columns(
+    return jobs.filter(pl.col("submit_time") < now).with_columns(
+        start_time=pl.when(begun).then("start_time"),
         end_time=pl.when(ended).then("end_time"),
         sm_activity=pl.when(~later.fill_null(False)).then("sm_activity"),
         memory_peak_gib=pl.when(~later.fill_null(False)).then("memory_peak_gib"),
@@ -251,9 +252,7 @@ def _as_known(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
         .then(pl.lit("PENDING"))
         .otherwise(pl.col("state").cast(pl.String))
         .cast(jobs.schema["state"]),
-    )
-    return known.with_columns(
-        start_time=pl.when(begun).then("start_time"), key=pl.format("{}/{}", "job_id", "attempt")
+        key=pl.format("{}/{}", "job_id", "attempt"),
     )
 
 

@@ -14,6 +14,7 @@ from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
+from gpuplanner.usage.rightsizing import first_text
 
 LEAST_NOISE = {"sm_activity": 0.02, "memory_used_gib": 0.5, "power_w": 10.0}
 """Signals, and the least noise each is taken to have; below it, meters round or hardly move."""
@@ -258,27 +259,18 @@ def _label() -> pl.Expr:
     idle, steady = activity < IDLE_BELOW, activity >= STEADY_FROM * activity.max()
     held = (memory / memory.shift() - 1).abs() <= SAME_MEMORY
     first_memory = memory.filter(steady & ~idle).first()
-    return (
-        pl.when(activity.is_null())
-        .then(None)
-        .when(idle & (idle.not_().cum_sum() == 0))
-        .then(pl.lit("setup"))
-        .when(idle & (idle.not_().cum_sum(reverse=True) == 0))
-        .then(pl.lit("cool-down"))
-        .when(idle & held.fill_null(False))
-        .then(pl.lit("input-stall"))
-        .when(idle)
-        .then(pl.lit("idle"))
-        .when(steady & (memory >= MORE_MEMORY * first_memory).fill_null(False))
-        .then(pl.lit("long-context"))
-        .when(steady)
-        .then(pl.lit("steady"))
-        .when((steady & ~idle).cum_sum() == 0)
-        .then(pl.lit("ramp"))
-        .when((steady & ~idle).reverse().cum_sum().reverse() == 0)
-        .then(pl.lit("decay"))
-        .otherwise(pl.lit("reduced"))
+    label = first_text(
+        (idle & (idle.not_().cum_sum() == 0), "setup"),
+        (idle & (idle.not_().cum_sum(reverse=True) == 0), "cool-down"),
+        (idle & held.fill_null(False), "input-stall"),
+        (idle, "idle"),
+        (steady & (memory >= MORE_MEMORY * first_memory).fill_null(False), "long-context"),
+        (steady, "steady"),
+        ((steady & ~idle).cum_sum() == 0, "ramp"),
+        ((steady & ~idle).reverse().cum_sum().reverse() == 0, "decay"),
+        (pl.lit(True), "reduced"),
     )
+    return pl.when(activity.is_not_null()).then(label)
 
 
 def _change_points(signals: Signals, shortest: int) -> np.ndarray:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -23,10 +22,6 @@ from gpuplanner.hardware.mig_layouts import OFF, format_layout, parse_layout, pr
 from gpuplanner.ingest.gpu_model_resolution import on_nodes
 from gpuplanner.ingest.large_tables import LongJobs
 from gpuplanner.usage.occupancy import HOUR, Window, gpu_jobs, inferred_inventory
-
-if TYPE_CHECKING:
-    pass
-
 
 HELD = (
     "submit_time", "start_time", "end_time", "state", "gpus", "gpus_by_memory", "gpu_model", "profile_requested",
@@ -62,9 +57,8 @@ def seen_nodes(jobs: pl.DataFrame | LongJobs, begin: datetime, end: datetime) ->
     """
     known = LongJobs.of(jobs)
     used = _use_of_nodes(known, begin, end)
-    total, unnamed = used.select(
-        pl.col("gpus").sum(), no=pl.col("gpus").filter(pl.col("node").is_null()).sum()
-    ).row(0)
+    total = float(used["gpus"].sum())
+    unnamed = float(used.filter(pl.col("node").is_null())["gpus"].sum())
     if used["node"].null_count() == used.height or unnamed > UNNAMED_SHARE * total:
         return None
     boards = _boards(used)
@@ -131,9 +125,8 @@ def with_seen_layouts(
     rows = rows.filter(pl.col("node").is_in(list(boards)))
     rows = rows.with_columns(board=pl.col("node").replace_strict(boards, return_dtype=pl.String))
     found = _seen(lambda: [rows])
-    late = rows.filter(
-        pl.col("start") > pl.col("end").filter(pl.col("number") > 0).max().over("node") - RECENT
-    )
+    last = pl.col("end").filter(pl.col("number") > 0).max().over("node")
+    late = rows.filter(pl.col("start") > last - RECENT)
     lately = _seen(lambda: [late])
     texts: dict[str, str] = {}
     for name, gpus in asked.select("node", "gpus").iter_rows():
@@ -146,13 +139,6 @@ def with_seen_layouts(
     table = inventory.with_columns(layouts=pl.coalesce("layouts", layouts))
     mig = pl.when(pl.col("node").is_in(list(texts))).then(pl.lit(value=True)).otherwise("mig_enabled")
     return table.with_columns(mig_enabled=mig), tuple(sorted(texts))
-
-
-def fewest_cut(jobs: pl.DataFrame, board: GpuModel, begin: datetime, end: datetime) -> list[str]:
-    """Layouts of the fewest GPUs of a board that hold the instances of all jobs, wherever these ran."""
-    everywhere = jobs.with_columns(node_list=pl.lit("all"), gpu_model=pl.lit(board.name))
-    rows = _on_named_nodes(everywhere, begin, end)
-    return [] if rows is None else _seen(lambda: [rows])["all"].cut
 
 
 def spans_in(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame:
@@ -174,13 +160,9 @@ def most_held(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
 
 def _most_held(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
     until = pl.when(pl.col("end") - CLOCK > pl.col("start")).then(pl.col("end") - CLOCK).otherwise("end")
-    steps = pl.concat(
-        [
-            rows.select(*by, at="start", change=pl.col(amount)),
-            rows.select(*by, at=until, change=-pl.col(amount)),
-        ]
-    )
-    steps = steps.group_by(*by, "at").agg(pl.col("change").sum()).sort(*by, "at")
+    up = rows.select(*by, at="start", change=pl.col(amount))
+    down = rows.select(*by, at=until, change=-pl.col(amount))
+    steps = pl.concat([up, down]).group_by(*by, "at").agg(pl.col("change").sum()).sort(*by, "at")
     level = pl.col("change").cum_sum()
     levels = steps.with_columns(level=level.over(*by) if by else level)
     return levels.group_by(*by).agg(pl.col("level").max()) if by else levels.select(pl.col("level").max())
@@ -205,9 +187,8 @@ def _use_of_nodes(jobs: LongJobs, begin: datetime, end: datetime) -> pl.DataFram
         inside = spans_in(held.filter(pl.col("start_time") < end), begin, end)
         each.append(inside.group_by(texts, maintain_order=True).agg(jobs=pl.len(), gpus=held_s.sum()))
     lists = pl.concat(each).group_by("node_list", "gpu_model", maintain_order=True).agg(pl.all().sum())
-    return (
-        on_nodes(lists).group_by("node", "gpu_model", maintain_order=True).agg(pl.col("jobs", "gpus").sum())
-    )
+    by_node = on_nodes(lists).group_by("node", "gpu_model", maintain_order=True)
+    return by_node.agg(pl.col("jobs", "gpus").sum())
 
 
 def _boards(used: pl.DataFrame) -> pl.DataFrame:
@@ -227,9 +208,8 @@ def _on_named_nodes(
         return None
     # Words as categories, and no column more than is needed: these are the most rows of all.
     texts = pl.col("node_list", "gpu_model", "profile_requested").cast(pl.String).cast(pl.Categorical)
-    asked = (
-        spans_in(held, begin, end).select("start", "end", "gpus", "instances", texts).with_row_index("row")
-    )
+    asked = spans_in(held, begin, end).select("start", "end", "gpus", "instances", texts)
+    asked = asked.with_row_index("row")
     spread = on_nodes(asked).drop("node_list").with_columns(pl.col("node").cast(pl.Categorical))
     one = pl.lit(1, pl.UInt32), pl.lit(0, pl.Int64)
     many = (pl.len().over("row"), pl.int_range(pl.len()).over("row")) if spread.height > asked.height else one
@@ -238,9 +218,8 @@ def _on_named_nodes(
     rows = spread.join(boards, on="node", how="left", maintain_order="left", nulls_equal=True)
     pairs = rows.select("board", "profile_requested").unique().drop_nulls().rows()
     known = [(board, name, on_it) for board, name in pairs if (on_it := profile_on(board, name)) is not None]
-    profiles = pl.DataFrame(
-        known, schema=dict.fromkeys(("board", "profile_requested", "profile"), pl.Categorical), orient="row"
-    )
+    schema = dict.fromkeys(("board", "profile_requested", "profile"), pl.Categorical)
+    profiles = pl.DataFrame(known, schema=schema, orient="row")
     rows = rows.join(profiles, on=["board", "profile_requested"], how="left", maintain_order="left")
     sliced = pl.col("profile").is_not_null() & pl.col("instances").is_not_null()
     total = (pl.col("instances") * pl.col("many")).round()
@@ -463,11 +442,8 @@ def nodes_of(inventory: pl.DataFrame, board: GpuModel, *, inferred: bool) -> Tod
     each.sort(key=lambda node: (-node[1], -node[2].count(WHOLE_GPU), node[0]))
     names, gpus, layouts = (tuple(part) for part in zip(*each, strict=True)) if each else ((), (), ())
     shared = inventory.filter(pl.col("shares").is_not_null())["node"] if "shares" in inventory.columns else ()
-    remarks = (
-        (f"{examples(sorted(shared))}: jobs share its GPUs, so no GPU of it is released.",)
-        if len(shared)
-        else ()
-    )
+    remark = f"{examples(sorted(shared))}: jobs share its GPUs, so no GPU of it is released."
+    remarks = (remark,) if len(shared) else ()
     return TodaysNodes(names, gpus, layouts, inferred, BESIDE not in names, remarks, shared=frozenset(shared))
 
 
@@ -505,7 +481,9 @@ def cut_as_held(
 
     The last GPUs are cut, as plans do it. Where it would take more GPUs than there are, all stay whole.
     """
-    cut = fewest_cut(jobs, board, begin, end)
+    everywhere = jobs.with_columns(node_list=pl.lit("all"), gpu_model=pl.lit(board.name))
+    rows = _on_named_nodes(everywhere, begin, end)
+    cut = [] if rows is None else _seen(lambda: [rows])["all"].cut
     if not cut or len(cut) > nodes.total:
         return nodes
     texts = [WHOLE_GPU] * (nodes.total - len(cut)) + cut

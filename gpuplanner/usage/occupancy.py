@@ -249,10 +249,8 @@ def sweep_pool(
             excess_tick = min(excess_tick, int(edges[:-1][excess > 0][0]))
             excess_gpus = max(excess_gpus, float(excess.max()))
         left = np.maximum(left, 0)
-        pairs = zip(kept_and_own[: len(kept)], kept_and_own[len(kept) :], strict=True)
-        unused = {
-            tenant: np.maximum(most - some, 0) for tenant, (most, some) in zip(kept, pairs, strict=True)
-        }
+        most, some = kept_and_own[: len(kept)], kept_and_own[len(kept) :]
+        unused = {name: np.maximum(a - b, 0) for name, a, b in zip(kept, most, some, strict=True)}
         asked = np.sum(list(unused.values()), axis=0) if unused else np.zeros_like(left)
         share = np.divide(np.minimum(asked, left), asked, out=np.zeros_like(left), where=asked > 0)
         left_over = left - np.minimum(asked, left)
@@ -415,7 +413,7 @@ def inferred_inventory(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: d
             most[board] = max(most.get(board, 0), boards_at_once(here, board, window))
     rows = [
         {
-            "node": f"inferred-{board}" if board is not None else "inferred",
+            "node": "inferred" if board is None else f"inferred-{board}",
             "gpu_model": board,
             "gpus": most[board],
         }

@@ -95,24 +95,16 @@ def _ledger(
     booked = gpu_time_ledger(jobs, nodes, start=begin, end=end, samples=samples, out_of_service=out)
     closed = reconcile(booked, installed_gpu_hours(nodes, begin, end), tolerance=CLOSES)
     if not closed["balanced"]:
-        text = "{ledger_gpu_hours:,.2f} GPU-hours booked, {installed_gpu_hours:,.2f} installed".format(
-            **closed
-        )
-        require_sound("ledger", [text])
+        text = "{ledger_gpu_hours:,.2f} GPU-hours booked, {installed_gpu_hours:,.2f} installed"
+        require_sound("ledger", [text.format(**closed)])
     return booked
 
 
 def rightsizing_table(known_jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
     """Jobs by what they asked for and what they need, with GPU-hours and evidence."""
-    both = pl.concat(
-        [
-            known_jobs.select("job_class", "gpus", "run_s"),
-            sizes.select("profile_requested", "profile_needed", "evidence"),
-        ],
-        how="horizontal",
-    )
     return (
-        both.group_by("profile_requested", "profile_needed")
+        sizes.with_columns(known_jobs["gpus"], known_jobs["run_s"])
+        .group_by("profile_requested", "profile_needed")
         .agg(
             jobs=pl.len(),
             gpu_hours=(pl.col("gpus") * pl.col("run_s")).sum() / 3600.0,
@@ -217,6 +209,7 @@ def describe_jobs(trace: Dataset, *, nodes: bool = False) -> JobsDescribed:
     by_state = pl.concat(seen).group_by("tenant").agg(pl.all().sum()).sort("tenant")
     asked = requested_allocated_active(jobs, start=begin, end=end)
     ended = held_by_state(jobs, start=begin, end=end)
+    groups = by_each_group(jobs, Window(begin, end))
     known = replace(
         facts,
         installed_gpu_hours=float(hours["gpu_hours"].sum()),
@@ -230,10 +223,7 @@ def describe_jobs(trace: Dataset, *, nodes: bool = False) -> JobsDescribed:
         "ledger": by_bucket(hours),
         **_slices(jobs, there.inventory, begin, end),
         **classes,
-        **{
-            f"held and waited by {word}": table
-            for word, table in by_each_group(jobs, Window(begin, end)).items()
-        },
+        **{f"held and waited by {word}": table for word, table in groups.items()},
         "tenants": by_tenant(hours),
         **({"GPU-hours by node": by_node(pl.concat(on_nodes))} if nodes else {}),
         "GPU-hours asked for, given and active": _as_observed(asked, by_state),
@@ -247,9 +237,7 @@ def describe_jobs(trace: Dataset, *, nodes: bool = False) -> JobsDescribed:
 
 def _as_observed(asked: pl.DataFrame, by_state: pl.DataFrame) -> pl.DataFrame:
     """Active hours of records and of telemetry joined to jobs, in place of those of the records alone."""
-    observed = pl.sum_horizontal(
-        name for name in by_state.columns if name not in ("tenant", ACTIVE, "unobserved")
-    )
+    observed = pl.sum_horizontal(pl.exclude("tenant", ACTIVE, "unobserved"))
     known = by_state.select("tenant", ACTIVE, observed=observed)
     share = (pl.col("observed") / pl.col("allocated_gpu_hours")).clip(upper_bound=1.0)
     return (
@@ -285,9 +273,8 @@ def by_each_group(jobs: LongJobs, window: Window) -> dict[str, pl.DataFrame]:
         for word, column in GROUPS.items()
         if column in jobs.table.collect_schema()
     }
-    told = _gathered(
-        (gpu_jobs(part, window) for part in jobs.parts(DESCRIBED)), words, sums, {"wait_s": _WAIT_S}
-    )
+    parts = (gpu_jobs(part, window) for part in jobs.parts(DESCRIBED))
+    told = _gathered(parts, words, sums, {"wait_s": _WAIT_S})
     found = {}
     for word, (table, values) in told.items():
         if table[word].to_list() == ["whole GPU" if word == "profile" else UNNAMED]:

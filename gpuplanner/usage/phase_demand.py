@@ -238,9 +238,8 @@ def claim_table(
             ratios = late_over_early(samples, phases, board, part=part, need=need)["ratio"].to_numpy()
             rows.append({"part": part, "need": need} | asdict(judge_claim(ratios, effect=effect)))
     figures = dict.fromkeys(("ratio", "low", "high"), pl.Float64)
-    return pl.DataFrame(rows, schema_overrides=figures).select(
-        "part", "need", "jobs", "ratio", "low", "high", "verdict", "reason"
-    )
+    order = ("part", "need", "jobs", "ratio", "low", "high", "verdict", "reason")
+    return pl.DataFrame(rows, schema_overrides=figures).select(order)
 
 
 def claim_by_class(
@@ -259,12 +258,10 @@ def claim_by_class(
     >>> claim_by_class(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5")["job_class"].unique().to_list()
     ['pretraining']
     """
-    parts = [
-        claim_table(samples, mine, board, effect=effect).select(
-            pl.lit(name, pl.String).alias("job_class"), pl.all()
-        )
-        for (name,), mine in phases.sort("job_class").group_by("job_class", maintain_order=True)
-    ]
+    parts = []
+    for (name,), mine in phases.sort("job_class").group_by("job_class", maintain_order=True):
+        table = claim_table(samples, mine, board, effect=effect)
+        parts.append(table.select(pl.lit(name, pl.String).alias("job_class"), pl.all()))
     return pl.concat(parts)
 
 
@@ -492,12 +489,10 @@ def fit_phases(phases: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     whole = table.with_columns(
         profile_phase=fitted("sms_needed", "memory_peak_gib"), profile_job=fitted("job_sms", "job_memory")
     )
-    less = pl.col("profile_job").replace_strict(shares, return_dtype=pl.Float64) - pl.col(
-        "profile_phase"
-    ).replace_strict(shares, return_dtype=pl.Float64)
-    return whole.with_columns(saved_gpu_hours=less.clip(lower_bound=0.0) * pl.col("run_s") / 3600.0).drop(
-        "job_sms", "job_memory"
-    )
+    share = pl.col("profile_job", "profile_phase").replace_strict(shares, return_dtype=pl.Float64)
+    less = whole.select(share).select(pl.col("profile_job") - pl.col("profile_phase")).to_series()
+    saved = less.clip(lower_bound=0.0) * whole["run_s"] / 3600.0
+    return whole.with_columns(saved_gpu_hours=saved).drop("job_sms", "job_memory")
 
 
 def _largest(name: str) -> pl.Expr:

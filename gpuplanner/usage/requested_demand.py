@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -245,15 +246,11 @@ def weekly(demand: pl.DataFrame, *, quantile: float = 0.95) -> pl.DataFrame:
     if not 0 <= quantile <= 1:
         raise SchemaError("weekly: quantile", "a number from 0 to 1", repr(quantile), "Use for example 0.95.")
     y = pl.col("y")
+    upper = y.quantile(quantile, interpolation="equiprobable")
     return (
         pool(demand)
         .group_by(pl.col("ds").dt.truncate("1w").alias("week"), "profile", maintain_order=True)
-        .agg(
-            slots=pl.len(),
-            mean=y.mean(),
-            peak=y.max(),
-            quantile=y.quantile(quantile, interpolation="equiprobable"),
-        )
+        .agg(slots=pl.len(), mean=y.mean(), peak=y.max(), quantile=upper)
         .sort("week", "profile")
     )
 
@@ -410,13 +407,8 @@ def _first(board: GpuModel | str, fits: Callable[[MigProfile], pl.Expr]) -> pl.E
     return pl.coalesce(*found, pl.lit(WHOLE_GPU))
 
 
-SIZES = {
-    "profile": pl.String,
-    "rank": pl.Int32,
-    "sms": pl.Float64,
-    "memory_gib": pl.Float64,
-    "share": pl.Float64,
-}
+_FIGURES = dict.fromkeys(("sms", "memory_gib", "share"), pl.Float64)
+SIZES = {"profile": pl.String, "rank": pl.Int32, **_FIGURES}
 """Columns of :func:`sizes`."""
 
 
@@ -527,11 +519,6 @@ def canonical_names(names: pl.Series, board: GpuModel) -> dict[str, str]:
     """Names that are profiles of the board, with the name under which the board lists them."""
     found = {}
     for name in names.drop_nulls().unique().sort():
-        if name == WHOLE_GPU:
-            found[name] = WHOLE_GPU
-            continue
-        try:
-            found[name] = board.profile(name).name
-        except GeometryError:
-            continue
+        with suppress(GeometryError):
+            found[name] = WHOLE_GPU if name == WHOLE_GPU else board.profile(name).name
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import polars as pl
 
@@ -96,13 +97,11 @@ def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
     blind = pl.col("sizable") & pl.all_horizontal(pl.col(f"own_{need}").is_null() for need in needs)
     levels = {"near": ["tenant", "job_class"], "far": ["job_class"]}
     for level, keys in levels.items():
-        upper = [
-            pl.col(f"own_{need}")
-            .quantile(CLASS_QUANTILE, interpolation="equiprobable")
-            .alias(f"{level}_{need}")
-            for need in needs
-        ]
-        group = observed.group_by(keys).agg(*upper, pl.len().alias(f"{level}_jobs"))
+        of_class = {need: pl.col(f"own_{need}").quantile(CLASS_QUANTILE, "equiprobable") for need in needs}
+        of_class["jobs"] = pl.len()
+        group = observed.group_by(keys).agg(
+            value.alias(f"{level}_{name}") for name, value in of_class.items()
+        )
         enough = group.filter(pl.col(f"{level}_jobs") >= minimum_jobs)
         jobs = jobs.join(enough, on=keys, how="left", maintain_order="left")
     found = [f"{level}_{name}" for level in levels for name in (*needs, "jobs")]
@@ -270,9 +269,8 @@ def keep_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     known = as_board(board)
     asked = resolve_requests(conform(jobs, Jobs, where="keep_requests: jobs"), known)
     names = asked["profile"].drop_nulls().unique().to_list()
-    share = pl.col("profile").replace_strict(
-        {name: known.share(name) for name in names}, default=None, return_dtype=pl.Float64
-    )
+    shares = {name: known.share(name) for name in names}
+    share = pl.col("profile").replace_strict(shares, default=None, return_dtype=pl.Float64)
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
     nothing = pl.lit(None, pl.Float64)
     return asked.with_columns(
@@ -311,12 +309,10 @@ def _decided(needs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
     ranks = {part.name: rank for rank, part in enumerate(slices(board))}
     full, whole = len(ranks), len(ranks) + 1  # ranks of the sizes that take the whole board
     enough = smallest_profile(board, pl.col("sms_needed"), pl.col("memory_needed_gib"))
-    fitting = enough.replace_strict(
-        ranks, default=pl.when(pl.col("rank") == full).then(full).otherwise(whole), return_dtype=pl.Int32
-    )
-    use_fits = (pl.col("used_sms") <= pl.col("sms")).fill_null(True) & (
-        pl.col("used_memory_gib") <= pl.col("memory_gib")
-    ).fill_null(True)
+    not_cut = pl.when(pl.col("rank") == full).then(full).otherwise(whole)
+    fitting = enough.replace_strict(ranks, default=not_cut, return_dtype=pl.Int32)
+    sms_fit, memory_fits = (pl.col(f"used_{name}") <= pl.col(name) for name in ("sms", "memory_gib"))
+    use_fits = sms_fit.fill_null(True) & memory_fits.fill_null(True)
     own = pl.col("evidence").is_in(EVIDENCE[:2])
     larger = pl.col("fitting") > pl.col("rank")
     same = ~pl.col("sizable") | (pl.col("fitting") == pl.col("rank")) | (larger & (use_fits | ~own))
@@ -347,13 +343,12 @@ def _explained(decided: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
     )
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
     shares = dict(sizes(board).select("profile", "share").iter_rows())
+    share_needed = pl.col("profile_needed").replace_strict(shares, default=None)
     return decided.with_columns(
         profile_requested="profile",
         reason=reason,
         gpu_hours_requested=pl.col("share") * pl.col("instances") * hours,
-        gpu_hours_needed=pl.col("profile_needed").replace_strict(shares, default=None)
-        * pl.col("instances")
-        * hours,
+        gpu_hours_needed=share_needed * pl.col("instances") * hours,
     )
 
 
@@ -393,13 +388,10 @@ def boards_of(
     stated = dict(boards or {})
     found: dict[str | None, GpuModel | None] = {}
     for word in jobs["gpu_model"].cast(pl.String).unique().sort().to_list():
-        if word in stated:
-            found[word] = as_board(stated[word])
-            continue
-        try:
-            found[word] = None if word is None else as_board(find_board(word))
-        except GeometryError:
-            found[word] = None
+        found[word] = as_board(stated[word]) if word in stated else None
+        if word is not None and word not in stated:
+            with suppress(GeometryError):
+                found[word] = as_board(find_board(word))
     return found
 
 
@@ -513,17 +505,14 @@ def _sized(
     needed = rightsize(jobs, board, samples=samples, headroom=headroom)
     ranks = dict(table.select("profile", "rank").iter_rows())
     own = pl.col("size_from").is_in(EVIDENCE[:2])
+    rank = pl.col("profile_needed").replace_strict(ranks, default=None, return_dtype=pl.Int32)
     return (
         resolve_requests(jobs, board)
         .join(asked, on="profile", how="left", maintain_order="left")
         .with_columns(
             board=pl.lit(board.name), profile_needed=needed["profile_needed"], size_from=needed["evidence"]
         )
-        .with_columns(
-            rank_needed=pl.when(own & (pl.col("instances") == 1)).then(
-                pl.col("profile_needed").replace_strict(ranks, default=None, return_dtype=pl.Int32)
-            )
-        )
+        .with_columns(rank_needed=pl.when(own & (pl.col("instances") == 1)).then(rank))
         .select(_sized(jobs.clear(), None, None, headroom).columns)
     )
 

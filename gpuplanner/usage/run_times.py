@@ -94,9 +94,7 @@ class Hazards:
 
     def _summed(self) -> np.ndarray:
         """Cumulative hazard at the edges, shape (n_classes, n_bins + 1)."""
-        return np.concatenate(
-            [np.zeros((len(self.rate), 1)), np.cumsum(self.rate * WIDTHS_H, axis=1)], axis=1
-        )
+        return np.pad(np.cumsum(self.rate * WIDTHS_H, axis=1), ((0, 0), (1, 0)))
 
 
 def fit_hazards(
@@ -280,9 +278,8 @@ def _counts(
     cell, shape = group * bins + place, (size, bins)
     left = np.bincount(cell, weights=weight, minlength=size * bins).reshape(shape)
     ends = np.bincount(cell, weights=weight * ended, minlength=size * bins).reshape(shape)
-    inside = np.bincount(cell, weights=weight * (ran_h - EDGES_H[place]), minlength=size * bins).reshape(
-        shape
-    )
+    within_h = weight * (ran_h - EDGES_H[place])
+    inside = np.bincount(cell, weights=within_h, minlength=size * bins).reshape(shape)
     passed = left[:, ::-1].cumsum(axis=1)[:, ::-1] - left  # those that went through the whole bin
     return ends, passed * WIDTHS_H + inside
 
@@ -330,9 +327,8 @@ def impute_run_times(jobs: pl.DataFrame, until: datetime, *, seed: int) -> pl.Da
     [18000.0, 18000.0]
     """
     rng = np.random.default_rng(seed)
-    known_s = (
-        pl.col("end_time").cast(pl.Datetime("us", "UTC")) - pl.col("start_time")
-    ).dt.total_microseconds()
+    end = pl.col("end_time").cast(pl.Datetime("us", "UTC"))
+    known_s = (end - pl.col("start_time")).dt.total_microseconds()
     age_s = (pl.lit(until) - pl.col("start_time")).dt.total_microseconds()
     table = jobs.with_columns(
         run_s=known_s / 1e6,
@@ -345,10 +341,8 @@ def impute_run_times(jobs: pl.DataFrame, until: datetime, *, seed: int) -> pl.Da
         open=pl.col("end_time").is_null() & pl.col("state").cast(pl.String).is_in(["RUNNING", "PENDING"]),
     )
     ended = table.filter(pl.col("run_s").is_not_null())
-    pools = {
-        kind: np.sort(group["run_s"].to_numpy())
-        for (kind,), group in ended.group_by("kind", maintain_order=True)
-    }
+    groups = ended.group_by("kind", maintain_order=True)
+    pools = {kind: np.sort(group["run_s"].to_numpy()) for (kind,), group in groups}
     everyone = np.sort(ended["run_s"].to_numpy())
     drawn = [
         _draw(pools.get(kind, everyone), age, rng) if is_open else None

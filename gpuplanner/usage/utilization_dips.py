@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.usage.job_phases import IDLE_BELOW, MAD_TO_SIGMA, SPIKE, Signals, rows_of, signals_of
+from gpuplanner.usage.rightsizing import first_text
 
 REGULAR_BELOW = 0.15
 """Coefficient of variation of the gaps up to which events count as periodic."""
@@ -256,20 +257,10 @@ def label_spikes(dips: pl.DataFrame, paces: Sequence[Pace]) -> tuple[pl.DataFram
     # What an evaluation loses says nothing about the checkpoints that keep the same pace.
     usual_lost_s = pl.col("lost_s").filter(~pl.col("changes")).median().over("train")
     long = pl.when(regular).then(usual_lost_s).otherwise("lost_s") > _border_s(trained)
-    label = (
-        pl.when("changes")
-        .then(pl.lit(EVALUATION))
-        .when(rises | long)
-        .then(pl.lit(CHECKPOINT))
-        .when(regular)
-        .then(pl.lit(EPOCH))
-        .otherwise(pl.lit(UNEXPLAINED))
-    )
-    table = (
-        trained.with_columns(label=label)
-        .with_columns(evidence=_evidence(rises, several=len(paces) > 1))
-        .drop("changes")
-    )
+    cases = ((pl.col("changes"), EVALUATION), (rises | long, CHECKPOINT), (regular, EPOCH))
+    label = first_text(*cases, (pl.lit(True), UNEXPLAINED))
+    table = trained.with_columns(label=label).drop("changes")
+    table = table.with_columns(evidence=_evidence(rises, several=len(paces) > 1))
     named: dict[str, Pace] = {}
     for number, pace in enumerate(paces, start=1):
         labels = table.filter(train=number)["label"]
@@ -428,13 +419,11 @@ def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
         by_label = spikes.table.group_by("label").agg(pl.len(), last_s, pl.col("lost_s").sum()).sort("label")
         for label, dips, length_s, lost_s in by_label.iter_rows():
             every = spikes.periods.get(label)
-            rows.append(
-                (job, label, dips, None if every is None else every.total_seconds(), length_s, lost_s)
-            )
-    columns = {"job_id": pl.String, "label": pl.String, "dips": pl.Int64}
-    return pl.DataFrame(
-        rows, schema=columns | dict.fromkeys(("every_s", "last_s", "lost_s"), pl.Float64), orient="row"
-    )
+            every_s = None if every is None else every.total_seconds()
+            rows.append((job, label, dips, every_s, length_s, lost_s))
+    seconds = dict.fromkeys(("every_s", "last_s", "lost_s"), pl.Float64)
+    schema = {"job_id": pl.String, "label": pl.String, "dips": pl.Int64, **seconds}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _dips(signals: Signals, drop: pl.Series, rows: int, traffic: pl.Series) -> pl.DataFrame:
@@ -529,9 +518,6 @@ def _traffic(samples: pl.DataFrame, signals: Signals) -> pl.Series:
     """PCIe traffic on the grid of the signals; null where it was not read."""
     if "pcie_gb_s" not in samples.columns:
         return pl.Series([None] * signals.table.height, dtype=pl.Float64)
-    read = (
-        samples.sort("time")
-        .group_by_dynamic("time", every=signals.step)
-        .agg(pl.col("pcie_gb_s").cast(pl.Float64).mean())
-    )
+    steps = samples.sort("time").group_by_dynamic("time", every=signals.step)
+    read = steps.agg(pl.col("pcie_gb_s").cast(pl.Float64).mean())
     return signals.table.select("time").join(read, on="time", how="left", maintain_order="left")["pcie_gb_s"]
