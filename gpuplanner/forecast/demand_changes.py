@@ -72,12 +72,9 @@ class GrowthLaw:
     @property
     def growth_per_year(self) -> float:
         """Mean growth of a year as a share of the level: 0.5 for half as much again."""
-        rise = np.where(
-            self.logs,
-            np.expm1(self.trend * WEEKS_IN_YEAR),
-            self.trend * WEEKS_IN_YEAR / np.maximum(self.level, 1e-9),
-        )
-        return float(self.weight @ rise)
+        rise = self.trend * WEEKS_IN_YEAR
+        share = np.where(self.logs, np.expm1(rise), rise / np.maximum(self.level, 1e-9))
+        return float(self.weight @ share)
 
     def paths(self, weeks_ahead: int = 52, *, seed: int = 1, count: int = PATHS) -> np.ndarray:
         """Draw needs of the weeks to come [GPUs], with laws drawn by their weights: shape (count, weeks_ahead)."""
@@ -194,10 +191,8 @@ def _gumbel_over_normal(missed: np.ndarray) -> np.ndarray:
 
 def _laws(weeks: int) -> tuple[np.ndarray, tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
     """Every mixture of noise, walk (with odds), trend (with odds) and week of a sudden change."""
-    grid = np.meshgrid(
-        np.arange(len(NOISES)), np.arange(len(WALKS)), np.arange(len(TRENDS)), np.arange(weeks), indexing="ij"
-    )
-    noise, walk, trend, at = (axis.ravel() for axis in grid)
+    grid = np.indices((len(NOISES), len(WALKS), len(TRENDS), weeks))
+    noise, walk, trend, at = grid.reshape(len(grid), -1)
     walks, trends = np.array(WALKS)[walk].T, np.array(TRENDS)[trend].T
     return np.array(NOISES)[noise], tuple(walks), tuple(trends), at
 
@@ -365,10 +360,8 @@ def hours_of(calendar: pl.DataFrame, start: datetime) -> tuple[np.ndarray, ...]:
     spans = calendar.sort("kind", "start_time", "end_time").select(
         "kind", (pl.col("start_time", "end_time") - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR)
     )
-    return tuple(
-        part.select("start_time", "end_time").to_numpy()
-        for part in spans.partition_by("kind", maintain_order=True)
-    )
+    kinds = spans.partition_by("kind", maintain_order=True, include_key=False)
+    return tuple(part.to_numpy() for part in kinds)
 
 
 def gpus_announced(
@@ -400,12 +393,12 @@ def gpus_announced(
 
 
 def _read(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
+    names = ", ".join(columns)
     try:
         parquet = path.suffix == ".parquet"
         table = pl.read_parquet(path) if parquet else pl.read_csv(path, try_parse_dates=True)
     except (OSError, pl.exceptions.PolarsError) as error:
-        expected = f"a table with {', '.join(columns)}"
-        raise ScenarioError(str(path), expected, first_line(error), "Mend it.") from None
+        raise ScenarioError(str(path), f"a table with {names}", first_line(error), "Mend it.") from None
     faults = [name for name in columns if name not in table.columns]
     faults += [
         name
@@ -413,9 +406,7 @@ def _read(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
         if name in table.columns and getattr(table.schema[name], "time_zone", None) is None
     ]
     if faults or not table.height:
-        expected = (
-            f"columns {', '.join(columns)}, times with a zone such as 2026-02-14T09:00Z, one row or more"
-        )
+        expected = f"columns {names}, times with a zone such as 2026-02-14T09:00Z, one row or more"
         got = f"{table.height} rows; missing or without a zone: {examples(faults)}"
         raise ScenarioError(str(path), expected, got, "Mend the file.")
     times = pl.col("start_time", "end_time").dt.convert_time_zone("UTC").dt.cast_time_unit("us")

@@ -54,10 +54,9 @@ class Outlook:
 def demands(scenario: Scenario) -> dict[str, pl.DataFrame]:
     """Demand of each view over the recent past, as if nobody had queued."""
     known = history(scenario)
+    span = {"start": known.recent, "end": known.plan_start}
     return {
-        view: demand_series(
-            jobs, slot_hours=scenario.slot_hours, start=known.recent, end=known.plan_start, clock="wanted"
-        )
+        view: demand_series(jobs, slot_hours=scenario.slot_hours, clock="wanted", **span)
         for view, jobs in known.views.items()
     }
 
@@ -113,9 +112,8 @@ def pooled(scenario: Scenario) -> ForecastResult:
         view.select(*NEEDED, "profile", "instances", series=pl.format("{}/{}", pl.lit(name), "profile"))
         for name, view in past.views.items()
     )
-    return forecast_demand(
-        pl.concat(series), horizon=scenario.horizon_slots, known=_known(jobs, past, scenario.slot_hours)
-    )
+    known = _known(jobs, past, scenario.slot_hours)
+    return forecast_demand(pl.concat(series), horizon=scenario.horizon_slots, known=known)
 
 
 def _known(jobs: pl.DataFrame, past: History, slot_hours: float) -> RunOff:
@@ -141,10 +139,7 @@ def _outlook(scenario: Scenario, view: str) -> Outlook:
         return Outlook(demand, ForecastResult(*mine))
     each = tenants(scenario)
     told = reconcile_to_pool(each.forecast, mine[0], own_quantiles=True)
-    both = [
-        pl.concat([pool_part, tenant_part])
-        for pool_part, tenant_part in zip(mine, (told, each.scores, each.choice), strict=True)
-    ]
+    both = [pl.concat(parts) for parts in zip(mine, (told, each.scores, each.choice), strict=True)]
     return Outlook(demand, ForecastResult(*both), reconcile_to_pool(each.forecast, mine[0]))
 
 
@@ -241,10 +236,8 @@ def paths_of(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[str]
 def largest_gang(scenario: Scenario) -> int:
     """Whole GPUs that the largest recent job asked for at once: fewer must never be on when it may come."""
     known = history(scenario)
-    recent = known.views["rightsized"].filter(
-        (pl.col("profile") == WHOLE_GPU) & (pl.col("submit_time") >= known.recent)
-    )
-    return max(recent["instances"].to_list(), default=0)
+    whole = known.views["rightsized"].filter(profile=WHOLE_GPU)
+    return max(whole.filter(pl.col("submit_time") >= known.recent)["instances"].to_list(), default=0)
 
 
 def expected_gpu_hours(scenario: Scenario) -> float:

@@ -44,9 +44,8 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
     0.8
     """
     if not price > 1:
-        raise SchemaError(
-            "cost curve: price", "above 1: else nothing is worth planning", f"{price}", "Raise it."
-        )
+        expected = "above 1: else nothing is worth planning"
+        raise SchemaError("cost curve: price", expected, f"{price}", "Raise it.")
     best = 1 - 1 / price
     levels = sorted({*QUANTILES, round(best, 6)})
     plans = np.quantile(paths, levels, axis=0)
@@ -240,9 +239,8 @@ def weights_in_words(judged: Judged) -> list[str]:
     told = []
     for weights in judged.weights[:, :, -1].T:
         order = np.argsort(-weights, kind="stable")
-        told.append(
-            ", ".join(f"{names[one]} {weights[one]:.0%}".replace("%", " %") for one in order if weights[one])
-        )
+        parts = (f"{names[one]} {100 * weights[one]:.0f} %" for one in order if weights[one])
+        told.append(", ".join(parts))
     return told
 
 

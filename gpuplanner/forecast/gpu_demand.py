@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import USED_FROM, WHOLE_GPU
 from gpuplanner.core.stage_cache import data_folder
@@ -134,9 +134,8 @@ class Wanted:
 
     def _jobs(self) -> RunOff:
         if self.known is None:
-            raise ScenarioError(
-                "forecast: paths", "data with jobs", "occupancy alone", "Ingest the jobs as well."
-            )
+            todo = "Ingest the jobs as well."
+            raise ScenarioError("forecast: paths", "data with jobs", "occupancy alone", todo)
         return self.known
 
     def _ahead(self, horizon: int, gap: int) -> list[datetime]:
@@ -280,9 +279,7 @@ def laid_out(
     sums: dict[str, tuple[str, ...]] = {}
     if total:
         jobs, parts = _levels(jobs, series)
-        sums = {
-            f"{name}{suffix}": tuple(f"{one}{suffix}" for one in leaves) for name, leaves in parts.items()
-        }
+        sums = {name + suffix: tuple(one + suffix for one in leaves) for name, leaves in parts.items()}
     known = run_off(
         jobs, start=start, slot_hours=slot_hours, series=series, size=size, suffix=suffix, events=events
     )
@@ -302,10 +299,8 @@ def by_board(jobs: pl.DataFrame, *, forced: bool) -> tuple[pl.DataFrame, tuple[s
     board = pl.col("gpu_model").cast(pl.String).fill_null(UNSAID)
     named = pl.format("{}/{}", "tenant", board) if apart else pl.col("tenant")
     together = boards > 1 and not apart
-    remark = (
-        f"GPUs of {boards} boards stand in one series, as not every job says its own: --by board parts them"
-    )
-    return jobs.with_columns(series=named), (remark,) if together else ()
+    remark = f"GPUs of {boards} boards stand in one series, as not every job says its own"
+    return jobs.with_columns(series=named), (f"{remark}: --by board parts them",) if together else ()
 
 
 def _levels(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]]]:
@@ -361,14 +356,10 @@ def occupied(table: pl.DataFrame, slot_hours: float, at: datetime | None) -> Wan
     readings = table if at is None else table.filter(pl.col("time") < at)
     if readings.is_empty():
         raise _nothing_before(at)
-    times = readings.select(
-        first=pl.col("time").min(),
-        last=pl.col("time").max(),
-        every=pl.col("time").unique().sort().diff().median(),
-    ).row(0, named=True)
-    start = _floor(times["first"], slot)
+    times = readings["time"].unique().sort()
+    start = _floor(times[0], slot)
     # The last slot counts if it was read to its end.
-    slots = (times["last"] + (times["every"] or slot) - start) // slot
+    slots = (times[-1] + (times.diff().median() or slot) - start) // slot
     named = pl.format("{}/{}", "pool", pl.col("resource").cast(pl.String))
     rows = readings.with_columns(unique_id=named, y=pl.col("allocated"))
     remark = "readings of what was held: no jobs are known, and the quota is the most that can be held"
@@ -388,14 +379,11 @@ def sampled(samples: pl.LazyFrame, slot_hours: float, at: datetime | None) -> Wa
     )
     kinds = devices_of(samples).drop_nulls("kind")  # of a cut GPU its instances alone
     profile = pl.when(pl.col("kind") == "").then(pl.lit(WHOLE_GPU)).otherwise(pl.col("kind"))
+    series = pl.format(POOL + "/{}", profile)
     rows = (
         seen.group_by("hour", *DEVICE_KEY)
         .agg(share=(pl.col("samples") * held).sum() / pl.col("samples").sum())
-        .join(
-            kinds.select(*DEVICE_KEY, unique_id=pl.format(POOL + "/{}", profile)),
-            on=DEVICE_KEY,
-            nulls_equal=True,
-        )
+        .join(kinds.select(*DEVICE_KEY, unique_id=series), on=DEVICE_KEY, nulls_equal=True)
         .group_by("unique_id", time="hour")
         .agg(y=pl.col("share").sum(), total=pl.len())
     )
@@ -440,8 +428,7 @@ def _of_readings(rows: pl.DataFrame, start: datetime, slots: int, slot_hours: fl
 
 
 def _nothing_before(at: datetime | None) -> ScenarioError:
-    text = message("forecast: readings", f"some before {at}", "none", "Choose a later origin.")
-    return ScenarioError(text)
+    return ScenarioError("forecast: readings", f"some before {at}", "none", "Choose a later origin.")
 
 
 def _floor(instant: datetime, slot: timedelta) -> datetime:

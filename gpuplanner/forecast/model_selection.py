@@ -152,13 +152,10 @@ def _weights_at(
     seen = ~np.isnan(loss).all(axis=3)
     folds = np.where(seen, np.nansum(loss, axis=3), 0.0)
     faded = seen * 0.5 ** (np.arange(place)[::-1] / HALF_LIFE)
-    record = records(
-        (folds * faded).sum(axis=2),
-        faded.sum(axis=2) * max(test.horizon / test.grid.season, 1.0),
-        test.full[place],
-        list(quantiles),
-    )
-    free = np.isin(list(quantiles), weighed(list(quantiles), with_jobs=RUN_OFF in quantiles))
+    seasons = faded.sum(axis=2) * max(test.horizon / test.grid.season, 1.0)
+    models = list(quantiles)
+    record = records((folds * faded).sum(axis=2), seasons, test.full[place], models)
+    free = np.isin(models, weighed(models, with_jobs=RUN_OFF in models))
     usable = test.allowed[place] & (seen.any(axis=(1, 2)) & free)[:, None]
     return weigh(record, usable), weigh(record, usable, UPPER)
 
@@ -267,9 +264,8 @@ def plan_at(quantiles: np.ndarray, price: float) -> np.ndarray:
     level = 1 - 1 / price
     above = int(np.clip(np.searchsorted(LEVELS, level), 1, len(LEVELS) - 1))
     weight = np.clip((level - LEVELS[above - 1]) / (LEVELS[above] - LEVELS[above - 1]), 0.0, 1.0)
-    return np.asarray(
-        quantiles[..., above - 1] + weight * (quantiles[..., above] - quantiles[..., above - 1])
-    )
+    low, high = quantiles[..., above - 1], quantiles[..., above]
+    return np.asarray(low + weight * (high - low))
 
 
 def realised(actual: np.ndarray, quantiles: np.ndarray, price: float | None) -> np.ndarray:
@@ -295,9 +291,8 @@ def realised(actual: np.ndarray, quantiles: np.ndarray, price: float | None) -> 
 
 
 CHOSEN = "chosen"
-FIXED = dict.fromkeys(("use", "measure", "best"), pl.String) | dict.fromkeys(
-    ("value", "chosen", "ratio"), pl.Float64
-)
+_RATIOS = dict.fromkeys(("value", "chosen", "ratio"), pl.Float64)
+FIXED = dict.fromkeys(("use", "measure", "best"), pl.String) | _RATIOS
 NAMES = tuple(f"q{round(100 * level):02d}" for level in LEVELS)
 
 
@@ -319,21 +314,17 @@ def fold_table(judged: Judged) -> pl.DataFrame:
                 if np.isnan(mean[row, place]).any():
                     continue
                 origin = test.origins[place]
-                columns = {name: quantiles[row, place, :, at] for at, name in enumerate(NAMES)}
-                parts.append(
-                    pl.DataFrame(
-                        {
-                            "unique_id": uid,
-                            "model": model,
-                            "cutoff": grid.time(origin),
-                            "ds": [grid.time(origin + test.gap + slot) for slot in range(test.horizon)],
-                            "y": test.actual[row, place],
-                            "mean": mean[row, place],
-                            **columns,
-                            "scale": test.scale[row, place],
-                        }
-                    )
-                )
+                columns = {
+                    "unique_id": uid,
+                    "model": model,
+                    "cutoff": grid.time(origin),
+                    "ds": [grid.time(origin + test.gap + slot) for slot in range(test.horizon)],
+                    "y": test.actual[row, place],
+                    "mean": mean[row, place],
+                    **{name: quantiles[row, place, :, at] for at, name in enumerate(NAMES)},
+                    "scale": test.scale[row, place],
+                }
+                parts.append(pl.DataFrame(columns))
     return pl.concat(parts).sort("unique_id", "model", "cutoff", "ds")
 
 
@@ -359,6 +350,7 @@ def fold_scores(judged: Judged) -> pl.DataFrame:
             scale = test.scale[row, part][seen]
             needed = actual.sum()
             priced = judged.price is not None and needed > 0
+            cost = realised(actual, levels, judged.price)
             used = sum(test.cpu_s.values()) if model == CHOSEN else test.cpu_s[model]
             rows.append(
                 {
@@ -369,9 +361,7 @@ def fold_scores(judged: Judged) -> pl.DataFrame:
                     "mase": _mean(np.abs(actual - levels[..., MIDDLE]).mean(axis=1) / scale),
                     "pinball": _mean(2 * realised(actual, levels, None).mean(axis=1) / scale),
                     "coverage_90": _mean((actual >= levels[..., 0]) & (actual <= levels[..., -1])),
-                    "realised_cost": float(realised(actual, levels, judged.price).sum() / needed)
-                    if priced
-                    else None,
+                    "realised_cost": float(cost.sum() / needed) if priced else None,
                     "cpu_s": used / (len(test.grid.ids) * len(test.origins)),
                     "weight": None if model == CHOSEN else float(judged.weight_of(model)[row]),
                     "chosen": model == judged.chosen[row],
@@ -420,14 +410,13 @@ def series_record(judged: Judged, row: int, levels: np.ndarray) -> dict[str, flo
     late = seen & (np.cumsum(seen) > 1) if seen.sum() > 1 else seen
     actual, middle = test.actual[row, seen], levels[seen][..., MIDDLE]
     told, said = test.actual[row, late], levels[late]
+    losses = [pinball(told, said[..., at], level) for at, level in enumerate(LEVELS) if len(told)]
     found: dict[str, float | int | None] = {
         "windows": int(seen.sum()),
         "mase": _mean(np.abs(actual - middle).mean(axis=1) / test.scale[row, seen]),
         "smape": smape(actual, middle) if len(actual) else None,
         "mae": mae(actual, middle) if len(actual) else None,
-        "pinball": float(np.mean([pinball(told, said[..., at], level) for at, level in enumerate(LEVELS)]))
-        if len(told)
-        else None,
+        "pinball": float(np.mean(losses)) if len(told) else None,
     }
     for percent, low, high in ((50, 0.25, 0.75), (80, 0.10, 0.90), (90, 0.05, 0.95)):
         inside = (told >= said[..., LEVELS.index(low)]) & (told <= said[..., LEVELS.index(high)])

@@ -193,9 +193,8 @@ def _widths(
     found = []
     for missed in (known < before[..., 0], known > before[..., -1]):
         more = np.where(seen, missed - LEVELS[0], 0.0)
-        by_day = np.bincount(day, weights=np.einsum("sfh,f->h", more, weight)) / (
-            len(more) * np.maximum(np.bincount(day), 1)
-        )
+        total = np.bincount(day, weights=np.einsum("sfh,f->h", more, weight))
+        by_day = total / (len(more) * np.maximum(np.bincount(day), 1))
         moved = ADAPT * (more.mean(axis=2) @ weight)[:, None] + ADAPT_ALL * by_day[day]
         found.append(np.exp(np.clip(moved, NARROWEST, WIDEST)))
     return found[0], found[1]
@@ -255,12 +254,9 @@ def reconcile_to_pool(
     below = check(tenants, Forecast, where="forecast of tenants").with_columns(profile=profile)
     above = check(pool, Forecast, where="forecast of the pool").select("ds", *VALUES, profile=profile)
     keys = ["profile", "ds"]
-    alone = pl.concat(
-        [
-            below.join(above, on=keys, how="anti").select("unique_id", "ds"),
-            above.join(below, on=keys, how="anti").select(unique_id=pl.format("all/{}", "profile"), ds="ds"),
-        ]
-    )
+    only_below = below.join(above, on=keys, how="anti").select("unique_id", "ds")
+    only_above = above.with_columns(unique_id=pl.format("all/{}", "profile")).join(below, on=keys, how="anti")
+    alone = pl.concat([only_below, only_above.select("unique_id", "ds")])
     if alone.height:
         series = alone["unique_id"].unique().sort().to_list()
         expected = "tenants and pool with the same profiles and slots"
@@ -344,18 +340,16 @@ def reconcile_mint(
         todo = "Forecast all of them from the same demand."
         raise SchemaError("reconcile_mint", expected, got, todo)
     leaves = [uid for uid in ids if uid not in sums]
-    summing = np.array(
-        [[uid == leaf or leaf in sums.get(uid, ()) for uid in ids] for leaf in leaves], dtype=float
-    )
+    adds = [[uid == leaf or leaf in sums.get(uid, ()) for uid in ids] for leaf in leaves]
+    summing = np.array(adds, dtype=float)
     base = table["mean"].to_numpy().reshape(len(ids), -1)
     weight = np.linalg.inv(_shrunk_covariance(np.array([errors[uid] for uid in ids]), base.mean(axis=1)))
     found = np.linalg.solve(summing @ weight @ summing.T, summing @ weight @ base)
     at = [ids.index(leaf) for leaf in leaves]
     step = np.zeros(base.shape)
     step[at] = np.maximum(found, 0.0) - base[at]
-    moved = table.with_columns(_moved(pl.Series("step", step.ravel()))).filter(
-        pl.col("unique_id").is_in(leaves)
-    )
+    moved = table.with_columns(_moved(pl.Series("step", step.ravel())))
+    moved = moved.filter(pl.col("unique_id").is_in(leaves))
     return pl.concat([moved, add_up(moved, table, sums)]).sort("unique_id", "ds")
 
 
@@ -394,9 +388,8 @@ def add_up(parts: pl.DataFrame, forecast: pl.DataFrame, sums: Mapping[str, Seque
         .with_columns(unique_id=pl.lit(whole))
         for whole, members in sums.items()
     )
-    rows = forecast.filter(pl.col("unique_id").is_in(list(sums))).join(
-        added, on=["unique_id", "ds"], how="left", maintain_order="left"
-    )
+    rows = forecast.filter(pl.col("unique_id").is_in(list(sums)))
+    rows = rows.join(added, on=["unique_id", "ds"], how="left", maintain_order="left")
     moved = rows.with_columns(_moved(pl.col("total") - pl.col("mean"))).with_columns(mean="total")
     return check(moved.sort("unique_id", "ds"), Forecast, where="reconciled forecast")
 

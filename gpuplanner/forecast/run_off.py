@@ -13,6 +13,7 @@ from datetime import datetime
 
 import numpy as np
 import polars as pl
+from numpy.random import Generator
 
 from gpuplanner.core.schema_checks import some_columns
 from gpuplanner.core.schemas import Jobs
@@ -108,15 +109,9 @@ class RunOff:
         numpy.ndarray, shape (n_series, origin)
         """
         jobs, now = self.known(origin), origin * self.slot_h
-        past = occupancy(
-            jobs.submit / self.slot_h,
-            (jobs.submit + jobs._wanted(now)) / self.slot_h,
-            jobs.size,
-            jobs.series,
-            len(self.names),
-            origin,
-        )
-        return self._sums(series, past)
+        begin, end = jobs.submit / self.slot_h, (jobs.submit + jobs._wanted(now)) / self.slot_h
+        past = occupancy(begin, end, jobs.size, jobs.series, len(self.names), origin)
+        return np.stack([past[list(self._members(name))].sum(axis=0) for name in series])
 
     def draws(self, series: Sequence[str], origin: int, steps: int, seed: int) -> np.ndarray:
         """Draw paths of the demand from an origin on.
@@ -136,9 +131,8 @@ class RunOff:
     ) -> tuple[np.ndarray, np.ndarray]:
         """The two parts of the paths: what is known to run or wait at the origin, and what is to come."""
         jobs, now = self.known(origin), origin * self.slot_h
-        law = fit_hazards(
-            jobs._ran(now), np.isfinite(jobs.end), jobs.groups, weight=decay(now - np.minimum(jobs.end, now))
-        )
+        weight = decay(now - np.minimum(jobs.end, now))
+        law = fit_hazards(jobs._ran(now), np.isfinite(jobs.end), jobs.groups, weight=weight)
         blocks = _blocks(origin, steps, self.slot_h)
         noise = np.random.default_rng((seed, origin, ODD)).gumbel(size=(PATHS, *blocks.shape))
         order = np.argsort(jobs.series, kind="stable")
@@ -159,22 +153,12 @@ class RunOff:
         return running, coming
 
     def _of(self, chosen: np.ndarray | slice) -> RunOff:
-        return replace(
-            self,
-            submit=self.submit[chosen],
-            begin=self.begin[chosen],
-            end=self.end[chosen],
-            size=self.size[chosen],
-            limit=self.limit[chosen],
-            series=self.series[chosen],
-            groups=tuple(group[chosen] for group in self.groups),
-        )
+        names = ("submit", "begin", "end", "size", "limit", "series")
+        columns = {name: getattr(self, name)[chosen] for name in names}
+        return replace(self, groups=tuple(group[chosen] for group in self.groups), **columns)
 
     def _members(self, name: str) -> tuple[int, ...]:
         return self.totals[name] if name in self.totals else (self.names.index(name),)
-
-    def _sums(self, series: Sequence[str], each: np.ndarray) -> np.ndarray:
-        return np.stack([each[list(self._members(name))].sum(axis=0) for name in series])
 
     def _ran(self, now: float) -> np.ndarray:
         """How long each job had run by now; 0 for those that never began."""
@@ -185,13 +169,13 @@ class RunOff:
         over = np.isfinite(self.begin) & np.isfinite(self.end)
         return np.where(over, self._ran(now), np.minimum(self.end, now) - self.submit)
 
-    def _draw(self, law: Hazards, now: float, rng: np.random.Generator) -> np.ndarray:
+    def _draw(self, law: Hazards, now: float, rng: Generator) -> np.ndarray:
         """Whole run times of open jobs, shape (PATHS, n_jobs) [h]: at least what they ran, at most their limit."""
         ran = self._ran(now)
         runs = ran + law.remaining(self.groups[-1], ran, rng.exponential(size=(PATHS, len(ran))))
         return np.asarray(np.where(self.limit > ran, np.minimum(runs, self.limit), runs))
 
-    def _still_wanted(self, law: Hazards, now: float, steps: int, rng: np.random.Generator) -> np.ndarray:
+    def _still_wanted(self, law: Hazards, now: float, steps: int, rng: Generator) -> np.ndarray:
         """Demand of the jobs that are open, shape (PATHS, steps)."""
         jobs = self._of(np.isinf(self.end))
         until = (jobs.submit + jobs._draw(law, now, rng) - now) / self.slot_h
@@ -200,13 +184,7 @@ class RunOff:
         return occupancy(np.zeros(until.size), until.ravel(), size.ravel(), path.ravel(), PATHS, steps)
 
     def _to_come(
-        self,
-        law: Hazards,
-        now: float,
-        steps: int,
-        blocks: np.ndarray,
-        noise: np.ndarray,
-        rng: np.random.Generator,
+        self, law: Hazards, now: float, steps: int, blocks: np.ndarray, noise: np.ndarray, rng: Generator
     ) -> np.ndarray:
         """Demand of jobs that will be submitted, shape (PATHS, steps).
 
@@ -226,9 +204,8 @@ class RunOff:
             first = np.searchsorted(self.submit, starts)
             counts = np.searchsorted(self.submit, starts + span) - first
             sums, running = np.empty((len(starts), left)), []
-            for mine in np.split(
-                np.arange(len(starts)), np.flatnonzero(np.diff(np.cumsum(counts) // AT_ONCE)) + 1
-            ):
+            cuts = np.flatnonzero(np.diff(np.cumsum(counts) // AT_ONCE)) + 1
+            for mine in np.split(np.arange(len(starts)), cuts):
                 some = counts[mine]
                 block = np.repeat(mine, some)
                 job = np.arange(len(block)) + np.repeat(first[mine] - np.cumsum(some) + some, some)
@@ -236,14 +213,8 @@ class RunOff:
                 running.append((block[~known], job[~known]))
                 block, job = block[known], job[known]
                 came = self.submit[job] - starts[block]
-                sums[mine] = occupancy(
-                    came / self.slot_h,
-                    (came + wanted[job]) / self.slot_h,
-                    self.size[job],
-                    block - mine[0],
-                    len(mine),
-                    left,
-                )
+                begin, end = came / self.slot_h, (came + wanted[job]) / self.slot_h
+                sums[mine] = occupancy(begin, end, self.size[job], block - mine[0], len(mine), left)
             block, job = map(np.concatenate, zip(*running, strict=True))
             found[:, piece * length :] += sums[pick]
             # Of all blocks, drawn or not: what is drawn for a job is to depend on the job and not on the blocks.
@@ -251,12 +222,10 @@ class RunOff:
             if len(open_jobs):
                 runs = self._of(open_jobs)._draw(law, now, rng)
                 path, pair = np.nonzero(pick[:, None] == block[None])
-                begin = (self.submit[job] - starts[block])[pair]
-                end = begin + runs[path, np.searchsorted(open_jobs, job[pair])]
-                size = self.size[job[pair]]
-                found[:, piece * length :] += occupancy(
-                    begin / self.slot_h, end / self.slot_h, size, path, PATHS, left
-                )
+                came = (self.submit[job] - starts[block])[pair]
+                end = (came + runs[path, np.searchsorted(open_jobs, job[pair])]) / self.slot_h
+                more = occupancy(came / self.slot_h, end, self.size[job[pair]], path, PATHS, left)
+                found[:, piece * length :] += more
         return found
 
     def _within(self, starts: np.ndarray, span: float) -> np.ndarray:
@@ -284,10 +253,10 @@ class RunOff:
         length_h = -(-steps // len(blocks)) * self.slot_h
         days = np.arange(max(int(-(-length_h // DAY_H)), 1)) * DAY_H
         piece = (now + np.arange(len(blocks)) * length_h)[:, None, None] + days
-        alike = (self._weekend(blocks[..., None] + days) == self._weekend(piece)).mean(axis=-1)
+        there = blocks[..., None] + days
+        alike = (self._weekend(there) == self._weekend(piece)).mean(axis=-1)
         other = sum(
-            (np.abs(day_shares(spans, blocks[..., None] + days) - day_shares(spans, piece)).sum(axis=-1))
-            for spans in self.events
+            np.abs(day_shares(spans, there) - day_shares(spans, piece)).sum(axis=-1) for spans in self.events
         )
         likely = 0.5 ** (ages / HALF_LIFE_H) * SAME_DAY**alike * np.exp(-apart / LIKENESS)
         return np.asarray(likely * SAME_EVENT ** -np.asarray(other, dtype=np.float64))
@@ -364,9 +333,7 @@ def run_off(
         .sort("submit_time", "job_id", "attempt")
     )
     hours = [
-        ((table[name] - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR))
-        .fill_null(np.inf)
-        .to_numpy()
+        ((table[name] - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR)).fill_null(np.inf)
         for name in ("submit_time", "start_time", "end_time")
     ]
     named = pl.col(series).cast(pl.String) + suffix
@@ -382,9 +349,9 @@ def run_off(
         totals={} if total is None else {total: tuple(range(len(names)))},
         start=start,
         slot_h=slot_hours,
-        submit=hours[0],
-        begin=hours[1],
-        end=hours[2],
+        submit=hours[0].to_numpy(),
+        begin=hours[1].to_numpy(),
+        end=hours[2].to_numpy(),
         size=table[size].cast(pl.Float64).to_numpy(),
         limit=(table["time_limit_s"] / SECONDS_PER_HOUR).fill_null(np.inf).to_numpy(),
         series=number.to_numpy(),

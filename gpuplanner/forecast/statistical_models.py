@@ -337,12 +337,8 @@ RunOff
 RunOffReverting
     The mean of those and of the model Reverting.
 """
-COST_S = dict.fromkeys(CANDIDATES, 0.0002) | {
-    REVERTING: 0.003,
-    "Median": 0.02,
-    "AutoETS": 0.04,
-    RUN_OFF: 0.01,
-}
+COST_S = dict.fromkeys(CANDIDATES, 0.0002)
+COST_S |= {REVERTING: 0.003, "Median": 0.02, "AutoETS": 0.04, RUN_OFF: 0.01}
 """CPU seconds of one forecast of an hourly series beside those of its parts, as measured: what a budget is held
 against, alike anywhere."""
 
