@@ -164,9 +164,8 @@ def _seen_spans(held: pl.DataFrame, jobs: pl.DataFrame, samples: pl.DataFrame) -
     table = with_until(conform(samples, Samples, where="samples").filter(pl.col("sm_activity").is_not_null()))
     spans = [_device_spans(each_holder(table.drop_nulls("job_id")), "job_id", "node", "gpu", "instance")]
     # Devices that several may have held; of a cut GPU only its instances.
-    shared = table.with_columns(kind=kind_of_device()).filter(
-        pl.col("job_evidence") == TOGETHER, pl.col("kind").is_not_null()
-    )
+    shared = table.with_columns(kind=kind_of_device()).drop_nulls("kind")
+    shared = shared.filter(pl.col("job_evidence") == TOGETHER)
     if shared.height:
         devices = _device_spans(shared.with_columns(part=1.0), "node", "gpu", "instance", "kind")
         spans.append(seen_together(jobs, devices))
@@ -204,9 +203,8 @@ def _device_spans(samples: pl.DataFrame, *keys: str) -> pl.DataFrame:
             state=_state("sm_activity", "memory_used_gib"),
         )
     )
-    return spans.with_columns(
-        pl.when(pl.col("state") == state).then("devices").otherwise(0.0).alias(state) for state in STATES[:-1]
-    )
+    seen = {state: pl.when(pl.col("state") == state).then("devices").otherwise(0.0) for state in STATES[:-1]}
+    return spans.with_columns(**seen)
 
 
 def levels(spans: pl.DataFrame, by: Sequence[str], cuts: pl.DataFrame | None = None) -> pl.DataFrame:
@@ -375,12 +373,8 @@ def held_by_state(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: dateti
     """
     window = Window(start, end)
     # In order: else threads add up parts of a group as they come, and the last digit is now this, now that.
-    each = [
-        part.group_by("tenant", "state", maintain_order=True).agg(
-            attempts=pl.len().cast(pl.Int64), gpu_hours=(pl.col("gpus") * pl.col("hours")).sum()
-        )
-        for part in _held(jobs, window)
-    ]
+    sums = {"attempts": pl.len().cast(pl.Int64), "gpu_hours": (pl.col("gpus") * pl.col("hours")).sum()}
+    each = [part.group_by("tenant", "state", maintain_order=True).agg(**sums) for part in _held(jobs, window)]
     return (
         pl.concat(each)
         .group_by("tenant", "state", maintain_order=True)
@@ -507,10 +501,8 @@ def gpu_hours_by_node(
     """
     window = Window(start, end)
     there = conform(inventory, Inventory, where="inventory")
-    asked = some_columns(jobs, Jobs, _OF_NODES, where="jobs")
-    table = gpu_jobs(asked.with_columns(pl.col("node_list").cast(pl.String)), window).filter(
-        pl.col("start_time").is_not_null()
-    )
+    asked = some_columns(jobs, Jobs, _OF_NODES, where="jobs").drop_nulls("start_time")
+    table = gpu_jobs(asked.with_columns(pl.col("node_list").cast(pl.String)), window)
     known = pl.when(pl.col("node").is_in(there["node"].to_list())).then("node")
     held = on_nodes(table).with_columns(node=known)
     names = pl.concat([there["node"], held["node"]]).unique().sort(nulls_last=True)

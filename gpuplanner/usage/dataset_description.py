@@ -64,16 +64,11 @@ class Description:
         if installed is None and nodes is not None:
             installed = int(nodes["gpus"].sum())
         quality = self.tables["quality"].filter(pl.col("severity").is_in(["error", "warning"]))
-        warnings = [
-            {
-                "what": f"{check}{f' ({example})' if example else ''}: {effect}",
-                "count": rows,
-                "gpu_hours": hours,
-            }
-            for check, effect, example, rows, hours in quality.select(
-                "check", "effect", "example", "rows", "gpu_hours"
-            ).iter_rows()
-        ]
+        warnings = []
+        for row in quality.iter_rows(named=True):
+            example = f" ({row['example']})" if row["example"] else ""
+            what = f"{row['check']}{example}: {row['effect']}"
+            warnings.append({"what": what, "count": row["rows"], "gpu_hours": row["gpu_hours"]})
         return {
             "gpu_hours": self.read.get("gpu_hours"),
             "installed_gpus": installed,
@@ -172,16 +167,14 @@ def _nodes(table: pl.DataFrame) -> Tables:
         nodes_in_mig_mode=in_mig.sum(),
         nodes_retired=pl.col("retired").is_not_null().sum(),
     )
-    return {
-        "nodes by board": by_board.sort("gpus", "gpu_model", "gpus_a_node", descending=[True, False, False])
-    }
+    ordered = by_board.sort("gpus", "gpu_model", "gpus_a_node", descending=[True, False, False])
+    return {"nodes by board": ordered}
 
 
 def _coverage(table: pl.DataFrame) -> Tables:
     share = pl.col("observed_gpu_h") / pl.col("expected_gpu_h")
-    nodes = table.group_by("node").agg(
-        pl.col("gpus").max(), pl.col("samples", "observed_gpu_h", "expected_gpu_h").sum()
-    )
+    sums = pl.col("samples", "observed_gpu_h", "expected_gpu_h").sum()
+    nodes = table.group_by("node").agg(pl.col("gpus").max(), sums)
     covered = nodes.with_columns(covered=pl.when(pl.col("expected_gpu_h") > 0).then(share))
     return {"coverage by node": covered.sort("covered", "node")}
 
@@ -213,11 +206,9 @@ def _occupancy(table: pl.DataFrame) -> Tables:
         readings_with_pending=(pl.col("pending") > 0).sum(),
     )
     share = pl.when(pl.col("mean_total") > 0).then(pl.col("mean_allocated") / pl.col("mean_total"))
-    return {
-        "occupancy by pool": by_pool.with_columns(allocated_share=share).sort(
-            "mean_total", "pool", "resource", descending=[True, False, False]
-        )
-    }
+    shared = by_pool.with_columns(allocated_share=share)
+    ordered = shared.sort("mean_total", "pool", "resource", descending=[True, False, False])
+    return {"occupancy by pool": ordered}
 
 
 def _requests(table: pl.DataFrame) -> Tables:
@@ -247,10 +238,6 @@ def _quotas(table: pl.DataFrame) -> Tables:
     return {"quotas by pool": by_pool.sort("most_gpus", "pool", descending=[True, False])}
 
 
-def _queue_quotas(table: pl.DataFrame) -> Tables:
-    return {"quotas of queues": table}
-
-
 def _gauges(table: pl.DataFrame) -> Tables:
     value = pl.col("value")
     by_metric = table.group_by("metric", "kind", "unit").agg(
@@ -275,9 +262,8 @@ def _distributions(table: pl.DataFrame) -> Tables:
     def at(percent: float) -> pl.Expr:
         return pl.col("value").filter(pl.col("percent") >= percent).min()
 
-    by_series = table.group_by("series").agg(
-        points=pl.len(), p50=at(50), p95=at(95), most=pl.col("value").max()
-    )
+    figures = {"points": pl.len(), "p50": at(50), "p95": at(95), "most": pl.col("value").max()}
+    by_series = table.group_by("series").agg(**figures)
     return {"distributions": by_series.sort("series")}
 
 
@@ -296,7 +282,7 @@ ABOUT: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
     "occupancy": _occupancy,
     "requests": _requests,
     "quotas": _quotas,
-    "queue_quotas": _queue_quotas,
+    "queue_quotas": lambda table: {"quotas of queues": table},
     "gauges": _gauges,
     "step_times": _step_times,
     "distributions": _distributions,

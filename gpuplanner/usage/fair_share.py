@@ -77,13 +77,12 @@ def steps(events: pl.DataFrame, by: str, changes: Sequence[str], *, until_s: flo
     >>> steps(events, "node", ["held"], until_s=9.0).rows()
     [(0, 0.0, 5.0, 3), (0, 5.0, 9.0, 2)]
     """
+    following = pl.col("start_s").shift(-1).over(by)
     return (
         events.group_by(by, start_s="at_s")
         .agg(pl.col(changes).sum())
         .sort(by, "start_s")
-        .with_columns(
-            pl.col(changes).cum_sum().over(by), end_s=pl.col("start_s").shift(-1).over(by).fill_null(until_s)
-        )
+        .with_columns(pl.col(changes).cum_sum().over(by), end_s=following.fill_null(until_s))
         .filter(pl.col("end_s") > pl.col("start_s"))
         .select(by, "start_s", "end_s", *changes)
     )
@@ -374,9 +373,8 @@ def borrowing(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
         so_far = np.append(0.0, np.cumsum(held * per_gpu))
         lent = np.bincount(tenant, deficit * (so_far[high] - so_far[low]), minlength=len(names))
         lent[0] = held @ (per_gpu * unclaimed)
-        rows += [
-            (borrower, *pair) for pair in zip(names, lent / SECONDS_PER_HOUR, strict=True) if pair[1] > 0
-        ]
+        pairs = zip(names, lent / SECONDS_PER_HOUR, strict=True)
+        rows += [(borrower, lender, hours) for lender, hours in pairs if hours > 0]
     schema = {"borrower": pl.String, "lender": pl.String, "gpu_hours": pl.Float64}
     return pl.DataFrame(rows, schema=schema, orient="row")
 

@@ -125,9 +125,8 @@ def gpu_time_ledger(
     ids = [] if samples is None else [name for name in BY_ID if name not in COLUMNS]
     asking, nodes = with_boards(*_tables(jobs, inventory, window, [*ids, *COLUMNS]))
     started = asking.lazy().filter(pl.col("start_time").is_not_null())
-    queued = asking.lazy().with_columns(
-        waiting_since=waiting_since(), left_queue=pl.coalesce("start_time", "end_time")
-    )
+    left = pl.coalesce("start_time", "end_time")
+    queued = asking.lazy().with_columns(waiting_since=waiting_since(), left_queue=left)
     out = withheld(out_of_service, nodes["board"])
     bucket = pl.col("state").replace(dict.fromkeys(IDLE, "held_idle")).alias("bucket")
     keys = ["tenant", "board", "hour", bucket]
@@ -194,15 +193,12 @@ def assumptions(
     table = some_columns(jobs, Jobs, [*TIMES, "eligible_time", "state", "gpus", "node_list"], where="jobs")
     unknown = table.filter(pl.col("gpus").is_null() & pl.col("start_time").is_not_null()).height
     if unknown:
-        found.append(
-            f"{unknown} of {table.height} jobs ran on a number of GPUs that is not known: "
-            "their time shows as free."
-        )
+        told = "jobs ran on a number of GPUs that is not known: their time shows as free."
+        found.append(f"{unknown} of {table.height} {told}")
     endless = table.filter((pl.col("gpus") > 0) & untimed()).height
     if endless:
-        found.append(
-            f"When {endless} of {table.height} jobs held GPUs is not known: their time shows as free."
-        )
+        told = "jobs held GPUs is not known: their time shows as free."
+        found.append(f"When {endless} of {table.height} {told}")
     waited = table.filter(pl.col("start_time") > waiting_since()).height
     unplaced = table.filter(pl.col("start_time").is_not_null() & pl.col("node_list").is_null()).height
     if waited and unplaced:
@@ -497,12 +493,11 @@ def _parts(
     last = pl.min_horizontal(begin + pl.duration(minutes=60 // QUARTERS), pl.lit(end))
     # Truncated on the wall clock: the first instant of a day need not exist in the zone.
     wall = begin.dt.convert_time_zone(tz).dt.replace_time_zone(None)
+    day = wall.dt.truncate(length).dt.date()
     return (
         pl.DataFrame({"hour": hours})
         .join(pl.DataFrame({"quarter": range(QUARTERS)}), how="cross")
-        .select(
-            "hour", period=wall.dt.truncate(length).dt.date(), part=(last - first).dt.total_microseconds()
-        )
+        .select("hour", period=day, part=(last - first).dt.total_microseconds())
         .filter(pl.col("part") > 0)
         .group_by("hour", "period")
         .agg(pl.col("part").sum())

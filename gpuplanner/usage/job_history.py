@@ -93,10 +93,8 @@ class History:
         if self.played_since == self.recent:
             return []
         days, came = (self.plan_start - self.played_since).days, self.jobs["submit_time"] >= self.played_since
-        asked = (
-            f"The recent past has more than {MOST_PLAYED:,} jobs: ways to run the fleet were played on its"
-        )
-        return [f"{asked} last {days} days, of {came.sum():,} jobs."]
+        played = f"ways to run the fleet were played on its last {days} days, of {came.sum():,} jobs."
+        return [f"The recent past has more than {MOST_PLAYED:,} jobs: {played}"]
 
 
 def load_trace(data: str, *, columns: Sequence[str] | None = None) -> Dataset:
@@ -269,16 +267,12 @@ def _views(
     )
     needed = sizes.select("profile_needed", needed_instances="instances", sms=used)
     asked = pl.concat([resolve_requests(jobs, board), needed], how="horizontal")
+    gpus, whole = pl.col("gpus").ceil().cast(pl.Int32), pl.lit(WHOLE_GPU)
+    sized = asked.with_columns(sms_needed="sms")
     return {
-        "whole": asked.with_columns(
-            profile=pl.lit(WHOLE_GPU),
-            instances=pl.col("gpus").ceil().cast(pl.Int32),
-            sms_needed=pl.lit(None, pl.Float64),
-        ),
-        "requested": asked.with_columns(sms_needed="sms"),
-        "rightsized": asked.with_columns(
-            profile="profile_needed", instances="needed_instances", sms_needed="sms"
-        ),
+        "whole": asked.with_columns(profile=whole, instances=gpus, sms_needed=pl.lit(None, pl.Float64)),
+        "requested": sized,
+        "rightsized": sized.with_columns(profile="profile_needed", instances="needed_instances"),
     }
 
 
@@ -355,9 +349,8 @@ def pools_of(scenario: Scenario) -> FleetPools:
         return FleetPools({fleet.name or scenario.name: scenario}, {})
     idle = {str(pool.board): pool.gpus for pool in there.pools if pool.board not in there.busy}
     # The largest pool is the one that the scenario has by itself: nothing is read or computed twice for it.
-    return FleetPools(
-        {board: scenario if board == fleet.pool else scenario.but(pool=board) for board in busy}, idle
-    )
+    pools = {board: scenario if board == fleet.pool else scenario.but(pool=board) for board in busy}
+    return FleetPools(pools, idle)
 
 
 def clusters_of(scenarios: Sequence[Scenario]) -> FleetPools:
@@ -387,13 +380,9 @@ def pool_table(fleet: FleetPools) -> pl.DataFrame:
         one = known.fleet
         rows.append((name, len(one.today.names), one.gpus, one.cut_gpus, known.jobs.height, one.can_be_cut))
     rows += [(name, 0, gpus, 0, 0, False) for name, gpus in fleet.idle.items()]
-    return pl.DataFrame(rows, orient="row", schema=POOL_COLUMNS)
-
-
-POOL_COLUMNS = {
-    "pool": pl.String, "nodes": pl.Int64, "gpus": pl.Int64, "cut_gpus": pl.Int64, "jobs": pl.Int64,
-    "can_be_cut": pl.Boolean,
-}  # fmt: skip
+    counts = dict.fromkeys(("nodes", "gpus", "cut_gpus", "jobs"), pl.Int64)
+    schema = {"pool": pl.String, **counts, "can_be_cut": pl.Boolean}
+    return pl.DataFrame(rows, orient="row", schema=schema)
 
 
 def todays_nodes(known: History) -> TodaysNodes:

@@ -69,13 +69,11 @@ class Signals:
 
         A row that lies below both, or above both, is part of a spike; at a step it is like one of them.
         """
-        before, after = (
-            signal.rolling_median(2 * shortest - 1, min_samples=1)
-            for signal in (self.table[name], self.table[name].reverse())
-        )
-        return pl.DataFrame({"before": before, "after": after.reverse()}).select(
-            low=pl.min_horizontal("before", "after"), high=pl.max_horizontal("before", "after")
-        )
+        signal, rows = self.table[name], 2 * shortest - 1
+        before = signal.rolling_median(rows, min_samples=1)
+        after = signal.reverse().rolling_median(rows, min_samples=1).reverse()
+        levels = pl.DataFrame({"before": before, "after": after})
+        return levels.select(low=pl.min_horizontal(pl.all()), high=pl.max_horizontal(pl.all()))
 
     def without_spikes(self, name: str, shortest: int) -> pl.Series:
         """The signal with its spikes bridged by straight lines."""
@@ -140,9 +138,8 @@ def step_for(samples: pl.DataFrame) -> timedelta:
     datetime.timedelta(seconds=1)
     """
     device = ("node", "gpu", "instance")
-    apart = (
-        samples.sort("time").select(pl.col("time").diff().over(device).drop_nulls().dt.total_microseconds())
-    ).to_series()
+    gap = pl.col("time").diff().over(device)
+    apart = samples.sort("time").select(gap.drop_nulls().dt.total_microseconds()).to_series()
     if not len(apart):
         return timedelta(seconds=STEPS_S[-1])
     typical_s = float(apart.median()) / 1e6  # type: ignore[arg-type]
@@ -280,9 +277,8 @@ def _change_points(signals: Signals, shortest: int) -> np.ndarray:
     if len(seen) < 2 * shortest:
         return np.array([rows])
     noise = {name: signals.noise(name) for name in signals.names}
-    bridged = np.column_stack(
-        [signals.without_spikes(name, shortest).to_numpy()[seen] / noise[name] for name in signals.names]
-    )
+    flat = {name: signals.without_spikes(name, shortest).to_numpy()[seen] for name in signals.names}
+    bridged = np.column_stack([flat[name] / noise[name] for name in signals.names])
     penalty = 2 * len(signals.names) * float(np.log(len(seen)))
     if len(seen) > EXACT_ROWS:
         ends = binary_segmentation(bridged, shortest, penalty)

@@ -63,9 +63,8 @@ class Slabs:
     def by_hour(self, slab: int, edges: np.ndarray, level: np.ndarray) -> np.ndarray:
         """Level x time of each hour of a slab, in hours; the level holds from each edge to the next."""
         first, end = self.hours(slab)
-        return np.bincount(
-            edges[:-1] // HOUR_TICKS - first, level * (np.diff(edges) / HOUR_TICKS), minlength=end - first
-        )
+        hour, length_h = edges[:-1] // HOUR_TICKS - first, np.diff(edges) / HOUR_TICKS
+        return np.bincount(hour, level * length_h, minlength=end - first)
 
     def parted(self, ticks: np.ndarray) -> list[np.ndarray]:
         """Numbers of the events in each slab, in their own order."""
@@ -175,11 +174,8 @@ class Spans:
         """Both sets of intervals."""
         if not len(other.begin):
             return self
-        return Spans(
-            np.concatenate([self.begin, other.begin]),
-            np.concatenate([self.end, other.end]),
-            np.concatenate([self.gpus, other.gpus]),
-        )
+        pairs = ((self.begin, other.begin), (self.end, other.end), (self.gpus, other.gpus))
+        return Spans(*map(np.concatenate, pairs))
 
     def by_hour(self, hours: int, group: np.ndarray, groups: int) -> np.ndarray:
         """GPU-hours of each group in each hour, shape (groups, hours)."""
@@ -404,9 +400,8 @@ def inferred_inventory(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: d
     most: dict[str | None, int] = {}
     for first, last in known.spans(start, end):
         window = Window(first, last)
-        asking = gpu_jobs(
-            some_columns(known.there(first, last, columns), Jobs, columns, where="jobs"), window
-        )
+        there = some_columns(known.there(first, last, columns), Jobs, columns, where="jobs")
+        asking = gpu_jobs(there, window)
         held = asking.lazy().filter(pl.col("start_time").is_not_null())
         for board in asking["gpu_model"].unique() if named_by_all else [None]:
             here = held if board is None else held.filter(pl.col("gpu_model") == board)

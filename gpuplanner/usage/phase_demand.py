@@ -475,11 +475,10 @@ def fit_phases(phases: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     single = pl.col("gpus") <= 1
     held = pl.col("profile").map_elements(lambda name: float(known.sms_of(name)), return_dtype=pl.Float64)
     of_whole = pl.lit(float(known.sms_of(WHOLE_GPU)))
-    table = phases.with_columns(
-        sms_needed=pl.col("sm_need") * pl.when(pl.col("profile").is_null()).then(of_whole).otherwise(held)
-    ).with_columns(
-        job_sms=_largest("sms_needed").over("job_id"), job_memory=_largest("memory_peak_gib").over("job_id")
-    )
+    sms = pl.when(pl.col("profile").is_null()).then(of_whole).otherwise(held)
+    table = phases.with_columns(sms_needed=pl.col("sm_need") * sms)
+    needs = {"job_sms": "sms_needed", "job_memory": "memory_peak_gib"}
+    table = table.with_columns(_largest(need).over("job_id").alias(name) for name, need in needs.items())
 
     def fitted(sms: str, memory_gib: str) -> pl.Expr:
         enough = smallest_profile(known, pl.col(sms), pl.col(memory_gib) * (1 + MARGIN))

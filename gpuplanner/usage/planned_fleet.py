@@ -122,9 +122,8 @@ class PlannedFleet:
         largest = pl.lit(str(self.installed.pools[0].board).lower())
         if "partition" not in jobs.columns:
             return largest
-        by = jobs.drop_nulls("gpu_model").group_by(
-            "partition", pl.col("gpu_model").cast(pl.String).str.to_lowercase()
-        )
+        word = pl.col("gpu_model").cast(pl.String).str.to_lowercase()
+        by = jobs.drop_nulls("gpu_model").group_by("partition", word)
         most = by.agg(pl.col("gpus").sum()).sort("gpus", "gpu_model", descending=[True, False])
         most = most.drop_nulls("partition").unique("partition", keep="first", maintain_order=True)
         homes = dict(most.select(pl.col("partition").cast(pl.String), "gpu_model").iter_rows())
@@ -169,9 +168,8 @@ class PlannedFleet:
         elif not self.in_catalogue:
             found.append(f"The board {self.name!r} is not in the catalogue: whole GPUs are planned. {ASK}")
         if self.in_catalogue and not self.can_be_cut:
-            found.append(
-                f"{self.name} has no MIG: whole GPUs are planned, and there are no layouts to export."
-            )
+            told = "whole GPUs are planned, and there are no layouts to export."
+            found.append(f"{self.name} has no MIG: {told}")
         if self.installed.instances and self.can_be_cut and not self.cut_gpus and not self.chosen:
             found.append(
                 "Jobs hold MIG instances, and the data do not say how the GPUs are cut: plans begin with whole GPUs, "
@@ -179,9 +177,8 @@ class PlannedFleet:
                 "with their layouts."
             )
         if self.gpus != self._gpus_of_pool():
-            found.append(
-                f"The plan is for {self.gpus:,} GPUs ({self.note}), of {self.installed.gpus:,} installed."
-            )
+            told = f"{self.gpus:,} GPUs ({self.note}), of {self.installed.gpus:,} installed."
+            found.append(f"The plan is for {told}")
         return [*found, *self.today.remarks]
 
     def _gpus_of_pool(self) -> int:

@@ -106,7 +106,8 @@ def demand_series(
     if begun.is_empty():
         return empty(Demand)
     step = slot_ticks(slot_hours, where="demand")
-    first, last = _grid(asked, begin, timedelta(microseconds=step), start, end)
+    slot = timedelta(microseconds=step)
+    first, last = _grid(asked, begin, slot, start, end)
     slots = slot_count(first, last, slot_hours, where="demand")
     spans = begun.with_columns(unique_id=pl.format("{}/{}", "tenant", "profile"), until=_until(known, last))
     series = spans.select("unique_id", "tenant", "profile").unique().sort("unique_id")
@@ -120,11 +121,9 @@ def demand_series(
         slots=slots,
         slot_ticks=step,
     )
-    slot_starts = pl.datetime_range(
-        first, last, timedelta(microseconds=step), closed="left", time_zone="UTC", eager=True
-    )
+    starts = pl.datetime_range(first, last, slot, closed="left", time_zone="UTC", eager=True)
     table = series[np.repeat(np.arange(series.height), slots)].with_columns(
-        ds=slot_starts[np.tile(np.arange(slots), series.height)], y=pl.Series((sums / step).ravel())
+        ds=starts[np.tile(np.arange(slots), series.height)], y=pl.Series((sums / step).ravel())
     )
     return conform(table, Demand, where="demand")
 

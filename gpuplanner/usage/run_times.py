@@ -209,9 +209,8 @@ def remaining_run_time(
         hazard = np.full(len(kind), -np.log1p(-level))
         columns[f"remaining_q{100 * level:02g}_h"] = law.remaining(kind, ran_h, hazard)
     over = pl.Series(ended)
-    return jobs.with_columns(
-        pl.when(~over).then(pl.Series(name, values)).alias(name) for name, values in columns.items()
-    )
+    found = {name: pl.when(~over).then(pl.Series(values)) for name, values in columns.items()}
+    return jobs.with_columns(**found)
 
 
 def remaining_while_busy(

@@ -251,9 +251,8 @@ def label_spikes(dips: pl.DataFrame, paces: Sequence[Pace]) -> tuple[pl.DataFram
     changes = (pl.col("memory_change").abs() >= MEMORY_CHANGE).fill_null(False)
     rises = (pl.col("traffic_change") >= TRAFFIC_RISE).fill_null(False)
     regular = pl.col("train") > 0
-    trained = dips.with_columns(
-        train=pl.Series(train, dtype=pl.Int8), rhythm=pl.Series(rhythm, dtype=pl.String), changes=changes
-    )
+    trained = dips.with_columns(pl.Series("train", train, pl.Int8), pl.Series("rhythm", rhythm, pl.String))
+    trained = trained.with_columns(changes=changes)
     # What an evaluation loses says nothing about the checkpoints that keep the same pace.
     usual_lost_s = pl.col("lost_s").filter(~pl.col("changes")).median().over("train")
     long = pl.when(regular).then(usual_lost_s).otherwise("lost_s") > _border_s(trained)
