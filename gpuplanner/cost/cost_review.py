@@ -177,12 +177,8 @@ def price_rows(found: CostReview) -> pl.DataFrame:
     rows += [("exchange", row.rate, unit, row.date, row.source) for unit, row in rates]
     schema = dict.fromkeys(PRICE_COLUMNS, pl.String) | {"price": pl.Float64}
     own = pl.DataFrame(rows, schema=schema, orient="row")
-    listed = (
-        facts("gpu_prices")
-        .filter(pl.col("gpu_model") == pl.lit(board, pl.String))
-        .sort("term", "cloud", "region", "instance_type")
-    )
-    told = listed.select(
+    listed = facts("gpu_prices").filter(pl.col("gpu_model") == pl.lit(board, pl.String))
+    told = listed.sort("term", "cloud", "region", "instance_type").select(
         kind="term", price="price_per_gpu_hour", unit=pl.format("{} per GPU h", "currency"),
         date=pl.col("date").cast(pl.String),
         source=pl.format("{} {} {}", "cloud", "region", "instance_type"),

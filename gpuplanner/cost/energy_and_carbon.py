@@ -140,17 +140,11 @@ def footprint(
     for scope in ("location", "market"):
         grams = pl.col(f"{scope}_g")
         amounts |= {f"{scope}_kg{side}": (kwh[side] * grams).sum() / GRAMS_PER_KILOGRAM for side in SIDES}
-    amounts |= {
-        f"embodied_kg{side}": pl.col("gpu_hours").sum() * getattr(made, SIDES[side]) for side in SIDES
-    }
-    found = rows.group_by(*keys, "state", maintain_order=True).agg(
-        pl.col("gpu_hours").sum(), known=pl.col("watts").is_not_null().all(), **amounts
-    )
-    amounts_known = (
-        pl.when("known").then(pl.col(f"{name}{side}").round(FINE)).alias(f"{name}{side}")
-        for name in AMOUNTS
-        for side in SIDES
-    )
+    gpu_hours = pl.col("gpu_hours").sum()
+    amounts |= {f"embodied_kg{side}": gpu_hours * getattr(made, SIDES[side]) for side in SIDES}
+    groups = rows.group_by(*keys, "state", maintain_order=True)
+    found = groups.agg(gpu_hours, known=pl.col("watts").is_not_null().all(), **amounts)
+    amounts_known = (pl.when("known").then(pl.col(name).round(FINE)).alias(name) for name in amounts)
     return found.with_columns(amounts_known).drop("known")
 
 
@@ -187,9 +181,8 @@ def by_state(rows: pl.DataFrame, measured: pl.DataFrame | None = None) -> pl.Dat
     sums = [pl.col("gpu_hours").sum(), *(pl.col(f"{name}{side}").sum() for name in AMOUNTS for side in SIDES)]
     found = rows.drop_nulls("energy_kwh").group_by("state").agg(sums)
     if measured is not None:
-        counted = measured.group_by("state").agg(
-            counted_gpu_hours=pl.col("gpu_hours").sum(), counted_kwh=pl.col("energy_kwh").sum()
-        )
+        counts = {"counted_gpu_hours": pl.col("gpu_hours").sum(), "counted_kwh": pl.col("energy_kwh").sum()}
+        counted = measured.group_by("state").agg(**counts)
         found = found.join(counted, on="state", how="left", maintain_order="left")
     return found.sort(pl.col("state").cast(pl.Enum(["off", "idle", "busy"])))
 
@@ -208,9 +201,8 @@ def _watts(
     board = boards.get(row["gpu_model"])  # type: ignore[call-overload]
     if board is None:
         return (None, None, None)
-    bucket, everybody = str(row["bucket"]), activity.get("")
-    seen = activity.get(str(row["tenant"]), everybody)
-    watts = state_watts(board, seen)
+    bucket = str(row["bucket"])
+    watts = state_watts(board, activity.get(str(row["tenant"]), activity.get("")))
     power = watts[STATE_OF[bucket]]
     low = watts["idle"].low if bucket == "unobserved" else power.low
     return power.value, low, power.high
@@ -219,10 +211,9 @@ def _watts(
 def _embodied_kg_per_hour() -> RangedAmount:
     """Carbon of making a board, spread over its life [kg per GPU-hour]."""
     made, life = parameter("embodied_kg_per_gpu"), parameter("lifetime_years")
-    year = HOURS_PER_YEAR
-    return RangedAmount(
-        made.value / (life.value * year), made.low / (life.high * year), made.high / (life.low * year)
-    )
+    middle = made.value / (life.value * HOURS_PER_YEAR)
+    low, high = made.low / (life.high * HOURS_PER_YEAR), made.high / (life.low * HOURS_PER_YEAR)
+    return RangedAmount(middle, low, high)
 
 
 BOUNDS = {
@@ -344,8 +335,7 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
         gpu_hours=by_slices * pl.col("step_s") / SECONDS_PER_HOUR,
         state=pl.when(works).then(pl.lit("busy")).otherwise(pl.lit("idle")),
     ).join(known, on="job_id", how="left")
-    sums = parts.group_by(pl.col("tenant").fill_null(NOBODY), "state").agg(
-        energy_kwh=pl.col("part_j").sum() / J_PER_KWH, gpu_hours=pl.col("gpu_hours").sum()
-    )
+    groups = parts.group_by(pl.col("tenant").fill_null(NOBODY), "state")
+    sums = groups.agg(energy_kwh=pl.col("part_j").sum() / J_PER_KWH, gpu_hours=pl.col("gpu_hours").sum())
     watts = pl.col("energy_kwh") * WATTS_PER_KILOWATT / pl.col("gpu_hours")
     return sums.filter(pl.col("gpu_hours") > 0).with_columns(watts=watts).sort("tenant", "state")

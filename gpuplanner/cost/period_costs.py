@@ -202,9 +202,8 @@ def per_kwh_of(scenario: Scenario, known: History, currency: str | None = None) 
     said = book.per_kwh(wanted, known.begin, known.end) if own is None else None
     if said is not None:
         return said
-    return book.converted(
-        parameter("electricity_usd_per_kwh").value if own is None else own, "USD", wanted, known.end
-    )
+    usd = parameter("electricity_usd_per_kwh").value if own is None else own
+    return book.converted(usd, "USD", wanted, known.end)
 
 
 def _listed(book: PriceBook, board: str | None, term: str, currency: str, when: datetime) -> Price | None:
@@ -213,10 +212,8 @@ def _listed(book: PriceBook, board: str | None, term: str, currency: str, when: 
         return None
     price = gpu_hour_price(board, term=term)
     try:
-        value, low, high = (
-            book.converted(one, price.currency, currency, when)
-            for one in (price.value, price.low, price.high)
-        )
+        prices = (price.value, price.low, price.high)
+        value, low, high = (book.converted(one, price.currency, currency, when) for one in prices)
     except ScenarioError:
         return None
     return replace(price, value=value, low=low, high=high, currency=currency)
@@ -275,17 +272,13 @@ def grid_of(scenario: Scenario, known: History, hours: pl.Series) -> pl.DataFram
 @stage
 def activity(scenario: Scenario) -> Mapping[str, float]:
     """Mean SM activity of each tenant's jobs, weighed by GPU time; under no name that of all."""
-    seen = (
-        history(scenario)
-        .jobs.filter(pl.col("sm_activity").is_not_null())
-        .with_columns(weight=pl.col("gpus") * pl.col("run_s"))
-    )
-    mean = (pl.col("sm_activity") * pl.col("weight")).sum() / pl.col("weight").sum()
+    seen = history(scenario).jobs.filter(pl.col("sm_activity").is_not_null())
+    weight = pl.col("gpus") * pl.col("run_s")
+    mean = (pl.col("sm_activity") * weight).sum() / weight.sum()
     means = {str(name): value for name, value in seen.group_by("tenant").agg(mean).iter_rows()}
     means |= {"": seen.select(mean).item()}
-    return {
-        name: min(float(value), 1.0) for name, value in means.items() if value is not None and value == value
-    }
+    known = {name: value for name, value in means.items() if value is not None and value == value}
+    return {name: min(float(value), 1.0) for name, value in known.items()}
 
 
 def _known(word: str) -> str | None:
@@ -310,9 +303,7 @@ def _missing(
     hours = dict(booked.group_by("gpu_model").agg(pl.col("gpu_hours").sum()).iter_rows())
     without = {"price": [], "power": []}  # type: dict[str, list[str]]
     for word, board in boards.items():
-        name = board or (
-            word if word and boards.get(word) is None and len(boards) > 1 else "a board that is not known"
-        )
+        name = board or (word if word and len(boards) > 1 else "a board that is not known")
         text = f"{name} ({hours[word]:,.0f} GPU-hours)" if len(boards) > 1 else name
         if word not in priced:
             without["price"].append(text)
@@ -326,9 +317,8 @@ def _missing(
             "Give your own with --set price_usd_per_gpu_hour=…"
         )
     if without["power"]:
-        found.append(
-            f"No energy and no carbon is stated: the catalogue has no power rating of {', '.join(without['power'])}."
-        )
+        told = f"the catalogue has no power rating of {', '.join(without['power'])}."
+        found.append(f"No energy and no carbon is stated: {told}")
     if owned:
         found.append(
             f"What the {' and '.join(owned)} GPUs cost is not stated: they stand {AT_LIST_PRICE}. "

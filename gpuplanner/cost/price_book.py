@@ -144,9 +144,8 @@ class PriceBook:
         rows = [row for row in self.electricity if row.market_g_per_kwh is not None]
         if not rows:
             return None
-        return sum(
-            share * (row.market_g_per_kwh or 0.0) for row, share in _by_time(rows, "electricity", begin, end)
-        )
+        shares = _by_time(rows, "electricity", begin, end)
+        return sum(share * (row.market_g_per_kwh or 0.0) for row, share in shares)
 
     def converted(self, amount: float, currency: str, wanted: str, when: datetime) -> float:
         """An amount in another currency, at the last rate dated at or before a day.
@@ -161,14 +160,9 @@ class PriceBook:
         if currency == wanted:
             return amount
         day = when.date().isoformat()
-        pairs = [
-            (
-                row.date,
-                row.rate if (row.from_currency, row.to_currency) == (currency, wanted) else 1 / row.rate,
-            )
-            for row in self.rates
-            if {row.from_currency, row.to_currency} == {currency, wanted} and row.date <= day
-        ]
+        both = {currency, wanted}
+        rows = [row for row in self.rates if {row.from_currency, row.to_currency} == both and row.date <= day]
+        pairs = [(row.date, row.rate if row.from_currency == currency else 1 / row.rate) for row in rows]
         if not pairs:
             todo = "Add it to rates with its date and source: nothing is converted without one."
             raise ScenarioError(f"{currency} in {wanted}", f"a rate dated by {day}", "none", todo)

@@ -19,6 +19,8 @@ from gpuplanner.hardware.power_and_carbon import Price
 NOBODY = "-"
 UNALLOCATED = "nobody"
 FLEET = "own fleet"
+NAMES = ("BillingAccountId", "BillingAccountName", "ProviderName", "PublisherName", "InvoiceIssuerName")
+"""Columns that name who bills: the fleet itself."""
 CENTS = pl.Decimal(18, 2)
 NOT_STATED = "not stated"
 """Ownership where neither scenario nor inventory says one."""
@@ -79,13 +81,10 @@ def showback(
     >>> lines.select("SubAccountName", pl.col("EffectiveCost").cast(pl.String)).rows()
     [('a', '2.00'), ('nobody', '1.00')]
     """
-    for name in FOOTPRINT:
-        if name not in hours.columns:
-            hours = hours.with_columns(pl.lit(None, pl.Float64).alias(name))
-    keys = pl.struct("gpu_model", "ownership").map_elements(
-        lambda one: (one["gpu_model"], one["ownership"]) in rates, return_dtype=pl.Boolean
-    )
-    lines = _ordered(hours.filter(keys) if hours.height else hours)
+    absent = (name for name in FOOTPRINT if name not in hours.columns)
+    hours = hours.with_columns(pl.lit(None, pl.Float64).alias(name) for name in absent)
+    priced = [key in rates for key in hours.select("gpu_model", "ownership").iter_rows()]
+    lines = _ordered(hours.filter(pl.Series(priced, dtype=pl.Boolean)))
     mine = [rates[key] for key in lines.select("gpu_model", "ownership").iter_rows()]
     quantity = _fine(lines["gpu_hours"])
     costs = _costs(quantity, lines["energy_kwh"], mine)
@@ -96,12 +95,9 @@ def showback(
     ]
     cost = pl.Series(costs, dtype=CENTS)
     table = lines.select(
-        BillingPeriodStart=pl.lit(start),
-        BillingPeriodEnd=pl.lit(end),
-        ChargePeriodStart=pl.lit(start),
-        ChargePeriodEnd=pl.lit(end),
-        BillingAccountId=pl.lit(FLEET),
-        BillingAccountName=pl.lit(FLEET),
+        **dict.fromkeys(("BillingPeriodStart", "ChargePeriodStart"), pl.lit(start)),
+        **dict.fromkeys(("BillingPeriodEnd", "ChargePeriodEnd"), pl.lit(end)),
+        **dict.fromkeys(NAMES, pl.lit(FLEET)),
         SubAccountId="name",
         SubAccountName="name",
         ChargeCategory=pl.lit("Usage"),
@@ -109,17 +105,12 @@ def showback(
         ChargeDescription=pl.format("GPU-hours of installed GPUs: {}", pl.col("bucket").cast(pl.String)),
         ServiceCategory=pl.lit("Compute"),
         ServiceName=pl.lit("GPU cluster"),
-        ProviderName=pl.lit(FLEET),
-        PublisherName=pl.lit(FLEET),
-        InvoiceIssuerName=pl.lit(FLEET),
         PricingCategory=pl.col("ownership").str.extract("^([a-z]*)").replace_strict(CATEGORIES, default="Standard"),
         PricingQuantity=quantity,
         PricingUnit=pl.lit("GPU-Hours"),
         ListUnitPrice=pl.Series([rate.listed for rate in mine], dtype=pl.Float64),
         ListCost=pl.Series(at_list, dtype=DECIMAL),
-        ContractedCost=cost,
-        EffectiveCost=cost,
-        BilledCost=cost,
+        **dict.fromkeys(("ContractedCost", "EffectiveCost", "BilledCost"), cost),
         BillingCurrency=pl.Series([rate.price.currency for rate in mine], dtype=pl.String),
         x_GpuModel="gpu_model",
         x_Bucket=pl.col("bucket").cast(pl.String),
