@@ -307,11 +307,8 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
     >>> seen.select("tenant", "state", pl.col("energy_kwh", "watts").round(6)).rows()
     [('a', 'busy', 0.25, 500.0), ('a', 'idle', 0.05, 100.0)]
     """
-    steps = (
-        board_steps(held_readings(board_readings(samples), BOARD))
-        .drop_nulls("energy_j")
-        .select(pl.col("reading").alias("time"), *BOARD, "energy_j", "step_s")
-    )
+    steps = board_steps(held_readings(board_readings(samples), BOARD)).drop_nulls("energy_j")
+    steps = steps.select(pl.col("reading").alias("time"), *BOARD, "energy_j", "step_s")
     slices = pl.col("profile").cast(pl.String).str.extract(r"^(\d+)g").cast(pl.Float64).fill_null(1.0)
     each = ["time", *BOARD]
     rows = (

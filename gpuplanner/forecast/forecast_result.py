@@ -51,15 +51,9 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
     plans = np.quantile(paths, levels, axis=0)
     short = np.array([np.maximum(paths - plan, 0.0).mean() for plan in plans])
     planned = plans.mean(axis=1)
-    return pl.DataFrame(
-        {
-            "quantile": levels,
-            "planned": planned,
-            "short": short,
-            "cost": planned + price * short,
-            "best": [abs(level - best) < 1e-6 for level in levels],
-        }
-    )
+    table = pl.DataFrame({"quantile": levels, "planned": planned, "short": short})
+    cost = pl.col("planned") + price * pl.col("short")
+    return table.with_columns(cost=cost, best=(pl.col("quantile") - best).abs() < 1e-6)
 
 
 def representatives(paths: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:

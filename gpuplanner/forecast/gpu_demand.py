@@ -95,16 +95,9 @@ class Wanted:
         running, coming = (part[0] for part in self._jobs().parts([self.whole], self.slots, horizon, seed))
         coming = coming + self._of_whole(self.on_top(horizon, 0))
         low, middle, high = np.quantile(running + coming, (0.05, 0.5, 0.95), axis=0)
-        return pl.DataFrame(
-            {
-                "ds": pl.Series(self._ahead(horizon, 0), dtype=pl.Datetime("us", "UTC")),
-                "still_running": running.mean(axis=0),
-                "to_come": coming.mean(axis=0),
-                "q05": low,
-                "q50": middle,
-                "q95": high,
-            }
-        )
+        ds = pl.Series(self._ahead(horizon, 0), dtype=pl.Datetime("us", "UTC"))
+        means = {"still_running": running.mean(axis=0), "to_come": coming.mean(axis=0)}
+        return pl.DataFrame({"ds": ds, **means, "q05": low, "q50": middle, "q95": high})
 
     def cost_curve(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
         """What planning the whole at each quantile costs, see :func:`~gpuplanner.forecast.cost_curve`."""
@@ -161,11 +154,8 @@ class Wanted:
         left = remaining_run_time(table, levels=(0.5, 0.9), by=("unique_id",)).filter(~pl.col("ended"))
         quantiles = pl.col("remaining_q50_h", "remaining_q90_h").median()
         hours = (pl.col("gpus") * pl.col("remaining_h")).sum().alias("gpu_hours_left")
-        return (
-            left.group_by("unique_id")
-            .agg(pl.len().alias("jobs"), pl.col("gpus").sum(), hours, quantiles)
-            .sort("unique_id")
-        )
+        sums = left.group_by("unique_id").agg(pl.len().alias("jobs"), pl.col("gpus").sum(), hours, quantiles)
+        return sums.sort("unique_id")
 
     def paths(self, horizon: int, gap: int, seed: int, most: int | None = None) -> pl.DataFrame:
         """Sample paths of every series from the origin on: ``unique_id, path, ds, y``.
@@ -402,12 +392,8 @@ def _of_readings(rows: pl.DataFrame, start: datetime, slots: int, slot_hours: fl
     if slots < 2:
         raise ScenarioError("forecast: readings", "two whole slots", f"{max(slots, 0)}", "Read for longer.")
     place = (pl.col("time") - start).dt.total_microseconds() // round(slot_hours * 3.6e9)
-    by_slot = (
-        rows.with_columns(place=place)
-        .filter(pl.col("place") < slots)
-        .group_by("unique_id", "place")
-        .agg(pl.col("y").mean(), pl.col("total").max())
-    )
+    placed = rows.with_columns(place=place).filter(pl.col("place") < slots)
+    by_slot = placed.group_by("unique_id", "place").agg(pl.col("y").mean(), pl.col("total").max())
     ids = tuple(by_slot["unique_id"].unique().sort())
     values = np.full((len(ids), slots), np.nan)
     at = by_slot["unique_id"].cast(pl.Enum(ids)).to_physical().to_numpy()

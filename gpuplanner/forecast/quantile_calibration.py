@@ -265,16 +265,13 @@ def reconcile_to_pool(
         raise SchemaError("reconcile_to_pool", expected, got, todo)
     total, members = pl.col("mean").sum().over(keys), pl.len().over(keys)
     share = pl.when(total > 0).then(pl.col("mean") / total).otherwise(1 / members)
+    parted = ("mean",) if own_quantiles else VALUES
     shared = (
         below.sort("unique_id", "ds")
         .with_columns(share=share)
         .join(above, on=keys, how="left", suffix="_pool", maintain_order="left")
         .with_columns(old="mean")
-        .with_columns(
-            (pl.col("share") * pl.col(f"{name}_pool")).alias(name)
-            for name in VALUES
-            if not own_quantiles or name == "mean"
-        )
+        .with_columns((pl.col("share") * pl.col(f"{name}_pool")).alias(name) for name in parted)
     )
     if own_quantiles:
         grown = pl.when(pl.col("old") > 0).then(pl.col("mean") / pl.col("old"))

@@ -92,11 +92,8 @@ class RunOff:
         """The jobs as they stood at a slot: submissions before it, and no start or end after it."""
         now = origin * self.slot_h
         jobs = self._of(slice(0, int(np.searchsorted(self.submit, now))))
-        return replace(
-            jobs,
-            begin=np.where(jobs.begin < now, jobs.begin, np.inf),
-            end=np.where(jobs.end <= now, jobs.end, np.inf),
-        )
+        begin = np.where(jobs.begin < now, jobs.begin, np.inf)
+        return replace(jobs, begin=begin, end=np.where(jobs.end <= now, jobs.end, np.inf))
 
     def seen(self, series: Sequence[str], origin: int) -> np.ndarray:
         """Demand in the slots before an origin, as it was known then, on the clock "wanted".

@@ -103,13 +103,8 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     # The column of the last known value at or before each slot; -1 before a series begins.
     last_known = np.maximum.accumulate(np.where(missing, -1, np.arange(slots)), axis=1)
     carried = np.take_along_axis(values, np.maximum(last_known, 0), axis=1)
-    return SeriesGrid(
-        ids=tuple(ids),
-        start=times[0],
-        slot=slot,
-        values=carried,
-        filled=tuple((missing & (last_known >= 0)).sum(axis=1).tolist()),
-    )
+    filled = tuple((missing & (last_known >= 0)).sum(axis=1).tolist())
+    return SeriesGrid(tuple(ids), times[0], slot, carried, filled)
 
 
 LEVELS = (0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)

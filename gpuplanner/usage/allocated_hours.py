@@ -132,11 +132,8 @@ def held_and_active(
     asking = gpu_jobs(table, window).lazy().with_columns(board=pl.lit(None, pl.String))
     found = held_hours(asking.filter(pl.col("start_time").is_not_null()), samples, window)
     hours = pl.col("gpu_hours")
-    return (
-        found.group_by("tenant")
-        .agg(hours.filter(pl.col("state") == state).sum().alias(state) for state in (*STATES, ACTIVE))
-        .sort("tenant")
-    )
+    sums = {state: hours.filter(pl.col("state") == state).sum() for state in (*STATES, ACTIVE)}
+    return found.group_by("tenant").agg(**sums).sort("tenant")
 
 
 def _state(activity: str, memory_gib: str) -> pl.Expr:
@@ -191,19 +188,13 @@ def _device_spans(samples: pl.DataFrame, *keys: str) -> pl.DataFrame:
     A job that works in bursts does not rest between them.
     """
     minute = [*keys, pl.col("time").dt.truncate("1m")]
+    active, state = pl.col("part") * pl.col("sm_activity"), _state("sm_activity", "memory_used_gib")
     spans = (
         samples.filter(pl.col("time") < pl.col("until"))
         .with_columns(pl.col("sm_activity").mean().over(minute), pl.col("memory_used_gib").max().over(minute))
-        .select(
-            *keys,
-            begin="time",
-            end="until",
-            devices="part",
-            active=pl.col("part") * pl.col("sm_activity"),
-            state=_state("sm_activity", "memory_used_gib"),
-        )
+        .select(*keys, begin="time", end="until", devices="part", active=active, state=state)
     )
-    seen = {state: pl.when(pl.col("state") == state).then("devices").otherwise(0.0) for state in STATES[:-1]}
+    seen = {name: pl.when(pl.col("state") == name).then("devices").otherwise(0.0) for name in STATES[:-1]}
     return spans.with_columns(**seen)
 
 
@@ -243,18 +234,14 @@ def levels(spans: pl.DataFrame, by: Sequence[str], cuts: pl.DataFrame | None = N
         nothing = [pl.lit(0.0).alias(name) for name in MEASURES]
         each.append(cuts.join(groups, on=by).select("group", *nothing, at="at", cut=pl.lit(value=True)))
     changes = pl.any_horizontal(pl.col(MEASURES).abs() > ROUNDING)
+    following = pl.col("at").shift(-1).over("group")
     return (
         pl.concat(each)
         .sort("group", "at")
         .group_by("group", "at", maintain_order=True)
         .agg(pl.col("cut").any(), pl.col(MEASURES).sum())
         .filter(pl.col("cut") | changes)
-        .select(
-            "group",
-            pl.col(MEASURES).cum_sum().over("group"),
-            begin="at",
-            end=pl.col("at").shift(-1).over("group"),
-        )
+        .select("group", pl.col(MEASURES).cum_sum().over("group"), begin="at", end=following)
         .filter(pl.col("end").is_not_null(), pl.col("devices") > ROUNDING)
         .join(groups, on="group", maintain_order="left")
         .drop("group")

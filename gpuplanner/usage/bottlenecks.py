@@ -315,16 +315,10 @@ def signatures_of(
         signature(Counters(*row), gpus=count, nvlink_peak_gb_s=spec.nvlink_or_fabric_total_gb_s)
         for row, count in zip(means.select(COUNTERS).iter_rows(), gpus, strict=True)
     ]
-    return means.select(
-        *by,
-        pl.Series("bound", [each.bound for each in named], dtype=pl.String),
-        pl.Series("evidence", [each.evidence for each in named], dtype=pl.String),
-        "hours",
-        share.alias("gpus"),
-        *FIELDS,
-        "idle_share",
-        "power_share",
-    ).sort(by)
+    bounds = pl.Series("bound", [each.bound for each in named], dtype=pl.String)
+    evidence = pl.Series("evidence", [each.evidence for each in named], dtype=pl.String)
+    shares = (*FIELDS, "idle_share", "power_share")
+    return means.select(*by, bounds, evidence, "hours", share.alias("gpus"), *shares).sort(by)
 
 
 def signatures_by_class(signatures: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:

@@ -259,14 +259,8 @@ class Inbox:
         cost = hours * pl.lit(None if price is None else price.value, pl.Float64)
         told = each.select("phase", "bound", "evidence")
         priced = phases.with_columns(gpu_hours=hours, cost=cost).join(told, on="phase", how="left")
-        return JobView(
-            samples=mine,
-            price=price,
-            phases=priced.sort("phase"),
-            spikes=find_spikes(mine),
-            bound=whole["bound"],
-            evidence=whole["evidence"],
-        )
+        spikes = find_spikes(mine)
+        return JobView(mine, priced.sort("phase"), spikes, whole["bound"], whole["evidence"], price)
 
 
 def open_inbox(

@@ -55,11 +55,8 @@ class Claims:
         events = [
             pl.DataFrame(none, schema={"tenant": pl.String, "at_s": float, "held": int, "waiting": int})
         ]
-        for instant, more, longer in (
-            ("submit_s", pl.lit(0), wanted),
-            ("start_s", held, -wanted),
-            ("end_s", -held, pl.lit(0)),
-        ):
+        changes = (("submit_s", pl.lit(0), wanted), ("start_s", held, -wanted), ("end_s", -held, pl.lit(0)))
+        for instant, more, longer in changes:
             at = pl.col(instant).clip(begin, end)
             events.append(self.table.select("tenant", at_s=at, held=more.cast(int), waiting=longer.cast(int)))
         return steps(pl.concat(events), "tenant", ["held", "waiting"], until_s=end)
@@ -204,9 +201,8 @@ def tenant_accounts(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFr
     [('x', 0.0, 1.0, 0.0), ('y', 2.0, 0.5, 1.0)]
     """
     hours = (pl.col("end_s") - pl.col("start_s")) / SECONDS_PER_HOUR
-    pieces = tenant_pieces(claimed, entitled).with_columns(
-        hours=hours, stretch=pl.col("starving").rle_id().over("tenant")
-    )
+    stretch = pl.col("starving").rle_id().over("tenant")
+    pieces = tenant_pieces(claimed, entitled).with_columns(hours=hours, stretch=stretch)
     starved = pieces.filter("starving").group_by("tenant", "stretch").agg(pl.col("hours").sum())
     longest = starved.group_by("tenant").agg(longest_starvation_h=pl.col("hours").max())
     sums = ("held", "due", "deficit", "above", "unclaimed")

@@ -38,16 +38,9 @@ ROUNDING_GPU_HOURS = 1e-12
 NOBODY = "-"
 """Tenant of GPU-time that nobody held."""
 _KINDS = ("reserved", "reconfiguring", "down")
-_OUT = {
-    "bucket": pl.Enum(BUCKETS),
-    "start_time": pl.Datetime("us", "UTC"),
-    "end_time": pl.Datetime("us", "UTC"),
-    "gpus": pl.Float64(),
-    "gpu_model": pl.String(),
-    "tenant": pl.String(),
-    "node": pl.String(),
-}
-_OPTIONAL = ("gpu_model", "tenant", "node")
+_OPTIONAL = dict.fromkeys(("gpu_model", "tenant", "node"), pl.String())
+_SPAN = dict.fromkeys(("start_time", "end_time"), pl.Datetime("us", "UTC"))
+_OUT = {"bucket": pl.Enum(BUCKETS), **_SPAN, "gpus": pl.Float64(), **_OPTIONAL}
 _KEPT_ANYWHERE = (pl.col("bucket") == "reserved") & pl.col("node").is_null()
 """GPUs kept for a tenant on whichever node: it is known only as it takes them."""
 
@@ -359,13 +352,9 @@ def by_bucket(ledger: pl.DataFrame) -> pl.DataFrame:
     sums = dict(buckets.agg(pl.col("gpu_hours").sum()).iter_rows())
     hours = [float(sums.get(bucket, 0.0)) for bucket in BUCKETS]
     total = sum(hours)
-    return pl.DataFrame(
-        {
-            "bucket": pl.Series(BUCKETS, dtype=pl.Enum(BUCKETS)),
-            "gpu_hours": hours,
-            "share": [part / total if total > 0 else 0.0 for part in hours],
-        }
-    )
+    shares = [part / total if total > 0 else 0.0 for part in hours]
+    names = pl.Series(BUCKETS, dtype=pl.Enum(BUCKETS))
+    return pl.DataFrame({"bucket": names, "gpu_hours": hours, "share": shares})
 
 
 def by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
@@ -386,14 +375,12 @@ def by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
     """
     hours = pl.col("gpu_hours")
     observed = pl.col("used") + pl.col("held_idle")
+    parts = {bucket: hours.filter(pl.col("bucket") == bucket).sum() for bucket in HELD_BUCKETS}
     return (
         conform(ledger, Ledger, where="ledger")
         .filter(pl.col("bucket").cast(pl.String).is_in(HELD_BUCKETS))
         .group_by("tenant", maintain_order=True)
-        .agg(
-            hours.sum().alias("held_gpu_hours"),
-            *(hours.filter(pl.col("bucket") == bucket).sum().alias(bucket) for bucket in HELD_BUCKETS),
-        )
+        .agg(held_gpu_hours=hours.sum(), **parts)
         .with_columns(idle_share=pl.when(observed > 0).then(pl.col("held_idle") / observed))
         .sort("held_gpu_hours", "tenant", descending=[True, False])
     )

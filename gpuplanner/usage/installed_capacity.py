@@ -292,11 +292,9 @@ def installed(trace: Dataset, begin: datetime, end: datetime) -> Installed:
     )
     by_word, nodes = with_boards(held, in_service(inventory, end))
     busy = frozenset(by_word["board"].drop_nulls())
-    by_board = (
-        nodes.group_by("board")
-        .agg(pl.col("gpus").sum())
-        .sort(pl.col("board").is_in(list(busy)), "gpus", "board", descending=[True, True, False])
-    )
+    by_board = nodes.group_by("board").agg(pl.col("gpus").sum())
+    was_held = pl.col("board").is_in(list(busy))
+    by_board = by_board.sort(was_held, "gpus", "board", descending=[True, True, False])
     pools = tuple(Pool(board, int(gpus)) for board, gpus in by_board.iter_rows())
     return Installed(
         inventory=inventory,

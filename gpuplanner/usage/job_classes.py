@@ -383,28 +383,17 @@ def classify(
     # Work without a GPU is of none of the classes; of what is not known, names may yet tell.
     holds_gpu = (pl.col("gpus") != 0).fill_null(True)
     decided = seen.with_columns(number=pl.when(holds_gpu).then(first).cast(pl.Int32))
-    named = pl.concat(
-        [
-            decided.filter(number=number).select(
-                "row",
-                by_rule=pl.lit(rule.job_class),
-                rule=pl.lit(rule.name),
-                facts=pl.concat_str(
-                    (_shown(condition.fact) for condition in rule.conditions), separator=", "
-                ),
-            )
-            for number, rule in numbers.items()
-        ]
-    )
+    named = []
+    for number, rule in numbers.items():
+        facts = pl.concat_str((_shown(condition.fact) for condition in rule.conditions), separator=", ")
+        texts = {"by_rule": pl.lit(rule.job_class), "rule": pl.lit(rule.name), "facts": facts}
+        named.append(decided.filter(number=number).select("row", **texts))
     by_source, by_rule = pl.col("given").is_not_null(), pl.col("by_rule").is_not_null()
+    source = pl.when(by_source).then(pl.lit("source")).when(by_rule).then(pl.lit("rule"))
     evidence = [pl.when(~by_source).then(name).alias(name) for name in ("rule", "facts")]
     return (
-        decided.join(named, on="row", how="left", maintain_order="left")
-        .with_columns(
-            *evidence,
-            job_class=pl.coalesce("given", "by_rule"),
-            class_source=pl.when(by_source).then(pl.lit("source")).when(by_rule).then(pl.lit("rule")),
-        )
+        decided.join(pl.concat(named), on="row", how="left", maintain_order="left")
+        .with_columns(*evidence, job_class=pl.coalesce("given", "by_rule"), class_source=source)
         .select(COLUMNS)
     )
 
@@ -457,12 +446,8 @@ def class_by_shape(jobs: pl.DataFrame, known: pl.Series, *, tz: str = "UTC") -> 
         length=pl.sum_horizontal(pl.col("run_s") > edge for edge in LENGTHS_S),
         hours=hour.is_between(*HOURS, closed="left"),
     ).with_columns(known=known)
-    counts = (
-        table.drop_nulls("known")
-        .group_by(*CELL, "known")
-        .len()
-        .sort("len", "known", descending=[True, False])
-    )
+    counts = table.drop_nulls("known").group_by(*CELL, "known").len()
+    counts = counts.sort("len", "known", descending=[True, False])
     total = pl.col("len").sum()
     best = (
         counts.group_by(CELL, maintain_order=True)

@@ -238,15 +238,13 @@ def find_phases(samples: pl.DataFrame, *, step: timedelta | None = None) -> pl.D
     """
     signals = signals_of(samples, step)
     ends = _change_points(signals, rows_of(signals))
+    start = pl.col("time").first().alias("start")
+    end = (pl.col("time").last() + signals.step).alias("end")
     phase = np.searchsorted(ends, np.arange(signals.table.height), side="right") + 1
     return (
         signals.table.with_columns(phase=pl.Series(phase, dtype=pl.Int32))
         .group_by("phase", maintain_order=True)
-        .agg(
-            pl.col("time").first().alias("start"),
-            (pl.col("time").last() + signals.step).alias("end"),
-            *(pl.col(name).mean() for name in LEAST_NOISE),
-        )
+        .agg(start, end, pl.col(*LEAST_NOISE).mean())
         .with_columns(label=_label())
     )
 

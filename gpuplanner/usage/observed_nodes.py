@@ -414,13 +414,8 @@ def numbered_nodes(gpus: int, size: int, layouts: Mapping[str, int]) -> TodaysNo
     cut = [text for text in sorted(layouts) if text != WHOLE_GPU for _ in range(layouts[text])]
     texts = [WHOLE_GPU] * layouts.get(WHOLE_GPU, 0) + cut
     texts += [OFF] * (gpus - len(texts))
-    return TodaysNodes(
-        names=tuple(f"node{number:0{len(str(len(sizes) - 1))}d}" for number in range(len(sizes))),
-        gpus=tuple(sizes),
-        layouts=_dealt(texts, sizes),
-        inferred=False,
-        named=False,
-    )
+    names = tuple(f"node{number:0{len(str(len(sizes) - 1))}d}" for number in range(len(sizes)))
+    return TodaysNodes(names, tuple(sizes), _dealt(texts, sizes), inferred=False, named=False)
 
 
 def nodes_of(inventory: pl.DataFrame, board: GpuModel, *, inferred: bool) -> TodaysNodes:

@@ -406,14 +406,8 @@ def inferred_inventory(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: d
         for board in asking["gpu_model"].unique() if named_by_all else [None]:
             here = held if board is None else held.filter(pl.col("gpu_model") == board)
             most[board] = max(most.get(board, 0), boards_at_once(here, board, window))
-    rows = [
-        {
-            "node": "inferred" if board is None else f"inferred-{board}",
-            "gpu_model": board,
-            "gpus": most[board],
-        }
-        for board in sorted(most, key=str)
-    ]
+    names = {board: "inferred" if board is None else f"inferred-{board}" for board in sorted(most, key=str)}
+    rows = [{"node": name, "gpu_model": board, "gpus": most[board]} for board, name in names.items()]
     schema = {name: column.dtype for name, column in Inventory.columns().items()}
     return pl.DataFrame(rows, schema=schema)
 

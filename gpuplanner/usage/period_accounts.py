@@ -102,14 +102,11 @@ def _ledger(
 
 def rightsizing_table(known_jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
     """Jobs by what they asked for and what they need, with GPU-hours and evidence."""
+    hours = (pl.col("gpus") * pl.col("run_s")).sum() / 3600.0
     return (
         sizes.with_columns(known_jobs["gpus"], known_jobs["run_s"])
         .group_by("profile_requested", "profile_needed")
-        .agg(
-            jobs=pl.len(),
-            gpu_hours=(pl.col("gpus") * pl.col("run_s")).sum() / 3600.0,
-            with_evidence=(pl.col("evidence") != "request").sum(),
-        )
+        .agg(jobs=pl.len(), gpu_hours=hours, with_evidence=(pl.col("evidence") != "request").sum())
         .sort("jobs", "profile_requested", "profile_needed", descending=[True, False, False])
     )
 
@@ -239,13 +236,11 @@ def _as_observed(asked: pl.DataFrame, by_state: pl.DataFrame) -> pl.DataFrame:
     """Active hours of records and of telemetry joined to jobs, in place of those of the records alone."""
     observed = pl.sum_horizontal(pl.exclude("tenant", ACTIVE, "unobserved"))
     known = by_state.select("tenant", ACTIVE, observed=observed)
+    active = pl.when(pl.col("observed") > 0).then(ACTIVE)
     share = (pl.col("observed") / pl.col("allocated_gpu_hours")).clip(upper_bound=1.0)
     return (
         asked.join(known, on="tenant", how="left", maintain_order="left")
-        .with_columns(
-            sm_active_gpu_hours=pl.when(pl.col("observed") > 0).then(ACTIVE),
-            observed_share=share.fill_null(0.0),
-        )
+        .with_columns(sm_active_gpu_hours=active, observed_share=share.fill_null(0.0))
         .drop(ACTIVE, "observed")
     )
 
@@ -279,10 +274,9 @@ def by_each_group(jobs: LongJobs, window: Window) -> dict[str, pl.DataFrame]:
     for word, (table, values) in told.items():
         if table[word].to_list() == ["whole GPU" if word == "profile" else UNNAMED]:
             continue
-        waits = (
-            _if_any_above_0(values["wait_s"])
-            .group_by(word)
-            .agg((_at(one, "ceil") / 60.0).alias(f"wait_minutes_p{100 * one:.0f}") for one in _WAITS)
+        groups = _if_any_above_0(values["wait_s"]).group_by(word)
+        waits = groups.agg(
+            (_at(one, "ceil") / 60.0).alias(f"wait_minutes_p{100 * one:.0f}") for one in _WAITS
         )
         found[word] = table.join(waits, on=word, how="left").sort("gpu_hours", word, descending=[True, False])
     return found

@@ -175,12 +175,10 @@ def late_over_early(
         third_s=pl.col("end_s").max() / 3,
         top_s=pl.col("end_s").filter(top).sort_by(pl.col("run_s").filter(top)).last(),
     )
+    third, top_s = pl.col("third_s"), pl.col("top_s")
     try:
         fraction = fractions[need]
-        early_until, late_from = {
-            "thirds": (pl.col("third_s"), 2 * pl.col("third_s")),
-            "phases": (pl.col("top_s"), pl.col("top_s")),
-        }[part]
+        early_until, late_from = {"thirds": (third, 2 * third), "phases": (top_s, top_s)}[part]
     except KeyError as error:
         expected, got = f"a part of {PARTS} and a need of {NEEDS}", f"{part!r} and {need!r}"
         raise SchemaError("claim", expected, got, "Use one of these.") from error
@@ -334,13 +332,11 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     cut = pl.col("instances").is_not_null() if "instances" in jobs.columns else pl.lit(value=False)
     known = jobs.select("job_id", "job_class", held=pl.col("gpus").cast(pl.Float64), cut=cut).unique("job_id")
     sampled = pl.max_horizontal("held", pl.col("devices").cast(pl.Float64))
+    gpus = pl.when("cut").then("held").otherwise(sampled)
     return (
         pl.concat(found)
         .join(known, on="job_id", how="left")
-        .with_columns(
-            gpus=pl.when("cut").then("held").otherwise(sampled),
-            share=pl.col("run_s") / pl.col("run_s").sum().over("job_id"),
-        )
+        .with_columns(gpus=gpus, share=pl.col("run_s") / pl.col("run_s").sum().over("job_id"))
         .select(
             "job_id",
             "job_class",

@@ -111,16 +111,10 @@ def demand_series(
     slots = slot_count(first, last, slot_hours, where="demand")
     spans = begun.with_columns(unique_id=pl.format("{}/{}", "tenant", "profile"), until=_until(known, last))
     series = spans.select("unique_id", "tenant", "profile").unique().sort("unique_id")
-    rows = spans["unique_id"].cast(pl.Enum(series["unique_id"])).to_physical()
-    sums = slot_sums(
-        ticks(spans[begin], first),
-        ticks(spans["until"], first),
-        spans["instances"].to_numpy(),
-        rows.to_numpy().astype(np.int64),
-        groups=series.height,
-        slots=slots,
-        slot_ticks=step,
-    )
+    row = spans["unique_id"].cast(pl.Enum(series["unique_id"])).to_physical().to_numpy().astype(np.int64)
+    begins, ends = ticks(spans[begin], first), ticks(spans["until"], first)
+    instances = spans["instances"].to_numpy()
+    sums = slot_sums(begins, ends, instances, row, groups=series.height, slots=slots, slot_ticks=step)
     starts = pl.datetime_range(first, last, slot, closed="left", time_zone="UTC", eager=True)
     table = series[np.repeat(np.arange(series.height), slots)].with_columns(
         ds=starts[np.tile(np.arange(slots), series.height)], y=pl.Series((sums / step).ravel())
@@ -506,12 +500,8 @@ def unknown_profiles(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     """
     table = conform(jobs, Jobs, where="jobs")
     known = canonical_names(table["profile_requested"], as_board(board))
-    return (
-        table.filter(~pl.col("profile_requested").is_in(list(known)))
-        .group_by("profile_requested")
-        .agg(jobs=pl.len())
-        .sort("profile_requested")
-    )
+    unknown = table.filter(~pl.col("profile_requested").is_in(list(known)))
+    return unknown.group_by("profile_requested").agg(jobs=pl.len()).sort("profile_requested")
 
 
 def canonical_names(names: pl.Series, board: GpuModel) -> dict[str, str]:

@@ -74,18 +74,16 @@ def add_own_needs(
     recorded = held * pl.col("sm_activity")
     with_headroom = held * (pl.col("sm_activity") * (1 + headroom)).clip(upper_bound=1.0)
     peak = pl.max_horizontal("memory_peak_gib", pl.when(seen).then("sampled_memory_gib"))
+    needs = {
+        "minutes": pl.when(seen).then("minutes"),
+        "used_sms": pl.coalesce(sampled, recorded),
+        "own_sms": pl.coalesce(sampled, with_headroom),
+        "used_memory_gib": peak,
+        "own_memory_gib": peak * (1 + headroom),
+    }
     return (
         jobs.join(_telemetry(jobs, samples, board), on="row", how="left", maintain_order="left")
-        .with_columns(
-            pl.when("sizable").then(value).alias(name)
-            for name, value in {
-                "minutes": pl.when(seen).then("minutes"),
-                "used_sms": pl.coalesce(sampled, recorded),
-                "own_sms": pl.coalesce(sampled, with_headroom),
-                "used_memory_gib": peak,
-                "own_memory_gib": peak * (1 + headroom),
-            }.items()
-        )
+        .with_columns(pl.when("sizable").then(value).alias(name) for name, value in needs.items())
         .drop("sampled_sms", "activity", "sampled_memory_gib")
     )
 
@@ -272,17 +270,14 @@ def keep_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     shares = {name: known.share(name) for name in names}
     share = pl.col("profile").replace_strict(shares, default=None, return_dtype=pl.Float64)
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
-    nothing = pl.lit(None, pl.Float64)
+    gpu_hours = share * pl.col("instances") * hours
     return asked.with_columns(
-        profile_requested="profile",
-        profile_needed="profile",
-        sms_needed=nothing,
-        memory_needed_gib=nothing,
+        **dict.fromkeys(("profile_requested", "profile_needed"), pl.col("profile")),
+        **dict.fromkeys(("sms_needed", "memory_needed_gib"), pl.lit(None, pl.Float64)),
+        **dict.fromkeys(("gpu_hours_requested", "gpu_hours_needed"), gpu_hours),
         change=pl.lit("same"),
         evidence=pl.lit("request"),
         reason=pl.lit("nothing to choose from"),
-        gpu_hours_requested=share * pl.col("instances") * hours,
-        gpu_hours_needed=share * pl.col("instances") * hours,
     ).select(COLUMNS)
 
 

@@ -328,14 +328,11 @@ def impute_run_times(jobs: pl.DataFrame, until: datetime, *, seed: int) -> pl.Da
     rng = np.random.default_rng(seed)
     end = pl.col("end_time").cast(pl.Datetime("us", "UTC"))
     known_s = (end - pl.col("start_time")).dt.total_microseconds()
-    age_s = (pl.lit(until) - pl.col("start_time")).dt.total_microseconds()
+    age_s = (pl.lit(until) - pl.col("start_time")).dt.total_microseconds() / 1e6
+    running_s = pl.when(pl.col("state") == "RUNNING").then(age_s).otherwise(0.0)
     table = jobs.with_columns(
         run_s=known_s / 1e6,
-        age_s=pl.when(pl.col("state") == "RUNNING")
-        .then(age_s / 1e6)
-        .otherwise(0.0)
-        .fill_null(0.0)
-        .clip(lower_bound=0.0),
+        age_s=running_s.fill_null(0.0).clip(lower_bound=0.0),
         kind=pl.coalesce(pl.col("job_class").cast(pl.String), pl.col("tenant")),
         open=pl.col("end_time").is_null() & pl.col("state").cast(pl.String).is_in(["RUNNING", "PENDING"]),
     )

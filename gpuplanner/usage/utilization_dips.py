@@ -281,11 +281,8 @@ def _evidence(rises: pl.Expr, *, several: bool) -> pl.Expr:
     def share(name: str, words: str) -> pl.Expr:
         percent = (100 * pl.col(name)).round(0).cast(pl.Int64)
         sign = pl.when(percent > 0).then(pl.lit("+")).otherwise(pl.lit(""))
-        return (
-            pl.when(pl.col(name).is_null())
-            .then(pl.lit(f"{words} not read"))
-            .otherwise(pl.concat_str(pl.lit(f"{words} "), sign, percent, pl.lit(" %")))
-        )
+        told = pl.concat_str(pl.lit(f"{words} "), sign, percent, pl.lit(" %"))
+        return pl.when(pl.col(name).is_null()).then(pl.lit(f"{words} not read")).otherwise(told)
 
     alike = pl.col("label").is_in([CHECKPOINT, EPOCH]) & (pl.col("lost_s") <= 2 * SHORT_S) & ~rises
     return pl.concat_str(
