@@ -58,10 +58,8 @@ class Facility:
     def of(cls, pue: float = 0.0) -> Facility:
         """By the catalogue, with the PUE that is stated, if one is."""
         host, usual = parameter("host_factor"), parameter("pue")
-        return cls(
-            RangedAmount(host.value, host.low, host.high),
-            RangedAmount(pue, pue, pue) if pue else RangedAmount(usual.value, usual.low, usual.high),
-        )
+        stated = (pue, pue, pue) if pue else (usual.value, usual.low, usual.high)
+        return cls(RangedAmount(host.value, host.low, host.high), RangedAmount(*stated))
 
     def factor(self, side: str) -> float:
         """Energy at the meter over that of the GPUs; `side` is ``value``, ``low`` or ``high``."""

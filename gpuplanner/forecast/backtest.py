@@ -295,9 +295,8 @@ def backtest(
         for each in (predicted, quantiles):
             each[RUN_OFF][np.isnan(actual)] = np.nan
         if RUN_OFF_REVERTING in wanted:
-            predicted[RUN_OFF_REVERTING], quantiles[RUN_OFF_REVERTING] = between(
-                (predicted[RUN_OFF], quantiles[RUN_OFF]), predicted[REVERTING]
-            )
+            mean, levels = between((predicted[RUN_OFF], quantiles[RUN_OFF]), predicted[REVERTING])
+            predicted[RUN_OFF_REVERTING], quantiles[RUN_OFF_REVERTING] = mean, levels
             cpu_s[RUN_OFF_REVERTING] = cpu_s[RUN_OFF] + cpu_s[REVERTING]
     cap = np.array([(caps or {}).get(uid, np.inf) for uid in grid.ids])
     return Backtest(

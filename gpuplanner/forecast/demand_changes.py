@@ -357,9 +357,8 @@ def hours_of(calendar: pl.DataFrame, start: datetime) -> tuple[np.ndarray, ...]:
     >>> hours_of(table, day)[0].tolist()
     [[6.0, 24.0]]
     """
-    spans = calendar.sort("kind", "start_time", "end_time").select(
-        "kind", (pl.col("start_time", "end_time") - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR)
-    )
+    since = (pl.col("start_time", "end_time") - start).dt.total_microseconds()
+    spans = calendar.sort("kind", "start_time", "end_time").select("kind", since / (1e6 * SECONDS_PER_HOUR))
     kinds = spans.partition_by("kind", maintain_order=True, include_key=False)
     return tuple(part.to_numpy() for part in kinds)
 
@@ -400,11 +399,8 @@ def _read(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ScenarioError(str(path), f"a table with {names}", first_line(error), "Mend it.") from None
     faults = [name for name in columns if name not in table.columns]
-    faults += [
-        name
-        for name in ("start_time", "end_time")
-        if name in table.columns and getattr(table.schema[name], "time_zone", None) is None
-    ]
+    zones = {name: getattr(kind, "time_zone", None) for name, kind in table.schema.items()}
+    faults += [name for name in ("start_time", "end_time") if name in zones and zones[name] is None]
     if faults or not table.height:
         expected = f"columns {names}, times with a zone such as 2026-02-14T09:00Z, one row or more"
         got = f"{table.height} rows; missing or without a zone: {examples(faults)}"

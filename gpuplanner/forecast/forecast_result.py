@@ -179,9 +179,8 @@ def forecast_demand(
     )
     judged = judge(test, price=price)
     scores = score(test, judged=judged)
-    return ForecastResult(
-        forecast=ahead_table(judged, known=known, seed=seed), scores=scores, choice=_choice(judged, scores)
-    )
+    forecast = ahead_table(judged, known=known, seed=seed)
+    return ForecastResult(forecast, scores, _choice(judged, scores))
 
 
 def _choice(judged: Judged, scores: pl.DataFrame) -> pl.DataFrame:
@@ -249,17 +248,10 @@ def ahead_table(judged: Judged, *, known: Known | None = None, seed: int = 1) ->
     test, grid = judged.test, judged.test.grid
     mean, quantiles = ahead(judged, known=known, seed=seed)
     end = grid.values.shape[1]
-    parts = [
-        pl.DataFrame(
-            {
-                "unique_id": uid,
-                "ds": [grid.time(end + test.gap + slot) for slot in range(test.horizon)],
-                "model": judged.chosen[row],
-                "mean": mean[row],
-                **{name: quantiles[row, :, at] for at, name in enumerate(NAMES)},
-                "cutoff": grid.time(end),
-            }
-        )
-        for row, uid in enumerate(grid.ids)
-    ]
+    ds = [grid.time(end + test.gap + slot) for slot in range(test.horizon)]
+    parts = []
+    for row, uid in enumerate(grid.ids):
+        names = {"unique_id": uid, "ds": ds, "model": judged.chosen[row], "mean": mean[row]}
+        levels = {name: quantiles[row, :, at] for at, name in enumerate(NAMES)}
+        parts.append(pl.DataFrame({**names, **levels, "cutoff": grid.time(end)}))
     return check(pl.concat(parts), Forecast, where="forecast")

@@ -429,9 +429,8 @@ def series_record(judged: Judged, row: int, levels: np.ndarray) -> dict[str, flo
 def mean_scores(scores: pl.DataFrame) -> pl.DataFrame:
     """The same by candidate, mean over the series that have it."""
     values = ("folds", "mase", "pinball", "coverage_90", "realised_cost", "cpu_s", "weight", "chosen")
-    return scores.group_by("model", maintain_order=True).agg(
-        pl.len().alias("series"), *(pl.col(name).mean() for name in values)
-    )
+    means = pl.col(values).mean()
+    return scores.group_by("model", maintain_order=True).agg(pl.len().alias("series"), means)
 
 
 USES = {

@@ -311,9 +311,7 @@ def seen_together(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
         shares[state] = pl.min_horizontal(state, left)
         left = left - shares[state]
     return placed.select(
-        "job_id",
-        "begin",
-        "end",
+        pl.col("job_id", "begin", "end"),
         devices=pl.col("held") * pl.col("part"),
         **{state: share * pl.col("part") for state, share in shares.items()},
         active=pl.min_horizontal("active", "held") * pl.col("part"),

@@ -132,9 +132,6 @@ class Counters:
     activity_source: str | None = None
 
 
-COUNTERS = tuple(field.name for field in fields(Counters))
-
-
 def signature(means: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | None = None) -> Signature:
     """Name what GPUs wait for.
 
@@ -311,9 +308,10 @@ def signatures_of(
         whole = pl.when(pl.col("share").is_null()).then(pl.col("asked").ceil().cast(pl.Int64))
         gpus = held.select(pl.max_horizontal("devices", whole)).to_series()
         share = held.select(pl.coalesce("share", gpus.cast(pl.Float64))).to_series()
+    counters = means.select(field.name for field in fields(Counters))
     named = [
         signature(Counters(*row), gpus=count, nvlink_peak_gb_s=spec.nvlink_or_fabric_total_gb_s)
-        for row, count in zip(means.select(COUNTERS).iter_rows(), gpus, strict=True)
+        for row, count in zip(counters.iter_rows(), gpus, strict=True)
     ]
     bounds = pl.Series("bound", [each.bound for each in named], dtype=pl.String)
     evidence = pl.Series("evidence", [each.evidence for each in named], dtype=pl.String)

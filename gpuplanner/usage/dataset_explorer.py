@@ -155,9 +155,8 @@ class Inbox:
     @cached_property
     def activity(self) -> pl.DataFrame:
         """Held GPU-hours by tenant: used, idle with and without a process, unobserved."""
-        return held_by_activity(
-            self.trace.jobs, self.trace.samples, start=begin_of(self.trace), end=end_of(self.trace)
-        )
+        begin, end = begin_of(self.trace), end_of(self.trace)
+        return held_by_activity(self.trace.jobs, self.trace.samples, start=begin, end=end)
 
     @cached_property
     def ended(self) -> pl.DataFrame:

@@ -206,6 +206,7 @@ def tenant_accounts(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFr
     starved = pieces.filter("starving").group_by("tenant", "stretch").agg(pl.col("hours").sum())
     longest = starved.group_by("tenant").agg(longest_starvation_h=pl.col("hours").max())
     sums = ("held", "due", "deficit", "above", "unclaimed")
+    satisfaction = 1 - _quotient(pl.col("deficit_gpu_hours"), pl.col("due_gpu_hours"))
     return (
         pieces.group_by("tenant")
         .agg(
@@ -216,17 +217,12 @@ def tenant_accounts(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFr
         .join(longest, on="tenant", how="left")
         .sort("tenant")
         .select(
-            "tenant",
-            "entitled_gpus",
-            "held_gpu_hours",
-            held_share=_quotient(pl.col("held_gpu_hours"), pl.col("held_gpu_hours").sum()),
-            due_gpu_hours="due_gpu_hours",
-            deficit_gpu_hours="deficit_gpu_hours",
-            satisfaction=1 - _quotient(pl.col("deficit_gpu_hours"), pl.col("due_gpu_hours")),
-            above_gpu_hours="above_gpu_hours",
-            unclaimed_gpu_hours="unclaimed_gpu_hours",
-            starvation_h="starvation_h",
-            longest_starvation_h=pl.col("longest_starvation_h").fill_null(0.0),
+            pl.col("tenant", "entitled_gpus", "held_gpu_hours"),
+            _quotient(pl.col("held_gpu_hours"), pl.col("held_gpu_hours").sum()).alias("held_share"),
+            pl.col("due_gpu_hours", "deficit_gpu_hours"),
+            satisfaction.alias("satisfaction"),
+            pl.col("above_gpu_hours", "unclaimed_gpu_hours", "starvation_h"),
+            pl.col("longest_starvation_h").fill_null(0.0),
         )
     )
 
@@ -389,9 +385,8 @@ def lent_hours(claimed: Claims, entitled: Mapping[str, float]) -> list[tuple[str
     [('x', 0.0), ('y', 0.66...), ('z', 1.33...)]
     """
     names, seconds, tenant, low, high, above, deficit, unclaimed = _laid_out(claimed, entitled)
-    above_all, deficit_all, left_all = (
-        _summed(values, low, high, len(seconds)) for values in (above, deficit, unclaimed)
-    )
+    amounts = (above, deficit, unclaimed)
+    above_all, deficit_all, left_all = (_summed(values, low, high, len(seconds)) for values in amounts)
     freely = np.clip(above_all - deficit_all, 0.0, left_all)
     part = np.divide(freely * seconds, left_all, out=np.zeros_like(seconds), where=left_all > TINY_GPUS)
     so_far = np.append(0.0, np.cumsum(part))

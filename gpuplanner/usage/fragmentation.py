@@ -327,7 +327,11 @@ def _board(
     used: dict[str, float] = defaultdict(float)
     for profile, hours in held.select("profile_requested", "instance_hours").iter_rows():
         used[board.profile(profile).name] += hours
-    _refuse_more_than_cut(cut, used, name)
+    for profile, hours in used.items():
+        if hours > cut[profile] * (1 + TOLERANCE):
+            expected = f"at most the {cut[profile]:g} instance-hours that the layouts of the inventory have"
+            got, todo = f"{hours:g} held by jobs", "State the layouts in force during this time."
+            raise SchemaError(f"slices of {name}, profile {profile}", expected, got, todo)
 
     def slices(instances: dict[str, float]) -> tuple[float, float]:
         sizes = [(board.profile(profile), hours) for profile, hours in instances.items()]
@@ -342,11 +346,3 @@ def _board(
         for kind, each in enumerate(of_board)
     ]  # fmt: skip
     return [(name, *row) for row in zip(PARTS, *kinds, strict=True)]
-
-
-def _refuse_more_than_cut(cut: dict[str, float], used: dict[str, float], name: str) -> None:
-    for profile, hours in used.items():
-        if hours > cut[profile] * (1 + TOLERANCE):
-            expected = f"at most the {cut[profile]:g} instance-hours that the layouts of the inventory have"
-            got, todo = f"{hours:g} held by jobs", "State the layouts in force during this time."
-            raise SchemaError(f"slices of {name}, profile {profile}", expected, got, todo)

@@ -107,12 +107,10 @@ def _on_board(
     # Jobs that name no board may be on any.
     some = running.filter(pl.lit(board is None) | pl.col("gpu_model").is_null() | here)
     gone = other.filter(on_mine)
-    spans = mine.select(
-        (pl.col(name) if name in mine.columns else pl.lit(None, pl.Datetime("us", "UTC")))
-        .fill_null(edge)
-        .alias(name)
-        for name, edge in (("installed", begin), ("retired", end))
-    ).with_columns(mine["gpus"])
+    unknown = pl.lit(None, pl.Datetime("us", "UTC"))
+    absent = {"installed", "retired"}.difference(mine.columns)
+    spans = mine.with_columns(unknown.alias(name) for name in absent)
+    spans = spans.with_columns(pl.col("installed").fill_null(begin), pl.col("retired").fill_null(end))
     parts = [_spans(spans, "installed", "retired"), _spans(some), _spans(gone), _spans(ours)]
     at = np.unique(np.concatenate([edge for a, b, _ in parts for edge in (a, b)]))
     there, jobs, logs, down = (_level(at, *one) for one in parts)
@@ -177,10 +175,8 @@ def _naive(time: datetime) -> np.datetime64:
 def _spans(
     table: pl.DataFrame, start: str = "start_time", stop: str = "end_time"
 ) -> tuple[Times, Times, NDArray[np.float64]]:
-    times = (
-        table[name].dt.replace_time_zone(None).cast(pl.Datetime("us")).to_numpy() for name in (start, stop)
-    )
-    return (*times, table["gpus"].cast(pl.Float64).to_numpy())  # type: ignore[return-value]
+    times = table.select(pl.col(start, stop).dt.replace_time_zone(None).cast(pl.Datetime("us")))
+    return times[start].to_numpy(), times[stop].to_numpy(), table["gpus"].cast(pl.Float64).to_numpy()
 
 
 def _level(at: Times, start: Times, stop: Times, gpus: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -261,9 +261,8 @@ def _rule(item: object, where: str) -> Rule:
     when = _mapping(known["when"], (*TEXTS, *NUMBERS), f"{_at(where, known, 'when')}, when")
     if not when:
         raise _fault(_at(where, known, "when"), "at least one condition in 'when'", "none", "Add one.")
-    conditions = tuple(
-        _condition(fact, value, f"{_at(where, when, fact)}, {fact}") for fact, value in when.items()
-    )
+    places = {fact: f"{_at(where, when, fact)}, {fact}" for fact in when}
+    conditions = tuple(_condition(fact, value, places[fact]) for fact, value in when.items())
     because, source = (_text(known, key, where) if key in known else "" for key in ("because", "source"))
     return Rule(name, job_class, conditions, because, source)
 

@@ -115,9 +115,8 @@ def with_seen_layouts(
     if inventory["layouts"].null_count() < inventory.height:
         without &= pl.col("mig_enabled").fill_null(value=False)  # beside stated layouts, none means not cut
     asked = inventory.filter(without)
-    any_cut = not asked.is_empty() and any(
-        "instances" in part and part["instances"].drop_nulls().len() for part in jobs.parts(["instances"])
-    )
+    held = (part["instances"] for part in jobs.parts(["instances"]) if "instances" in part)
+    any_cut = not asked.is_empty() and any(instances.drop_nulls().len() for instances in held)
     rows = _on_named_nodes(jobs.rows(HELD), begin, end) if any_cut else None
     if rows is None:
         return inventory, ()

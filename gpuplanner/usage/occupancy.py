@@ -392,10 +392,8 @@ def inferred_inventory(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: d
     """
     columns = ["submit_time", "state", "gpu_model", *_OF_HELD]
     known = LongJobs.of(jobs)
-    words = (
-        gpu_jobs(some_columns(part, Jobs, columns, where="jobs"), Window(start, end))["gpu_model"]
-        for part in known.parts(columns)
-    )
+    tables = (some_columns(part, Jobs, columns, where="jobs") for part in known.parts(columns))
+    words = (gpu_jobs(table, Window(start, end))["gpu_model"] for table in tables)
     named_by_all = not any(each.has_nulls() for each in words)
     most: dict[str | None, int] = {}
     for first, last in known.spans(start, end):

@@ -338,22 +338,9 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
         .join(known, on="job_id", how="left")
         .with_columns(gpus=gpus, share=pl.col("run_s") / pl.col("run_s").sum().over("job_id"))
         .select(
-            "job_id",
-            "job_class",
-            "phase",
-            "label",
-            "start",
-            "end",
-            "run_s",
-            "share",
-            "gpus",
-            "devices",
-            "profile",
-            "sm_activity",
-            "memory_used_gib",
-            "power_w",
-            "sm_need",
-            "memory_peak_gib",
+            pl.col("job_id", "job_class", "phase", "label", "start", "end", "run_s", "share"),
+            pl.col("gpus", "devices", "profile"),
+            pl.col("sm_activity", "memory_used_gib", "power_w", "sm_need", "memory_peak_gib"),
         )
         .sort("job_id", "phase")
     )

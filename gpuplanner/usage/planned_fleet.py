@@ -234,6 +234,10 @@ def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: date
     whole = all(text == WHOLE_GPU for texts in today.layouts for text in texts)
     if whole and there.instances and board.profiles and not chosen:
         today = cut_as_held(today, trace.jobs, board, begin, end)
+    snapshot = snapshot_remark(trace.jobs, begin, end)
+    remarks = [*there.remarks, *today.remarks, *([snapshot] if snapshot else [])]
+    if today.inferred and today.named:
+        remarks += smaller_than_their_like(today)
     return PlannedFleet(
         installed=there,
         board=board,
@@ -246,19 +250,8 @@ def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: date
         node_names=today.names if today.named and len({size, *today.gpus[:-1]}) == 1 else None,
         note=note,
         layouts=layouts,
-        today=_with_remarks(today, there, trace.jobs, begin, end),
+        today=replace(today, remarks=tuple(remarks), snapshot=snapshot is not None),
     )
-
-
-def _with_remarks(
-    today: TodaysNodes, there: Installed, jobs: pl.DataFrame, begin: datetime, end: datetime
-) -> TodaysNodes:
-    """Nodes with what a reader must know of them, and whether the jobs are those of one moment."""
-    snapshot = snapshot_remark(jobs, begin, end)
-    found = [*there.remarks, *today.remarks, *([snapshot] if snapshot else [])]
-    if today.inferred and today.named:
-        found += smaller_than_their_like(today)
-    return replace(today, remarks=tuple(found), snapshot=snapshot is not None)
 
 
 def board_like(profiles: Sequence[str]) -> GpuModel | None:

@@ -146,9 +146,8 @@ def _requests(jobs: pl.DataFrame) -> pl.DataFrame:
         expected = f"columns {', '.join(map(repr, REQUEST_COLUMNS))}"
         todo = "Add them with sizing.resolve_requests(jobs, board)."
         raise SchemaError("demand: jobs", expected, f"none of {examples(missing)}", todo)
-    return conform(jobs, Jobs, where="demand: jobs").with_columns(
-        jobs["profile"].cast(pl.String), jobs["instances"].cast(pl.Int64)
-    )
+    requests = jobs["profile"].cast(pl.String), jobs["instances"].cast(pl.Int64)
+    return conform(jobs, Jobs, where="demand: jobs").with_columns(*requests)
 
 
 def _grid(

@@ -97,9 +97,8 @@ def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
     for level, keys in levels.items():
         of_class = {need: pl.col(f"own_{need}").quantile(CLASS_QUANTILE, "equiprobable") for need in needs}
         of_class["jobs"] = pl.len()
-        group = observed.group_by(keys).agg(
-            value.alias(f"{level}_{name}") for name, value in of_class.items()
-        )
+        sums = {f"{level}_{name}": value for name, value in of_class.items()}
+        group = observed.group_by(keys).agg(**sums)
         enough = group.filter(pl.col(f"{level}_jobs") >= minimum_jobs)
         jobs = jobs.join(enough, on=keys, how="left", maintain_order="left")
     found = [f"{level}_{name}" for level in levels for name in (*needs, "jobs")]
@@ -444,32 +443,22 @@ def asked_and_used(
         for word, board in boards_of(table, boards).items()
     ]
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
+    wait_s = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6
     return (
         pl.concat([*sized, _sized(table.clear(), None, None, headroom)])
         .sort("row")
         .join(_seen(table, samples), on="row", how="left", maintain_order="left")
         .select(
-            "job_id",
-            "attempt",
-            *REQUEST,
-            "nodes",
-            "state",
-            "board",
-            "profile",
-            "instances",
-            "memory_asked_gib",
+            pl.col("job_id", "attempt", *REQUEST),
+            pl.col("nodes", "state", "board", "profile", "instances", "memory_asked_gib"),
             pl.max_horizontal("memory_peak_gib", "sampled_memory_gib"),
             pl.coalesce("sm_activity", "sampled_activity"),
             "start_time",
             hours.mul(3600).alias("run_s"),
             "time_limit_s",
-            wait_s=(pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6,
-            gpus_active=pl.when(pl.col("gpus_seen") >= pl.col("devices")).then("gpus_active"),
-            profile_needed="profile_needed",
-            size_from="size_from",
-            share_asked="share_asked",
-            rank_asked="rank_asked",
-            rank_needed="rank_needed",
+            wait_s.alias("wait_s"),
+            pl.when(pl.col("gpus_seen") >= pl.col("devices")).then("gpus_active"),
+            pl.col("profile_needed", "size_from", "share_asked", "rank_asked", "rank_needed"),
             gpu_hours=pl.col("share_asked") * pl.col("instances") * hours,
         )
     )

@@ -376,9 +376,8 @@ def find_spikes(samples: pl.DataFrame, *, step: timedelta | None = None) -> Spik
     if paces:
         periods = {label: timedelta(seconds=round(pace.period_s)) for label, pace in paces.items()}
         return Spikes(table, periods.get(CHECKPOINT, next(iter(periods.values()))), periods, "gaps")
-    if dips.height >= FEWEST_EVENTS:  # dips that stand out and keep no pace have none
-        return Spikes(table, None, {}, None)
-    lag = correlation_lag(drop.fill_null(0.0).clip(0.0).to_numpy(), rows)
+    few = dips.height < FEWEST_EVENTS  # more dips that stand out and keep no pace have none
+    lag = correlation_lag(drop.fill_null(0.0).clip(0.0).to_numpy(), rows) if few else None
     if lag is None:
         return Spikes(table, None, {}, None)
     return Spikes(table, lag * signals.step, {}, "autocorrelation")
