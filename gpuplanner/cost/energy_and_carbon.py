@@ -214,9 +214,8 @@ def _embodied_kg_per_hour() -> RangedAmount:
     return RangedAmount(middle, low, high)
 
 
-BOUNDS = {
-    "location_g_per_kwh": (0.0, 5000.0), "market_g_per_kwh": (0.0, 5000.0), "pue": (1.0, 5.0)
-}  # fmt: skip
+_GRAMS = (0.0, 5000.0)
+BOUNDS = {"location_g_per_kwh": _GRAMS, "market_g_per_kwh": _GRAMS, "pue": (1.0, 5.0)}
 LOCATION, MARKET, PUE = BOUNDS
 
 

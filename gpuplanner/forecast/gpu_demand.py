@@ -64,12 +64,12 @@ class Wanted:
     def demand(self) -> pl.DataFrame:
         """Table ``schemas.Demand``."""
         ds = [self.start + number * timedelta(hours=self.slot_hours) for number in range(self.slots)]
-        return pl.concat(
-            pl.DataFrame({"unique_id": uid, "ds": ds, "y": row}).with_columns(
-                tenant=pl.lit(uid.rpartition("/")[0]), profile=pl.lit(uid.rpartition("/")[2])
-            )
-            for uid, row in zip(self.ids, self.values, strict=True)
-        ).filter(pl.col("y").is_not_nan())
+        parts = []
+        for uid, row in zip(self.ids, self.values, strict=True):
+            tenant, _, profile = uid.rpartition("/")
+            names = {"tenant": pl.lit(tenant), "profile": pl.lit(profile)}
+            parts.append(pl.DataFrame({"unique_id": uid, "ds": ds, "y": row}).with_columns(**names))
+        return pl.concat(parts).filter(pl.col("y").is_not_nan())
 
     @property
     def whole(self) -> str:

@@ -275,10 +275,8 @@ def reconcile_to_pool(
     )
     if own_quantiles:
         grown = pl.when(pl.col("old") > 0).then(pl.col("mean") / pl.col("old"))
-        shared = shared.with_columns(
-            pl.coalesce(grown * pl.col(name), pl.col(name) + pl.col("mean")).alias(name)
-            for name in VALUES[1:]
-        )
+        own = {name: pl.coalesce(grown * pl.col(name), pl.col(name) + pl.col("mean")) for name in VALUES[1:]}
+        shared = shared.with_columns(**own)
     return check(shared, Forecast, where="reconciled forecast")
 
 

@@ -252,9 +252,8 @@ class RunOff:
         piece = (now + np.arange(len(blocks)) * length_h)[:, None, None] + days
         there = blocks[..., None] + days
         alike = (self._weekend(there) == self._weekend(piece)).mean(axis=-1)
-        other = sum(
-            np.abs(day_shares(spans, there) - day_shares(spans, piece)).sum(axis=-1) for spans in self.events
-        )
+        unlike = (day_shares(spans, there) - day_shares(spans, piece) for spans in self.events)
+        other = sum(np.abs(shares).sum(axis=-1) for shares in unlike)
         likely = 0.5 ** (ages / HALF_LIFE_H) * SAME_DAY**alike * np.exp(-apart / LIKENESS)
         return np.asarray(likely * SAME_EVENT ** -np.asarray(other, dtype=np.float64))
 

@@ -268,9 +268,8 @@ def _distributions(table: pl.DataFrame) -> Tables:
 
 
 def _job_states(table: pl.DataFrame) -> Tables:
-    by_state = table.group_by(pl.col("state").cast(pl.String)).agg(
-        jobs=pl.len(), tenants=pl.col("tenant").n_unique(), partitions=pl.col("partition").n_unique()
-    )
+    counts = {"tenants": pl.col("tenant").n_unique(), "partitions": pl.col("partition").n_unique()}
+    by_state = table.group_by(pl.col("state").cast(pl.String)).agg(jobs=pl.len(), **counts)
     return {"jobs by state": by_state.sort("jobs", "state", descending=[True, False])}
 
 

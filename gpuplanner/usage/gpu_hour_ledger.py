@@ -177,10 +177,8 @@ def assumptions(
     _, nodes = with_boards(*_tables(jobs, inventory, window, COLUMNS))
     found = []
     if inventory is None:
-        found.append(
-            f"No inventory was given: {nodes['gpus'].sum()} GPUs are taken to be installed, the most ever "
-            "held at once; free time is a lower bound."
-        )
+        told = "GPUs are taken to be installed, the most ever held at once; free time is a lower bound."
+        found.append(f"No inventory was given: {nodes['gpus'].sum()} {told}")
     elif nodes.filter(pl.col("board").is_null() & pl.col("gpu_model").is_not_null()).height:
         found.append(ONE_POOL)
     table = some_columns(jobs, Jobs, [*TIMES, "eligible_time", "state", "gpus", "node_list"], where="jobs")

@@ -120,7 +120,8 @@ def _on_board(
         return pl.concat([ours, others])
     found = []
     for node, a, b, gpus in ours.iter_rows():
-        low, high = np.searchsorted(at, [_naive(a), _naive(b)])
+        edges = np.array([edge.replace(tzinfo=None) for edge in (a, b)], dtype="datetime64[us]")
+        low, high = np.searchsorted(at, edges)
         cuts = [low, *(low + 1 + np.flatnonzero(np.diff(share[low:high]))), high]
         found += [(node, at[first], at[last], gpus * share[first]) for first, last in pairwise(cuts)]
     node, first, last, gpus = zip(*found, strict=True)
@@ -166,10 +167,6 @@ def _union(spells: list[tuple[datetime, datetime]]) -> list[tuple[datetime, date
         else:
             found.append((start, stop))
     return found
-
-
-def _naive(time: datetime) -> np.datetime64:
-    return np.datetime64(time.replace(tzinfo=None), "us")
 
 
 def _spans(

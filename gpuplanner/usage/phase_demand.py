@@ -468,9 +468,8 @@ def fit_phases(phases: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
         return pl.when(single).then(enough).otherwise(pl.lit(WHOLE_GPU))
 
     shares = {name: known.share(name) for name in (WHOLE_GPU, *(each.name for each in known.profiles))}
-    whole = table.with_columns(
-        profile_phase=fitted("sms_needed", "memory_peak_gib"), profile_job=fitted("job_sms", "job_memory")
-    )
+    of_phase, of_job = fitted("sms_needed", "memory_peak_gib"), fitted("job_sms", "job_memory")
+    whole = table.with_columns(profile_phase=of_phase, profile_job=of_job)
     share = pl.col("profile_job", "profile_phase").replace_strict(shares, return_dtype=pl.Float64)
     less = whole.select(share).select(pl.col("profile_job") - pl.col("profile_phase")).to_series()
     saved = less.clip(lower_bound=0.0) * whole["run_s"] / 3600.0

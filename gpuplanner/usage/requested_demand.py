@@ -291,9 +291,8 @@ def day_shares(spans: np.ndarray, days: np.ndarray) -> np.ndarray:
     >>> day_shares(np.array([[6.0, 12.0], [30.0, 99.0]]), np.array([0.0, 24.0])).tolist()
     [0.25, 0.75]
     """
-    held = sum(
-        np.clip(np.minimum(days + DAY_H, end) - np.maximum(days, begin), 0.0, None) for begin, end in spans
-    )
+    inside = (np.minimum(days + DAY_H, end) - np.maximum(days, begin) for begin, end in spans)
+    held = sum(np.clip(hours, 0.0, None) for hours in inside)
     return np.minimum(np.asarray(held) / DAY_H, 1.0)
 
 
