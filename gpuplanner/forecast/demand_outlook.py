@@ -19,15 +19,14 @@ from gpuplanner.core.stage_cache import Stage, shelved, stage
 from gpuplanner.forecast.backtest import backtest
 from gpuplanner.forecast.forecast_result import ForecastResult, ahead_table, forecast_demand, weights_in_words
 from gpuplanner.forecast.gpu_demand import Wanted, wanted
-from gpuplanner.forecast.model_selection import CHOSEN, Judged, fold_scores, judge
+from gpuplanner.forecast.model_selection import CHOSEN, NAMES, Judged, fold_scores, judge
 from gpuplanner.forecast.quantile_calibration import add_up, reconcile_mint, reconcile_to_pool
 from gpuplanner.forecast.run_off import NEEDED, PATHS, RunOff, run_off
-from gpuplanner.forecast.statistical_models import CANDIDATES, RULES, weighed
+from gpuplanner.forecast.statistical_models import CANDIDATES, LEVELS, RULES, weighed
 from gpuplanner.usage.job_history import VIEWS, FleetPools, History, history
 from gpuplanner.usage.requested_demand import POOL, demand_series, excluded, pool
 
 FORECAST_TABLES = ("forecast", "scores", "choice")
-LEVELS = {"q05": 0.05, "q10": 0.10, "q25": 0.25, "q50": 0.50, "q75": 0.75, "q90": 0.90, "q95": 0.95}
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,10 +260,9 @@ def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
     >>> at_quantile(empty(Forecast), 0.9).columns
     ['unique_id', 'ds', 'y']
     """
-    names, levels = list(LEVELS), list(LEVELS.values())
-    above = int(np.clip(np.searchsorted(levels, quantile), 1, len(levels) - 1))
-    weight = (quantile - levels[above - 1]) / (levels[above] - levels[above - 1])
-    low, high = pl.col(names[above - 1]), pl.col(names[above])
+    above = int(np.clip(np.searchsorted(LEVELS, quantile), 1, len(LEVELS) - 1))
+    weight = (quantile - LEVELS[above - 1]) / (LEVELS[above] - LEVELS[above - 1])
+    low, high = pl.col(NAMES[above - 1]), pl.col(NAMES[above])
     return forecast.select("unique_id", "ds", y=low + weight * (high - low))
 
 

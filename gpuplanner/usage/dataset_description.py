@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -19,7 +19,6 @@ from gpuplanner.usage.job_classes import CLASSES, classify
 from gpuplanner.usage.job_history import grouped, load_trace, long_trace
 from gpuplanner.usage.period_accounts import JobFacts, describe_jobs
 
-JOB_FACTS = tuple(field.name for field in fields(JobFacts))
 EVERY_CLASS = "all"
 """Word for jobs of every class, and of none."""
 Tables = dict[str, pl.DataFrame]
@@ -46,7 +45,7 @@ class Description:
         """All facts, to be shown; those of jobs without a span that need one are absent."""
         if self.jobs is None:
             return dict(self.read)
-        shown = ("jobs", "quarantined", "tenants") if self.hours is None else JOB_FACTS
+        shown = ("jobs", "quarantined", "tenants") if self.hours is None else tuple(vars(self.jobs))
         return {**self.read, **{name: to_plain(getattr(self.jobs, name)) for name in shown}}
 
     @property
