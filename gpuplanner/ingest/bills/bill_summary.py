@@ -93,9 +93,7 @@ def gpu_lines(charges: pl.DataFrame) -> pl.DataFrame:
     block = unit.str.extract(HOUR_UNITS).str.strip_chars().cast(pl.Float64).fill_null(1.0)
     keyed = charges.with_columns(key=instance_key(pl.col("x_InstanceType")))
     known = keyed.join(instance_types(), on="key", how="left", maintain_order="left")
-    counted = known.with_columns(
-        hours=pl.when(unit.str.contains(HOUR_UNITS)).then(quantity * block),
-    )
+    counted = known.with_columns(hours=pl.when(unit.str.contains(HOUR_UNITS)).then(quantity * block))
     held = (
         pl.when(unit.str.contains(GPU_HOUR_UNITS))
         .then(quantity)

@@ -223,10 +223,7 @@ TASKS = JobTrace(
             "gpus": NO_GPU * pl.col("workers"),
         }
     ],
-    checks=[
-        source_check("pai: no submission", pl.col("no_submission")),
-        IN_PARTS,
-    ],
+    checks=[source_check("pai: no submission", pl.col("no_submission")), IN_PARTS],
 )
 SHIFTED = source_check("pai: shifted dates", pl.lit(value=True))
 

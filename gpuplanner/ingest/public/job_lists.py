@@ -244,10 +244,7 @@ ITP = JobTrace(
 """Microsoft's ITP clusters, one file each (Gu et al., ElasticFlow, ASPLOS 2023). The origin is the first day of the
 collection; the source gives neither hour nor zone."""
 
-SIMULATOR = JobTrace(
-    "simulator",
-    source_columns("simulator"),
-)
+SIMULATOR = JobTrace("simulator", source_columns("simulator"))
 """What simulators of clusters read."""
 
 TIERS = {"HP": "guaranteed", "Spot": "best_effort"}
@@ -319,10 +316,7 @@ OPENB = JobTrace(
             .otherwise(PHASE.replace_strict(PHASES, default="UNKNOWN"))
         },
     ],
-    checks=[
-        source_check("openb: deleted", pl.col("deleted")),
-        IN_PARTS,
-    ],
+    checks=[source_check("openb: deleted", pl.col("deleted")), IN_PARTS],
     notes=["the trace names no tenants: all jobs are of 'openb'"],
     seen="seen_s",
 )
@@ -339,10 +333,7 @@ UNTIMED = replace(
     },
     faults={},
     steps=[{"phase": pl.lit("Pending"), "submit_s": pl.lit(0.0)}, *OPENB.steps],
-    checks=[
-        *OPENB.checks,
-        source_check("openb: no times", pl.lit(value=True)),
-    ],
+    checks=[*OPENB.checks, source_check("openb: no times", pl.lit(value=True))],
 )
 """The lists ``multigpu20`` to ``multigpu50`` have five columns only and no times: a queue of pods."""
 
@@ -360,10 +351,7 @@ HELIOS = JobTrace(
     source_columns("helios"),
     zone=HELIOS_ZONE,
     states=HELIOS_STATES,
-    checks=[
-        OTHER_QUEUE,
-        source_check("helios: other duration", (RUN_S - pl.col("run_s")).abs() > 1.0),
-    ],
+    checks=[OTHER_QUEUE, source_check("helios: other duration", (RUN_S - pl.col("run_s")).abs() > 1.0)],
     zone_note=UNZONED,
 )
 """Helios: jobs of SenseTime clusters, 2020 (Hu et al., SC 2021; S-Lab-System-Group/HeliosData, README: schema of
@@ -376,10 +364,7 @@ ACME_STATES = {
 CLASSES = {"Pretrain": "pretraining", "SFT": "fine-tuning", "Evaluation": "evaluation"}
 """Kinds of work of the source → ours; others stay, in lower case."""
 IS_SEREN = pl.col("job_id").str.contains(r"^\d+$")
-OF_CLUSTER = {
-    "seren": IS_SEREN,
-    "tenant": pl.when(IS_SEREN).then(pl.lit("seren")).otherwise(pl.lit("kalos")),
-}
+OF_CLUSTER = {"seren": IS_SEREN, "tenant": pl.when(IS_SEREN).then(pl.lit("seren")).otherwise(pl.lit("kalos"))}
 """Seren numbers its jobs; Kalos names them."""
 REDUCED_COLUMNS = source_columns("acme_reduced")
 HELD_S = pl.col("duration_s") - pl.when(IS_SEREN).then(0.0).otherwise(pl.col("queue_s"))
@@ -399,10 +384,7 @@ REDUCED_ACME = JobTrace(
         {**OF_CLUSTER, "start_time": pl.col("submit_time") + seconds(pl.col("queue_s"))},
         {"end_time": pl.col("start_time") + seconds(HELD_S)},
     ],
-    checks=[
-        *ACME_CHECKS,
-        source_check("acme: no start", pl.col("start_time").is_not_null()),
-    ],
+    checks=[*ACME_CHECKS, source_check("acme: no start", pl.col("start_time").is_not_null())],
 )
 ACME = JobTrace(
     "acme",
