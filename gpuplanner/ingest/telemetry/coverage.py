@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import BinaryIO
@@ -13,14 +13,21 @@ import polars as pl
 
 from gpuplanner.ingest.telemetry.device_hours import board_energy
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, ORDER
-from gpuplanner.ingest.telemetry.sample_buffer import DAY_US, Codes, Columns, Spill, device_order, hold_times
+from gpuplanner.ingest.telemetry.sample_buffer import (
+    DAY_US,
+    Codes,
+    Columns,
+    Device,
+    Spill,
+    hold_times,
+    ranked_devices,
+)
 
 HOUR_US = 3.6e9
 GROUP_ROWS = 500_000
 """Samples of a group of GPUs that are looked at together; more only where one GPU has more."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-Device = Sequence[Hashable]
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ class Seen:
         self._first = np.full(len(self.gpus), np.iinfo(np.int64).max)
         self._last = np.full(len(self.gpus), np.iinfo(np.int64).min)
         self._until = self._last.copy()
-        self._by_day: dict[tuple[int, int], int] = {}
+        self._counted: list[pl.DataFrame] = []
         self._observed: list[pl.DataFrame] = []
         self._spill = Spill(self.stream, "gpu")
 
@@ -106,7 +113,7 @@ class Seen:
         self._of_gpu += counts
         self._first[there] = np.minimum(self._first[there], times[ends - counts[there]])
         self._last[there] = np.maximum(self._last[there], times[ends - 1])
-        self._count_days(time, gpu)
+        self._counted.append(_by_node_and_day(self._node_of_gpu[gpu], time // DAY_US, np.ones_like(time)))
         self._count_whole(time, rank, gpu)
         self._count_errors(rows)
         put = {"gpu": ordered.astype(np.int32), "time": times}
@@ -116,15 +123,6 @@ class Seen:
             if (self._instance_of >= 0).any():
                 put["instance"] = self._instance_of[rank][order]
         self._spill.add(put)
-
-    def _count_days(self, time: np.ndarray, gpu: np.ndarray) -> None:
-        day = time // DAY_US
-        at = np.flatnonzero(np.concatenate(([True], day[1:] != day[:-1])))
-        for begin, end in zip(at.tolist(), np.append(at[1:], len(day)).tolist(), strict=True):
-            counts = np.bincount(self._node_of_gpu[gpu[begin:end]], minlength=len(self.nodes))
-            for node in np.flatnonzero(counts).tolist():
-                key = (node, int(day[begin]))
-                self._by_day[key] = self._by_day.get(key, 0) + int(counts[node])
 
     def _count_whole(self, time: np.ndarray, rank: np.ndarray, gpu: np.ndarray) -> None:
         if (self._instance_of < 0).all():
@@ -272,30 +270,17 @@ class Seen:
             )
         )
         midnight = pl.col("day").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
-        begin, end = (
-            pl.max_horizontal("first", midnight),
-            pl.min_horizontal("last", midnight + pl.duration(days=1)),
-        )
+        begin = pl.max_horizontal("first", midnight)
+        end = pl.min_horizontal("last", midnight + pl.duration(days=1))
         days = (
             nodes.with_columns(day=pl.date_ranges(pl.col("first").dt.date(), "last_day"))
             .explode("day")
             .with_columns(expected_gpu_h=pl.col("gpus") * ((end - begin).dt.total_microseconds() / HOUR_US))
         )
-        counted = pl.DataFrame(
-            [(*key, count) for key, count in self._by_day.items()],
-            schema={"number": pl.Int64, "day": pl.Int64, "samples": pl.Int64},
-            orient="row",
-        ).with_columns(pl.col("day").cast(pl.Int32).cast(pl.Date))
-        seen = (
-            pl.concat([_by_node_and_day(*(np.empty(0, np.int64) for _ in range(3))), *self._observed])
-            .group_by("number", "day")
-            .agg(pl.col("us").sum())
-            .with_columns(pl.col("day").cast(pl.Int32).cast(pl.Date))
-        )
         names = pl.Series(self.nodes, dtype=pl.String)
         return (
-            days.join(counted, on=["number", "day"], how="left")
-            .join(seen, on=["number", "day"], how="left")
+            days.join(_of_all_spans(self._counted, "samples"), on=["number", "day"], how="left")
+            .join(_of_all_spans(self._observed, "us"), on=["number", "day"], how="left")
             .with_columns(
                 observed_gpu_h=pl.col("us").fill_null(0) / HOUR_US, node=pl.lit(names).gather("number")
             )
@@ -320,16 +305,14 @@ def seen_of(samples: pl.DataFrame) -> Seen:
     samples = samples.with_columns(pl.lit(None, pl.Int32).alias(name) for name in absent).sort(ORDER)
     codes = Codes(DEVICE_KEY)
     code = codes.of(samples)
-    ordered = sorted(range(len(codes.rows)), key=lambda at: device_order(codes.rows[at]))
-    rank = np.empty(len(ordered), np.int64)
-    rank[ordered] = np.arange(len(ordered))
+    devices, rank = ranked_devices(codes.rows)
     values = {"xid": "xid", "power": "power_w", "energy_counter": "energy_counter_j"}
     given = {
         name: samples[column].cast(pl.Float64).to_numpy()
         for name, column in values.items()
         if column in samples.columns and samples[column].null_count() < samples.height
     }
-    seen = Seen([codes.rows[at] for at in ordered], "energy_counter" in given)
+    seen = Seen(devices, "energy_counter" in given)
     times = samples["time"].cast(pl.Datetime("us", "UTC")).to_physical().to_numpy()
     seen.see({"time": times, "rank": rank[code] if len(rank) else code, **given})
     if "activity_source" in samples.columns:
@@ -337,10 +320,16 @@ def seen_of(samples: pl.DataFrame) -> Seen:
     return seen.settle()
 
 
-def _by_node_and_day(node: np.ndarray, day: np.ndarray, us: np.ndarray) -> pl.DataFrame:
-    return (
-        pl.DataFrame({"number": node, "day": day, "us": us}).group_by("number", "day").agg(pl.col("us").sum())
-    )
+def _by_node_and_day(node: np.ndarray, day: np.ndarray, amount: np.ndarray) -> pl.DataFrame:
+    amounts = pl.DataFrame({"number": node, "day": day, "amount": amount})
+    return amounts.group_by("number", "day").agg(pl.col("amount").sum())
+
+
+def _of_all_spans(parts: Sequence[pl.DataFrame], name: str) -> pl.DataFrame:
+    """Sums of the amounts of all spans by node and date."""
+    empty = pl.DataFrame(schema=dict.fromkeys(("number", "day", "amount"), pl.Int64))
+    summed = pl.concat([empty, *parts]).group_by("number", "day").agg(pl.col("amount").sum().alias(name))
+    return summed.with_columns(pl.col("day").cast(pl.Int32).cast(pl.Date))
 
 
 def _cut_at_midnights(node: np.ndarray, begin: np.ndarray, step_us: np.ndarray) -> pl.DataFrame:
@@ -350,7 +339,7 @@ def _cut_at_midnights(node: np.ndarray, begin: np.ndarray, step_us: np.ndarray) 
     cut = steps.with_columns(day=pl.int_ranges(first, last + 1)).explode("day")
     low = pl.max_horizontal("begin", pl.col("day") * DAY_US)
     high = pl.min_horizontal("end", (pl.col("day") + 1) * DAY_US)
-    return cut.with_columns(us=high - low).group_by("number", "day").agg(pl.col("us").sum())
+    return cut.group_by("number", "day").agg(amount=(high - low).sum())
 
 
 def observed_gpu_hours(samples: pl.DataFrame) -> float:

@@ -392,11 +392,7 @@ def _parse(page: Rows, hints: Hints) -> Rows:
     page = data_only(page, ~pl.col("raw").str.strip_chars_start().str.starts_with("#"))
     parts = pl.col("raw").str.extract_groups(SAMPLE).struct
     good = page.good.with_columns(metric=parts[0], labels=parts[1].fill_null(""), value=parts[2], at=parts[3])
-    page = replace(page, good=good).reject(
-        {
-            "not a sample of the text format": pl.col("metric").is_null(),
-        }
-    )
+    page = replace(page, good=good).reject({"not a sample of the text format": pl.col("metric").is_null()})
     texts = page.good["labels"].unique(maintain_order=True)
     table = devices([parse_labels(text) for text in texts], hints.node_of(path))
     per_second = 1e6 if open_metrics else 1e3

@@ -69,10 +69,22 @@ class Codes:
         return joined["code"].to_numpy()
 
 
-def device_order(device: Sequence[Hashable]) -> tuple[str, int, int]:
+Device = Sequence[Hashable]
+"""Node, GPU and instance."""
+
+
+def device_order(device: Device) -> tuple[str, int, int]:
     """Place of a node, GPU and instance among others; a whole GPU comes before its instances."""
     node, gpu, instance = device
     return str(node), int(str(gpu)), -1 if instance is None else int(str(instance))
+
+
+def ranked_devices(devices: Sequence[Device]) -> tuple[list[Device], np.ndarray]:
+    """Devices in the order of node, GPU and instance, and the place of each in this order."""
+    ordered = sorted(range(len(devices)), key=lambda at: device_order(devices[at]))
+    rank = np.empty(len(devices), np.int64)
+    rank[ordered] = np.arange(len(devices))
+    return [devices[at] for at in ordered], rank
 
 
 def is_constant(series: pl.Series) -> bool:

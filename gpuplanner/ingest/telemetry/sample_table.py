@@ -21,8 +21,9 @@ from gpuplanner.ingest.delimited_rows import REJECTS, Rows, names_of
 from gpuplanner.ingest.large_tables import DERIVED, by_month, scan_months, write_parts
 from gpuplanner.ingest.quality_report import Finding, combined, of_files, report
 from gpuplanner.ingest.source_fields import iso
-from gpuplanner.ingest.telemetry.coverage import GROUP_ROWS, Seen, coverage, observed_gpu_hours
+from gpuplanner.ingest.telemetry.coverage import GROUP_ROWS, Seen, seen_of
 from gpuplanner.ingest.telemetry.metric_definitions import (
+    DEVICE,
     DEVICE_KEY,
     ORDER,
     QUANTITIES,
@@ -46,7 +47,6 @@ from gpuplanner.ingest.telemetry.telemetry_quality import (
     JUDGED_BY,
     clock_went_back,
     is_of_samples,
-    of_samples,
     of_seen,
     overlaps,
     rejected,
@@ -91,13 +91,13 @@ def grow(
         changed[month].lazy() if month in changed else scan_months([there[month]])
         for month in sorted({*there, *changed})
     ]
-    seen = pl.concat([part.select(JUDGED_BY) for part in parts]).collect()
+    seen = seen_of(pl.concat([part.select(JUDGED_BY) for part in parts]).collect())
     rejects = pl.concat([old.rejects, *refused]).sort("file", "row", maintain_order=True)
-    days = coverage(seen)
+    days = seen.coverage()
     provenance = _provenance(old.provenance, new.provenance, seen, rejects.height)
     before = (Finding(*row) for table in (old.quality, new.quality) for row in table.iter_rows())
     lasting = combined(each for each in before if not is_of_samples(each.check))
-    found = [*rejected(rejects, provenance["rows_in"]), *of_samples(seen, days), *lasting]
+    found = [*rejected(rejects, provenance["rows_in"]), *of_seen(seen, days), *lasting]
     whole = Dataset({"coverage": days}, rejects, report(found), provenance)
     return whole.with_tables(processes=_processes(old, new)), changed
 
@@ -182,8 +182,9 @@ def _processes(old: Dataset, new: Dataset) -> pl.DataFrame | None:
 
 
 def _provenance(
-    old: Mapping[str, Any], new: Mapping[str, Any], seen: pl.DataFrame, rejected_rows: int
+    old: Mapping[str, Any], new: Mapping[str, Any], seen: Seen, rejected_rows: int
 ) -> dict[str, Any]:
+    first, last = seen.span()
     rows_in = old["rows_in"] + new["rows_in"]
     return {
         **new,
@@ -191,10 +192,10 @@ def _provenance(
         "rows_in": rows_in,
         "rows_kept": rows_in - rejected_rows,
         "rows_rejected": rejected_rows,
-        "samples": seen.height,
-        "span_start": iso(seen["time"].min()),  # type: ignore[arg-type]
-        "span_end": iso(seen["time"].max()),  # type: ignore[arg-type]
-        "gpu_hours": observed_gpu_hours(seen),
+        "samples": seen.samples,
+        "span_start": iso(first),
+        "span_end": iso(last),
+        "gpu_hours": seen.observed_gpu_hours(),
         "boards": sorted({*old["boards"], *new["boards"]}),
         "notes": list(dict.fromkeys([*old["notes"], *new["notes"]])),
         "gpuplanner": __version__,
@@ -245,16 +246,9 @@ class SampleSpans:
 
     def __post_init__(self) -> None:
         self.gathered: Gathering = self.joiner.gathered
-        metrics = self.gathered.metrics
-        has_counter = (
-            self.gathered.spill.has("energy_counter")
-            if metrics is None
-            else any(
-                metrics[str(name)].quantity == "energy_counter"
-                for (name,) in self.gathered.names.rows
-                if name in metrics
-            )
-        )
+        metrics = self.gathered.metrics or {}
+        read = {metrics[str(name)].quantity for (name,) in self.gathered.names.rows if name in metrics}
+        has_counter = "energy_counter" in read or self.gathered.spill.has("energy_counter")
         self.seen = Seen(self.joiner.devices, has_counter, self.way.room(), self.way.group_rows)
         self._spill = Spill(self.way.room(), "time")
         count = len(self.joiner.devices)
@@ -323,11 +317,8 @@ class SampleSpans:
         cut = np.array([device[:2] in gpus for device in self.joiner.devices], bool)
         if not (self._engine & self._sm).any() and not (self._legacy & (self._better | cut)).any():
             return None
-        devices = pl.DataFrame(
-            self.joiner.devices,
-            schema={"node": pl.String, "gpu": pl.Int32, "instance": pl.Int32},
-            orient="row",
-        )
+        schema = {name: DEVICE[name] for name in DEVICE_KEY}
+        devices = pl.DataFrame(self.joiner.devices, schema, orient="row")
         return devices.with_columns(has_sm=pl.Series(self._sm), has_better=pl.Series(self._better)).filter(
             pl.Series(self._there)
         )
@@ -354,11 +345,7 @@ class SampleSpans:
 
     def boards(self) -> list[str]:
         """Boards of the samples, in the words of the source."""
-        found = (
-            self.table["board"].gather(sorted(self._holders))
-            if self._holders
-            else pl.Series([], dtype=pl.String)
-        )
+        found = self.table["board"].gather(pl.Series(sorted(self._holders), dtype=pl.UInt32))
         return found.drop_nulls().unique().sort().to_list()
 
     def told(self, names: list[str]) -> pl.DataFrame:
@@ -368,27 +355,18 @@ class SampleSpans:
             np.concatenate([part[name] for part in parts]) if parts else np.empty(0, np.int64)
             for name in ("id", "line")
         )
-        return pl.DataFrame(
-            {
-                "file": files_of(self.gathered, ids, names),
-                "row": pl.Series(lines.astype(np.int64)),
-                "raw": texts_of(self.gathered, ids),
-            }
-        )
+        file, raw = files_of(self.gathered, ids, names), texts_of(self.gathered, ids)
+        return pl.DataFrame({"file": file, "row": lines.astype(np.int64), "raw": raw})
 
 
 def files_of(gathered: Gathering, ids: np.ndarray, names: list[str]) -> pl.Series:
     """Names of the files of rows."""
-    if not len(ids):
-        return pl.Series([], dtype=pl.String)
     return pl.Series(names, dtype=pl.String).gather(pl.Series(gathered.file_of(ids)))
 
 
 def texts_of(gathered: Gathering, ids: np.ndarray) -> pl.Series:
     """Texts of rows, where they were kept."""
-    if not len(ids):
-        return pl.Series([], dtype=pl.String)
-    return pl.concat(gathered.texts).gather(pl.Series(ids))
+    return pl.concat([pl.Series(dtype=pl.String), *gathered.texts]).gather(pl.Series(ids))
 
 
 SHOWN_NAMES = 30
@@ -492,13 +470,7 @@ def _came_twice(joiner: Joiner, names: list[str], again: FileBlocks | None) -> p
     """Rows that came twice, for the reject table, with their numbers, by which they are ordered."""
     gathered = joiner.gathered
     parts = [
-        pl.DataFrame(
-            {
-                "id": places[0],
-                "row": places[1],
-                "reason": pl.Series([reason] * places.shape[1], dtype=pl.String),
-            }
-        )
+        pl.DataFrame({"id": places[0], "row": places[1]}).with_columns(reason=pl.lit(reason))
         for reason, found in ((AGAIN, joiner.again), (CONTRADICTION, joiner.contradicting))
         for places in found
     ]
@@ -525,10 +497,6 @@ def _read_again(blocks: FileBlocks, rows: pl.DataFrame) -> pl.Series:
 
 def _nothing_left(count: int, rejects: pl.DataFrame, where: str) -> str:
     reasons = rejects["reason"].value_counts(sort=True).head(5).iter_rows()
-    got = "; ".join(f"{reason} in {rows} row(s)" for reason, rows in reasons)
-    return message(
-        where,
-        "at least one readable sample",
-        f"{count} rows and none of them: {got}" if count else "no rows",
-        OTHER_SOURCE,
-    )
+    words = "; ".join(f"{reason} in {rows} row(s)" for reason, rows in reasons)
+    got = f"{count} rows and none of them: {words}" if count else "no rows"
+    return message(where, "at least one readable sample", got, OTHER_SOURCE)

@@ -87,9 +87,7 @@ def _known(text: pl.Series) -> pl.DataFrame:
     other = "naive" if name == "time" else "time"
     dtypes = {"time": INSTANT, "naive": pl.Datetime("us")}
     known = text.to_frame("text").select(
-        "text",
-        pl.when(pl.lit(looks)).then(read).alias(name),
-        pl.lit(None, dtypes[other]).alias(other),
+        "text", pl.when(pl.lit(looks)).then(read).alias(name), pl.lit(None, dtypes[other]).alias(other)
     )
     if looks.all():
         return known
@@ -279,9 +277,7 @@ def read_long(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
     if names:
         frame = frame.with_columns(value=cleared / pl.lit(divisor).gather("place"))
     return replace(
-        rows,
-        good=frame.drop("place"),
-        unused=(*rows.unused, *sorted(set(names) - metrics.keys())),
+        rows, good=frame.drop("place"), unused=(*rows.unused, *sorted(set(names) - metrics.keys()))
     )
 
 
@@ -393,11 +389,7 @@ def read_pages(paths: Sequence[str | Path], parse: Parse, *, source: str, twins:
 
 
 def read_page_blocks(
-    blocks: FileBlocks,
-    parse: Callable[[Rows, str | None], Rows],
-    *,
-    source: str,
-    twins: bool = False,
+    blocks: FileBlocks, parse: Callable[[Rows, str | None], Rows], *, source: str, twins: bool = False
 ) -> Iterator[Rows]:
     """Read files block by block; each but the first of a file is parsed with the first line of its file."""
     firsts: dict[int, str] = {}

@@ -25,7 +25,7 @@ from gpuplanner.ingest.telemetry.sample_buffer import (
     Codes,
     Columns,
     Gathering,
-    device_order,
+    ranked_devices,
 )
 
 STATED, SHARED, WHOLE_NODE, TOGETHER, NO_JOB = "stated", "shared", "whole_node", "together", "none"
@@ -336,11 +336,7 @@ class Joiner:
     contradicting: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        devices = self.gathered.devices.rows
-        ordered = sorted(range(len(devices)), key=lambda at: device_order(devices[at]))
-        self.rank_of_device = np.empty(len(devices), np.int64)
-        self.rank_of_device[ordered] = np.arange(len(devices))
-        self.devices = [devices[at] for at in ordered]
+        self.devices, self.rank_of_device = ranked_devices(self.gathered.devices.rows)
         self._held: Columns | None = None
         self._broken: dict[int, int] = {}
 

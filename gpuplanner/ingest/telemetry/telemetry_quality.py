@@ -12,10 +12,10 @@ from gpuplanner.core.schemas import USED_FROM
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.gpu_model_resolution import on_nodes
 from gpuplanner.ingest.quality_report import Finding, check_words, reasons_of, reject_findings, source_finding
-from gpuplanner.ingest.telemetry.coverage import Device, Gaps, Seen, seen_of
+from gpuplanner.ingest.telemetry.coverage import Gaps, Seen
 from gpuplanner.ingest.telemetry.device_hours import BOARD
 from gpuplanner.ingest.telemetry.metric_definitions import ENGINE, GAP_FACTOR, LEGACY, NO_COUNTER
-from gpuplanner.ingest.telemetry.sample_buffer import device_order
+from gpuplanner.ingest.telemetry.sample_buffer import Device, device_order
 from gpuplanner.ingest.telemetry.telemetry_join import (
     AGAIN,
     BETWEEN_JOBS,
@@ -223,25 +223,31 @@ JUDGED_BY = ("time", "node", "gpu", "instance", "power_w", "energy_counter_j", "
 """Columns of samples that findings are made from."""
 
 
-def of_samples(samples: pl.DataFrame, days: pl.DataFrame) -> list[Finding]:
-    """Everything that the samples tell by themselves, whatever files they came from."""
-    return of_seen(seen_of(samples), days)
-
-
 def of_seen(seen: Seen, days: pl.DataFrame) -> list[Finding]:
-    """Findings of :func:`of_samples`, of samples that were seen."""
-    return [
-        *_rungs(seen),
-        *_gaps(seen.gaps),
-        *_low_coverage(days),
-        *_counted_twice(seen),
-        *_energies(seen.energies),
-        *_driver_errors(seen),
+    """Everything that samples tell by themselves, whatever files they came from."""
+    found = [
+        source_finding(f"activity: {rung}", seen.rungs[rung][0], str(seen.rungs[rung][1]))
+        for rung in RUNGS_BELOW
+        if rung in seen.rungs
     ]
+    found += _gaps(seen.gaps)
+    low = days.filter(pl.col("covered") < LOW_COVERAGE).sort("covered", "node", "day")
+    if low.height:
+        worst = low.row(0, named=True)
+        example = f"{worst['node']} on {worst['day']}: {worst['covered']:.0%}"
+        found.append(source_finding("samples: sparse days", low.height, example))
+    if both := seen.counted_twice():
+        found.append(source_finding("samples: counted twice", both[0], str(both[1])))
+    found += _energies(seen.energies)
+    if seen.first_error is not None:
+        # An XID stays until the driver is loaded anew, so that samples tell of boards and not of errors.
+        xid, place = seen.first_error
+        found.append(source_finding("samples: XID", len(seen.errors), f"XID {xid}: {place}"))
+    return found
 
 
 def is_of_samples(check: str) -> bool:
-    """True for findings of :func:`of_samples` and :func:`rejected`, which can be made anew from the tables alone.
+    """True for findings of :func:`of_seen` and :func:`rejected`, which can be made anew from the tables alone.
 
     Examples
     --------
@@ -262,14 +268,6 @@ def rejected(rejects: pl.DataFrame, rows_in: int) -> list[Finding]:
     return found
 
 
-def _rungs(seen: Seen) -> list[Finding]:
-    return [
-        source_finding(f"activity: {rung}", seen.rungs[rung][0], str(seen.rungs[rung][1]))
-        for rung in RUNGS_BELOW
-        if rung in seen.rungs
-    ]
-
-
 def _gaps(gaps: Gaps) -> list[Finding]:
     if gaps.longest is None:
         return []
@@ -284,15 +282,6 @@ def _gaps(gaps: Gaps) -> list[Finding]:
             gaps.total_us / 3.6e9,
         )
     ]
-
-
-def _low_coverage(days: pl.DataFrame) -> list[Finding]:
-    low = days.filter(pl.col("covered") < LOW_COVERAGE).sort("covered", "node", "day")
-    if low.is_empty():
-        return []
-    worst = low.row(0, named=True)
-    example = f"{worst['node']} on {worst['day']}: {worst['covered']:.0%}"
-    return [source_finding("samples: sparse days", low.height, example)]
 
 
 def overlaps(
@@ -323,13 +312,6 @@ def clock_went_back(falls: int, where: str) -> list[Finding]:
     return [source_finding("samples: clock went back", falls, where)] if falls else []
 
 
-def _counted_twice(seen: Seen) -> list[Finding]:
-    both = seen.counted_twice()
-    if both is None:
-        return []
-    return [source_finding("samples: counted twice", both[0], str(both[1]))]
-
-
 def _energies(boards: pl.DataFrame | None) -> list[Finding]:
     """How far the energy that the counter tells is from the integral of the power."""
     if boards is None:
@@ -351,11 +333,3 @@ def _energies(boards: pl.DataFrame | None) -> list[Finding]:
         example = f"{anew['node'][0]} GPU {anew['gpu'][0]}"
         found.append(source_finding("samples: counter restarts", int(anew["restarts"].sum()), example))
     return found
-
-
-def _driver_errors(seen: Seen) -> list[Finding]:
-    """Boards whose last XID is not 0; the number stays until the driver is loaded anew, so samples say no more."""
-    if seen.first_error is None:
-        return []
-    xid, place = seen.first_error
-    return [source_finding("samples: XID", len(seen.errors), f"XID {xid}: {place}")]
