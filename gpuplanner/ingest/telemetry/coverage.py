@@ -19,6 +19,7 @@ from gpuplanner.ingest.telemetry.sample_buffer import (
     Columns,
     Device,
     Spill,
+    device_order,
     hold_times,
     ranked_devices,
 )
@@ -77,9 +78,7 @@ class Seen:
         gpus, nodes = Codes(("node", "gpu")), Codes(("node",))
         self._gpu_of = np.array([gpus.code(tuple(device[:2])) for device in self.devices], np.int64)
         self._node_of_gpu = np.array([nodes.code((gpu[0],)) for gpu in gpus.rows], np.int64)
-        self._instance_of = np.array(
-            [-1 if device[2] is None else int(str(device[2])) for device in self.devices], np.int64
-        )
+        self._instance_of = np.array([device_order(device)[2] for device in self.devices], np.int64)
         self.gpus = [(str(node), int(str(gpu))) for node, gpu in gpus.rows]
         self.nodes = [str(node) for (node,) in nodes.rows]
         self._of_gpu = np.zeros(len(self.gpus), np.int64)
@@ -187,9 +186,8 @@ class Seen:
         parts = list(self._spill.between(begin, end))
         rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         if len(parts) > 1:
-            order = np.argsort(
-                (rows["gpu"] - begin).astype(np.uint16) if end - begin < 2**16 else rows["gpu"], kind="stable"
-            )
+            gpu = rows["gpu"] - begin
+            order = np.argsort(gpu.astype(np.uint16) if end - begin < 2**16 else gpu, kind="stable")
             rows = {name: values[order] for name, values in rows.items()}
         return rows
 
@@ -218,9 +216,8 @@ class Seen:
         if longest is None or step_s > longest[3]:
             start = EPOCH + timedelta(microseconds=int(begin[at]))
             longest = (*self.gpus[int(gpu[at])], start, step_s, float(usual_us[at] / 1e6))
-        self.gaps = Gaps(
-            self.gaps.count + len(gpu), self.gaps.total_us + int((step_us - usual_us).sum()), longest
-        )
+        total_us = self.gaps.total_us + int((step_us - usual_us).sum())
+        self.gaps = Gaps(self.gaps.count + len(gpu), total_us, longest)
 
     def _add_energies(self, rows: Columns) -> None:
         samples = pl.DataFrame({"board": pl.Series(rows["gpu"]).set_sorted()}).with_columns(

@@ -17,7 +17,7 @@ import polars as pl
 
 from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import Samples
-from gpuplanner.ingest.telemetry.metric_definitions import POWER_MARGIN, board_limits
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, POWER_MARGIN, board_limits
 from gpuplanner.ingest.telemetry.sample_buffer import held_readings
 
 
@@ -137,15 +137,16 @@ def board_steps(held: pl.DataFrame, *, to_the_end: bool = True) -> pl.DataFrame:
         since_reset_j=pl.when((later < counter) & (later <= most)).then(later),
         restarted=((later < counter) | (later - counter > most)).fill_null(value=False),
     )
-    pieces = [_between_readings(held)]
+    # From one reading to the next, the power goes along a straight line.
+    mean_w = (pl.col("power_w") + pl.col("power_end")) / 2
+    between = held.filter(~pl.col("gap"), ~pl.col("last"))
+    pieces = [between.with_columns(integrated_j=mean_w * whole_s)]
     if held["gap"].any():
         part = (seconds_between("time", "until") / whole_s).fill_nan(0.0)
-        rest = held.filter("gap").with_columns(
-            time="until", integrated_j=pl.lit(None, pl.Float64), counted_j=pl.col("counted_j") * (1 - part)
-        )
-        before = held.filter("gap").with_columns(
-            counted_j=pl.col("counted_j") * part, restarted=pl.lit(value=False)
-        )
+        gaps, counted_j = held.filter("gap"), pl.col("counted_j")
+        nothing = pl.lit(None, pl.Float64)
+        rest = gaps.with_columns(time="until", integrated_j=nothing, counted_j=counted_j * (1 - part))
+        before = gaps.with_columns(counted_j=counted_j * part, restarted=pl.lit(value=False))
         pieces += [_held_on(before), rest]
     if to_the_end:
         pieces.append(_held_on(held.filter("last", counter.is_null())))
@@ -155,14 +156,6 @@ def board_steps(held: pl.DataFrame, *, to_the_end: bool = True) -> pl.DataFrame:
         .with_columns(step_s=seconds_between("time", "end"))
         .filter(pl.col("step_s") > 0)
         .with_columns(energy_j=pl.coalesce("counted_j", "integrated_j", pl.col("since_reset_j")))
-    )
-
-
-def _between_readings(held: pl.DataFrame) -> pl.DataFrame:
-    """Pieces from one reading to the next, over which the power goes along a straight line."""
-    power_w = (pl.col("power_w") + pl.col("power_end")) / 2
-    return held.filter(~pl.col("gap"), ~pl.col("last")).with_columns(
-        integrated_j=power_w * seconds_between("time", "end")
     )
 
 
@@ -215,11 +208,10 @@ def board_energy(samples: pl.DataFrame, by: Sequence[str] = BOARD) -> pl.DataFra
     )
 
 
-DEVICE = ("node", "gpu", "instance")
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 MEANS = ("sm_activity", "tensor_activity", "dram_activity")
-HELD = ("time", *DEVICE, "job_id")
+HELD = ("time", *DEVICE_KEY, "job_id")
 READ = (*HELD, *MEANS, "memory_used_gib", "power_w", "energy_counter_j")
 
 HOURS = pl.Schema(
@@ -301,13 +293,13 @@ def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) 
         seen = pl.concat([border, today.select(HELD)], how="diagonal")
         boards = held_readings(readings, BOARD, max_step_s=gap_s)
         one_each = seen["instance"].null_count() == readings.height == seen.height
-        devices = boards if one_each else held_readings(seen, DEVICE, max_step_s=gap_s)
+        devices = boards if one_each else held_readings(seen, DEVICE_KEY, max_step_s=gap_s)
         sums += _day_sums(boards, devices)
         board_border = _latest(boards, readings.columns)
         border = _latest(devices.with_columns(instance=pl.lit(None, pl.Int32)) if one_each else devices, HELD)
         day += DAY
     boards = held_readings(board_border, BOARD, max_step_s=gap_s)
-    sums += _day_sums(boards, held_readings(border, DEVICE, max_step_s=gap_s), to_the_end=True)
+    sums += _day_sums(boards, held_readings(border, DEVICE_KEY, max_step_s=gap_s), to_the_end=True)
     return _hours(pl.concat(sums, how="diagonal"))
 
 
@@ -327,7 +319,7 @@ def _day_sums(boards: pl.DataFrame, devices: pl.DataFrame, *, to_the_end: bool =
 
 def _counts(today: pl.DataFrame) -> pl.DataFrame:
     """Samples, sums of the activities and largest memory, by hour, device and job."""
-    return today.group_by(pl.col("time").dt.truncate("1h").alias("hour"), *DEVICE, "job_id").agg(
+    return today.group_by(pl.col("time").dt.truncate("1h").alias("hour"), *DEVICE_KEY, "job_id").agg(
         pl.len().cast(pl.Int64).alias("samples"),
         pl.col(MEANS).sum().name.suffix("_sum"),
         pl.col(MEANS).count().cast(pl.Int64).name.suffix("_count"),
@@ -339,9 +331,8 @@ def _covered(held: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
     """Time for which samples hold, by hour, device and job."""
     held = held.rename({"until": "end"})
     steps = (held if to_the_end else held.filter(~pl.col("last"))).filter(pl.col("end") > pl.col("time"))
-    return (
-        _cut(steps).group_by("hour", *DEVICE, "job_id").agg(covered_s=seconds_between("begin", "until").sum())
-    )
+    by_hour = _cut(steps).group_by("hour", *DEVICE_KEY, "job_id")
+    return by_hour.agg(covered_s=seconds_between("begin", "until").sum())
 
 
 def _between(held: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
@@ -366,7 +357,7 @@ def _between(held: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
             instance=pl.lit(None, pl.Int32),
             job_id=pl.when(~gap | same_job).then("job_id"),
         )
-        .group_by("hour", *DEVICE, "job_id")
+        .group_by("hour", *DEVICE_KEY, "job_id")
         .agg(
             covered_s=pl.col("held_s").filter(~gap).sum(),
             energy_j=pl.col("joules").filter(~gap).sum(),
@@ -384,20 +375,14 @@ def _cut(steps: pl.DataFrame) -> pl.DataFrame:
     crosses = pl.col("end") > hour + HOUR
     last = pl.col("end").dt.offset_by("-1us").dt.truncate("1h")
     inside = steps.filter(~crosses).with_columns(hour=hour, begin="time", until="end")
-    parts = (
-        steps.filter(crosses)
-        .with_columns(hour=pl.datetime_ranges(hour, last, "1h"))
-        .explode("hour")
-        .with_columns(
-            begin=pl.max_horizontal("time", "hour"), until=pl.min_horizontal("end", pl.col("hour") + HOUR)
-        )
-    )
-    return pl.concat([inside, parts])
+    by_hour = steps.filter(crosses).with_columns(hour=pl.datetime_ranges(hour, last, "1h")).explode("hour")
+    begin, until = pl.max_horizontal("time", "hour"), pl.min_horizontal("end", pl.col("hour") + HOUR)
+    return pl.concat([inside, by_hour.with_columns(begin=begin, until=until)])
 
 
 def _hours(sums: pl.DataFrame) -> pl.DataFrame:
     """Add what was summed apart, and divide."""
-    keys = ("hour", *DEVICE, "job_id")
+    keys = ("hour", *DEVICE_KEY, "job_id")
     means = [
         pl.when(pl.col(f"{n}_count") > 0).then(pl.col(f"{n}_sum") / pl.col(f"{n}_count")).alias(n)
         for n in MEANS

@@ -93,10 +93,8 @@ def metrics_of(tool: str) -> dict[str, Metric]:
     >>> metrics_of("smi_query")["power.draw"]
     Metric(quantity='power', unit='W')
     """
-    rows = (
-        facts("telemetry_metrics").filter(tool=tool).select("name", "quantity", pl.col("unit").fill_null(""))
-    )
-    return {name: Metric(quantity, unit) for name, quantity, unit in rows.iter_rows()}
+    rows = facts("telemetry_metrics").filter(tool=tool).select("name", "quantity", "unit")
+    return {name: Metric(quantity, unit or "") for name, quantity, unit in rows.iter_rows()}
 
 
 DCGM = metrics_of("dcgm")
@@ -222,10 +220,7 @@ def climbed(wide: pl.DataFrame) -> pl.DataFrame:
         .then("gpu_util")
     )
     samples = wide.select(
-        "time",
-        "node",
-        "gpu",
-        "instance",
+        *ORDER,
         "profile",
         "job_id",
         sm_activity=activity.clip(upper_bound=1.0),
@@ -467,14 +462,11 @@ class UnitSigns:
             signs.fractional = bool((np.rint(percent) != percent).any())
         if len(signs.first) < SHOWN:
             signs.first += positive[: SHOWN - len(signs.first)].tolist()
-        if quantity == "memory_total":
-            odd = positive[positive < 1] if signs.least < 1 else positive[:0]
-        else:
-            odd = (
-                positive[positive > 1 + ROUNDING]
-                if signs.most > 1 + ROUNDING and _is_share(quantity)
-                else positive[:0]
-            )
+        odd = positive[:0]
+        if quantity == "memory_total" and signs.least < 1:
+            odd = positive[positive < 1]
+        elif _is_share(quantity) and signs.most > 1 + ROUNDING:
+            odd = positive[positive > 1 + ROUNDING]
         signs.odd += len(odd)
         if len(signs.first_odd) < SHOWN:
             signs.first_odd += odd[: SHOWN - len(signs.first_odd)].tolist()

@@ -220,12 +220,15 @@ def exported_readings(rows: Rows) -> tuple[Rows, list[Finding]]:
     left_out = pl.col("metric").is_in(list(other)) | partition
     good = good.filter(~left_out.fill_null(value=False))
     good, findings = _in_one_unit(good)
-    good = _rates(good.with_columns(_without_zero_power()))
+    no_power = pl.col("metric").is_in(AMD_POWER) & (pl.col("value").cast(pl.Float64, strict=False) == 0)
+    good = _rates(good.with_columns(value=pl.when(~no_power.fill_null(value=False)).then("value")))
     count = rows.count - (rows.good.height - good.height)
     if partitions:
         findings.append(source_finding("metrics: other partitions", partitions))
     rows = replace(rows, good=good.drop("series"), count=count, unused=(*rows.unused, *sorted(other)))
-    return rows.reject({"not a GPU metric": ~_is_of_gpus()}), findings
+    metric = pl.col("metric")
+    of_gpus = metric.str.starts_with("DCGM_") | metric.is_in(list(EXPORTED))
+    return rows.reject({"not a GPU metric": ~of_gpus.fill_null(value=False)}), findings
 
 
 def canonical(name: str) -> str:
@@ -288,16 +291,6 @@ class QueryMetric:
         )
 
 
-def _is_of_gpus() -> pl.Expr:
-    metric = pl.col("metric")
-    return (metric.str.starts_with("DCGM_") | metric.is_in(list(EXPORTED))).fill_null(value=False)
-
-
-def _without_zero_power() -> pl.Expr:
-    nothing = pl.col("metric").is_in(AMD_POWER) & (pl.col("value").cast(pl.Float64, strict=False) == 0)
-    return pl.when(~nothing.fill_null(value=False)).then("value").alias("value")
-
-
 def _in_one_unit(good: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     """Shares from 0 to 1 of metrics that are in percent on some nodes: those that have a value above 1."""
     mine = pl.col("metric").is_in(UNDECIDED).fill_null(value=False)
@@ -309,17 +302,13 @@ def _in_one_unit(good: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
         .group_by("node")
         .agg(percent=(value > 1).any(), whole=value.is_in([0.0, 1.0]).all(), rows=pl.len())
     )
-    decided = nodes.filter(pl.col("percent") | ~pl.col("whole"))["percent"]
+    is_decided = pl.col("percent") | ~pl.col("whole")
+    decided = nodes.filter(is_decided)["percent"]
     of_others = decided[0] if decided.n_unique() == 1 else None
-    percent = nodes.with_columns(
-        percent=pl.when(pl.col("percent") | ~pl.col("whole")).then("percent").otherwise(of_others)
-    )
-    in_percent = percent.filter("percent")["node"]
-    good = good.with_columns(
-        value=pl.when(mine & pl.col("node").is_in(in_percent.implode()))
-        .then((value / 100).cast(pl.String))
-        .otherwise("value")
-    )
+    percent = nodes.with_columns(percent=pl.when(is_decided).then("percent").otherwise(of_others))
+    in_percent = mine & pl.col("node").is_in(percent.filter("percent")["node"].implode())
+    ratio = (value / 100).cast(pl.String)
+    good = good.with_columns(value=pl.when(in_percent).then(ratio).otherwise("value"))
     unknown = percent.filter(pl.col("percent").is_null())
     if unknown.is_empty():
         return good, []
@@ -401,9 +390,8 @@ def _parse(page: Rows, hints: Hints) -> Rows:
         fetched = hints.nth_instant(pl.lit(number), str(path), None if number else 0.0)
         instant = pl.coalesce(instant.cast(INSTANT), pl.when(pl.col("at").is_null()).then(fetched))
     joined = page.good.join(table.with_columns(labels=texts), on="labels", how="left", maintain_order="left")
-    return replace(
-        page, good=joined.with_columns(time=instant.cast(INSTANT)).drop("at").rename({"labels": "series"})
-    )
+    good = joined.with_columns(time=instant.cast(INSTANT)).drop("at").rename({"labels": "series"})
+    return replace(page, good=good)
 
 
 DEFAULT_INTERVAL_S = 1.0
@@ -481,15 +469,9 @@ def read_smi_pmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
         return replace(read_wide(page, memory), unused=("sm", "mem", "enc", "dec"))
 
     rows = _with_gpu(read_pages(paths, parse, source=source), hints)
-    processes = rows.good.filter(~is_blank(pl.col("pid"))).select(
-        "time",
-        "node",
-        "gpu",
-        pl.col("pid").cast(pl.Int64),
-        kind="type",
-        command="command",
-        memory_gib="memory_used",
-    )
+    pid = pl.col("pid")
+    named = {"pid": pid.cast(pl.Int64), "kind": pl.col("type"), "memory_gib": pl.col("memory_used")}
+    processes = rows.good.filter(~is_blank(pid)).select("time", "node", "gpu", "command", **named)
     rows = rows.with_columns(memory_used=pl.lit(None, pl.Float64))
     told = conform(processes, Processes, where="processes")
     return telemetry_of(rows, Story(source, hints.tz, more=_assumed(rows, hints), processes=told))
@@ -570,10 +552,8 @@ def _cut(page: Rows, names: Sequence[str], column: str = "raw") -> Rows:
     last = r"(\S.*?)" if names[-1] in ("command", "name") else r"(\S+)"
     pattern = r"^\s*" + r"\s+".join([*([r"(\S+)"] * (len(names) - 1)), last]) + r"\s*$"
     parts = pl.col(column).str.extract_groups(pattern).struct
-    fields = {name: parts[place] for place, name in enumerate(names)}
-    return page.with_columns(**fields).reject(
-        {"the fields do not match the header": pl.col(names[0]).is_null()}
-    )
+    page = page.with_columns(**{name: parts[place] for place, name in enumerate(names)})
+    return page.reject({"the fields do not match the header": pl.col(names[0]).is_null()})
 
 
 def _timed(page: Rows, names: Sequence[str], hints: Hints, path: Path, turn: pl.Expr) -> Rows:

@@ -14,7 +14,7 @@ from gpuplanner.core.errors import OTHER_SOURCE, TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import HEADER_AGAIN, Rows, together
+from gpuplanner.ingest.delimited_rows import HEADER_AGAIN, PLACE, Rows, together
 from gpuplanner.ingest.quality_report import Finding, source_finding
 from gpuplanner.ingest.source_definition import matches
 from gpuplanner.ingest.source_fields import known_zone, to_utc
@@ -123,22 +123,11 @@ def parse_query(page: Rows, hints: Hints, first: str | None = None, turns: Turns
     page = replace(page, good=page.good.with_columns(**cells).drop("fields"))
     page = read_wide(_located(page, wanted, hints, path, turns), metrics)
     mig = (pl.col("mig") == "Enabled").fill_null(False) if "mig" in wanted else pl.lit(False)
-    board = (
-        pl.when(~is_blank(pl.col("board"))).then("board") if "board" in wanted else pl.lit(None, pl.String)
-    )
-    kept = page.good.select(
-        "file",
-        "line",
-        "raw",
-        "time",
-        "node",
-        "gpu",
-        "named",
-        "counted",
-        *QUANTITIES,
-        mig_enabled=mig,
-        board=board,
-    )
+    if "board" not in wanted:
+        page = page.with_columns(board=pl.lit(None, pl.String))
+    board = pl.when(~is_blank(pl.col("board"))).then("board")
+    columns = (*PLACE, "time", "node", "gpu", "named", "counted", *QUANTITIES)
+    kept = page.good.select(columns, mig_enabled=mig, board=board)
     unused = tuple(title for title in titles if title not in metrics and _base(title) not in FACTS)
     return replace(page, good=kept, unused=unused)
 
@@ -196,20 +185,14 @@ def _located(
         return with_instants(page, "timestamp", hints.tz, str(path))
     turn = pl.int_range(pl.len()).over("node", "gpu")
     if turns is not None:
-        counts = page.good.group_by("node", "gpu", maintain_order=True).len().rows()
-        before = pl.DataFrame(
-            [(node, gpu, turns.get((node, gpu), 0)) for node, gpu, _ in counts],
-            schema={"node": pl.String, "gpu": pl.Int32, "before": pl.Int64},
-            orient="row",
-        )
-        page = replace(
-            page,
-            good=page.good.join(
-                before, on=["node", "gpu"], how="left", nulls_equal=True, maintain_order="left"
-            ),
-        )
+        device = ["node", "gpu"]
+        counts = page.good.group_by(device, maintain_order=True).len()
+        earlier = pl.Series([turns.get(key, 0) for key in counts.select(device).rows()], dtype=pl.Int64)
+        counts = counts.with_columns(before=earlier)
+        good = page.good.join(counts, on=device, how="left", nulls_equal=True, maintain_order="left")
+        page = replace(page, good=good)
         turn = turn + pl.col("before")
-        turns.update({(node, gpu): turns.get((node, gpu), 0) + count for node, gpu, count in counts})
+        turns.update({(node, gpu): before + count for node, gpu, count, before in counts.rows()})
     return page.with_columns(time=hints.nth_instant(turn, str(path)))
 
 
@@ -236,15 +219,8 @@ def read_smi_apps(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     number = pl.col("pid").cast(pl.Int64, strict=False)
     rows = read_wide(rows.reject({"pid: not a number": number.is_null()}), {APP_FIELDS[-1]: MEMORY})
     good = rows.good.with_columns(gpu=pl.lit(hints.gpu, pl.Int32), node=node_by_file(rows, hints))
-    seen = good.select(
-        "time",
-        "node",
-        "gpu",
-        number.alias("pid"),
-        kind=pl.lit("C"),
-        command="process_name",
-        memory_gib="memory_used",
-    )
+    named = {"pid": number, "kind": pl.lit("C"), "command": pl.col("process_name")}
+    seen = good.select("time", "node", "gpu", **named, memory_gib="memory_used")
     processes = conform(seen, Processes, where=APPS)
     more = node_finding(rows.files, rows.count, hints)
     rows = replace(rows, good=good.with_columns(memory_used=pl.lit(None, pl.Float64)))
@@ -253,7 +229,7 @@ def read_smi_apps(paths: Sequence[str | Path], hints: Hints) -> Dataset:
 
 def _cut_apps(page: Rows) -> Rows:
     """Cut lines at their commas; the name of a process is what stands between the pid and the memory."""
-    path = page.files[int(page.good["file"][0])].path
+    path = path_of(page)
     names = [name.strip() for name in page.good["raw"][0].split(",")]
     missing = [name for name in APP_FIELDS if name not in names]
     if missing or names.index("pid") + 2 != names.index("process_name") + 1 or names[-1] != APP_FIELDS[-1]:
@@ -264,9 +240,8 @@ def _cut_apps(page: Rows) -> Rows:
     cut = pl.col("raw").str.extract_groups(r"^" + r",\s*".join(parts) + r"$").struct
     body = replace(page, good=page.good.slice(1), count=page.count - 1)
     fields = {name: cut[place].str.strip_chars() for place, name in enumerate(names) if name in APP_FIELDS}
-    return body.with_columns(**fields).reject(
-        {"the fields do not match the header": pl.col("timestamp").is_null()}
-    )
+    body = body.with_columns(**fields)
+    return body.reject({"the fields do not match the header": pl.col("timestamp").is_null()})
 
 
 INSTANT = re.compile(r"^#?\s*\w+:\s+(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))\s*$")
@@ -373,21 +348,17 @@ def read_smi_transcript(paths: Sequence[str | Path], hints: Hints) -> Dataset:
 
 def _parse(page: Rows, hints: Hints) -> Rows:
     """Every part of the transcript that is a query of GPUs."""
-    raw = pl.col("raw")
-    lines = page.good.with_columns(
-        part=raw.str.starts_with(RULE).cum_sum(),
-        query=raw.str.contains(QUERY).any().over(raw.str.starts_with(RULE).cum_sum()),
-    )
-    numbers = lines.filter("query")["part"].unique().sort().to_list()
+    raw, is_rule = pl.col("raw"), pl.col("raw").str.starts_with(RULE)
+    lines = page.good.with_columns(part=is_rule.cum_sum())
+    numbers = lines.filter(raw.str.contains(QUERY))["part"].unique().sort().to_list()
     parts = [
         replace(page, good=part.select(page.good.columns), count=part.height, blank=0)
         for number in numbers
-        if (part := lines.filter(pl.col("part") == number + 1, ~raw.str.starts_with(RULE))).height
+        if (part := lines.filter(pl.col("part") == number + 1, ~is_rule)).height
     ]
     if not parts:
         got = "no output under such a heading"
-        todo = OTHER_SOURCE
-        raise TraceFormatError(str(path_of(page)), f"a heading {HEADING!r}", got, todo)
+        raise TraceFormatError(str(path_of(page)), f"a heading {HEADING!r}", got, OTHER_SOURCE)
     here = replace(hints, tz=_zone(page, parts, hints))
     rows = together(page.files, [parse_query(part, here) for part in parts])
     return rows.with_columns(zone=pl.lit(here.tz, pl.String))

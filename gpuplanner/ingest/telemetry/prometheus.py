@@ -78,9 +78,8 @@ def read_prometheus(paths: Sequence[str | Path], hints: Hints) -> Dataset:
             if "\\ud" in text.lower():  # half of a surrogate pair is no text, though JSON can write it
                 json.dumps(answer, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
-            raise TraceFormatError(
-                str(path), "a JSON answer", str(error)[:200], "Save the whole answer."
-            ) from error
+            got, todo = str(error)[:200], "Save the whole answer."
+            raise TraceFormatError(str(path), "a JSON answer", got, todo) from error
         series = series_of_answer(answer, str(path))
         warnings.extend(str(each)[:200] for each in answer.get("warnings") or ())
         query = hints.query or str(answer.get("query") or "")
@@ -134,30 +133,20 @@ def points(
     query_metric : QueryMetric, optional
         What the query made of the metric.
     """
-    series = list(series)
-    labels_of = [_series(each)[0] for each in series]
+    read = [_series(each) for each in series]
+    labels_of = [labels for labels, _ in read]
     named = devices(labels_of, node).with_columns(
-        metric=pl.Series(
-            [None if one is None else one.get("__name__") for one in labels_of], dtype=pl.String
-        ),
+        metric=pl.Series([(labels or {}).get("__name__") for labels in labels_of], dtype=pl.String),
         series=pl.Series([json.dumps(one, sort_keys=True) for one in labels_of], dtype=pl.String),
     )
-    times: list[float | None] = []
-    values: list[str | None] = []
-    owners: list[int] = []
-    for place, each in enumerate(series):
-        found = _series(each)[1]
-        for point in found:
-            time, value = _pair(point)
-            times.append(time)
-            values.append(value)
-        owners += [place] * len(found)
+    owners = [place for place, (_, found) in enumerate(read) for _ in found]
+    pairs = [_pair(point) for _, found in read for point in found]
     good = named[owners].with_columns(
         raw=pl.col("series").str.slice(0, MAX_RAW),
         file=pl.lit(number, pl.UInt32),
-        line=pl.int_range(1, len(times) + 1, dtype=pl.UInt32, eager=True),
-        seconds=pl.Series(times, dtype=pl.Float64),
-        value=pl.Series(values, dtype=pl.String),
+        line=pl.int_range(1, len(pairs) + 1, dtype=pl.UInt32, eager=True),
+        seconds=pl.Series([time for time, _ in pairs], dtype=pl.Float64),
+        value=pl.Series([value for _, value in pairs], dtype=pl.String),
     )
     good = good.with_columns(
         raw=pl.format("{} {} {}", "raw", pl.col("seconds").fill_null(0.0), pl.col("value").fill_null("?")),
@@ -165,7 +154,7 @@ def points(
     )
     good = good.select(*READING.names(), "series").sort("time", maintain_order=True)
     good = good if query_metric is None else query_metric.apply(good)
-    rows = Rows(files, len(times), good, pl.DataFrame(schema=REJECTS))
+    rows = Rows(files, len(pairs), good, pl.DataFrame(schema=REJECTS))
     return rows.reject(
         {
             "not a pair of a time and a text": pl.col("value").is_null() | pl.col("time").is_null(),
@@ -177,9 +166,7 @@ def points(
 def _pair(point: Any) -> tuple[float | None, str | None]:  # noqa: ANN401
     """Time and value of a point; None if it is no such pair."""
     match point:
-        case [int() | float() as time, str() as value] if (
-            not isinstance(time, bool) and abs(time) < MAX_EPOCH
-        ):
+        case [int() | float() as time, str() as value] if type(time) is not bool and abs(time) < MAX_EPOCH:
             return float(time), value
     return None, None
 
@@ -271,10 +258,8 @@ class Server:
         try:
             return json.loads(body), body
         except (ValueError, RecursionError):
-            got = repr(body[:100])
-            return self.refuse(
-                "an answer in JSON", got, "Is the address that of the API, not of a login page?"
-            )
+            todo = "Is the address that of the API, not of a login page?"
+            return self.refuse("an answer in JSON", repr(body[:100]), todo)
 
     def refuse(self, expected: str, got: str, todo: str) -> NoReturn:
         """Raise the four-part message; it names the host, and neither token nor query."""

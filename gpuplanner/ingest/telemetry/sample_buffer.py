@@ -17,6 +17,7 @@ import polars as pl
 from gpuplanner.ingest.delimited_rows import Rows, out_of_time
 from gpuplanner.ingest.telemetry.metric_definitions import (
     DEVICE,
+    DEVICE_KEY,
     GAP_FACTOR,
     MAX_INDEX,
     QUANTITIES,
@@ -63,9 +64,8 @@ class Codes:
         unique = frame.select(self.names).unique(varied, keep="first", maintain_order=True)
         numbers = [self.code(values) for values in unique.iter_rows()]
         table = unique.select(varied).with_columns(code=pl.Series(numbers, dtype=pl.UInt32))
-        joined = frame.select(varied).join(
-            table, on=varied, how="left", nulls_equal=True, maintain_order="left"
-        )
+        rows = frame.select(varied)
+        joined = rows.join(table, on=varied, how="left", nulls_equal=True, maintain_order="left")
         return joined["code"].to_numpy()
 
 
@@ -85,6 +85,19 @@ def ranked_devices(devices: Sequence[Device]) -> tuple[list[Device], np.ndarray]
     rank = np.empty(len(devices), np.int64)
     rank[ordered] = np.arange(len(devices))
     return [devices[at] for at in ordered], rank
+
+
+def run_starts(*columns: np.ndarray) -> np.ndarray:
+    """True for the first of each run of rows that agree in all columns.
+
+    Examples
+    --------
+    >>> run_starts(np.array([1, 1, 2]), np.array([5, 5, 5])).tolist()
+    [True, False, True]
+    """
+    starts = np.ones(len(columns[0]), bool)
+    starts[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return starts
 
 
 def is_constant(series: pl.Series) -> bool:
@@ -240,44 +253,34 @@ class Gathering:
         self.unused.update(dict.fromkeys(rows.unused))
         if rows.rejects.height:
             # Made anew: texts that are cut out of a block would keep all of it in memory.
-            self.rejects.append(
-                pl.DataFrame(rows.rejects.to_dict(as_series=False), schema=rows.rejects.schema)
-            )
+            rejects = rows.rejects.to_dict(as_series=False)
+            self.rejects.append(pl.DataFrame(rejects, schema=rows.rejects.schema))
         if rows.good.height:
             self._put(rows.good)
 
     def _checked(self, rows: Rows) -> Rows:
-        absent = [pl.lit(None, DEVICE[name]).alias(name) for name in DEVICE if name not in rows.good.columns]
-        if "mig_enabled" not in rows.good.columns:
-            absent.append(pl.lit(None, pl.Boolean).alias("mig_enabled"))
-        rows = rows.with_columns(absent)
-        if self.metrics is not None:
+        types = DEVICE | {"mig_enabled": pl.Boolean()}
+        absent = [name for name in types if name not in rows.good.columns]
+        rows = rows.with_columns(pl.lit(None, types[name]).alias(name) for name in absent)
+        if self.metrics is None:
+            rows = _placed(rows)
+            by_quantity = {quantity: pl.col(quantity) for quantity in QUANTITIES}
+            given = {name: rows.good[name].to_numpy() for name in _filled(rows.good)}
+        else:
             unreadable = rows.good["fault"].drop_nulls().unique().sort().to_list()
-            rows = rows.reject({reason: pl.col("fault") == reason for reason in unreadable})
-        rows = _placed(rows)
-        given = self._quantities(rows) if self.metrics is None else None
-        if self.metrics is not None:
+            rows = _placed(rows.reject({reason: pl.col("fault") == reason for reason in unreadable}))
             before = rows.unused
             rows = read_long(rows, self.metrics)
             self.other_metrics.update(rows.unused[len(before) :])
             rows = replace(rows, unused=before)
+            quantity, value = pl.col("quantity"), pl.col("value")
+            by_quantity = {name: pl.when(quantity == name).then(value) for name in QUANTITIES}
             given = self._quantities_of_metrics(rows)
         extremes = {}
-        for quantity, values in (given or {}).items():
-            self.signs.see(quantity, values)
-            extremes[quantity] = (float(np.nanmin(values)), float(np.nanmax(values)))
-        by_quantity = {quantity: pl.col(quantity) for quantity in QUANTITIES}
-        if self.metrics is not None:
-            by_quantity = {
-                quantity: pl.when(pl.col("quantity") == quantity).then(pl.col("value"))
-                for quantity in QUANTITIES
-            }
+        for name, values in given.items():
+            self.signs.see(name, values)
+            extremes[name] = (float(np.nanmin(values)), float(np.nanmax(values)))
         return reject_impossible(rows, by_quantity, extremes)
-
-    def _quantities(self, rows: Rows) -> dict[str, np.ndarray]:
-        """Values of each quantity that a table has."""
-        filled = (name for name in QUANTITIES if rows.good[name].null_count() < rows.good.height)
-        return {name: rows.good[name].to_numpy() for name in filled}
 
     def _quantities_of_metrics(self, rows: Rows) -> dict[str, np.ndarray]:
         """Values of each quantity that readings of single metrics have."""
@@ -305,17 +308,15 @@ class Gathering:
             columns["metric"] = self.names.of(good).astype(np.uint16)
             columns["value"] = good["value"].to_numpy()
         else:
-            given = [name for name in QUANTITIES if good[name].null_count() < rows]
-            columns |= {name: good[name].to_numpy() for name in given}
+            columns |= {name: good[name].to_numpy() for name in _filled(good)}
         self._watch(good["file"].to_numpy(), columns)
         if (time[1:] < time[:-1]).any():
             order = np.argsort(time, kind="stable")
             columns = {name: values[order] for name, values in columns.items()}
         self.spill.add(columns)
-        minute = columns["time"] // MINUTE_US
-        at = np.flatnonzero(np.concatenate(([True], minute[1:] != minute[:-1])))
-        for each, many in zip(minute[at].tolist(), np.diff(at, append=rows).tolist(), strict=True):
-            self.minutes[each] = self.minutes.get(each, 0) + many
+        minutes, counts = np.unique(columns["time"] // MINUTE_US, return_counts=True)
+        for minute, many in zip(minutes.tolist(), counts.tolist(), strict=True):
+            self.minutes[minute] = self.minutes.get(minute, 0) + many
         if self.keeps_text:
             self.texts.append(good["raw"])
         self.good += rows
@@ -323,7 +324,7 @@ class Gathering:
     def _watch(self, file: np.ndarray, columns: dict[str, np.ndarray]) -> None:
         """Note from when to when each file speaks of each device, and where its times fall."""
         time, device = columns["time"], np.array(self._device_of, np.int64)[columns["who"]]
-        at = np.flatnonzero(np.concatenate(([True], file[1:] != file[:-1])))
+        at = np.flatnonzero(run_starts(file))
         for begin, end in zip(at.tolist(), np.append(at[1:], len(file)).tolist(), strict=True):
             number = int(file[begin])
             if not self.begins or self.begins[-1][1] != number:
@@ -350,28 +351,22 @@ class Gathering:
         order = np.argsort(stream, kind="stable") if falls else np.arange(len(time))
         if falls:
             keys, times = stream[order], time[order]
-            head = np.concatenate(([True], keys[1:] != keys[:-1]))
             before = np.concatenate(([0], times[:-1]))
-            heads = np.flatnonzero(head)
+            heads = np.flatnonzero(run_starts(keys))
             last = dict(self._last[number].iter_rows()) if number in self._last else {}
-            before[heads] = [
-                last.get(key, own)
-                for own, key in zip(times[heads].tolist(), keys[heads].tolist(), strict=True)
-            ]
+            own_times = zip(keys[heads].tolist(), times[heads].tolist(), strict=True)
+            before[heads] = [last.get(key, own) for key, own in own_times]
             back = order[times < before]
             if len(back):
                 back.sort()
-                self.backwards.append(
-                    pl.DataFrame(
-                        {
-                            "file": np.full(len(back), number),
-                            "device": device[back],
-                            "metric": metric[back],
-                            "id": columns["id"][back],
-                            "line": columns["line"][back].astype(np.int64),
-                        }
-                    )
-                )
+                fallen = {
+                    "file": np.full(len(back), number),
+                    "device": device[back],
+                    "metric": metric[back],
+                    "id": columns["id"][back],
+                    "line": columns["line"][back].astype(np.int64),
+                }
+                self.backwards.append(pl.DataFrame(fallen))
         ends = pl.DataFrame({"stream": stream, "time": time}).group_by("stream").agg(pl.col("time").last())
         known = self._last.get(number, ends.clear())
         self._last[number] = pl.concat([known, ends]).unique("stream", keep="last")
@@ -388,11 +383,8 @@ class Gathering:
 
     def _falls_without(self, gone: np.ndarray, streams: pl.DataFrame) -> pl.DataFrame:
         key = ["file", "device", "metric"]
-        parts = [
-            rows.join(streams, on=key, how="semi").select(*key, "id", "line", "time")
-            for rows in self._rows_without(gone)
-        ]
-        rows = pl.concat(parts).sort("id")
+        parts = self._rows_without(gone)
+        rows = pl.concat([part.join(streams, on=key, how="semi") for part in parts]).sort("id")
         return rows.filter((pl.col("time").diff().over(key) < 0).fill_null(False))
 
     def spans_without(self, gone: np.ndarray) -> dict[tuple[int, int], tuple[int, int]]:
@@ -431,6 +423,11 @@ class Gathering:
         return numbers[np.searchsorted(first, ids, "right") - 1]
 
 
+def _filled(good: pl.DataFrame) -> list[str]:
+    """Quantities of which a table has values."""
+    return [name for name in QUANTITIES if good[name].null_count() < good.height]
+
+
 def _placed(rows: Rows) -> Rows:
     """Reject rows without a time or a GPU."""
     return rows.reject(
@@ -446,7 +443,6 @@ def _placed(rows: Rows) -> Rows:
 MAX_STEP_S = 3600.0
 """Longest step between two readings that is no gap."""
 DAY_US = 86_400_000_000
-HOLD_DEVICE = ("node", "gpu", "instance")
 
 
 @dataclass(frozen=True)
@@ -495,22 +491,19 @@ def hold_times(
     >>> (held.until_us // 60_000_000).tolist(), held.gap.tolist()
     ([10, 20, 30, 150, 160], [False, False, True, False, False])
     """
-    rows = len(time_us)
-    if not rows:
+    if not len(time_us):
         return HoldTimes(time_us, time_us, np.zeros(0, bool))
     goes_on = np.append(series[1:] == series[:-1], False)
     step_us = np.where(goes_on, np.append(time_us[1:], 0) - time_us, 0)
     ends_on = np.where(goes_on, np.append(time_us[1:], 0), time_us) // DAY_US
-    head = np.ones(rows, bool)
-    head[1:] = (series[1:] != series[:-1]) | (ends_on[1:] != ends_on[:-1])
+    head = run_starts(series, ends_on)
     day = np.cumsum(head) - 1
     usual_us = _usual_steps(series[head], day, step_us, known_us)[day]
     limit_us = np.minimum(GAP_FACTOR * usual_us, MAX_STEP_S * 1e6) if max_step_s is None else max_step_s * 1e6
     gap = goes_on & (step_us > limit_us)
     ends = ~goes_on | gap
-    until_us = time_us + np.where(
-        ends, usual_us if max_step_s is None else np.minimum(usual_us, limit_us), step_us
-    )
+    last_us = usual_us if max_step_s is None else np.minimum(usual_us, limit_us)
+    until_us = time_us + np.where(ends, last_us, step_us)
     return HoldTimes(until_us.astype(np.int64), usual_us, gap)
 
 
@@ -519,13 +512,12 @@ def _usual_steps(
 ) -> np.ndarray:
     """Usual step of each series on each of its days, which follow each other."""
     valid = (step_us > 0) & (step_us <= MAX_STEP_S * 1e6)
-    medians = (
-        pl.DataFrame({"day": day[valid], "step": step_us[valid]}).group_by("day").agg(pl.col("step").median())
-    )
+    steps = pl.DataFrame({"day": day[valid], "step": step_us[valid]})
+    medians = steps.group_by("day").agg(pl.col("step").median())
     usual = np.full(len(series), np.nan)
     usual[medians["day"].to_numpy()] = medians["step"].to_numpy()
     if known_us is not None:
-        first = np.flatnonzero(np.append(True, series[1:] != series[:-1]))
+        first = np.flatnonzero(run_starts(series))
         before = known_us[series[first]]
         usual[first] = np.where(np.isnan(usual[first]) & (before > 0), before, usual[first])
     table = pl.DataFrame({"series": series, "usual": pl.Series(usual, nan_to_null=True)})
@@ -569,9 +561,8 @@ def held_readings(
     series, time_us = readings["series"].to_numpy(), readings["time"].to_physical().to_numpy()
     known_us = None
     if "usual_us" in readings.columns:
-        known_us = (
-            readings.group_by("series").agg(pl.col("usual_us").max()).sort("series")["usual_us"].to_numpy()
-        )
+        usual = readings.group_by("series").agg(pl.col("usual_us").max()).sort("series")
+        known_us = usual["usual_us"].to_numpy()
     held = hold_times(series, time_us, max_step_s=max_step_s, known_us=known_us)
     return readings.with_columns(
         until=pl.Series(held.until_us).cast(instant),
@@ -599,8 +590,7 @@ def with_until(samples: pl.DataFrame) -> pl.DataFrame:
     if "until" in samples.columns and not samples["until"].null_count():
         return samples
     absent = [pl.lit(None).alias(name) for name in ("instance", "sm_activity") if name not in samples.columns]
-    keyed = samples.with_columns(absent).select(
-        *HOLD_DEVICE, "time", has_activity=pl.col("sm_activity").is_not_null(), row=pl.int_range(pl.len())
-    )
-    until = held_readings(keyed, [*HOLD_DEVICE, "has_activity"]).sort("row")["until"]
+    facts = {"has_activity": pl.col("sm_activity").is_not_null(), "row": pl.int_range(pl.len())}
+    keyed = samples.with_columns(absent).select(*DEVICE_KEY, "time", **facts)
+    until = held_readings(keyed, [*DEVICE_KEY, "has_activity"]).sort("row")["until"]
     return samples.with_columns(until)

@@ -104,11 +104,9 @@ def _parse_times(first: str | None) -> tuple[str, pl.Expr, str] | None:
     shape = re.fullmatch(r"[0-9]{4}([-/])[0-9]{2}\1[0-9]{2}([ T])[0-9:]{8}(?:\.[0-9]+)?(Z?)", first)
     if shape is not None:
         mark, gap, zulu = shape.groups()
-        day, clock = f"%Y{mark}%m{mark}%d", "%H:%M:%S%.f"
         pattern = rf"^[0-9]{{4}}{mark}[0-9]{{2}}{mark}[0-9]{{2}}{gap}{CLOCK}{zulu}$"
-        read = text.str.strip_suffix("Z").str.to_datetime(
-            f"{day}{gap}{clock}", time_unit="us", strict=False, cache=False
-        )
+        form = f"%Y{mark}%m{mark}%d{gap}%H:%M:%S%.f"
+        read = text.str.strip_suffix("Z").str.to_datetime(form, time_unit="us", strict=False, cache=False)
         if not zulu:
             return pattern, read, "naive"
         return (pattern, read.dt.replace_time_zone("UTC"), "time") if mark == "-" else None
@@ -165,10 +163,8 @@ def read_wide(rows: Rows, columns: Mapping[str, Metric]) -> Rows:
         values[metric.quantity].append(value)
         if fault.any():
             faults[f"{column}: {NOT_A_NUMBER}"] = pl.lit(fault)
-    filled = rows.good.with_columns(
-        _first_given(found, len(rows.good)).alias(quantity) for quantity, found in values.items()
-    )
-    rows = replace(rows, good=filled)
+    filled = (_first_given(found, rows.good.height).alias(name) for name, found in values.items())
+    rows = rows.with_columns(*filled)
     return rows.reject(faults) if faults else rows
 
 
@@ -193,9 +189,8 @@ def read_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]:
     """
     wide = QUANTITIES[metric.quantity] in WIDE
     if cells.dtype == pl.Float64:
-        return _in_our_unit(cells, metric.divisor, wide=wide), pl.Series([False]).new_from_index(
-            0, len(cells)
-        )
+        fault = pl.Series([False]).new_from_index(0, len(cells))
+        return _in_our_unit(cells, metric.divisor, wide=wide), fault
     text = cells.str.strip_chars()
     number, divisor = _parse_numbers(text, metric)
     read = number.is_finite().fill_null(False)
@@ -253,12 +248,12 @@ def read_long(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
     read = number.is_finite().fill_null(False)
     if not read.all():
         others = texts.filter(~read).unique().to_frame("text")
-        rest = others.filter(~(is_blank(pl.col("text")) | _is_nan(pl.col("text"))))["text"].drop_nulls()
+        is_nan = pl.col("text").cast(pl.Float64, strict=False).is_nan().fill_null(False)
+        rest = others.filter(~(is_blank(pl.col("text")) | is_nan))["text"].drop_nulls()
         fault = texts.is_in(rest.implode()) & ~read
         rows = rows.reject({"the value is not a number": pl.lit(fault)})
-        number = (
-            pl.select(pl.when(pl.lit(read)).then(pl.lit(number))).to_series().filter(~fault.fill_null(False))
-        )
+        finite = pl.select(pl.when(pl.lit(read)).then(pl.lit(number))).to_series()
+        number = finite.filter(~fault.fill_null(False))
     names = rows.good["metric"].unique(maintain_order=True).drop_nulls().to_list()
     known = {name: metrics[name] for name in names if name in metrics}
     name = pl.col("metric").cast(pl.Enum(names)).to_physical()
@@ -268,21 +263,12 @@ def read_long(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
     frame = rows.good.with_columns(number.alias("value")).with_columns(
         place=name, quantity=pl.lit(quantity).gather(name) if names else pl.lit(None, pl.String)
     )
-    value = pl.col("value")
-    cleared = (
-        pl.when(pl.lit(wide).gather("place"))
-        .then(without_blanks(value, wide=True))
-        .otherwise(without_blanks(value, wide=False))
-    )
+    cleared_wide, cleared = (without_blanks(pl.col("value"), wide=each) for each in (True, False))
     if names:
-        frame = frame.with_columns(value=cleared / pl.lit(divisor).gather("place"))
-    return replace(
-        rows, good=frame.drop("place"), unused=(*rows.unused, *sorted(set(names) - metrics.keys()))
-    )
-
-
-def _is_nan(text: pl.Expr) -> pl.Expr:
-    return text.cast(pl.Float64, strict=False).is_nan().fill_null(False)
+        value = pl.when(pl.lit(wide).gather("place")).then(cleared_wide).otherwise(cleared)
+        frame = frame.with_columns(value=value / pl.lit(divisor).gather("place"))
+    unused = (*rows.unused, *sorted(set(names) - metrics.keys()))
+    return replace(rows, good=frame.drop("place"), unused=unused)
 
 
 Parse = Callable[[Rows], Rows]
@@ -323,9 +309,8 @@ class Hints:
 
     def __post_init__(self) -> None:
         if self.interval_s is not None and not 0 < self.interval_s < 86400:
-            raise TraceFormatError(
-                "interval_s", "seconds between 0 and a day", f"{self.interval_s!r}", "Give a plain number."
-            )
+            expected, todo = "seconds between 0 and a day", "Give a plain number."
+            raise TraceFormatError("interval_s", expected, repr(self.interval_s), todo)
         if self.gpu is not None and self.gpu < 0:
             raise TraceFormatError("gpu", "a number from 0", f"{self.gpu}", "Count GPUs from 0.")
 
@@ -398,11 +383,9 @@ def read_page_blocks(
         first = str(page.good["raw"][0])
         page = parse(page, firsts.get(number))
         firsts.setdefault(number, first)
-        return (
-            page.reject({CONTROL: pl.col("raw").str.contains(CONTROL_PATTERN)})
-            if block.has_controls
-            else page
-        )
+        if not block.has_controls:
+            return page
+        return page.reject({CONTROL: pl.col("raw").str.contains(CONTROL_PATTERN)})
 
     return in_blocks(blocks, cut, pl.col("raw").str.strip_chars() == "", source=source, twins=twins)
 

@@ -9,7 +9,7 @@ takes about 100 bytes a row (839 MiB for eight million rows of seven columns), i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -26,6 +26,7 @@ from gpuplanner.ingest.telemetry.sample_buffer import (
     Columns,
     Gathering,
     ranked_devices,
+    run_starts,
 )
 
 STATED, SHARED, WHOLE_NODE, TOGETHER, NO_JOB = "stated", "shared", "whole_node", "together", "none"
@@ -165,12 +166,13 @@ def devices_of(samples: pl.LazyFrame) -> pl.DataFrame:
 
 def held_devices(jobs: pl.DataFrame, until: datetime | None = None) -> pl.DataFrame:
     """Which jobs held how many devices of which kind on each node, from each instant at which that changed."""
+    last = (ALWAYS if until is None else pl.lit(until)).cast(INSTANT)
     counted = jobs.filter(pl.col("start_time").is_not_null(), pl.col("node_list").is_not_null()).select(
         "job_id",
         "node_list",
         kind=pl.col("profile_requested").fill_null(""),
         begin="start_time",
-        end=pl.coalesce("end_time", pl.max_horizontal("start_time", _last(until))),
+        end=pl.coalesce("end_time", pl.max_horizontal("start_time", last)),
         # A job without a profile may still count MIG instances of several kinds: its devices are not known.
         gpus=pl.when(pl.col("profile_requested").is_null())
         .then("gpus")
@@ -273,10 +275,6 @@ def members_on(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     return renamed.join(devices, on=["node", "kind"], how="semi").select(MEMBERS.names())
 
 
-def _last(until: datetime | None) -> pl.Expr:
-    return (ALWAYS if until is None else pl.lit(until)).cast(INSTANT)
-
-
 def first_part(node: pl.Expr) -> pl.Expr:
     """Name of a node without its domain."""
     return node.str.extract(r"^([^.]+)", 1)
@@ -298,12 +296,8 @@ def _same_nodes(seen: pl.Series, told: pl.Series) -> pl.DataFrame:
     left = one.join(alike, on="seen", how="anti").with_columns(short[0])
     right = other.join(alike, on="node", how="anti").with_columns(short[1])
     once = pl.len().over("part") == 1
-    return pl.concat(
-        [
-            alike.select("seen", "node"),
-            left.filter(once).join(right.filter(once), on="part").select("seen", "node"),
-        ]
-    )
+    alone = left.filter(once).join(right.filter(once), on="part")
+    return pl.concat([each.select("seen", "node") for each in (alike, alone)])
 
 
 WINDOW_ROWS = 1 << 18
@@ -337,6 +331,7 @@ class Joiner:
 
     def __post_init__(self) -> None:
         self.devices, self.rank_of_device = ranked_devices(self.gathered.devices.rows)
+        self._ranks = np.empty(0, np.int64)
         self._held: Columns | None = None
         self._broken: dict[int, int] = {}
 
@@ -348,8 +343,6 @@ class Joiner:
             self._ranks = np.concatenate((self._ranks, self.rank_of_device[codes]))
         ranks: np.ndarray = self._ranks[who]
         return ranks
-
-    _ranks: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def samples(self) -> Iterator[tuple[int, Columns]]:
         """Month (months since year 0) and rows of successive spans, sorted by time and device.
@@ -382,9 +375,8 @@ class Joiner:
         rows, begin, month = 0, None, None
         for minute in minutes:
             here = _month(minute)
-            if begin is not None and (
-                here != month or rows + self.gathered.minutes[minute] > self.window_rows
-            ):
+            is_full = rows + self.gathered.minutes[minute] > self.window_rows
+            if begin is not None and (here != month or is_full):
                 yield month or 0, begin * MINUTE_US, minute * MINUTE_US
                 begin, rows = None, 0
             if begin is None:
@@ -398,8 +390,7 @@ class Joiner:
         rows = _below(parts)
         rows["rank"] = self.ranks(rows["who"])
         rows = _sorted(rows)
-        later = np.zeros(len(rows["time"]), bool)
-        later[1:] = (rows["time"][1:] == rows["time"][:-1]) & (rows["rank"][1:] == rows["rank"][:-1])
+        later = ~run_starts(rows["time"], rows["rank"])
         if later.any():
             first = np.maximum.accumulate(np.where(later, 0, np.arange(len(later))))
             rows = self._without(rows, later, first, [name for name in QUANTITIES if name in rows])
@@ -474,9 +465,8 @@ class Joiner:
 
     def _wide(self, rows: Columns, at: np.ndarray) -> Columns:
         """One row per device and sample time, with the first value of each quantity."""
-        rank, count = rows["rank"], len(at)
-        head = np.ones(count, bool)
-        head[1:] = (rank[1:] != rank[:-1]) | (at[1:] != at[:-1])
+        rank = rows["rank"]
+        head = run_starts(rank, at)
         group = np.cumsum(head) - 1
         groups = int(head.sum())
         wide = {name: rows[name][head] for name in ("id", "line", "rank")} | {"time": at[head]}
@@ -539,9 +529,8 @@ def _below(parts: Sequence[Columns]) -> Columns:
     """Rows below each other; a quantity that a part does not have is NaN in it."""
     if len(parts) == 1:
         return dict(parts[0])
-    names: Iterable[str] = dict.fromkeys(name for part in parts for name in part)
     rows: dict[str, np.ndarray] = {}
-    for name in names:
+    for name in dict.fromkeys(name for part in parts for name in part):
         values = [part[name] if name in part else np.full(len(part["time"]), np.nan) for part in parts]
         rows[name] = np.concatenate(values)
     return rows
@@ -566,13 +555,9 @@ def _sorted(rows: Columns, first: str = "time", then: str = "rank") -> Columns:
 def _come_twice(rows: Columns) -> tuple[np.ndarray, np.ndarray]:
     """Readings, by device and time, whose metric was read before at that time; and the first such reading."""
     time, rank, count = rows["time"], rows["rank"], len(rows["time"])
-    head = np.ones(count, bool)
-    head[1:] = (rank[1:] != rank[:-1]) | (time[1:] != time[:-1])
-    pairs = (np.cumsum(head) << 16) | rows["metric"]
+    pairs = (np.cumsum(run_starts(rank, time)) << 16) | rows["metric"]
     order = np.argsort(pairs, kind="stable")
-    ordered = pairs[order]
-    again = np.zeros(count, bool)
-    again[1:] = ordered[1:] == ordered[:-1]
+    again = ~run_starts(pairs[order])
     first, later = np.arange(count), np.zeros(count, bool)
     if again.any():
         later[order] = again
