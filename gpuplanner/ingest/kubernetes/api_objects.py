@@ -236,7 +236,6 @@ MAX_RAW = 80
 """Characters of a faulty object that the reject table keeps."""
 
 LISTS = ("items",)
-TWICE = "the same key twice"
 
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
 _INTEGER = re.compile(r"[-+]?\d{1,30}")
@@ -284,7 +283,7 @@ def _items(text: str, path: Path) -> Iterator[Item]:
         todo = "Was the file cut short? Write it again with kubectl get -o yaml."
         raise TraceFormatError(where, "YAML of plain data", fault, todo) from error
     finally:
-        walk.close()
+        walk.parser.dispose()
 
 
 _Event = Any
@@ -298,11 +297,8 @@ class _Walk:
     """Follows the events of a YAML parser, and puts together one item after the other."""
 
     def __init__(self, text: str) -> None:
-        self._parser = _PARSER(text)
+        self.parser = _PARSER(text)
         self._fault = ""
-
-    def close(self) -> None:
-        self._parser.dispose()
 
     def documents(self) -> Iterator[_Found]:
         while not isinstance(event := self._next(), yaml.StreamEndEvent):
@@ -350,12 +346,12 @@ class _Walk:
             if not isinstance(event, yaml.ScalarEvent):
                 raise _fault(event, "a key that is no word")
             if event.value in found:
-                self._fault = f"line {_mark(event).line + 1}: {TWICE}"
+                self._fault = f"line {_mark(event).line + 1}: the same key twice"
             yield str(event.value), self._next()
 
     def _next(self) -> _Event | None:
         """The next event; None at the end of a list or object."""
-        event = self._parser.get_event()
+        event = self.parser.get_event()
         if isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
             return None
         if isinstance(event, yaml.AliasEvent):

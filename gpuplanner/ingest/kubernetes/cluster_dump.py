@@ -100,10 +100,8 @@ def read_workload(workload: Object, place: PodPlace) -> KueueWorkload:
     owners = tuple(uid for each in parts(about, "ownerReferences") if (uid := text(each.get("uid"))))
     asks, flavors = _asks(spec, status)
     start, end, state = _history(spec, status)
-    again = [
-        count(each.get("count"), "evictions.count")
-        for each in parts(part(status, "schedulingStats"), "evictions")
-    ]
+    evictions = parts(part(status, "schedulingStats"), "evictions")
+    again = [count(each.get("count"), "evictions.count") for each in evictions]
     return KueueWorkload(
         **known,
         owners=(known["owner"][2],) if known["owner"] else owners,
@@ -153,11 +151,8 @@ def _asks(spec: Object, status: Object) -> tuple[dict[str, Fraction], frozenset[
         assignment = given.get(text(pod_set.get("name")) or "main", {})
         usage, gpus = part(assignment, "resourceUsage"), pod_gpus(*asked_of(part(pod_set, "template")))
         if usage and not asks_for_parts(gpus):
-            gpus = {
-                name: Fraction(quantity(value, name))
-                for name, value in usage.items()
-                if gpu_resource(name) or unread_kind(name)
-            }
+            known = {name: value for name, value in usage.items() if gpu_resource(name) or unread_kind(name)}
+            gpus = {name: Fraction(quantity(value, name)) for name, value in known.items()}
         else:
             pods = count(assignment.get("count", pod_set.get("count", 1)), "podSets.count")
             gpus = {name: pods * each for name, each in gpus.items()}
@@ -170,6 +165,10 @@ def _asks(spec: Object, status: Object) -> tuple[dict[str, Fraction], frozenset[
         named = [*gpus, *(shared if asks_for_parts(gpus) else [])]
         flavors |= {flavor for name in named if (flavor := text(chosen.get(name)))}
     return total, frozenset(flavors)
+
+
+QUOTA_AMOUNTS = {"nominal": "nominalQuota", "borrow": "borrowingLimit", "lend": "lendingLimit"}
+"""Column of the table of quotas → field of a resource."""
 
 
 def quota_rows(queue: Object) -> list[dict[str, Any]]:
@@ -194,20 +193,17 @@ def quota_rows(queue: Object) -> list[dict[str, Any]]:
         for flavor in parts(group, "flavors"):
             for resource in parts(flavor, "resources"):
                 kind = gpu_resource(text(resource.get("name")) or "")
-                if kind is not None:
-                    rows.append(
-                        {
-                            "tenant": name,
-                            "cohort": text(spec.get("cohortName")) or text(spec.get("cohort")),
-                            "flavor": text(flavor.get("name")),
-                            "resource": resource["name"],
-                            "profile": kind.profile,
-                            "nominal": _amount(resource, "nominalQuota"),
-                            "borrow": _amount(resource, "borrowingLimit"),
-                            "lend": _amount(resource, "lendingLimit"),
-                            "weight": None if weight is None else float(quantity(weight)),
-                        }
-                    )
+                if kind is None:
+                    continue
+                about = {
+                    "tenant": name,
+                    "cohort": text(spec.get("cohortName")) or text(spec.get("cohort")),
+                    "flavor": text(flavor.get("name")),
+                    "resource": resource["name"],
+                    "profile": kind.profile,
+                    "weight": None if weight is None else float(quantity(weight)),
+                }
+                rows.append(about | {column: _amount(resource, key) for column, key in QUOTA_AMOUNTS.items()})
     return rows
 
 
@@ -227,12 +223,14 @@ def quota_table(
     queues: Mapping[tuple[str, str], str],
 ) -> pl.DataFrame | None:
     """Make the table of quotas, with the boards of the flavors and the namespaces whose local queues lead there."""
+    spaces: dict[str, set[str]] = defaultdict(set)
+    for (space, _), queue in queues.items():
+        spaces[queue].add(space)
     full = [
         {
             **row,
             "gpu_model": boards.get(row["flavor"] or "", (None, None))[0],
-            "namespaces": ",".join(sorted({space for (space, _), to in queues.items() if to == tenant}))
-            or None,
+            "namespaces": ",".join(sorted(spaces[tenant])) or None,
         }
         for tenant, rows in quotas.items()
         for row in rows
@@ -339,7 +337,7 @@ class Dump:
             self.quotas[name[1]] = quota_rows(thing)
         elif kind == "Queue":
             self.quotas[name[1]] = queue_rows(thing)
-            self.above |= {above for above in [parent_of(thing)] if above}
+            self.above |= {parent_of(thing) or ""} - {""}
         elif kind == "LocalQueue":
             self.queues[name] = text(spec.get("clusterQueue")) or ""
         elif kind == "ResourceFlavor":
@@ -437,12 +435,8 @@ def end_gone_pods(dump: Dump, listed: Sequence[Mapping[str, set[str]]]) -> None:
             continue
         place = last_place[pod.namespace, uid]
         last = dated[place][0]
-        later = (
-            seen
-            for seen, number in islice(dated, place + 1, None)
-            if seen > last and (len(listed[number]) > 1 or pod.namespace in listed[number])
-        )
-        missing = next(later, None)
-        if missing is not None:
-            dump.pods[uid] = replace(pod, end=max(last, pod.start), state="UNKNOWN")
-            dump.gone[uid] = (missing - last).total_seconds()
+        for seen, number in islice(dated, place + 1, None):
+            if seen > last and (len(listed[number]) > 1 or pod.namespace in listed[number]):
+                dump.pods[uid] = replace(pod, end=max(last, pod.start), state="UNKNOWN")
+                dump.gone[uid] = (seen - last).total_seconds()
+                break

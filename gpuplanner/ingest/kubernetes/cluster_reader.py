@@ -76,32 +76,18 @@ LABEL_SHARES = (
 )
 
 EFFECTS = {
-    OTHER_MODEL: ("warning", "the first label counts for money, energy and layouts: correct the other one"),
-    OTHER_COUNT: ("warning", "the first number counts as installed GPUs: correct the label that is wrong"),
-    SHARED_UNITS: ("info", "each unit counts as its equal part of a GPU"),
-    ASSUMED_SHARES: (
-        "warning",
-        f"each unit counts as its equal part, as in time-slicing; HAMi and others give other parts: {LABEL_SHARES}",
-    ),
-    UNCONFIRMED: (
-        "warning",
-        f"each unit counts as a full GPU, which is too much where GPUs are shared: {LABEL_SHARES}",
-    ),
-    UNKNOWN_SHARES: (
-        "warning",
-        f"GPU-hours leave their pods out, as the number of GPUs is not known: {LABEL_SHARES}",
-    ),
-    FEWER_UNITS: (
-        "warning",
-        "the rest counts as installed and, from the dump on, as out of service: check them",
-    ),
-    TOO_MANY: ("warning", f"units may be shares of GPUs, and GPU-hours leave their pods out: {LABEL_SHARES}"),
-    PARTS_OF_BOARDS: (
-        "warning",
-        "each counts as one GPU of its model: GPU-hours are of vGPUs, not of boards",
-    ),
+    OTHER_MODEL: "the first label counts for money, energy and layouts: correct the other one",
+    OTHER_COUNT: "the first number counts as installed GPUs: correct the label that is wrong",
+    SHARED_UNITS: "each unit counts as its equal part of a GPU",
+    ASSUMED_SHARES: "each unit counts as its equal part, as in time-slicing; HAMi and others give other parts: "
+    + LABEL_SHARES,
+    UNCONFIRMED: f"each unit counts as a full GPU, which is too much where GPUs are shared: {LABEL_SHARES}",
+    UNKNOWN_SHARES: f"GPU-hours leave their pods out, as the number of GPUs is not known: {LABEL_SHARES}",
+    FEWER_UNITS: "the rest counts as installed and, from the dump on, as out of service: check them",
+    TOO_MANY: f"units may be shares of GPUs, and GPU-hours leave their pods out: {LABEL_SHARES}",
+    PARTS_OF_BOARDS: "each counts as one GPU of its model: GPU-hours are of vGPUs, not of boards",
 }
-"""Doubt about a node → severity, and which figures it moves."""
+"""Doubt about a node → which figures it moves; all but :data:`SHARED_UNITS` are warnings."""
 
 
 def dump_findings(dump: Dump, asked: UncertainRequests, unknown: Sequence[str]) -> list[Finding]:
@@ -117,13 +103,10 @@ def dump_findings(dump: Dump, asked: UncertainRequests, unknown: Sequence[str]) 
         Nodes whose number of GPUs does not follow.
     """
     found = [*_unread(dump, asked.unread), *_closed(dump), *_on_nodes(dump)]
+    by_catalogue = f"the catalogue's counts, a few percent more or less: {LABEL_MEMORY}"
     for check, things, effect in (
         (GONE_NODES, asked.gone, f"each unit counts as on the nodes that are there: {GONE_TOO}"),
-        (
-            BY_CATALOGUE,
-            asked.by_catalogue,
-            f"the catalogue's counts, a few percent more or less: {LABEL_MEMORY}",
-        ),
+        (BY_CATALOGUE, asked.by_catalogue, by_catalogue),
         (UNRESOLVED_SHARES, asked.unresolved, f"GPU-hours leave them out: {LABEL_MEMORY}"),
     ):
         for name, noted in sorted(things.items()):
@@ -185,7 +168,7 @@ def _on_nodes(dump: Dump) -> Iterator[Finding]:
             if doubt.check != FEWER_UNITS or name not in claimed:
                 by_check.setdefault(doubt.check, []).append((name, doubt))
     for check, rows in by_check.items():
-        severity, effect = EFFECTS[check]
+        severity, effect = "info" if check == SHARED_UNITS else "warning", EFFECTS[check]
         named = examples([f"{name}: {doubt.words}" for name, doubt in rows])
         pods, hours, resources = _pods_on(dump, rows)
         if pods:
@@ -357,14 +340,13 @@ def dataset_of(
     """
     if not (dump.pods or dump.jobs or dump.workloads) and (dump.nodes or dump.devices):
         return _node_list(dump, paths, boards)
-    found, names, asked = job_rows(dump)
-    rows = _with_attempts(found)
+    rows, names, asked = job_rows(dump)
     inventory, unknown = inventory_of(dump.nodes, dump.devices.values())
-    beats: list[datetime | None] = [node.seen for node in dump.nodes.values() if node.seen] or [last_seen]
+    last_beat = max((node.seen for node in dump.nodes.values() if node.seen), default=last_seen)
     trace = assemble(
-        rows,
+        _with_attempts(rows),
         source="kubernetes",
-        last_seen=pl.lit(max((beat for beat in beats if beat), default=None), pl.Datetime("us", "UTC")),
+        last_seen=pl.lit(last_beat, pl.Datetime("us", "UTC")),
         checks=CHECKS,
         notes=_notes(dump),
         harmless=HARMLESS,
@@ -374,9 +356,8 @@ def dataset_of(
     )
     leaves = {name: rows for name, rows in dump.quotas.items() if name not in dump.above}
     models = {flavor: dump.board_of(flavor) for flavor in dump.flavors}
-    quotas = quota_table(leaves, models, dump.queues)
     return trace.with_tables(
-        queue_quotas=quotas,
+        queue_quotas=quota_table(leaves, models, dump.queues),
         job_names=names if names.height else None,
         out_of_service=closed_of(dump.nodes, dump.devices.values()),
     )

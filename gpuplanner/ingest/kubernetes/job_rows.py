@@ -67,6 +67,10 @@ NO_GPU = "asks for no GPU"
 COUNTED = "counted on the row of its job"
 
 
+Asking = Holding | KueueWorkload
+"""Who asks for GPUs."""
+
+
 @dataclass
 class _Grip:
     """GPUs that pods hold: a sum that is unknown as soon as a part of it is."""
@@ -89,15 +93,14 @@ class _Grip:
         devices: dict[str, Fraction] = defaultdict(Fraction)
         for number, profile, model in self.held:
             devices["-MIG-".join(filter(None, (model, profile))) or WHOLE_GPU] += number or 0
+        words = device_words({word: float(number) for word, number in devices.items()})
         return {
             "gpus": gpus,
             "unresolved gpus": str(float(self.unresolved)) if gpus is None and self.unresolved else None,
             "gpus by memory": None if cut else by_memory,
             "profile": next(iter(profiles)) if len(profiles) == 1 else None,
             "board": "|".join(sorted(models)) or None,
-            "devices": device_words({word: float(number) for word, number in devices.items()})
-            if cut
-            else None,
+            "devices": words if cut else None,
         }
 
 
@@ -234,7 +237,7 @@ class _Jobs:
 
     def _add(
         self,
-        thing: Holding | KueueWorkload,
+        thing: Asking,
         name: str,
         pods: Sequence[Holding],
         grip: _Grip,
@@ -287,7 +290,7 @@ class _Jobs:
     def _grasp_resource(
         self,
         grip: _Grip,
-        thing: Holding | KueueWorkload,
+        thing: Asking,
         name: str,
         number: Fraction,
         kinds: Sequence[tuple[str | None, str | None]],
@@ -342,15 +345,12 @@ class _Jobs:
         pods = shares.pop() if len(shares) == 1 else 0
         gpus = number / pods if pods > 1 or (pods == 1 and not resource.shared) else None
         if gpus is None:
-            units, there = (sum(values) for values in (
-                [node.units.get(resource.plain, 0) for node in nodes], [node.gpus or 0 for node in nodes],
-            ))  # fmt: skip
+            units = sum(node.units.get(resource.plain, 0) for node in nodes)
+            there = sum(node.gpus or 0 for node in nodes)
             about = number * there / units if units and there else number
             grip.unresolved += about
-            if not (
-                own_node
-                and any(doubt.check in (TOO_MANY, UNKNOWN_SHARES) for node in nodes for doubt in node.doubts)
-            ):
+            checks = {doubt.check for node in nodes for doubt in node.doubts}
+            if not own_node or checks.isdisjoint((TOO_MANY, UNKNOWN_SHARES)):
                 _note(self.asked.unresolved, thing, name, about)
         elif not (own_node or resource.profile or resource.mode) and self.dump.nodes and thing.start:
             _note(self.asked.gone, thing, name, gpus)
@@ -370,11 +370,9 @@ class _Jobs:
         None if they differ or do not tell.
         """
         there = [node for node in nodes or self.dump.nodes.values() if node.gpus != 0]
-        in_mib = not node_memory_words().get(name, "MiB").endswith("MiB")
-        sizes: set[Fraction | int | None] = {
-            node.memory_units.get(name, None if in_mib else node.memory_mib) for node in there
-        }
-        size = sizes.pop() if len(sizes) == 1 else None
+        of_node_alone = not node_memory_words().get(name, "MiB").endswith("MiB")
+        stated = [node.memory_units.get(name, None if of_node_alone else node.memory_mib) for node in there]
+        size = stated[0] if len(set(stated)) == 1 else None
         return None if size is None else Fraction(size)
 
     def _is_memory_stated(self, name: str, nodes: Sequence[Node]) -> bool:
@@ -389,10 +387,10 @@ class _Jobs:
         """Resources that a pod asks for, those that stand for a device class of GPUs with the others."""
         asks = dict(thing.asks)
         for resource, number in {**thing.others, **thing.asks}.items():
-            implicit = resource.removeprefix(DEVICE_CLASS) if resource.startswith(DEVICE_CLASS) else None
+            implicit = resource.removeprefix(DEVICE_CLASS) if resource.startswith(DEVICE_CLASS) else ""
             name = self.dump.extended.get(resource, implicit)
-            device = class_of(name, self.dump.classes) if name else None
-            if device is not None and device.kind in (FULL, INSTANCES):
+            device = class_of(name, self.dump.classes)
+            if name and device.kind in (FULL, INSTANCES):
                 key = f"nvidia.com/mig-{device.profile}" if device.profile else "nvidia.com/gpu"
                 asks[key] = asks.get(key, Fraction(0)) + number
                 asks.pop(resource, None)
@@ -401,11 +399,11 @@ class _Jobs:
     def _tenant(self, thing: Holding) -> str:
         """Queue of a pod or its Job: of Kueue the ClusterQueue, or its LocalQueue; else its namespace."""
         above = [self.dump.jobs[uid] for _, _, uid in self.dump.owners(thing) if uid in self.dump.jobs]
-        named = next((each for each in (thing, *above) if each.local_queue), None)
-        if named is None or named.local_queue is None or thing.tenant != thing.namespace:
+        named = ((each.namespace, each.local_queue) for each in (thing, *above) if each.local_queue)
+        space, local = next(named, ("", ""))
+        if not local or thing.tenant != thing.namespace:
             return thing.tenant
-        queue = self.dump.queues.get((named.namespace, named.local_queue))
-        return queue or self._local_queues.get(named.local_queue, f"{named.namespace}/{named.local_queue}")
+        return self.dump.queues.get((space, local)) or self._local_queues.get(local, f"{space}/{local}")
 
     @functools.cached_property
     def _flavors(self) -> dict[str, tuple[tuple[str | None, str | None], list[Node]]]:
@@ -425,11 +423,10 @@ class _Jobs:
         """What the claims of a pod hold, by namespace and name; templates have no name of their own."""
         dump, found = self.dump, []
         for name, template in thing.claims:
-            made = dump.claims.get((thing.namespace, name or ""))
-            claim = made or dump.templates.get((thing.namespace, template or ""))
+            key = (thing.namespace, name or "")
+            claim = dump.claims.get(key) or dump.templates.get((thing.namespace, template or ""))
             if claim is not None:
-                holds = held(claim, dump.devices, dump.classes)
-                found.append(((thing.namespace, name or ""), holds))
+                found.append((key, held(claim, dump.devices, dump.classes)))
         return found
 
     @functools.cached_property
@@ -460,13 +457,11 @@ class _Jobs:
             return None
         return next((owner for owner in reversed(owners) if owner[0] != "CronJob"), None)
 
-    def _reject(self, thing: Holding | KueueWorkload, reason: str) -> None:
+    def _reject(self, thing: Asking, reason: str) -> None:
         self.records.reject(thing.place.file, thing.place.item, thing.place.raw, reason)
 
 
-def _note(
-    noted: dict[str, PodsAsking], thing: Holding | KueueWorkload, name: str, devices: Fraction | int
-) -> None:
+def _note(noted: dict[str, PodsAsking], thing: Asking, name: str, devices: Fraction | int) -> None:
     """Count a pod, Job or Workload among those that ask for something.
 
     Parameters
@@ -494,12 +489,9 @@ def _times_of_pods(
         for name, number in pod.asks.items():
             asked[name] += number
     starts, ends = [pod.start for pod in pods if pod.start], [pod.end for pod in pods if pod.end]
-    if (
-        not workload.asks
-        or asked != workload.asks
-        or len(starts) < len(pods)
-        or len(ends) not in (0, len(pods))
-    ):
+    if not workload.asks or asked != workload.asks:
+        return None
+    if len(starts) < len(pods) or len(ends) not in (0, len(pods)):
         return None
     gpus = [float(sum(pod.asks.values())) for pod in pods]
     return _mean(starts, gpus), _mean(ends, gpus)

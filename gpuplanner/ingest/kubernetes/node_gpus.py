@@ -157,11 +157,8 @@ def gpus_of_node(labels: Object, notes: Object, capacity: Object, allocatable: O
     profile = profile_of_labels(labels)
     model, gpu_models, doubts = model_of_labels(labels, kind, register[2] if register else None)
     of_node = resource_words("resource", "gpus_of_node")
-    resources = {
-        name: count(value, name)
-        for name, value in capacity.items()
-        if gpu_resource(name) and name not in of_node
-    }
+    gpus_named = [name for name in capacity if gpu_resource(name) and name not in of_node]
+    resources = {name: count(capacity[name], name) for name in gpus_named}
     replicas = _replicas(labels, resources, gpu_models)
     counts = _stated_counts(labels, capacity, kind, single=single is not None)
     stated = register[0] if register else next(iter(counts.values()), None)
@@ -171,8 +168,8 @@ def gpus_of_node(labels: Object, notes: Object, capacity: Object, allocatable: O
         doubts.append(Doubt(PARTS_OF_BOARDS, f"{kind.name}: {kind.board_share:.3g} of a board"))
     elif labels.get(VGPU) == "true":
         doubts.append(Doubt(PARTS_OF_BOARDS, f"{VGPU}: true"))
-    handled = any(name.startswith(_plugin_notes()) for name in notes) or any(
-        name in of_node for name in capacity
+    handled = any(name.startswith(_plugin_notes()) for name in notes) or not of_node.keys().isdisjoint(
+        capacity
     )
     layout_stated = not any(resources.values()) and bool(instances_of_labels(labels, 1, model))
     found = _Units(labels, resources, stated, gpu_models, profile)
@@ -185,9 +182,8 @@ def gpus_of_node(labels: Object, notes: Object, capacity: Object, allocatable: O
         if parted and stated and parted > stated and any(map(_is_parted, resources)):
             doubts.append(Doubt(OTHER_COUNT, f"instances that need {parted} GPUs on {stated} GPUs"))
     instances = count(labels[COUNT], COUNT) if single is not None and COUNT in labels else None
-    installed, layouts = installed_gpus(
-        labels, resources, replicas, model, profile, stated=stated, instances_stated=instances
-    )
+    known = {"stated": stated, "instances_stated": instances}
+    installed, layouts = installed_gpus(labels, resources, replicas, model, profile, **known)
     gpus = stated if handled or installed is None else installed
     if withheld and gpus:
         doubts.append(Doubt(FEWER_UNITS, f"{float(gpus - withheld):g} of {gpus}"))
@@ -206,7 +202,7 @@ def gpus_of_node(labels: Object, notes: Object, capacity: Object, allocatable: O
         units=found.full_gpu_units(),
         mig=profile is not None
         or layout_stated
-        or any(number and _is_mig(name) for name, number in resources.items()),
+        or any(_is_mig(name) for name in resources if resources[name]),
         layouts=None if handled else layouts,
         withheld=withheld if gpus else Fraction(0),
         unread={name: int(quantity(value, name)) for name, value in capacity.items() if unread_kind(name)},
@@ -308,11 +304,10 @@ class _Units:
         each, whole = self.instances_of_gpu() or 1, self.full_gpu_units()
         missing = Fraction(0)
         if self.stated and not any(number and _is_parted(name) for name, number in self.resources.items()):
-            units = [
-                Fraction(number, max(replicas.get(plain, 1), 1) * each) for plain, number in whole.items()
-            ]
-            known = all(replicas.get(plain, 1) for plain in whole)
-            missing = max(self.stated - sum(units, Fraction(0)), Fraction(0)) if known else Fraction(0)
+            shares = {plain: replicas.get(plain, 1) for plain in whole}
+            offered = sum(Fraction(whole[plain], max(share, 1) * each) for plain, share in shares.items())
+            if all(shares.values()):
+                missing = Fraction(max(self.stated - offered, 0))
         for name, number in self.resources.items():
             lost = number - count(allocatable[name], name) if name in allocatable else 0
             resource = gpu_resource(name)
@@ -348,23 +343,19 @@ def model_of_labels(
     """
     kind = kind or _instance_type(labels)
     units = node_labels("model")
-    words = [
-        (label, board_and_profile(text(labels.get(label)))[0]) for label in units if text(labels.get(label))
-    ]
+    words = [(label, str(board_and_profile(word)[0])) for label in units if (word := text(labels.get(label)))]
     words += [("the device plugin's annotation", registered)] if registered else []
-    named = [(label, str(word)) for label, word in words if units.get(label) != BY_HAND]
+    named = [(label, word) for label, word in words if units.get(label) != BY_HAND]
+    by_hand = [(label, word) for label, word in words if units.get(label) == BY_HAND]
     memory = _memory_label(labels)
-    known = [
-        (label, word, _of_size(boards_called(word), memory)) for label, word in named if boards_called(word)
-    ]
+
+    def with_boards(words: list[tuple[str, str]]) -> list[tuple[str, str, tuple[str, ...]]]:
+        known = [(label, word, boards_called(word)) for label, word in words]
+        return [(label, word, _of_size(boards, memory)) for label, word, boards in known if boards]
+
+    known = with_boards(named)
     known += [("instance type", kind.name, (kind.gpu_model,))] if kind else []
-    if not known:
-        by_hand = [(label, str(word)) for label, word in words if units.get(label) == BY_HAND]
-        known = [
-            (label, word, _of_size(boards_called(word), memory))
-            for label, word in by_hand
-            if boards_called(word)
-        ]
+    known = known or with_boards(by_hand)
     if not known:
         return (named[0][1] if named else None), (), []
     first, word, gpu_models = known[0]
@@ -434,13 +425,10 @@ def installed_gpus(
             whole += number // share
         elif number:
             instances[kind] = instances.get(kind, 0) + number // share
+    most = _most_instances(_boards(model, [profile]), profile) if profile is not None else None
     if profile is not None and instances_stated is not None:
         whole, instances = 0, {profile: instances_stated}
-    elif (
-        profile is not None
-        and stated is not None
-        and (most := _most_instances(_boards(model, [profile]), profile))
-    ):
+    elif profile is not None and stated is not None and most:
         return stated, ";".join([format_layout({profile: most})] * stated)
     if not instances and whole == 0 and profile is None and stated:
         instances = instances_of_labels(labels, stated, model)
@@ -483,9 +471,7 @@ def instances_of_labels(labels: Object, gpus: int, model: str | None) -> dict[st
 
 def _boards(model: str | None, profiles: Iterable[str]) -> list[str]:
     """Boards that may be meant by a product and all these profiles."""
-    meant = [
-        set(boards_meant(model, profile)) if PROFILE.fullmatch(profile) else set() for profile in profiles
-    ]
+    meant = [set(boards_meant(model, each) if PROFILE.fullmatch(each) else ()) for each in profiles]
     return sorted(set.intersection(*meant))
 
 
@@ -535,11 +521,8 @@ def registered_boards(annotations: Object) -> tuple[int, int | None, str | None]
         return None
     try:
         if found.startswith("["):
-            listed = json.loads(found)
-            boards = {
-                str(each.get("id", n)): (int(each["devmem"]), each.get("type"))
-                for n, each in enumerate(listed)
-            }
+            listed = {str(each.get("id", n)): each for n, each in enumerate(json.loads(found))}
+            boards = {name: (int(each["devmem"]), each.get("type")) for name, each in listed.items()}
         else:
             fields = [each.split(",") for each in found.strip(":").split(":")]
             boards = {each[0]: (int(each[2]), each[4]) for each in fields}
@@ -548,11 +531,8 @@ def registered_boards(annotations: Object) -> tuple[int, int | None, str | None]
     memory, types = ({board[place] for board in boards.values()} for place in (0, 1))
     if not 0 < len(boards) <= MAX_BOARDS or not all(0 < each <= MAX_MEMORY_MIB for each in memory):
         return None
-    return (
-        len(boards),
-        memory.pop() if len(memory) == 1 else None,
-        text(types.pop()) if len(types) == 1 else None,
-    )
+    gpu_type = text(types.pop()) if len(types) == 1 else None
+    return len(boards), memory.pop() if len(memory) == 1 else None, gpu_type
 
 
 def profile_of_labels(labels: Object) -> str | None:
@@ -697,12 +677,9 @@ def _of_size(gpu_models: tuple[str, ...], memory_gib: float | None) -> tuple[str
     """The models whose memory is about the stated one; all where none is, or none is stated."""
     if memory_gib is None or len(gpu_models) < 2:
         return gpu_models
-    near = tuple(
-        board
-        for board in gpu_models
-        if any(abs(math.log(size / memory_gib)) < MEMORY_TOLERANCE for size in _sizes(board))
-    )
-    return near or gpu_models
+    least, most = (memory_gib * math.exp(sign * MEMORY_TOLERANCE) for sign in (-1, 1))
+    near = (board for board in gpu_models if any(least < size < most for size in _sizes(board)))
+    return tuple(near) or gpu_models
 
 
 def _memory_mib(labels: Object, gpu_models: tuple[str, ...], profile: str | None) -> int | None:

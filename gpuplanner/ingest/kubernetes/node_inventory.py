@@ -255,9 +255,8 @@ def held(
         return Held(gpus, profile, None, unread, class_names)
     drivers = resource_words("dra_driver", "full_gpu")
     mine = [key for key in claim.allocated if key[0] in drivers]
-    unread = tuple(
-        sorted({key[0] for key in claim.allocated if key[0] not in drivers and GPU_LIKE.search(key[0])})
-    )
+    others = {driver for driver, _, _ in claim.allocated if driver not in drivers}
+    unread = tuple(sorted(filter(GPU_LIKE.search, others)))
     known_devices = [devices.get(key) for key in mine]
     found = {device.profile if device else profile for device in known_devices}
     models = {device.model for device in known_devices if device}
@@ -349,9 +348,8 @@ def read_node(node: Object) -> Node:
     labels = part(about, "labels")
     state = text(labels.get(STATE))
     beats = [instant(each, "lastHeartbeatTime") for each in parts(status, "conditions")]
-    gpus = gpus_of_node(
-        labels, part(about, "annotations"), part(status, "capacity"), part(status, "allocatable")
-    )
+    capacity, allocatable = part(status, "capacity"), part(status, "allocatable")
+    gpus = gpus_of_node(labels, part(about, "annotations"), capacity, allocatable)
     closed, since = _closed(node)
     return Node(
         **vars(gpus),
@@ -413,11 +411,8 @@ def inventory_of(
             )
     if unknown or not rows:
         return None, unknown
-    table = pl.DataFrame(
-        rows,
-        schema_overrides={"installed": pl.Datetime("us", "UTC"), "layouts": pl.String},
-        infer_schema_length=None,
-    )
+    types = {"installed": pl.Datetime("us", "UTC"), "layouts": pl.String()}
+    table = pl.DataFrame(rows, schema_overrides=types, infer_schema_length=None)
     return conform(table, Inventory, where="nodes"), unknown
 
 
@@ -430,12 +425,11 @@ def closed_of(nodes: Mapping[str, Node], devices: Iterable[ClaimedDevice]) -> pl
     claimed = {device.node for device in devices}
     rows = []
     for name, node in sorted(nodes.items()):
-        row = {"node": name, "start_time": node.since or node.seen, "gpus": None, "bucket": "down"}
-        part_of_it = node.withheld and name not in claimed
-        if not node.gpus and node.gpus != 0 and not node.since:
-            continue
-        if node.gpus == 0 or row["start_time"] is None or not (node.closed or part_of_it):
-            continue
-        rows.append(row if node.closed else row | {"gpus": float(node.withheld)})
+        start = node.since or node.seen
+        withheld = None if node.closed else float(node.withheld)
+        is_closed = node.closed or (node.withheld and name not in claimed)
+        is_known = node.gpus or (node.gpus is None and node.since)
+        if is_known and is_closed and start is not None:
+            rows.append({"node": name, "start_time": start, "gpus": withheld, "bucket": "down"})
     table = pl.DataFrame(rows, schema_overrides={"gpus": pl.Float64}, infer_schema_length=None)
     return conform(table, TABLES["out_of_service"], where="nodes") if rows else None

@@ -263,14 +263,8 @@ def _as_noted(asked: dict[str, Fraction], annotations: Object) -> dict[str, Frac
         if units and resource in asked:
             share = asked.pop(resource) / units
             asked = asked | {BOARDS: share, BOARDS_BY_MEMORY: share}
-    noted = next(
-        (
-            words
-            for name in resource_words("pod_annotation", "allocated")
-            if (words := text(annotations.get(name)))
-        ),
-        "",
-    )
+    notes = (text(annotations.get(name)) for name in resource_words("pod_annotation", "allocated"))
+    noted = next(filter(None, notes), "")
     devices = [fields for each in re.split("[:;]", noted) if len(fields := each.split(",")) == 4]
     whole = asked.keys() == {"nvidia.com/gpu"}
     if not (whole and devices and all(mib.isdigit() and cores.isdigit() for _, _, mib, cores in devices)):
@@ -296,9 +290,9 @@ def _fraction(annotations: Object) -> dict[str, Fraction]:
     if not share and not memory:
         return {}
     number = count(annotations.get(devices_word, 1), devices_word)
-    return (
-        {BOARDS: number * share, BOARDS_BY_MEMORY: number * share} if share else {MEMORY_MIB: number * memory}
-    )
+    if not share:
+        return {MEMORY_MIB: number * memory}
+    return {BOARDS: number * share, BOARDS_BY_MEMORY: number * share}
 
 
 LABELS = ("kai.scheduler/queue", "runai/queue", "volcano.sh/queue-name")
@@ -319,11 +313,6 @@ def queue_of(about: Object) -> str | None:
     labels = part(about, "labels")
     named = [*(labels.get(key) for key in LABELS), part(about, "annotations").get(ANNOTATION)]
     return next((word for value in named if (word := text(value))), None)
-
-
-def local_queue_of(about: Object) -> str | None:
-    """LocalQueue of Kueue that the metadata of a job or pod name; None if none."""
-    return text(part(about, "labels").get(KUEUE_LABEL))
 
 
 def parent_of(queue: Object) -> str | None:
@@ -402,9 +391,9 @@ DISRUPTIONS = {
 """Reason of the condition DisruptionTarget → state."""
 
 WORST = (
-    "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "TIMEOUT", "FAILED", "CANCELLED",
-    "UNKNOWN", "RUNNING", "PENDING", "COMPLETED",
-)  # fmt: skip
+    *("NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "TIMEOUT", "FAILED", "CANCELLED"),
+    *("UNKNOWN", "RUNNING", "PENDING", "COMPLETED"),
+)
 """States of the pods of a gang: the first that one of them is in is the state of the gang."""
 
 
@@ -490,7 +479,8 @@ def identity(thing: Object, place: PodPlace) -> dict[str, Any]:
     submit = instant(about, "creationTimestamp") or refuse("metadata.creationTimestamp: missing")
     uid = text(about.get("uid")) or f"{kind} {namespace}/{name} {submit}"
     known = {"place": place, "kind": kind, "namespace": namespace, "name": name, "uid": uid}
-    whose = {"tenant": queue_of(about) or namespace, "local_queue": local_queue_of(about)}
+    local_queue = text(part(about, "labels").get(KUEUE_LABEL))
+    whose = {"tenant": queue_of(about) or namespace, "local_queue": local_queue}
     return {**known, "owner": owner_of(thing), "submit": submit, **whose}
 
 
@@ -588,10 +578,8 @@ def _together(one: Holding, other: Holding) -> bool:
 def _asks(pod: Object, status: Object) -> dict[str, Any]:
     """What a pod asks for: GPUs, claims or the templates from which these are still to be made, and a priority."""
     spec, notes = asked_of(pod)
-    made = {
-        text(each.get("name")): text(each.get("resourceClaimName"))
-        for each in parts(status, "resourceClaimStatuses")
-    }
+    claim_statuses = parts(status, "resourceClaimStatuses")
+    made = {text(each.get("name")): text(each.get("resourceClaimName")) for each in claim_statuses}
     claims = []
     for each in parts(spec, "resourceClaims"):
         source = part(each, "source") or each  # v1alpha2 wraps the two names

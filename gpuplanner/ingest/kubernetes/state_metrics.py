@@ -170,10 +170,12 @@ def read_state_metrics(
     for key, metric, labels, value in undated:
         _take(objects[key], metric, labels, [(at, value)], timed=objects[key].last > -inf)
     if not objects:
-        todo = (
-            "Ask for kube_pod_container_resource_requests, kube_pod_status_phase, kube_node_status_capacity."
+        needed = (
+            "kube_pod_container_resource_requests",
+            "kube_pod_status_phase",
+            "kube_node_status_capacity",
         )
-        raise TraceFormatError(SOURCE, "metrics of pods and nodes", "none", todo)
+        raise TraceFormatError(SOURCE, "metrics of pods and nodes", "none", f"Ask for {', '.join(needed)}.")
     step = median(steps) if steps else 0.0
     end = max(gathered.last for gathered in objects.values()) + step
     for key, gathered in objects.items():
@@ -198,11 +200,8 @@ def _series(text: str, where: str, at: float | None) -> Iterator[Series]:
             raise
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             expected, todo = "an answer of Prometheus with series", "Save the whole answer."
-            got = (
-                str(error)[:200]
-                if isinstance(error, json.JSONDecodeError)
-                else "a series without labels or pairs"
-            )
+            no_json = isinstance(error, json.JSONDecodeError)
+            got = str(error)[:200] if no_json else "a series without labels or pairs"
             raise TraceFormatError(where, expected, got, todo) from error
         return
     for line in text.splitlines():
@@ -219,11 +218,8 @@ def _series(text: str, where: str, at: float | None) -> Iterator[Series]:
 
 def _lawful(values: list[tuple[float, float]], *, timed: bool = True) -> list[tuple[float, float]]:
     """Finite values at times that a cluster can have, or at none where those of a page have none."""
-    return [
-        (time, value)
-        for time, value in values
-        if isfinite(value) and (_is_time(time) or (isnan(time) and not timed))
-    ]
+    lawful = [(time, value) for time, value in values if isfinite(value)]
+    return [(time, value) for time, value in lawful if _is_time(time) or (isnan(time) and not timed)]
 
 
 def _is_time(seconds: float) -> bool:
@@ -298,9 +294,8 @@ def _pod(namespace: str, name: str, gathered: Gathered, end: float, step: float)
     ]
     for each in owner:
         each["uid"] = f"{each['kind']} {namespace}/{each['name']}"
-    submit = min(
-        gathered.facts.get("created", gathered.first), start if start is not None else gathered.first
-    )
+    began = gathered.first if start is None else start
+    submit = min(gathered.facts.get("created", gathered.first), began)
     if not {"scheduled", "started"} & gathered.facts.keys() and start == gathered.first:
         submit = gathered.first  # it ran before anybody looked: how long it waited is not known
     waits = "Pending" if gathered.phases or not node else "Unknown"
@@ -309,9 +304,8 @@ def _pod(namespace: str, name: str, gathered: Gathered, end: float, step: float)
         bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": _text(start)}
         status |= {"startTime": _text(start), "conditions": [bound]}
     if finish is not None:
-        status["containerStatuses"] = [
-            {"state": {"terminated": {"finishedAt": _text(max(finish, start or finish))}}}
-        ]
+        ended = {"finishedAt": _text(max(finish, start or finish))}
+        status["containerStatuses"] = [{"state": {"terminated": ended}}]
     containers = {
         kind: [
             {"name": container, "resources": {"requests": requests, "limits": requests}}
@@ -338,17 +332,11 @@ def _with_findings(
 ) -> Dataset:
     """The dataset under its own name, with what the metrics leave open; nodes that went are retired."""
     findings = [Finding(*row) for row in found.quality.iter_rows()]
-    pods = [
-        gathered for (kind, _, _), gathered in objects.items() if kind == "Pod" and _has_devices(gathered)
-    ]
+    pods = [each for (kind, _, _), each in objects.items() if kind == "Pod" and _has_devices(each)]
     nodes = {name: gathered for (kind, _, name), gathered in objects.items() if kind == "Node"}
-    blind = sum(not gathered.phases and "completed" not in gathered.facts for gathered in pods)
-    gone = sum(
-        bool(gathered.phases)
-        and not {"Succeeded", "Failed"} & gathered.phases.keys()
-        and gathered.last < since
-        for gathered in pods
-    )
+    blind = sum(not pod.phases and "completed" not in pod.facts for pod in pods)
+    seen_running = [pod for pod in pods if pod.phases and not {"Succeeded", "Failed"} & pod.phases.keys()]
+    gone = sum(pod.last < since for pod in seen_running)
     plain = [name for name, gathered in nodes.items() if _has_devices(gathered) and not _labels(gathered)]
     if timeless:
         effect = (
@@ -379,14 +367,9 @@ def _with_findings(
 def _node(name: str, gathered: Gathered, end: float) -> dict[str, Any]:
     """A node as an object of the API."""
     ready = gathered.conditions.get("Ready", "True")
-    amounts = {
-        kind: {
-            resource_name(each): _number(value)
-            for (what, _, each), value in gathered.amounts.items()
-            if what == kind
-        }
-        for kind in ("capacity", "allocatable")
-    }
+    amounts: dict[str, dict[str, str]] = {"capacity": {}, "allocatable": {}}
+    for (kind, _, resource), value in gathered.amounts.items():
+        amounts[kind][resource_name(resource)] = _number(value)
     heartbeat = {"type": "Ready", "status": ready, "lastHeartbeatTime": _text(end)}
     created = {"creationTimestamp": _text(gathered.facts["created"])} if "created" in gathered.facts else {}
     return {
