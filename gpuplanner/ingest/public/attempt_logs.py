@@ -113,17 +113,11 @@ def _attempts(job: Any) -> list[dict[str, str | None]] | None:  # noqa: ANN401 -
     if not tries:
         return [shared | {"attempt": "1", "submitted_time": submitted}]
     ends = [submitted, *(attempt["end_time"] for attempt in tries)]
-    last = len(tries)
-    return [
-        shared
-        | attempt
-        | {
-            "attempt": str(number),
-            "submitted_time": ends[number - 1] or submitted,
-            "again": "yes" if number < last else None,
-        }
-        for number, attempt in enumerate(tries, 1)
-    ]
+    attempts = []
+    for number, attempt in enumerate(tries, 1):
+        place = {"attempt": str(number), "submitted_time": ends[number - 1] or submitted}
+        attempts.append(shared | attempt | place | {"again": "yes" if number < len(tries) else None})
+    return attempts
 
 
 def _tries(attempts: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str | None]]:
@@ -169,9 +163,8 @@ def read_miso(paths: Sequence[str | Path], *, origin: datetime | str | None = No
     }
     if [len(each) for each in parts.values()] != [1, 1] or len(paths) != 2:
         got = examples([str(path) for path in paths]) or "no files"
-        raise TraceFormatError(
-            "miso", f"one {ARRIVALS}_*.json and one {RUNS}_*.json", got, "Give both together."
-        )
+        expected = f"one {ARRIVALS}_*.json and one {RUNS}_*.json"
+        raise TraceFormatError("miso", expected, got, "Give both together.")
     (first, arrivals), (second, runs) = (_seconds(part[0]) for part in parts.values())
     records = Records(MISO.columns)
     for place, job in enumerate(dict.fromkeys([*arrivals, *runs]), 1):
@@ -292,12 +285,9 @@ def _by_table(paths: Sequence[str | Path]) -> dict[str, list[str | Path]]:
         lines = head(path)
         parts[table_of(lines) or "task"].append(path)
     if not parts["task"]:
-        raise TraceFormatError(
-            "pai",
-            "pai_task_table, which holds the GPUs",
-            examples([str(path) for path in paths]) or "no files",
-            "Give it with the other tables.",
-        )
+        expected, todo = "pai_task_table, which holds the GPUs", "Give it with the other tables."
+        got = examples([str(path) for path in paths]) or "no files"
+        raise TraceFormatError("pai", expected, got, todo)
     return parts
 
 
@@ -316,30 +306,20 @@ def _submitted(tasks: pl.DataFrame, jobs: Rows | None) -> pl.DataFrame:
         known = tasks.with_columns(user=pl.lit(None, pl.String), submit_s=pl.lit(None, pl.Float64))
     else:
         first = jobs.good.unique("job_name", keep="first", maintain_order=True)
-        known = tasks.join(
-            first.select("job_name", "user", "submit_s"), on="job_name", how="left", maintain_order="left"
-        )
-    return known.with_columns(
-        no_submission=pl.col("submit_s").is_null(), submit_s=pl.coalesce("submit_s", "start_s")
-    )
+        first = first.select("job_name", "user", "submit_s")
+        known = tasks.join(first, on="job_name", how="left", maintain_order="left")
+    submit_s = pl.coalesce("submit_s", "start_s")
+    return known.with_columns(no_submission=pl.col("submit_s").is_null(), submit_s=submit_s)
 
 
 def _placed(tasks: pl.DataFrame, instances: Rows | None) -> pl.DataFrame:
     """Tasks with the machines that their instances ran on."""
     if instances is None:
         return tasks
-    machines = (
-        instances.good.drop_nulls("machine")
-        .group_by("job_name", "task_name")
-        .agg(pl.col("machine").unique().sort())
-        .select(
-            "job_name",
-            "task_name",
-            nodes=pl.col("machine").list.len(),
-            node_list=pl.col("machine").list.join(","),
-        )
-    )
-    return tasks.join(machines, on=["job_name", "task_name"], how="left", maintain_order="left")
+    task, machine = ["job_name", "task_name"], pl.col("machine").unique().sort()
+    by_task = instances.good.drop_nulls("machine").group_by(task)
+    machines = by_task.agg(nodes=machine.len(), node_list=machine.str.join(","))
+    return tasks.join(machines, on=task, how="left", maintain_order="left")
 
 
 COLUMN_MAP = source_columns("supercloud")
@@ -390,14 +370,9 @@ def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
     rows = rows.reject({"state: not a number of a state of Slurm": ~number.is_in(list(words))})
     rows = _with_names_of_resources(rows)
     user = _whole("id_user")
+    parts_of_id = (_whole("id_job"), "_" + _whole("array_task"), "-" + user, "-" + plain("submit_s"))
     jobs = rows.good.with_columns(
-        job_id=pl.concat_str(
-            _whole("id_job"),
-            "_" + _whole("array_task"),
-            "-" + user,
-            "-" + plain("submit_s"),
-            ignore_nulls=True,
-        ),
+        job_id=pl.concat_str(*parts_of_id, ignore_nulls=True),
         attempt=pl.lit(1),
         account=user,
         user=user,
@@ -418,9 +393,8 @@ def _with_names_of_resources(rows: Rows) -> Rows:
     texts = pl.concat([rows.good[name] for name in names]).drop_nulls().unique().to_list()
     named = {text: _named(text) for text in texts}
     faulty = [text for text, words in named.items() if words is None]
-    rows = rows.reject(
-        {"tres: not a list of code=count with known codes": pl.any_horizontal(pl.col(names).is_in(faulty))}
-    )
+    is_faulty = pl.any_horizontal(pl.col(names).is_in(faulty))
+    rows = rows.reject({"tres: not a list of code=count with known codes": is_faulty})
     return rows.with_columns(pl.col(names).replace_strict(named, return_dtype=pl.String))
 
 
@@ -435,11 +409,8 @@ def _named(text: str) -> str | None:
 def _whole(name: str) -> pl.Expr:
     """Text of a whole number; null where Slurm's number for "not set" or "without limit" stands."""
     value = pl.col(name)
-    return (
-        pl.when(~value.is_in([float(mark) for mark in UNSET]))
-        .then(value.cast(pl.Int64, strict=False))
-        .cast(pl.String)
-    )
+    is_set = ~value.is_in([float(mark) for mark in UNSET])
+    return pl.when(is_set).then(value.cast(pl.Int64, strict=False)).cast(pl.String)
 
 
 def _instant(name: str) -> pl.Expr:

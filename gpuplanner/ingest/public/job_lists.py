@@ -287,13 +287,8 @@ DLRM = JobTrace(
 time existed before the trace, one without deletion time outlived it; how the others ended is not told. `role`: ``HN``
 on GPU nodes, ``CN`` on CPU nodes."""
 
-PHASES = {
-    "Succeeded": "COMPLETED",
-    "Failed": "FAILED",
-    "Pending": "PENDING",
-    "Running": "RUNNING",
-    "Unknown": "UNKNOWN",
-}
+PHASES = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
+PHASES |= {phase: phase.upper() for phase in ("Pending", "Running", "Unknown")}
 PHASE = pl.col("phase")
 AT_END = pl.col("end_s") == pl.max_horizontal(pl.col("submit_s", "start_s", "end_s").max())
 STILL_RUNS = (PHASE == "Running") & (AT_END | pl.col("end_s").is_null())
@@ -339,12 +334,8 @@ UNTIMED = replace(
 
 OPENB = replace(OPENB, reduced=(("creation_time", "deletion_time", "scheduled_time"), UNTIMED))
 
-HELIOS_STATES = {
-    **{name: name for name in ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL")},
-    "RUNNING": "RUNNING",
-    "PENDING": "PENDING",
-    "SUSPENDED": "UNKNOWN",
-}
+STATES = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "RUNNING", "PENDING")
+HELIOS_STATES = {**{state: state for state in STATES}, "SUSPENDED": "UNKNOWN"}
 """States of the source (its README names one suspended job) → ours."""
 HELIOS = JobTrace(
     "helios",
@@ -363,18 +354,17 @@ ACME_STATES = {
 }
 CLASSES = {"Pretrain": "pretraining", "SFT": "fine-tuning", "Evaluation": "evaluation"}
 """Kinds of work of the source → ours; others stay, in lower case."""
+KIND = pl.col("job_class")
 IS_SEREN = pl.col("job_id").str.contains(r"^\d+$")
 OF_CLUSTER = {"seren": IS_SEREN, "tenant": pl.when(IS_SEREN).then(pl.lit("seren")).otherwise(pl.lit("kalos"))}
 """Seren numbers its jobs; Kalos names them."""
 REDUCED_COLUMNS = source_columns("acme_reduced")
 HELD_S = pl.col("duration_s") - pl.when(IS_SEREN).then(0.0).otherwise(pl.col("queue_s"))
+KNOWN_S = RUN_S + pl.when("seren").then(0.0).otherwise(QUEUE_S)
 ACME_CHECKS = [
     OTHER_QUEUE,
     source_check("acme: duration with queue", ~pl.col("seren")),
-    source_check(
-        "acme: other duration",
-        (RUN_S + pl.when("seren").then(0.0).otherwise(QUEUE_S) - pl.col("duration_s")).abs() > 1.0,
-    ),
+    source_check("acme: other duration", (KNOWN_S - pl.col("duration_s")).abs() > 1.0),
 ]
 REDUCED_ACME = JobTrace(
     "acme",
@@ -393,9 +383,7 @@ ACME = JobTrace(
     steps=[
         {
             **OF_CLUSTER,
-            "job_class": pl.col("job_class").replace_strict(
-                CLASSES, default=pl.col("job_class").str.to_lowercase()
-            ),
+            "job_class": KIND.replace_strict(CLASSES, default=KIND.str.to_lowercase()),
         }
     ],
     checks=[

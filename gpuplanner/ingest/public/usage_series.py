@@ -39,6 +39,7 @@ PHILLY_COLUMNS = source_columns("philly_nodes")
 HALF_DIGIT = 0.0005 + 1e-9
 """The source rounds shares to three decimals."""
 
+ALLOCATED_SHARE = pl.col("allocated") / pl.col("total")
 OCCUPANCY_CHECKS = (
     AMBIGUOUS_TIME,
     source_check("pools: more held than there is", pl.col("allocated") > pl.col("total")),
@@ -46,9 +47,7 @@ OCCUPANCY_CHECKS = (
 HELIOS_CHECKS = (
     *OCCUPANCY_CHECKS,
     source_check("helios: other idle", pl.col("allocated") + pl.col("idle") != pl.col("total")),
-    source_check(
-        "helios: other share", (pl.col("share") - pl.col("allocated") / pl.col("total")).abs() > HALF_DIGIT
-    ),
+    source_check("helios: other share", (pl.col("share") - ALLOCATED_SHARE).abs() > HALF_DIGIT),
 )
 
 DAY, TOTAL = "date", "total"
@@ -174,9 +173,8 @@ def read_helios_quotas(paths: Sequence[str | Path]) -> Dataset:
             "the same day as an earlier row": ~pl.col("day").is_first_distinct(),
         }
     )
-    good = rows.good.with_columns(sum=pl.sum_horizontal(each), absent=pl.sum_horizontal(each == 0))
     return assemble_reading(
-        replace(rows, good=good),
+        rows.with_columns(sum=pl.sum_horizontal(each), absent=pl.sum_horizontal(each == 0)),
         "quotas",
         source="helios",
         order=["day", "pool"],
@@ -236,12 +234,9 @@ def read_distributions(paths: Sequence[str | Path]) -> Dataset:
 
     def points(wide: pl.DataFrame) -> pl.DataFrame:
         """One row per point of each distribution."""
+        series = {name: stem + pl.lit(f": {name}") for name in names}
         each = [
-            wide.select(
-                series=stem + pl.lit(f": {name}"),
-                value=pl.col(f"value:{name}"),
-                percent=pl.col(f"percent:{name}"),
-            )
+            wide.select(series=series[name], value=f"value:{name}", percent=f"percent:{name}")
             for name in names
         ]
         return pl.concat(each).drop_nulls("value")
@@ -278,11 +273,9 @@ def read_step_times(paths: Sequence[str | Path]) -> Dataset:
     rows = read_rows(paths, STEP_COLUMNS, source="pai")
     counts = pl.col("worker", "step")
     rows = rows.reject({"worker or time: not a whole number": pl.any_horizontal(counts != counts.floor())})
-    good = rows.good.with_columns(
-        job=stem_of(rows.files).str.strip_suffix("_norm"), gpu_share=pl.col("percent") / 100
-    )
+    job = stem_of(rows.files).str.strip_suffix("_norm")
     return assemble_reading(
-        replace(rows, good=good),
+        rows.with_columns(job=job, gpu_share=pl.col("percent") / 100),
         "step_times",
         source="pai",
         order=["job", "worker", "step"],
@@ -395,14 +388,11 @@ def read_genai(paths: Sequence[str | Path]) -> Dataset:
     ...     read_genai([path]).table["metric", "value", "unit"].row(0)
     ('gpu_duty_cycle', 40.0, '%')
     """
-    metrics = dict(enumerate(_metric(Path(path)) for path in paths))
+    metrics = [_metric(Path(path)) for path in paths]
     rows = read_rows(paths, GAUGE_COLUMNS, source="genai", dialect=NULLS)
-    high, names, units = (
-        pl.col("file").replace_strict(
-            {number: getattr(metric, each) for number, metric in metrics.items()}, return_dtype=dtype
-        )
-        for each, dtype in (("high", pl.Float64), ("name", pl.String), ("unit", pl.String))
-    )
+    schema = {"name": pl.String, "unit": pl.String, "high": pl.Float64}
+    about = pl.DataFrame(metrics, schema=schema)
+    high, names, units = (pl.lit(about[name]).gather("file") for name in ("high", "name", "unit"))
     rows = rows.reject({"value: above what its unit allows": pl.col("value") > high})
     good = rows.good.with_columns(time=at(FIRST_INSTANT, "time_s"), metric=names, unit=units)
     return assemble_reading(
