@@ -43,8 +43,6 @@ CATEGORIES = {
 """Type of a line → FOCUS charge category. A negation takes back the on-demand price of what a savings plan covered:
 it stands with the usage, so that the two cancel out there."""
 
-COVERED = ("DiscountedUsage", "SavingsPlanCoveredUsage")
-
 _LINE = pl.col("line_type")
 
 
@@ -75,11 +73,8 @@ References
 .. [1] AWS Well-Architected Labs, CUR Query Library: ``amortized_cost`` of the global queries.
 """
 
-CHECKS = (
-    source_check(
-        "aws: no effective cost", _LINE.is_in(list(COVERED)) & pl.coalesce("planned", "reserved").is_null()
-    ),
-)
+IS_COVERED = _LINE.is_in(["DiscountedUsage", "SavingsPlanCoveredUsage"])
+CHECK = source_check("aws: no effective cost", IS_COVERED & pl.coalesce("planned", "reserved").is_null())
 
 
 def cur2_name(legacy: str) -> str:
@@ -111,7 +106,7 @@ def read_cur(paths: Sequence[str | Path]) -> Dataset:
     Examples
     --------
     >>> import tempfile
-    >>> names = [name for name, field in COLUMN_MAP.items() if not field.optional]
+    >>> names = [name for name, field in CUR_COLUMNS.items() if not field.optional]
     >>> month = "2025-09-01T00:00:00Z,2025-10-01T00:00:00Z"
     >>> line = f"{month},1,2,Usage,{month},AmazonEC2,BoxUsage:p5.48xlarge,1,USD,55.04"
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +130,7 @@ def read_cur(paths: Sequence[str | Path]) -> Dataset:
         ChargeClass=pl.when(_LINE == "Refund").then(pl.lit("Correction")),
         ServiceCategory=pl.when(pl.col("ServiceName") == "AmazonEC2").then(pl.lit("Compute")),
         x_InstanceType=pl.coalesce("x_InstanceType", own_type),
-        PricingCategory=pl.when(_LINE.is_in(list(COVERED)))
+        PricingCategory=pl.when(IS_COVERED)
         .then(pl.lit("Committed"))
         .when(pl.col("usage_type").str.contains("SpotUsage"))
         .then(pl.lit("Dynamic"))
@@ -144,12 +139,12 @@ def read_cur(paths: Sequence[str | Path]) -> Dataset:
         PricingQuantity=pl.when(_LINE != "SavingsPlanNegation").then("quantity"),
         PricingUnit=pl.coalesce("PricingUnit", pl.when(own_type.is_not_null()).then(pl.lit("Hrs"))),
         CommitmentDiscountId=pl.coalesce("savings_plan", "reservation"),
-        CommitmentDiscountStatus=pl.when(_LINE.is_in(list(COVERED))).then(pl.lit("Used")),
+        CommitmentDiscountStatus=pl.when(IS_COVERED).then(pl.lit("Used")),
         EffectiveCost=EFFECTIVE_COST,
         Tags=pl.coalesce(f"tag:{TAGS}", _tags(tags)),
     )
     kind = "legacy report" if slashes or tags else "CUR 2.0"
-    return assemble_bill(rows, delivery, source="cur", checks=CHECKS, notes=[kind], tag_owner=TAG_OWNER)
+    return assemble_bill(rows, delivery, source="cur", checks=[CHECK], notes=[kind], tag_owner=TAG_OWNER)
 
 
 def _tags(columns: Sequence[str]) -> pl.Expr:
@@ -216,7 +211,7 @@ def read_focus(paths: Sequence[str | Path]) -> Dataset:
     >>> line = f"{month},{month},1234,USD,Usage,98.32,98.32,98.32,Compute,Virtual Machines,1,Hours"
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "bill.csv"
-    ...     _ = path.write_text(",".join(list(COLUMN_MAP)[:14]) + "\n" + line + "\n")
+    ...     _ = path.write_text(",".join(list(FOCUS_COLUMNS)[:14]) + "\n" + line + "\n")
     ...     read_focus([path]).summary()["BilledCost_USD"]
     '98.32'
     """

@@ -53,7 +53,7 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
     Examples
     --------
     >>> import tempfile
-    >>> names = [name for name, field in COLUMN_MAP.items() if not field.optional] + ["BillingCurrencyCode"]
+    >>> names = [name for name, field in AZURE_COLUMNS.items() if not field.optional] + ["BillingCurrencyCode"]
     >>> line = "09/01/2025,09/30/2025,09/02/2025,1234,5678,Usage,98.32,1,1 Hour,Virtual Machines,ND96isr H100 v5,USD"
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "part_0.csv"
@@ -122,10 +122,8 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
 def _day(name: str) -> pl.Expr:
     """A day as American or ISO text, with or without a time behind it."""
     text = pl.col(name).str.slice(0, 10)
-    forms = ("%m/%d/%Y", "%Y-%m-%d")
-    return pl.coalesce(
-        text.str.to_datetime(one, time_unit="us", time_zone="UTC", strict=False) for one in forms
-    )
+    how: dict[str, Any] = {"time_unit": "us", "time_zone": "UTC", "strict": False}
+    return pl.coalesce(text.str.to_datetime(form, **how) for form in ("%m/%d/%Y", "%Y-%m-%d"))
 
 
 GCP_COLUMNS = source_columns("gcp")
@@ -184,20 +182,18 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
         rows = read_rows(delivery.files, GCP_COLUMNS, source="gcp", dialect=BILL)
     else:
         rows = _from_json(delivery.files)
-    month = _of("invoice", "month")
+    month, cost_type = _of("invoice", "month"), pl.col("cost_type")
     start = (month + "01").str.to_datetime("%Y%m%d", time_unit="us", time_zone="UTC", strict=False)
     rows = rows.with_columns(
         BillingPeriodStart=start,
-        given=_credits("credits"),
+        given=pl.col("credits").map_elements(_sum, return_dtype=pl.String).cast(DECIMAL, strict=False),
         what=_of("sku", "description"),
         machine=pl.col("system_labels").map_elements(_machine, return_dtype=pl.String),
     )
     rows = rows.reject(
         {
             "invoice.month: not a month as YYYYMM": pl.col("BillingPeriodStart").is_null(),
-            f"cost_type: not one of {', '.join(GCP_CATEGORIES)}": ~pl.col("cost_type").is_in(
-                list(GCP_CATEGORIES)
-            ),
+            f"cost_type: not one of {', '.join(GCP_CATEGORIES)}": ~cost_type.is_in(list(GCP_CATEGORIES)),
             "credits: not a list of amounts": pl.col("credits").is_not_null() & pl.col("given").is_null(),
         }
     )
@@ -210,8 +206,8 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
         SubAccountId=_of("project", "id"),
         SubAccountName=_of("project", "name"),
         ChargeCategory=pl.when(fee).then(pl.lit("Purchase")).otherwise(
-            pl.col("cost_type").replace_strict(GCP_CATEGORIES)),
-        ChargeClass=pl.when(pl.col("cost_type") == "adjustment").then(pl.lit("Correction")),
+            cost_type.replace_strict(GCP_CATEGORIES)),
+        ChargeClass=pl.when(cost_type == "adjustment").then(pl.lit("Correction")),
         ChargeDescription="what",
         ServiceName=_of("service", "description"),
         ServiceCategory=pl.when(_of("service", "description") == "Compute Engine").then(pl.lit("Compute")),
@@ -243,10 +239,9 @@ def _from_json(paths: Sequence[Path]) -> Rows:
             line = item.value
             if item.fault or not isinstance(line, dict) or "billing_account_id" not in line:
                 records.reject(number, item.place, item.raw, item.fault or NOT_A_LINE)
-            else:
-                records.add(
-                    number, item.place, item.raw, {name: _text(line.get(name)) for name in GCP_COLUMNS}
-                )
+                continue
+            texts = {name: _text(line.get(name)) for name in GCP_COLUMNS}
+            records.add(number, item.place, item.raw, texts)
     return records.rows(files)
 
 
@@ -261,12 +256,8 @@ def _of(column: str, key: str) -> pl.Expr:
     return pl.col(column).str.json_path_match(f"$.{key}")
 
 
-def _credits(column: str) -> pl.Expr:
-    """The exact sum of the credits of a line; null where they are no list of amounts."""
-    return pl.col(column).map_elements(_sum, return_dtype=pl.String).cast(DECIMAL, strict=False)
-
-
 def _sum(text: str) -> str | None:
+    """The exact sum of the credits of a line; None where they are no list of amounts."""
     try:
         found = json.loads(text, parse_float=Decimal)
         return str(sum((Decimal(one["amount"]) for one in found), Decimal()))

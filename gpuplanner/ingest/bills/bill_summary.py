@@ -37,16 +37,10 @@ def instance_types() -> pl.DataFrame:
     >>> instance_types().filter(key="p5.48xlarge")["gpu_count"].item()
     8.0
     """
-    types = facts("instance_types").select(
-        key=instance_key(pl.col("instance_type")),
-        gpu_model=pl.col("gpu_model"),
-        gpu_count=pl.col("gpus") * pl.col("board_share"),
-    )
-    prices = facts("gpu_prices").select(
-        key=instance_key(pl.col("instance_type")),
-        gpu_model=pl.col("gpu_model"),
-        gpu_count=pl.col("gpu_count").cast(pl.Float64),
-    )
+    key = instance_key(pl.col("instance_type")).alias("key")
+    gpus = (pl.col("gpus") * pl.col("board_share")).alias("gpu_count")
+    types = facts("instance_types").select(key, "gpu_model", gpus)
+    prices = facts("gpu_prices").select(key, "gpu_model", pl.col("gpu_count").cast(pl.Float64))
     return pl.concat([prices, types]).unique("key", keep="first").sort("key")
 
 
@@ -94,16 +88,12 @@ def gpu_lines(charges: pl.DataFrame) -> pl.DataFrame:
     keyed = charges.with_columns(key=instance_key(pl.col("x_InstanceType")))
     known = keyed.join(instance_types(), on="key", how="left", maintain_order="left")
     counted = known.with_columns(hours=pl.when(unit.str.contains(HOUR_UNITS)).then(quantity * block))
-    held = (
-        pl.when(unit.str.contains(GPU_HOUR_UNITS))
-        .then(quantity)
-        .otherwise(pl.col("hours") * pl.col("gpu_count"))
-    )
-    usage = pl.col("ChargeCategory") == "Usage"
+    of_gpus = pl.col("hours") * pl.col("gpu_count")
+    held = pl.when(unit.str.contains(GPU_HOUR_UNITS)).then(quantity).otherwise(of_gpus)
+    held = pl.when(pl.col("ChargeCategory") == "Usage").then(held)
     unused = (pl.col("CommitmentDiscountStatus") == "Unused").fill_null(False)
-    return counted.with_columns(
-        gpu_hours=pl.when(usage & ~unused).then(held), unused_gpu_hours=pl.when(usage & unused).then(held)
-    ).drop("key")
+    hours = {"gpu_hours": pl.when(~unused).then(held), "unused_gpu_hours": pl.when(unused).then(held)}
+    return counted.with_columns(**hours).drop("key")
 
 
 def looks_like_gpus() -> pl.Expr:
@@ -115,9 +105,8 @@ def looks_like_gpus() -> pl.Expr:
     >>> lines.with_columns(ChargeDescription=pl.lit("x")).select(looks_like_gpus()).to_series().to_list()
     [True, False]
     """
-    texts = pl.concat_str(
-        "x_InstanceType", "PricingUnit", "ChargeDescription", separator=" ", ignore_nulls=True
-    )
+    columns = ("x_InstanceType", "PricingUnit", "ChargeDescription")
+    texts = pl.concat_str(columns, separator=" ", ignore_nulls=True)
     return texts.str.contains(GPU_WORDS).fill_null(value=False)
 
 
@@ -182,9 +171,8 @@ def tag_pairs(charges: pl.DataFrame) -> pl.DataFrame:
         if text is not None
         for key, value in json.loads(text).items()
     ]
-    return pl.DataFrame(
-        pairs, schema={"charge": pl.UInt32, "key": pl.String, "value": pl.String}, orient="row"
-    )
+    schema = {"charge": pl.UInt32, "key": pl.String, "value": pl.String}
+    return pl.DataFrame(pairs, schema=schema, orient="row")
 
 
 def with_tenants(charges: pl.DataFrame, tag: str | None = None) -> pl.DataFrame:
@@ -211,9 +199,9 @@ def with_tenants(charges: pl.DataFrame, tag: str | None = None) -> pl.DataFrame:
     if tag is None:
         return charges.with_columns(tenant=pl.coalesce("SubAccountName", "SubAccountId", "BillingAccountId"))
     named = tag_pairs(charges).filter(pl.col("key") == tag, pl.col("value") != "")
-    joined = charges.with_row_index("charge").join(
-        named.select("charge", tenant="value"), on="charge", how="left", maintain_order="left"
-    )
+    named = named.select("charge", tenant="value")
+    lines = charges.with_row_index("charge")
+    joined = lines.join(named, on="charge", how="left", maintain_order="left")
     return joined.with_columns(pl.col("tenant").fill_null(UNTAGGED)).drop("charge")
 
 
@@ -252,12 +240,7 @@ def summarise(charges: pl.DataFrame, *, tag: str | None = None, period: Period =
     keys = ["month", "tenant", "BillingCurrency", "ChargeCategory", "gpu_model", "x_InstanceType"]
     return (
         lines.group_by(keys)
-        .agg(
-            lines=pl.len(),
-            gpu_hours=pl.col("gpu_hours").sum(),
-            unused_gpu_hours=pl.col("unused_gpu_hours").sum(),
-            **_sums(),
-        )
+        .agg(pl.len().alias("lines"), pl.col("gpu_hours", "unused_gpu_hours").sum(), **_sums())
         .sort(keys, nulls_last=True)
     )
 

@@ -109,9 +109,8 @@ def delivered(paths: Iterable[str | Path]) -> Delivery:
 
 def _inside(folder: Path) -> tuple[list[PurePosixPath], list[Manifest]]:
     """Parts and manifests in a folder, by their paths below it; hidden ones are passed over."""
-    inside = sorted(
-        path for path in _walk(folder) if not any(name.startswith((".", "_")) for name in path.parts)
-    )
+    hidden = (".", "_")
+    inside = sorted(path for path in _walk(folder) if not any(name.startswith(hidden) for name in path.parts))
     parts = [path for path in inside if PART.search(path.name)]
     if not parts:
         got = examples([str(path) for path in inside]) if inside else "a folder with nothing in it"
@@ -253,13 +252,12 @@ NOBODY = re.compile(r"(?!)")
 UNKNOWN_GPUS = "lines that speak of GPUs, of an instance type that is not known"
 UNKNOWN_EFFECT = "their GPU-hours are not counted: gpuplanner describe lists their types"
 OPTIONAL = ("x_InstanceType", "PricingUnit", "ChargeDescription", "CommitmentDiscountStatus")
+BILLED_FROM, BILLED_UNTIL = pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd")
 CHECKS = (
     source_check("bill: equal rows", ~pl.col("raw").is_first_distinct()),
     source_check(
         "bill: other period",
-        ~pl.col("ChargePeriodStart").is_between(
-            pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd"), closed="left"
-        ),
+        ~pl.col("ChargePeriodStart").is_between(BILLED_FROM, BILLED_UNTIL, closed="left"),
     ),
     source_check("bill: correction", pl.col("ChargeClass") == "Correction"),
     source_check("bill: no list cost", pl.col("ListCost").is_null()),
@@ -284,44 +282,34 @@ def assemble_bill(
     _refuse_repeated_parts(rows)
     tidy = pl.col("Tags").map_elements(lambda text: tidy_tags(text, tag_owner), return_dtype=pl.String)
     rows = rows.with_columns(tidy=tidy)
-    start, end = pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd")
+    category, charge_end = pl.col("ChargeCategory"), pl.col("ChargePeriodEnd")
+    no_pairs = pl.col("tidy").is_null() & pl.col("Tags").is_not_null()
     rows = rows.reject(
         {
-            f"ChargeCategory: not one of {', '.join(CATEGORIES)}": ~pl.col("ChargeCategory").is_in(
-                list(CATEGORIES)
-            ),
+            f"ChargeCategory: not one of {', '.join(CATEGORIES)}": ~category.is_in(CATEGORIES),
             "currency: not three capital letters": ~pl.col("BillingCurrency").str.contains(r"^[A-Z]{3}$"),
-            "billing period: its end is not after its start": end <= start,
-            "charge period: it ends before it starts": pl.col("ChargePeriodEnd")
-            < pl.col("ChargePeriodStart"),
-            "Tags: not pairs of a name and a text, each name once": pl.col("tidy").is_null()
-            & pl.col("Tags").is_not_null(),
+            "billing period: its end is not after its start": BILLED_FROM >= BILLED_UNTIL,
+            "charge period: it ends before it starts": charge_end < pl.col("ChargePeriodStart"),
+            "Tags: not pairs of a name and a text, each name once": no_pairs,
         }
     )
     rows = rows.with_columns(Tags=pl.col("tidy"))
     # In the order of the rows: what speaks of GPUs and is of no instance type that the catalogue has.
-    unknown = (pl.col("ChargeCategory") == "Usage") & looks_like_gpus() & pl.col("gpu_count").is_null()
+    unknown = (category == "Usage") & looks_like_gpus() & pl.col("gpu_count").is_null()
     uncounted = ~pl.col("PricingUnit").str.contains(GPU_HOUR_UNITS).fill_null(value=False)
-    lines = gpu_lines(
-        rows.good.with_columns(
-            pl.lit(None, pl.String).alias(name) for name in OPTIONAL if name not in rows.good.columns
-        )
-    )
+    absent = [pl.lit(None, pl.String).alias(name) for name in OPTIONAL if name not in rows.good.columns]
+    lines = gpu_lines(rows.good.with_columns(absent))
     rows = rows.with_columns(lines.select(unknown_gpus=unknown & uncounted).to_series())
     currencies = rows.good["BillingCurrency"].unique().sort().to_list()
     several = source_check("bill: several currencies", pl.lit(len(currencies) > 1))
+    unknown_gpus = Check(UNKNOWN_GPUS, "warning", UNKNOWN_EFFECT, pl.col("unknown_gpus"))
     return assemble_reading(
         rows,
         "charges",
         source=source,
         order=["BillingPeriodStart", "ChargePeriodStart"],
         what="charge",
-        checks=[
-            several,
-            *CHECKS,
-            *checks,
-            Check(UNKNOWN_GPUS, "warning", UNKNOWN_EFFECT, pl.col("unknown_gpus")),
-        ],
+        checks=[several, *CHECKS, *checks, unknown_gpus],
         findings=_file_findings(rows, delivery),
         totals={
             f"{cost}_{currency}": exact_text(pl.col(cost).filter(pl.col("BillingCurrency") == currency).sum())
@@ -364,15 +352,11 @@ def _file_findings(rows: Rows, delivery: Delivery) -> list[Finding]:
     findings = []
     if older := delivery.left_out:
         findings.append(source_finding("bill: older refresh", len(older), str(older[0])))
-    zoneless = {
-        name: None
-        for file in rows.files
-        if file.table is not None
-        for name, dtype in file.table.schema.items()
-        if isinstance(dtype, pl.Datetime) and dtype.time_zone is None
-    }
+    types = [column for file in rows.files if file.table is not None for column in file.table.schema.items()]
+    zoneless = [name for name, each in types if isinstance(each, pl.Datetime) and each.time_zone is None]
     if zoneless:
-        findings.append(source_finding("bill: no zone in Parquet", rows.count, ", ".join(zoneless)))
+        example = ", ".join(dict.fromkeys(zoneless))
+        findings.append(source_finding("bill: no zone in Parquet", rows.count, example))
     return findings
 
 
@@ -387,9 +371,8 @@ def tidy_tags(text: str, owner: re.Pattern[str] = NOBODY) -> str | None:
     ('{"app":"true","team":"a"}', '{"team":"a"}', None)
     """
     try:
-        told = json.loads(
-            text, object_pairs_hook=tuple
-        )  # so that an object is no list, and keeps doubled names
+        # As tuples objects are no lists, and keep doubled names.
+        told = json.loads(text, object_pairs_hook=tuple)
         pairs = told if isinstance(told, tuple) else [_pair(each) for each in told]
         tidy = {owner.sub("", name): _text(value) for name, value in pairs}
     except (ValueError, TypeError, KeyError, RecursionError):
