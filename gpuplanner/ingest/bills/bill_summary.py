@@ -238,11 +238,9 @@ def summarise(charges: pl.DataFrame, *, tag: str | None = None, period: Period =
         x_InstanceType=pl.when(pl.col("gpu_count").is_not_null()).then("x_InstanceType"),
     )
     keys = ["month", "tenant", "BillingCurrency", "ChargeCategory", "gpu_model", "x_InstanceType"]
-    return (
-        lines.group_by(keys)
-        .agg(pl.len().alias("lines"), pl.col("gpu_hours", "unused_gpu_hours").sum(), **_sums())
-        .sort(keys, nulls_last=True)
-    )
+    hours = pl.col("gpu_hours", "unused_gpu_hours").sum()
+    summary = lines.group_by(keys).agg(pl.len().alias("lines"), hours, **_sums())
+    return summary.sort(keys, nulls_last=True)
 
 
 def totals(charges: pl.DataFrame) -> pl.DataFrame:

@@ -168,9 +168,8 @@ def gpus_of_node(labels: Object, notes: Object, capacity: Object, allocatable: O
         doubts.append(Doubt(PARTS_OF_BOARDS, f"{kind.name}: {kind.board_share:.3g} of a board"))
     elif labels.get(VGPU) == "true":
         doubts.append(Doubt(PARTS_OF_BOARDS, f"{VGPU}: true"))
-    handled = any(name.startswith(_plugin_notes()) for name in notes) or not of_node.keys().isdisjoint(
-        capacity
-    )
+    noted_by_plugin = any(name.startswith(_plugin_notes()) for name in notes)
+    handled = noted_by_plugin or not of_node.keys().isdisjoint(capacity)
     layout_stated = not any(resources.values()) and bool(instances_of_labels(labels, 1, model))
     found = _Units(labels, resources, stated, gpu_models, profile)
     withheld = Fraction(0)
@@ -607,33 +606,30 @@ def _replicas(labels: Object, resources: Mapping[str, int], gpu_models: tuple[st
     if (text(labels.get(PRODUCT)) or "").endswith(SHARED_SUFFIX) and not found:
         found = {resource.plain: 0 for name in resources if (resource := gpu_resource(name))}
     mode = next(_texts(labels, "partition_mode"), None)
-    parts = (
-        partitions_in_mode(gpu_models, mode.partition("_")[0])
-        if mode
-        else _partitions_by_units(labels, gpu_models)
-    )
+    parts = partitions_in_mode(gpu_models, mode) if mode else _partitions_by_units(labels, gpu_models)
     if parts is not None:
         found["amd.com/gpu"] = parts
-    named = {name: gpu_resource(name) for name in resources}
-    return found | {
-        name: partitions_in_mode(gpu_models, resource.mode)
-        for name, resource in named.items()
-        if resource is not None and resource.mode is not None
-    }
+    for name in resources:
+        if (resource := gpu_resource(name)) and resource.mode:
+            found[name] = partitions_in_mode(gpu_models, resource.mode)
+    return found
 
 
 def partitions_in_mode(gpu_models: Iterable[str], mode: str) -> int:
     """Devices that one AMD GPU shows in a compute partition mode; 0 if the catalogue does not decide it.
+
+    A memory partition mode may stand behind it: ``CPX_NPS4``.
 
     Examples
     --------
     >>> partitions_in_mode(["MI300X"], "cpx"), partitions_in_mode([], "qpx"), partitions_in_mode(["T4"], "cpx")
     (8, 4, 0)
     """
-    if mode.upper() == UNDIVIDED:
+    mode = mode.upper().partition("_")[0]
+    if mode == UNDIVIDED:
         return 1
     models = tuple(gpu_models) or tuple(facts("partition_modes")["gpu_model"].unique())
-    numbers = {partitions_of(model).get(mode.upper(), 0) for model in models}
+    numbers = {partitions_of(model).get(mode, 0) for model in models}
     return numbers.pop() if len(numbers) == 1 else 0
 
 

@@ -137,8 +137,7 @@ def read_slice(resource_slice: Object) -> Iterator[ClaimedDevice]:
         if kind == "mig":
             board = words.get("parentUUID")
         elif kind == "amdgpu-partition":
-            mode = (words.get("partitionProfile") or "").partition("_")[0]
-            pieces = partitions_in_mode(boards_called(model or ""), mode)
+            pieces = partitions_in_mode(boards_called(model or ""), words.get("partitionProfile") or "")
             board = f"{pool}/{words['parentPciAddr']}" if words.get("parentPciAddr") else None
         yield ClaimedDevice(
             key=(driver, pool, name),

@@ -170,12 +170,8 @@ def read_state_metrics(
     for key, metric, labels, value in undated:
         _take(objects[key], metric, labels, [(at, value)], timed=objects[key].last > -inf)
     if not objects:
-        needed = (
-            "kube_pod_container_resource_requests",
-            "kube_pod_status_phase",
-            "kube_node_status_capacity",
-        )
-        raise TraceFormatError(SOURCE, "metrics of pods and nodes", "none", f"Ask for {', '.join(needed)}.")
+        needed = "kube_pod_container_resource_requests, kube_pod_status_phase, kube_node_status_capacity"
+        raise TraceFormatError(SOURCE, "metrics of pods and nodes", "none", f"Ask for {needed}.")
     step = median(steps) if steps else 0.0
     end = max(gathered.last for gathered in objects.values()) + step
     for key, gathered in objects.items():

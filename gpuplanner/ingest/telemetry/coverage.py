@@ -278,11 +278,9 @@ class Seen:
         return (
             days.join(_of_all_spans(self._counted, "samples"), on=["number", "day"], how="left")
             .join(_of_all_spans(self._observed, "us"), on=["number", "day"], how="left")
-            .with_columns(
-                observed_gpu_h=pl.col("us").fill_null(0) / HOUR_US, node=pl.lit(names).gather("number")
-            )
+            .with_columns(observed_gpu_h=pl.col("us").fill_null(0) / HOUR_US)
             .select(
-                "node",
+                pl.lit(names).gather("number").alias("node"),
                 "day",
                 pl.col("gpus").cast(pl.Int32),
                 pl.col("samples").fill_null(0).cast(pl.Int64),

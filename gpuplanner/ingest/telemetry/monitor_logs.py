@@ -284,11 +284,8 @@ class QueryMetric:
         if self.per_s is not None and EXPORTED[metric].quantity == "energy_counter":
             watts = value.cast(pl.Float64, strict=False) * self.per_s / EXPORTED[metric].divisor
             value, metric = watts.cast(pl.String), POWER
-        return rows.with_columns(
-            pl.col("time") - pl.duration(microseconds=round(self.window_s * 1e6)),
-            pl.col("metric").fill_null(metric),
-            value=value,
-        )
+        window = pl.duration(microseconds=round(self.window_s * 1e6))
+        return rows.with_columns(pl.col("time") - window, pl.col("metric").fill_null(metric), value=value)
 
 
 def _in_one_unit(good: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:

@@ -73,9 +73,8 @@ def grow(
     coming = by_month(pl.concat([new.tables["samples"], new.told], how="horizontal"))
     known = rungs(scan_months(list(there.values())))
     ever = pl.concat([known, rungs(new.tables["samples"])])
-    unsettled = not best_rungs(known).equals(
-        best_rungs(ever).join(known, on=DEVICE_KEY, how="semi", nulls_equal=True)
-    )
+    best_now = best_rungs(ever).join(known, on=DEVICE_KEY, how="semi", nulls_equal=True)
+    unsettled = not best_rungs(known).equals(best_now)
     changed: dict[str, pl.DataFrame] = {}
     refused = [new.rejects]
     for month in sorted({*there, *coming} if unsettled else coming):
@@ -163,9 +162,8 @@ def overlay(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[p
 
 def _rung(suffix: str) -> pl.Expr:
     """Place on the ladder of what a sample's activity comes from; below all rungs where there is none."""
-    place = pl.col("activity_source" + suffix).replace_strict(
-        dict(zip(RUNGS, range(len(RUNGS)), strict=True))
-    )
+    places = {rung: place for place, rung in enumerate(RUNGS)}
+    place = pl.col("activity_source" + suffix).replace_strict(places)
     return pl.when(pl.col("sm_activity" + suffix).is_not_null()).then(place).otherwise(len(RUNGS))
 
 
@@ -252,9 +250,7 @@ class SampleSpans:
         self.seen = Seen(self.joiner.devices, has_counter, self.way.room(), self.way.group_rows)
         self._spill = Spill(self.way.room(), "time")
         count = len(self.joiner.devices)
-        self._there, self._sm, self._better, self._engine, self._legacy = (
-            np.zeros(count, bool) for _ in range(5)
-        )
+        self._there, self._sm, self._better, self._engine, self._legacy = np.zeros((5, count), bool)
         self._counted: dict[int, set[str]] = {}
 
     def take(self) -> pl.DataFrame:
@@ -319,9 +315,8 @@ class SampleSpans:
             return None
         schema = {name: DEVICE[name] for name in DEVICE_KEY}
         devices = pl.DataFrame(self.joiner.devices, schema, orient="row")
-        return devices.with_columns(has_sm=pl.Series(self._sm), has_better=pl.Series(self._better)).filter(
-            pl.Series(self._there)
-        )
+        read = devices.with_columns(has_sm=pl.Series(self._sm), has_better=pl.Series(self._better))
+        return read.filter(pl.Series(self._there))
 
     def _frames(self, month: int) -> Iterator[pl.DataFrame]:
         """Samples of the spans of a month."""

@@ -47,15 +47,7 @@ none
 
 BETWEEN_JOBS = ","
 """What stands between the jobs of a device that several share."""
-DEVICES = pl.Schema(
-    {
-        "node": pl.String(),
-        "gpu": pl.Int32(),
-        "instance": pl.Int32(),
-        "profile": pl.String(),
-        "kind": pl.String(),
-    }
-)
+DEVICES = pl.Schema({name: DEVICE[name] for name in (*DEVICE_KEY, "profile")} | {"kind": pl.String()})
 """Devices that telemetry shows; ``kind`` is the profile of an instance, "" for a whole GPU, null for a GPU beside
 its instances, which several may hold."""
 SPANS = pl.Schema(

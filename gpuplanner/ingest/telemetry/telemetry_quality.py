@@ -102,9 +102,9 @@ def matched_gpu_hours(data: Dataset) -> float | None:
     >>> matched_gpu_hours(Dataset({}, pl.DataFrame(), pl.DataFrame(), {}, join=join))
     5.0
     """
-    return (
-        None if data.join is None else float(data.join["matched_gpu_hours"] + data.join["together_gpu_hours"])
-    )
+    if data.join is None:
+        return None
+    return float(data.join["matched_gpu_hours"] + data.join["together_gpu_hours"])
 
 
 def match_words(data: Dataset) -> str | None:
@@ -135,9 +135,8 @@ def _outcomes(
     known = on_jobs.to_frame("node").select(first_part(pl.col("node"))).to_series().unique()
     jobs_listed = jobs["job_id"].cast(pl.String).unique()
     together = pl.concat([holders.names["name"], holders.names["job_id"]]).unique()
-    any_listed = (
-        together.str.split(BETWEEN_JOBS).list.eval(pl.element().is_in(jobs_listed.implode())).list.any()
-    )
+    is_listed = pl.element().is_in(jobs_listed.implode())
+    any_listed = together.str.split(BETWEEN_JOBS).list.eval(is_listed).list.any()
     listed = pl.col("job_id").is_in(pl.concat([jobs_listed, together.filter(any_listed)]).implode())
     stated, none = pl.col("job_evidence").is_in([STATED, SHARED]), pl.col("job_evidence") == NO_JOB
     return samples.join(
@@ -157,12 +156,10 @@ def _outcomes(
 def _at_work(samples: pl.LazyFrame) -> list[Finding]:
     """Devices that nobody held and that were at work."""
     busy = samples.filter(pl.col("sm_activity") >= USED_FROM, pl.col("job_evidence") == NO_JOB)
-    rows, *first = (
-        busy.select(pl.len(), pl.col("node", "gpu", "time").first()).collect(engine="streaming").row(0)
-    )
+    busy = busy.select(pl.len(), pl.col("node", "gpu", "time").first())
+    rows, node, gpu, time = busy.collect(engine="streaming").row(0)
     if not rows:
         return []
-    node, gpu, time = first
     example = f"{node} GPU {gpu} at {time:%Y-%m-%d %H:%M:%S} UTC"
     return [source_finding("match: activity without a job", rows, example)]
 
