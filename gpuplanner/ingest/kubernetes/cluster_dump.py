@@ -201,9 +201,9 @@ def quota_rows(queue: Object) -> list[dict[str, Any]]:
                     "flavor": text(flavor.get("name")),
                     "resource": resource["name"],
                     "profile": kind.profile,
-                    "weight": None if weight is None else float(quantity(weight)),
                 }
-                rows.append(about | {column: _amount(resource, key) for column, key in QUOTA_AMOUNTS.items()})
+                amounts = {column: _amount(resource, key) for column, key in QUOTA_AMOUNTS.items()}
+                rows.append(about | amounts | {"weight": None if weight is None else float(quantity(weight))})
     return rows
 
 

@@ -520,8 +520,8 @@ def registered_boards(annotations: Object) -> tuple[int, int | None, str | None]
         return None
     try:
         if found.startswith("["):
-            listed = {str(each.get("id", n)): each for n, each in enumerate(json.loads(found))}
-            boards = {name: (int(each["devmem"]), each.get("type")) for name, each in listed.items()}
+            listed = enumerate(json.loads(found))
+            boards = {str(each.get("id", n)): (int(each["devmem"]), each.get("type")) for n, each in listed}
         else:
             fields = [each.split(",") for each in found.strip(":").split(":")]
             boards = {each[0]: (int(each[2]), each[4]) for each in fields}
