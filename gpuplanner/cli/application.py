@@ -358,7 +358,11 @@ class Given:
             found = Scenario(name=path.name, data=str(path), path=usual_path(path))
         else:
             found = Scenario.from_yaml(path)
-        return replace(found.with_text(self.assignments), **self.fields)
+        return self.changed(found)
+
+    def changed(self, scenario: Scenario) -> Scenario:
+        """The scenario with what was told."""
+        return replace(scenario.with_text(self.assignments), **self.fields)
 
 
 def stated_models(texts: list[str] | None) -> dict[str, str] | None:

@@ -238,8 +238,9 @@ def export(
     given_file: Annotated[
         str,
         typer.Argument(
-            metavar="SCENARIO|PLAN",
-            help="Scenario, trace folder or 'sample': files of its decision; plan.json: those of a calendar.",
+            metavar="SCENARIO|FOLDER|PLAN",
+            help="Scenario, trace folder, 'sample', or the folder of a start or report: files of its decision; "
+            "plan.json: those of a calendar.",
         ),
     ],
     to: Annotated[
@@ -276,9 +277,15 @@ def export(
     from gpuplanner.report.layout_schedule_files import export_plan
 
     if not given_file.endswith(".json"):
-        from gpuplanner.report.change_bundle import export_decision
+        from gpuplanner.cli.start_commands import scenario_of
+        from gpuplanner.report.change_bundle import export_decision, kept_study
 
-        paths, warnings = export_decision(given.scenario(given_file), out, gres_type=gres_type)
+        kept, beside = kept_study(Path(given_file)), Path(given_file) / "scenario.yaml"
+        asked = (
+            scenario_of([str(beside) if beside.is_file() else given_file]) if kept is None else kept.scenario
+        )
+        asked = given.scenario(given_file) if asked is None else given.changed(asked)
+        paths, warnings = export_decision(asked, out, gres_type=gres_type, kept=kept)
         for path in () if quiet else paths:
             say(f"written: {path}")
         for text in warnings:

@@ -239,7 +239,7 @@ def _asked(
     known = {text.partition("=")[0].strip() for text in assignments} | set(stated)
     parts: tuple[SourcePart, ...] = ()
     months, basis = tz, "as stated"
-    base = _scenario(files)
+    base = scenario_of(files)
     if base is None:
         from gpuplanner.ingest.dataset_import import parts_of
 
@@ -302,7 +302,7 @@ def _completed(asked: Scenario, began: Beginning, asker: asking.Asker, known: se
     return asked
 
 
-def _scenario(files: list[str]) -> Scenario | None:
+def scenario_of(files: list[str]) -> Scenario | None:
     """The one scenario that was given, be it as a dataset, as a file or as the sample; None for files to be read."""
     from gpuplanner.ingest.dataset_folder import MARK
 

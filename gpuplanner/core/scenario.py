@@ -501,8 +501,12 @@ class Scenario:
     @property
     def effort(self) -> SearchLimits:
         """How hard plans are searched for, as the planner takes it."""
-        names = ("gap_target", "time_limit_s", "work_limit", "seed")
-        return {name: getattr(self, name) for name in names}
+        return {
+            "gap_target": self.gap_target,
+            "time_limit_s": self.time_limit_s,
+            "work_limit": self.work_limit,
+            "seed": self.seed,
+        }
 
     @property
     def slot_s(self) -> float:

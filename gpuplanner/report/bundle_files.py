@@ -70,7 +70,7 @@ def change_script(
         "BOARD": board.name,
         "NODES": " ".join(one.nodes),
         "NOTES": notes,
-        "TIMEOUT_S": f"{_FOREVER_S if one.limit_s is None else one.limit_s:.0f}",
+        "TIMEOUT_S": timeout_s(one.limit_s),
         "CUT_S": f"{_slowest_s(cost):.0f}",
     }
     return filled_template(template, known | dict(parts))
@@ -100,8 +100,9 @@ def _slowest_s(cost: ChangeCost) -> float:
     return math.ceil(max(cost.change_s.high + most * cost.instance_s.high, reboot_s, SECONDS_PER_MINUTE))
 
 
-_FOREVER_S = 2**31
-"""A wait without a limit [s]."""
+def timeout_s(limit_s: float | None) -> str:
+    """How long a script waits for a node to empty, as it is written there [s]."""
+    return f"{2**31 if limit_s is None else limit_s:.0f}"
 
 
 CONFIG_MAP = "gpuplanner-mig-config"
@@ -126,9 +127,14 @@ class Step:
     """The measure that it carries out by itself; none: it is one of the files of a change of the fleet."""
 
     @classmethod
-    def script(cls, file: str, what: str, before: str = "") -> Step:
+    def script(cls, file: str, what: str) -> Step:
         """A script with the three verbs that all have."""
-        return cls(file, what, *(f"{before}bash {file} {verb}" for verb in SCRIPT))
+        return cls(file, what, *(f"bash {file} {verb}" for verb in SCRIPT))
+
+    @classmethod
+    def manifest(cls, file: str, what: str) -> Step:
+        """Objects that kubectl creates and deletes."""
+        return cls(file, what, f"kubectl apply -f {file}", "", f"kubectl delete -f {file}")
 
 
 @dataclass(frozen=True)
@@ -155,14 +161,12 @@ class PageWords:
     - ``command``: What writes these files.
     - ``touched``: Who is touched and how long it takes.
     - ``means``: What jobs have to do, and what else belongs to it.
-    - ``not_winner``: Why these are not the files of what was decided.
     """
 
     sentence: str
     policy: str
     touched: Sequence[str] = ()
     means: str = ""
-    not_winner: str | None = None
     measures: Sequence[MeasureWords] = ()
     command: str = "gpuplanner export"
 
@@ -188,9 +192,9 @@ class Pack:
         self.steps.append(step)
 
 
-@dataclass(frozen=True)
-class Making:
-    """What the files of a path are made from.
+@dataclass(kw_only=True)
+class FleetPack(Pack):
+    """The pack of a fleet with what its files are made from.
 
     - ``rules``: The fleet as it shall be run.
     - ``board``: Its board.
@@ -209,11 +213,6 @@ class Making:
         """Where a file of the path stands in the pack."""
         return f"{self.rules.path}/{name}"
 
-    @property
-    def limit_s(self) -> str:
-        """How long a script waits for a node to empty [s]."""
-        return f"{self.drain.limit_s if self.drain.limit_s is not None else 2**31:.0f}"
-
     def script(self, template: str, **values: str) -> str:
         """A script of this room with what it needs to know."""
         rules = self.rules
@@ -224,10 +223,15 @@ class Making:
         )
         known = {
             "NAME": rules.policy,
-            "CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "BOARD": self.board.name, "TIMEOUT_S": self.limit_s,
+            "CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "BOARD": self.board.name,
+            "TIMEOUT_S": timeout_s(self.drain.limit_s),
             "AFTERWARDS": f"{after} by your own means; the plan counts on it.", **values,
         }  # fmt: skip
         return filled(template, known)
+
+    def add_script(self, template: str, what: str, name: str | None = None) -> None:
+        """Add a script of this room that has the three verbs, under its own name or another."""
+        self.add(self.script(template), Step.script(self.place(name or template), what))
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:
@@ -247,15 +251,15 @@ def _told_to_controllers() -> dict[str, str]:
 
 
 def add_release(
-    making: Making, pack: Pack, nodes: Sequence[str], what: str, guarded: Callable[[str], str] = str
+    pack: FleetPack, nodes: Sequence[str], what: str, guarded: Callable[[str], str] = str
 ) -> None:
     """The nodes that are not needed, and the script that empties them; ``guarded`` says under which condition."""
     if nodes:
-        script = "release_slurm.sh" if making.rules.path == "slurm" else "release.sh"
-        pack.files[making.place("released.txt")] = lines_of(nodes)
-        step = Step.script(making.place("release.sh"), what)
-        action = "release" if nodes is making.rules.released else ""
-        pack.add(making.script(script), replace(step, do=guarded(step.do), action=action))
+        script = "release_slurm.sh" if pack.rules.path == "slurm" else "release.sh"
+        pack.files[pack.place("released.txt")] = lines_of(nodes)
+        step = Step.script(pack.place("release.sh"), what)
+        action = "release" if nodes is pack.rules.released else ""
+        pack.add(pack.script(script), replace(step, do=guarded(step.do), action=action))
 
 
 def lines_of(words: Sequence[str]) -> str:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, ScenarioError
+from gpuplanner._version import __version__
+from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError
 from gpuplanner.core.output_places import MANIFEST, Mark
 from gpuplanner.core.output_writing import replaced_directory
-from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.scenario import FILES, Scenario
+from gpuplanner.core.schemas import WHOLE_GPU, QueueQuotas
+from gpuplanner.core.stage_cache import data_folder, input_hashes
 from gpuplanner.core.units import counted, wait_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
-    compared,
     curve_table,
+    played,
     policy_table,
     service_table,
 )
@@ -27,13 +30,15 @@ from gpuplanner.decision.plan_rehearsal import drain_of
 from gpuplanner.decision.policy_comparison import WAYS
 from gpuplanner.decision.policy_fleets import BY_JOBS, FleetRules, TenantQuota
 from gpuplanner.decision.requests import RIGHTSIZED
+from gpuplanner.decision.study import Study, open_study
 from gpuplanner.hardware.catalog import measure_words
-from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.hardware.gpu_models import GpuModel, any_board, as_board, whole_board
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, cost_of_change, minutes
-from gpuplanner.planner.layout_plan import checked_plan
+from gpuplanner.ingest.large_tables import read_table
+from gpuplanner.planner.layout_plan import checked_plan, states_at
 from gpuplanner.report.bundle_files import (
     NAMESPACE,
-    Making,
+    FleetPack,
     MeasureWords,
     Pack,
     PageWords,
@@ -42,12 +47,13 @@ from gpuplanner.report.bundle_files import (
     change_index,
     filled,
     lines_of,
+    timeout_s,
     to_index_text,
 )
-from gpuplanner.report.mig_manager_files import named_configs, to_change_scripts, to_config_map, to_mig_parted
+from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
 from gpuplanner.report.slurm_files import to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
-from gpuplanner.usage.job_history import History, history
+from gpuplanner.usage.planned_fleet import known_board
 
 PAGE = "README.md"
 NOTHING = "Nothing has to be done."
@@ -65,114 +71,97 @@ def to_pack(
     gres_type: str | None = None,
 ) -> Pack:
     """The files of what was decided, and the page that says how to use them."""
-    making = Making(rules, change.board or as_board(rules.board), change, drain, gres_type)
-    pack = Pack()
-    not_winner = told.not_winner
-    if not rules.named and rules.path != "autoscaler":
-        pack.warnings.append("the nodes have no names: nothing is written that would have to name them")
-    try:
-        _write(making, pack)
-    except GeometryError as error:
-        pack.warnings.append(f"left out of {rules.path}: {error}")
-    if pack.warnings and not_winner is None:
-        not_winner = "; ".join(pack.warnings)
-    pack.files[PAGE] = to_page(making, pack, told, not_winner)
-    return pack
-
-
-def _write(making: Making, pack: Pack) -> None:
-    """The files of a path: of nodes that stay as they are cut, of pools that come and go, of nodes that jobs cut."""
-    from gpuplanner.report.kubernetes_pools import on_demand, pools
+    from gpuplanner.report.kubernetes_pools import add_queues, on_demand, pools
     from gpuplanner.report.slurm_files import power_saving
 
-    rules = making.rules
+    board = change.board or as_board(rules.board)
+    pack = FleetPack(rules=rules, board=board, change=change, drain=drain, gres_type=gres_type)
+    if not rules.named and rules.path != "autoscaler":
+        pack.warnings.append("the nodes have no names: nothing is written that would have to name them")
     recipe = {"slurm": _on_slurm, "parted": _by_parted}.get(rules.path, _by_operator)
-    if any(BY_JOBS in pool.layouts for pool in rules.pools):
+    by_jobs = any(BY_JOBS in pool.layouts for pool in rules.pools)
+    if by_jobs:
         recipe = on_demand
-        if rules.path != "dra":
-            pack.warnings.append(
-                f"nothing that is shipped cuts GPUs when a job asks on path {rules.path}; take path dra"
-            )
-            return
     elif rules.path == "autoscaler" or (rules.comes_and_goes and rules.path != "slurm"):
         recipe = pools
     elif rules.comes_and_goes:
         recipe = power_saving
-    if rules.named or recipe is pools:
-        recipe(making, pack)
-    if recipe in (_by_operator, pools):
-        from gpuplanner.report.kubernetes_pools import add_queues
+    try:
+        if by_jobs and rules.path != "dra":
+            pack.warnings.append(
+                f"nothing that is shipped cuts GPUs when a job asks on path {rules.path}; take path dra"
+            )
+        elif rules.named or recipe is pools:
+            recipe(pack)
+        if recipe in (_by_operator, pools):
+            add_queues(pack)
+    except GeometryError as error:
+        pack.warnings.append(f"left out of {rules.path}: {error}")
+    pack.files[PAGE] = to_page(pack, told)
+    return pack
 
-        add_queues(making, pack)
 
-
-def _by_operator(making: Making, pack: Pack) -> None:
+def _by_operator(pack: FleetPack) -> None:
     """The MIG manager cuts what a label names, or a script makes the instances of one GPU; it keeps the order."""
-    rules, plan = making.rules, making.rules.layout_plan()
+    rules, plan = pack.rules, pack.rules.layout_plan()
     by_gpu = rules.path == "nvml"
-    if making.board.profiles and not by_gpu:
-        place = making.place("configmap.yaml")
-        text = to_config_map(plan, making.board)
+    if pack.board.profiles and not by_gpu:
         says = "one configuration for each way that a node is cut; mig-parted reads it"
-        pack.add(text, Step(place, says, f"kubectl apply -f {place}", "", f"kubectl delete -f {place}"))
-        what = "lets the MIG manager read it; keeps what was set before"
-        pack.add(making.script("policy.sh"), Step.script(making.place("policy.sh"), what))
-    if making.board.profiles:
-        drain = replace(making.drain, scope="gpu") if by_gpu else making.drain
-        scripts = to_change_scripts(plan, making.board, change=making.change, drain=drain)
-        _add_index(making, pack)
+        pack.add(to_config_map(plan, pack.board), Step.manifest(pack.place("configmap.yaml"), says))
+        pack.add_script("policy.sh", "lets the MIG manager read it; keeps what was set before")
+    if pack.board.profiles:
+        drain = replace(pack.drain, scope="gpu") if by_gpu else pack.drain
+        scripts = to_change_scripts(plan, pack.board, change=pack.change, drain=drain)
+        _add_index(pack)
         emptied = "empties GPUs one by one beside those at work" if by_gpu else "empties nodes"
         for name, text in scripts.items():
             pack.add(
-                text, Step.script(making.place(name), f"{emptied}, cuts them, compares, lets them work again")
+                text, Step.script(pack.place(name), f"{emptied}, cuts them, compares, lets them work again")
             )
-    add_release(making, pack, rules.released, "empties the nodes of `released.txt`, which are not needed")
+    add_release(pack, rules.released, "empties the nodes of `released.txt`, which are not needed")
 
 
-def _by_parted(making: Making, pack: Pack) -> None:
+def _by_parted(pack: FleetPack) -> None:
     """mig-parted on each node, by ssh."""
-    rules, plan = making.rules, making.rules.layout_plan()
-    if making.board.profiles:
+    rules, plan = pack.rules, pack.rules.layout_plan()
+    if pack.board.profiles:
         pack.add(
-            to_mig_parted(plan, making.board),
-            Step(making.place("mig-parted.yaml"), "one configuration for each way that a node is cut"),
+            to_mig_parted(plan, pack.board),
+            Step(pack.place("mig-parted.yaml"), "one configuration for each way that a node is cut"),
         )
         last = plan["slot_start"].max()
-        held = named_configs(checked_plan(plan, making.board), last)  # type: ignore[arg-type]
-        changed = set(plan.filter("changed")["node"])
-        of = {node: name for name, (_, nodes) in held.items() for node in nodes if node in changed}
-        if of:
-            steps = "\n".join(f"config[{node}]={name}" for node, name in sorted(of.items()))
-            text = making.script("change_parted.sh", STEPS=steps, NODES=" ".join(sorted(of)))
+        held = states_at(checked_plan(plan, pack.board), last)  # type: ignore[arg-type]
+        changed = sorted(set(plan.filter("changed")["node"]))
+        if changed:
+            steps = "\n".join(f"config[{node}]={held[node].config_name}" for node in changed)
+            text = pack.script("change_parted.sh", STEPS=steps, NODES=" ".join(changed))
             what = "waits for the GPU work of a node to end, cuts it, compares; keeps what was there"
-            _add_index(making, pack)
-            pack.add(text, Step.script(making.place("change.sh"), what))
+            _add_index(pack)
+            pack.add(text, Step.script(pack.place("change.sh"), what))
     if rules.released:
         what = "nodes that are not needed: keep work away from them, then give them back or power them down"
-        pack.add(lines_of(rules.released), Step(making.place("released.txt"), what))
+        pack.add(lines_of(rules.released), Step(pack.place("released.txt"), what))
 
 
-def _on_slurm(making: Making, pack: Pack) -> None:
+def _on_slurm(pack: FleetPack) -> None:
     """Lines of slurm.conf, and a script that keeps the order."""
-    rules, plan = making.rules, making.rules.layout_plan()
+    rules, plan = pack.rules, pack.rules.layout_plan()
     what = "drains the nodes of `released.txt`, which are not needed"
     if not plan["changed"].any():
         # To drain nodes, neither the type of their GPUs nor the lines of the others are needed.
-        add_release(making, pack, rules.released, what)
+        add_release(pack, rules.released, what)
         return
-    files = to_slurm_files(
-        plan, making.board, gres_type=making.gres_type, change=making.change, drain=making.drain
-    )
+    files = to_slurm_files(plan, pack.board, gres_type=pack.gres_type, change=pack.change, drain=pack.drain)
     scripts = [name for name in files if name.startswith("change-")]
-    if making.board.profiles:
-        yaml = making.place("mig-parted.yaml")
-        changed = making.place("changed.txt")
+    if pack.board.profiles:
+        yaml = pack.place("mig-parted.yaml")
+        changed = pack.place("changed.txt")
         pack.files[changed] = lines_of(sorted(set(plan.filter("changed")["node"])))
         copy = (
             "export PARTED=/etc/gpuplanner-mig-parted.yaml\n"
             f'for node in $(cat {changed}); do scp {yaml} "$node:$PARTED"; done'
         )
-        pack.add(to_mig_parted(plan, making.board),
+        pack.add(to_mig_parted(plan, pack.board),
                  Step(yaml, "one configuration for each way that a node is cut; goes to the nodes of `changed.txt`",
                       copy))  # fmt: skip
     # Of the lines of before and after a change those of after.
@@ -180,30 +169,30 @@ def _on_slurm(making: Making, pack: Pack) -> None:
         f"slurm-{one[7:-3]}.conf" for one in scripts
     }
     left_out = {*scripts, *unused}
-    pack.files |= {making.place(name): text for name, text in files.items() if name not in left_out}
+    pack.files |= {pack.place(name): text for name, text in files.items() if name not in left_out}
     says = "for every node with NVML in its Slurm; the others get what `static-gres.sh` prints there"
-    pack.steps.append(Step(making.place("gres.conf"), says))
-    _add_index(making, pack)
+    pack.steps.append(Step(pack.place("gres.conf"), says))
+    _add_index(pack)
     for name in scripts:
         does = "drains nodes, waits, cuts them, puts their Gres into slurm.conf, compares, resumes"
         before = "export PARTED=/etc/gpuplanner-mig-parted.yaml\n"
-        place = making.place(name)
+        place = pack.place(name)
         pack.add(files[name], Step(place, does, f"bash {place} apply", f"bash {place} verify",
                                    f"{before}bash {place} rollback"))  # fmt: skip
-    add_release(making, pack, rules.released, what)
+    add_release(pack, rules.released, what)
 
 
-def _add_index(making: Making, pack: Pack) -> None:
-    index = change_index(making.rules.layout_plan(), making.board, change=making.change, drain=making.drain)
+def _add_index(pack: FleetPack) -> None:
+    index = change_index(pack.rules.layout_plan(), pack.board, change=pack.change, drain=pack.drain)
     if index.height:
-        place = making.place("changes.md")
-        text = to_index_text(index, making.board, making.change)
+        place = pack.place("changes.md")
+        text = to_index_text(index, pack.board, pack.change)
         pack.add(f"{text}\n{NOT_TODAY}\n", Step(place, "what changes on which GPU, to read"))
 
 
-def to_page(making: Making, pack: Pack, told: PageWords, not_winner: str | None) -> str:
+def to_page(pack: FleetPack, told: PageWords) -> str:
     """The page that is read first."""
-    rules = making.rules
+    rules, warnings = pack.rules, "; ".join(pack.warnings)
     where = (
         "where kubectl speaks to the cluster, as one who may label, annotate, cordon and drain nodes and patch the "
         f"ClusterPolicy; the GPU operator is expected in namespace `{NAMESPACE}`"
@@ -214,27 +203,23 @@ def to_page(making: Making, pack: Pack, told: PageWords, not_winner: str | None)
         "nvml": "where kubectl reaches the cluster, and ssh the nodes as root",
     }.get(rules.path, where)
     values = {
-        "TITLE": told.sentence
-        if not_winner is None
-        else f"These are not the files of the decision: {not_winner}",
+        "TITLE": f"These are not the files of the decision: {warnings}" if warnings else told.sentence,
         "PATH": rules.path,
         "POLICY": told.policy,
         "BOARD": rules.board,
         "BEGINS": (rules.begins or "")[:16].replace("T", " ") + " UTC",
         "WHERE": where,
-        "SENTENCE": told.sentence
-        if not_winner is not None
-        else "As the title says; the page of the report shows why.",
+        "SENTENCE": told.sentence if warnings else "As the title says; the page of the report shows why.",
         "POOLS": "\n".join(_pool_line(rules, number) for number in range(len(rules.pools))),
         "MEANS": told.means,
-        "TOUCHED": "\n".join([*(f"- {line}" for line in told.touched), *_durations(making, pack)]),
+        "TOUCHED": "\n".join([*(f"- {line}" for line in told.touched), *_durations(pack)]),
         **page_tables(pack),
-        **(_by_measure(making, pack, told) if told.measures else {}),
+        **(_by_measure(pack, told) if told.measures else {}),
     }
     return filled("readme.md", values)
 
 
-def _by_measure(making: Making, pack: Pack, told: PageWords) -> dict[str, str]:
+def _by_measure(pack: FleetPack, told: PageWords) -> dict[str, str]:
     """What to do, check and undo for each measure, in order."""
     other = next((one.action for one in told.measures if one.action in CHANGES_FLEET), "")
     do, check, undo = list[str](), list[str](), list[str]()
@@ -242,7 +227,7 @@ def _by_measure(making: Making, pack: Pack, told: PageWords) -> dict[str, str]:
         steps = [step for step in pack.steps if (step.action or other) == one.action]
         by, commands, checked, undone = "", [step.do for step in steps], "", ""
         if not any(commands):
-            by, commands, checked, undone = _by_hand(making, pack, told, one)
+            by, commands, checked, undone = _by_hand(pack, told, one)
         head = " ".join(filter(None, (f"{number}. **{one.text}.**", one.condition, by)))
         do.append(
             "\n".join([head, *(f"   - {what}" for what, _ in one.steps), "", _fence(commands)]).rstrip()
@@ -257,9 +242,7 @@ def _by_measure(making: Making, pack: Pack, told: PageWords) -> dict[str, str]:
     return {key: "\n\n".join(texts) or NOTHING for key, texts in parts.items()}
 
 
-def _by_hand(
-    making: Making, pack: Pack, told: PageWords, one: MeasureWords
-) -> tuple[str, list[str], str, str]:
+def _by_hand(pack: FleetPack, told: PageWords, one: MeasureWords) -> tuple[str, list[str], str, str]:
     """Why no file performs a measure, the commands that do, and how it is checked and undone."""
     pack.by_hand.append(one.action)
     if one.action in CHANGES_FLEET:
@@ -268,7 +251,7 @@ def _by_hand(
     commands = [command for _, command in one.steps if command]
     if one.action == "buy":
         return "No file performs it.", commands, "", ""
-    words = measure_words(one.action, making.rules.path)
+    words = measure_words(one.action, pack.rules.path)
     checked, undone = (words[name].replace("{nodes}", "NODES") for name in ("check", "undo"))
     return "No file performs it; by hand:", commands, checked, undone
 
@@ -298,9 +281,9 @@ def _pool_line(rules: FleetRules, number: int) -> str:
     return f"| {pool.name} | {names or pool.count} | {most} | {kept} | {offers} |"
 
 
-def _durations(making: Making, pack: Pack) -> list[str]:
+def _durations(pack: FleetPack) -> list[str]:
     """How long changes take, and what is left to do by hand."""
-    rules, found = making.rules, list[str]()
+    rules, found = pack.rules, list[str]()
     changed = rules.layout_plan().filter("changed")["node"].n_unique() if rules.named else 0
     if changed and any("change" in step.file for step in pack.steps):
         emptied = (
@@ -310,23 +293,23 @@ def _durations(making: Making, pack: Pack) -> list[str]:
         )
         found.append(
             f"- {counted(changed, 'node')} {'is' if changed == 1 else 'are'} {emptied}, is waited for at most "
-            f"{minutes(float(making.limit_s))}, and then takes {making.change.words()}. Jobs that run there end by "
-            "themselves; none is ended. A script that gave a node up ends with 75: run the same words again. It waits "
-            "in the foreground: begin where it outlives your session (tmux, screen)."
+            f"{minutes(float(timeout_s(pack.drain.limit_s)))}, and then takes {pack.change.words()}. Jobs that run "
+            "there end by themselves; none is ended. A script that gave a node up ends with 75: run the same words "
+            "again. It waits in the foreground: begin where it outlives your session (tmux, screen)."
         )
         if rules.path != "parted":
             found.append(
                 "- `check` instead of `apply` says what would stop a change of layout, and changes nothing."
             )
-    if making.place("power.sh") in pack.files:
+    if pack.place("power.sh") in pack.files:
         found.append(
-            f"- Before anything else put what switches your machines into `{making.place('power.sh')}`: as it is, it "
+            f"- Before anything else put what switches your machines into `{pack.place('power.sh')}`: as it is, it "
             "only logs, nodes stay on, and nothing is saved."
         )
-    if making.place("released.txt") in pack.files:
+    if pack.place("released.txt") in pack.files:
         then = "give them back to whom they belong to" if rules.returned else "power them down"
         found.append(
-            f"- Once the nodes of `{making.place('released.txt')}` are empty, {then} by your own means: the saving "
+            f"- Once the nodes of `{pack.place('released.txt')}` are empty, {then} by your own means: the saving "
             "counts on it, and no file here can do it."
         )
     return found
@@ -351,9 +334,9 @@ def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | Non
     rules, decision = found.rules, found.decision
     if rules is None:
         return None
-    known = history(scenario)
-    change = cost_of_change(scenario, known.fleet.board)
-    rules = replace(rules, quotas=tuple(_quotas(known)))
+    board = any_board(rules.board) if known_board(rules.board) else whole_board(rules.board)
+    change = cost_of_change(scenario, board)
+    rules = replace(rules, quotas=tuple(_quotas(scenario, board)))
     told = PageWords(
         decision.sentence,
         WAYS[decision.policy].meaning,
@@ -373,11 +356,27 @@ def pack_into(scenario: Scenario, found: Comparison, folder: Path) -> Pack | Non
     return pack
 
 
+def kept_study(folder: Path) -> Study | None:
+    """The study that a start or a report left in its folder; None where it has none, or its input is not the same."""
+    with contextlib.suppress(OSError, GpuPlannerError):
+        study = open_study(folder)
+        scenario = study.scenario
+        inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILES))
+        if (study.provenance.gpuplanner, study.provenance.inputs) == (__version__, inputs):
+            return study
+    return None
+
+
 def export_decision(
-    scenario: Scenario, out: str | Path, *, gres_type: str | None = None
+    scenario: Scenario, out: str | Path, *, gres_type: str | None = None, kept: Study | None = None
 ) -> tuple[list[Path], tuple[str, ...]]:
-    """Decide, and write the files of it: their places, and what was left out of them."""
-    found = compared(scenario)
+    """Write the files of a decision: their places, and what was left out of them.
+
+    The decision is that of `kept` if it is of the same scenario, else that which is on disk; only where there is
+    none the ways are simulated.
+    """
+    # No price and no project changes a file: what was simulated is enough.
+    found = kept.comparison if kept is not None and kept.scenario == scenario else played(scenario)
     pack = decision_pack(scenario, found, gres_type=gres_type)
     if pack is None:
         raise ScenarioError(
@@ -419,11 +418,12 @@ def write_pack(pack: Pack, folder: Path) -> list[Path]:
     return [folder / name for name in sorted(pack.files)]
 
 
-def _quotas(known: History) -> Iterator[TenantQuota]:
+def _quotas(scenario: Scenario, board: GpuModel) -> Iterator[TenantQuota]:
     """What tenants may hold of the board, where its queues were read; flavors of other boards are left out."""
-    board, table = known.fleet.board, known.trace.quotas
-    if table is None:
+    file = data_folder(scenario.data) / "queue_quotas.parquet"
+    if not file.exists():
         return
+    table = read_table(file, QueueQuotas)
     share = pl.col("profile").map_elements(board.share, return_dtype=pl.Float64).fill_null(1.0)
     gpus = {name: (pl.col(name) * share).sum() for name in ("nominal", "borrow", "lend")}
     mine = table.filter(pl.col("gpu_model").fill_null(board.name) == board.name)

@@ -12,7 +12,7 @@ from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.decision.policy_fleets import BY_JOBS, PoolRule, TenantQuota
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.mig_layouts import format_layout
-from gpuplanner.report.bundle_files import Making, Pack, Step, add_release, filled, lines_of
+from gpuplanner.report.bundle_files import FleetPack, Step, add_release, filled, lines_of
 from gpuplanner.report.mig_manager_files import allocatable, to_config_map
 
 NODE_CLASSES = {"aws": ("karpenter.k8s.aws", "EC2NodeClass"), "azure": ("karpenter.azure.com", "AKSNodeClass"),
@@ -27,27 +27,24 @@ CLUSTER_AUTOSCALER = "kubectl get deployment --namespace kube-system cluster-aut
 """What finds the two that make nodes come."""
 
 
-def pools(making: Making, pack: Pack) -> None:
+def pools(pack: FleetPack) -> None:
     """A pool for each way that nodes are cut, for Karpenter or Cluster Autoscaler, with the reserve that stays on."""
-    rules, place = making.rules, making.place
-    if making.board.profiles:
-        file = place("configmap.yaml")
+    rules, place = pack.rules, pack.place
+    if pack.board.profiles:
         says = "one configuration for each pool; a node is labelled with its own when it comes"
-        pack.add(to_config_map(rules.pool_plan(), making.board),
-                 Step(file, says, f"kubectl apply -f {file}", "", f"kubectl delete -f {file}"))  # fmt: skip
-        says = "lets the MIG manager read it; keeps what was set before"
-        pack.add(making.script("policy.sh"), Step.script(place("policy.sh"), says))
+        pack.add(to_config_map(rules.pool_plan(), pack.board), Step.manifest(place("configmap.yaml"), says))
+        pack.add_script("policy.sh", "lets the MIG manager read it; keeps what was set before")
     if rules.placement == "fullest":
         names = sorted({name for pool in rules.pools for name in allocatable(pool.state)})
         text = "\n".join(f'{" " * 14}- {{name: "{name}", weight: 1}}' for name in names)
         says = "lets the scheduler fill the fullest nodes first, so that others become empty; merge it into yours"
         pack.add(filled("scheduler.yaml", {"RESOURCES": text}), Step(place("scheduler.yaml"), says))
-    _karpenter(making, pack)
-    _cluster_autoscaler(making, pack)
-    _reserve(making, pack)
+    _karpenter(pack)
+    _cluster_autoscaler(pack)
+    _reserve(pack)
     today = tuple(node for pool in rules.today for node in pool.nodes)
     what = "empties the nodes of today, whose place the pools take; run it last"
-    add_release(making, pack, today, what, _where_nodes_come)
+    add_release(pack, today, what, _where_nodes_come)
 
 
 def _where_nodes_come(words: str) -> str:
@@ -57,18 +54,18 @@ def _where_nodes_come(words: str) -> str:
     return f"if {found}; then {words}; else echo '{said}' >&2; false; fi"
 
 
-def _values(making: Making, pool: PoolRule) -> dict[str, str]:
-    rules = making.rules
+def _values(pack: FleetPack, pool: PoolRule) -> dict[str, str]:
+    rules = pack.rules
     offers = {GROW_FROM_NOTHING: 0, **allocatable(pool.state)}
     limits = "".join(
         f"{' ' * 12}{json.dumps(name)}: {json.dumps(str(count))}\n" for name, count in offers.items() if count
     )
-    cloud, types = _instance_types(making, len(pool.layouts))
+    cloud, types = _instance_types(pack, len(pool.layouts))
     group, kind = NODE_CLASSES[cloud]
     return {
-        "POOL": pool.name, "CONFIG": pool.state.config_name if making.board.profiles else "all-disabled",
+        "POOL": pool.name, "CONFIG": pool.state.config_name if pack.board.profiles else "all-disabled",
         "LEAD_S": f"{rules.lead_s:.0f}", "SLOW_S": f"{rules.lead_slow_s:.0f}", "NODES": str(rules.nodes),
-        "KEPT": str(pool.kept if rules.comes_and_goes else pool.count), "MOST": str(_most(making, pool)),
+        "KEPT": str(pool.kept if rules.comes_and_goes else pool.count), "MOST": str(_most(pack, pool)),
         "NODE_CLASS_GROUP": group, "NODE_CLASS_KIND": kind, "INSTANCE_TYPES": ", ".join(types),
         "IDLE": f"{rules.idle_s:.0f}s" if rules.idle_s is not None else "Never",
         "OFFERS": "\n".join(f"    {json.dumps(name)}: {json.dumps(str(count))}" for name, count in offers.items()),
@@ -76,14 +73,14 @@ def _values(making: Making, pool: PoolRule) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _most(making: Making, pool: PoolRule) -> int:
+def _most(pack: FleetPack, pool: PoolRule) -> int:
     """Nodes that a pool may have: as many as were on at once, no fewer than it keeps."""
-    return max(pool.most, pool.kept, 1) if making.rules.comes_and_goes else pool.count
+    return max(pool.most, pool.kept, 1) if pack.rules.comes_and_goes else pool.count
 
 
-def _instance_types(making: Making, gpus: int) -> tuple[str, list[str]]:
+def _instance_types(pack: FleetPack, gpus: int) -> tuple[str, list[str]]:
     """Instances of one cloud with so many GPUs of the board, by the price lists; else a word that must be replaced."""
-    rows = facts("gpu_prices").filter(gpu_model=making.board.name, gpu_count=gpus).sort("cloud")
+    rows = facts("gpu_prices").filter(gpu_model=pack.board.name, gpu_count=gpus).sort("cloud")
     for cloud in NODE_CLASSES:
         mine = rows.filter(cloud=cloud)["instance_type"].unique().sort().to_list()
         if mine:
@@ -91,9 +88,9 @@ def _instance_types(making: Making, gpus: int) -> tuple[str, list[str]]:
     return "aws", ["INSTANCE-TYPE"]
 
 
-def _karpenter(making: Making, pack: Pack) -> None:
-    file = making.place("karpenter.yaml")
-    text = "".join(filled("node_pool.yaml", _values(making, pool)) for pool in making.rules.pools)
+def _karpenter(pack: FleetPack) -> None:
+    file = pack.place("karpenter.yaml")
+    text = "".join(filled("node_pool.yaml", _values(pack, pool)) for pool in pack.rules.pools)
     says = (
         "Karpenter: a pool and what its nodes offer before there is one (gate NodeOverlay); node class `default` and "
         "instance type are yours to look at"
@@ -105,13 +102,13 @@ def _karpenter(making: Making, pack: Pack) -> None:
     pack.add(text, Step(file, says, do, check, undo))
 
 
-def _cluster_autoscaler(making: Making, pack: Pack) -> None:
-    rules = making.rules
+def _cluster_autoscaler(pack: FleetPack) -> None:
+    rules = pack.rules
     known = {
         "IDLE": f"{rules.idle_s or 0:.0f}s", "COOL": f"{rules.cool_s:.0f}s", "LEAD_S": f"{rules.lead_s:.0f}",
         "SLOW_S": f"{rules.lead_slow_s:.0f}", "PROVISION": f"{PROVISION_TIMES * rules.lead_slow_s:.0f}s",
     }  # fmt: skip
-    values, groups = (making.place(name) for name in ("cluster-autoscaler-values.yaml", "node-groups.json"))
+    values, groups = (pack.place(name) for name in ("cluster-autoscaler-values.yaml", "node-groups.json"))
     release = "cluster-autoscaler autoscaler/cluster-autoscaler --namespace kube-system --reuse-values"
     do = f"if {CLUSTER_AUTOSCALER} >/dev/null 2>&1; then helm upgrade {release} --values {values}; fi"
     undo = f"if {CLUSTER_AUTOSCALER} >/dev/null 2>&1; then helm rollback cluster-autoscaler --namespace kube-system; fi"
@@ -121,13 +118,13 @@ def _cluster_autoscaler(making: Making, pack: Pack) -> None:
         "for Cluster Autoscaler: size, labels, taints and tags of the node groups, as AWS, Azure and GCE spell them; "
         "make them with what you make node groups with"
     )
-    found = {f"gpuplanner-{pool.name}": _node_group(making, pool) for pool in rules.pools}
+    found = {f"gpuplanner-{pool.name}": _node_group(pack, pool) for pool in rules.pools}
     pack.add(json.dumps(found, indent=2) + "\n", Step(groups, says))
 
 
-def _node_group(making: Making, pool: PoolRule) -> dict[str, object]:
+def _node_group(pack: FleetPack, pool: PoolRule) -> dict[str, object]:
     """A node group with what it has to tell before it has a node, in the words of three clouds."""
-    values = _values(making, pool)
+    values = _values(pack, pool)
     labels = {"gpuplanner.io/pool": pool.name, "nvidia.com/mig.config": values["CONFIG"]}
     offers = {name: str(count) for name, count in {GROW_FROM_NOTHING: 0, **allocatable(pool.state)}.items()}
     taints = {"gpuplanner.io/pool": f"{pool.name}:NoSchedule"}
@@ -138,9 +135,9 @@ def _node_group(making: Making, pool: PoolRule) -> dict[str, object]:
     listed = {name: ",".join(f"{key}={value}" for key, value in one.items()) for name, one in parts.items()}
     gce = f"extended_resources={listed['resources']};node_labels={listed['label']};"
     return {
-        "min": 0 if making.rules.comes_and_goes else pool.count,
-        "max": _most(making, pool),
-        "nodes_of_all_groups": making.rules.nodes,
+        "min": 0 if pack.rules.comes_and_goes else pool.count,
+        "max": _most(pack, pool),
+        "nodes_of_all_groups": pack.rules.nodes,
         "idle_nodes_kept": int(values["KEPT"]),
         "labels": labels,
         "taints": taints,
@@ -154,28 +151,28 @@ def _node_group(making: Making, pool: PoolRule) -> dict[str, object]:
     }
 
 
-def _reserve(making: Making, pack: Pack) -> None:
+def _reserve(pack: FleetPack) -> None:
     """What keeps idle nodes on: a buffer, or pods that do nothing where no controller knows buffers."""
-    kept = [pool for pool in making.rules.pools if pool.kept and making.rules.comes_and_goes]
+    kept = [pool for pool in pack.rules.pools if pool.kept and pack.rules.comes_and_goes]
     if not kept:
         return
     head = filled("reserve_class.yaml", {})
-    buffers, pods = making.place("reserve.yaml"), making.place("reserve-pause-pods.yaml")
+    buffers, pods = pack.place("reserve.yaml"), pack.place("reserve-pause-pods.yaml")
     with_buffers = "kubectl get crd capacitybuffers.autoscaling.x-k8s.io -o name"
-    text = head + "".join(filled("buffer.yaml", _values(making, pool)) for pool in kept)
+    text = head + "".join(filled("buffer.yaml", _values(pack, pool)) for pool in kept)
     says = "the idle nodes that stay on, as CapacityBuffer"
     do, undo = (
         f"if {with_buffers} >/dev/null 2>&1; then kubectl {verb} -f {buffers}; else kubectl {verb} -f {pods}; fi"
         for verb in ("apply", "delete")
     )
     pack.add(text, Step(buffers, says, do, "", undo))
-    text = head + "".join(filled("pause_pods.yaml", _values(making, pool)) for pool in kept)
+    text = head + "".join(filled("pause_pods.yaml", _values(pack, pool)) for pool in kept)
     pack.add(text, Step(pods, "the same as pods of low priority, where no controller knows buffers"))
 
 
-def on_demand(making: Making, pack: Pack) -> None:
+def on_demand(pack: FleetPack) -> None:
     """Nodes on which the DRA driver makes an instance for each claim."""
-    rules, place = making.rules, making.place
+    rules, place = pack.rules, pack.place
     nodes = sorted({node for pool in rules.pools if BY_JOBS in pool.layouts for node in pool.nodes})
     gate, _, name = _fact("dra", "gate").partition(".")
     values = place("driver-values.yaml")
@@ -188,13 +185,12 @@ def on_demand(making: Making, pack: Pack) -> None:
              Step(values, "values of the driver's chart, with the gate that cuts on demand", do, "",
                   f"helm uninstall {release} --namespace {release}"))  # fmt: skip
     pack.files[place("nodes.txt")] = lines_of(nodes)
-    says = "gives the nodes of `nodes.txt` to the driver"
-    pack.add(making.script("label_nodes.sh"), Step.script(place("nodes.sh"), says))
-    file = place("device-classes.yaml")
-    text = "".join(_device_class(name) for name in [WHOLE_GPU, *_profiles(making)])
-    says = "a class for each profile, and claims for pods"
-    pack.add(text, Step(file, says, f"kubectl apply -f {file}", "", f"kubectl delete -f {file}"))
-    add_release(making, pack, rules.released, "empties the nodes of `released.txt`, which are not needed")
+    pack.add_script("label_nodes.sh", "gives the nodes of `nodes.txt` to the driver", "nodes.sh")
+    text = "".join(_device_class(name) for name in [WHOLE_GPU, *_profiles(pack)])
+    pack.add(
+        text, Step.manifest(place("device-classes.yaml"), "a class for each profile, and claims for pods")
+    )
+    add_release(pack, rules.released, "empties the nodes of `released.txt`, which are not needed")
 
 
 def _fact(controller: str, fact: str) -> str:
@@ -202,9 +198,9 @@ def _fact(controller: str, fact: str) -> str:
     return found
 
 
-def _profiles(making: Making) -> list[str]:
+def _profiles(pack: FleetPack) -> list[str]:
     """Profiles of the board without those that differ in media engines alone, largest first."""
-    names = [one.name for one in making.board.profiles if "+" not in one.name and "-" not in one.name]
+    names = [one.name for one in pack.board.profiles if "+" not in one.name and "-" not in one.name]
     return sorted(names, key=lambda name: format_layout({name: 1}), reverse=True)
 
 
@@ -222,28 +218,27 @@ _ALONE = "gpuplanner"
 """Parent of the queues of KAI whose tenants are in no cohort: it wants two levels."""
 
 
-def add_queues(making: Making, pack: Pack) -> None:
+def add_queues(pack: FleetPack) -> None:
     """Add the quotas that there are, for each of the queue managers, and the script that puts them in place."""
-    quotas, left_out = _nameable(making.rules.quotas)
+    quotas, left_out = _nameable(pack.rules.quotas)
     if not quotas:
         return
     head = {
         "LEFT_OUT": f"# Left out, by names that Kubernetes does not take: {left_out}." if left_out else "#"
     }
-    place, rules = making.place, making.rules
+    place, rules = pack.place, pack.rules
     says = {
         "kueue": "quotas of tenants, for Kueue",
         "kai": "the same for KAI",
         "volcano": "the same for Volcano",
     }
     for name, parts in (("kueue", _kueue), ("kai", _kai), ("volcano", _volcano)):
-        text = filled(f"queues/{name}_head.yaml", head) + "".join(parts(making, quotas))
+        text = filled(f"queues/{name}_head.yaml", head) + "".join(parts(pack, quotas))
         pack.add(text.removesuffix("---\n"), Step(place(f"{name}.yaml"), says[name]))
     if not rules.comes_and_goes:  # pools that come and go bring the label along
         nodes = [f"{node} {pool.name}" for pool in rules.pools for node in pool.nodes]
         pack.files[place("queue-nodes.txt")] = lines_of(nodes)
-    what = "puts the quotas in place for the queue managers that are there"
-    pack.add(making.script("queues.sh"), Step.script(place("queues.sh"), what))
+    pack.add_script("queues.sh", "puts the quotas in place for the queue managers that are there")
 
 
 def _nameable(quotas: Sequence[TenantQuota]) -> tuple[list[TenantQuota], str]:
@@ -262,13 +257,13 @@ class Allotment:
     lend: int | None = None
 
 
-def shared_out(making: Making, quotas: Sequence[TenantQuota]) -> dict[tuple[str, str, str], Allotment]:
+def shared_out(pack: FleetPack, quotas: Sequence[TenantQuota]) -> dict[tuple[str, str, str], Allotment]:
     """Instances by pool, resource and tenant: by its share of today's GPUs, the rest by largest remainder."""
-    today = sum(pool.count * len(pool.layouts) for pool in making.rules.today)
+    today = sum(pool.count * len(pool.layouts) for pool in pack.rules.today)
     found = {}
-    for pool in making.rules.pools:
+    for pool in pack.rules.pools:
         for resource, count in allocatable(pool.state).items():
-            offered = count * _nodes(making, pool)
+            offered = count * _most(pack, pool)
             exact = {one.tenant: min(one.gpus / today, 1.0) * offered for one in quotas}
             own = {tenant: math.floor(amount + 1e-9) for tenant, amount in exact.items()}
             left = math.floor(sum(exact.values()) + 0.5) - sum(own.values())
@@ -287,18 +282,13 @@ def shared_out(making: Making, quotas: Sequence[TenantQuota]) -> dict[tuple[str,
     return found
 
 
-def _nodes(making: Making, pool: PoolRule) -> int:
-    """Nodes of a pool at once."""
-    return max(pool.most, pool.kept, 1) if making.rules.comes_and_goes else pool.count
+def _resources(pack: FleetPack) -> list[str]:
+    return sorted({name for pool in pack.rules.pools for name in allocatable(pool.state)})
 
 
-def _resources(making: Making) -> list[str]:
-    return sorted({name for pool in making.rules.pools for name in allocatable(pool.state)})
-
-
-def _kueue(making: Making, quotas: Sequence[TenantQuota]) -> Iterator[str]:
+def _kueue(pack: FleetPack, quotas: Sequence[TenantQuota]) -> Iterator[str]:
     """Flavors by pool, and the queues of tenants."""
-    rules, covered = making.rules, _resources(making)
+    rules, covered = pack.rules, _resources(pack)
     if not rules.comes_and_goes:  # of nodes that are not there Kueue knows no place
         yield filled("queues/topology.yaml", {})
     for pool in rules.pools:
@@ -309,7 +299,7 @@ def _kueue(making: Making, quotas: Sequence[TenantQuota]) -> Iterator[str]:
             "POOL": pool.name, "TOPOLOGY": "" if rules.comes_and_goes else "  topologyName: gpuplanner\n",
             "TOLERATIONS": taint if rules.comes_and_goes else "",
         })  # fmt: skip
-    shares = shared_out(making, quotas)
+    shares = shared_out(pack, quotas)
     for one in quotas:
         flavors = []
         for pool in rules.pools:
@@ -335,8 +325,8 @@ def _limits(one: TenantQuota, resource: str, mine: Allotment) -> dict[str, str |
     return found
 
 
-def _kai(making: Making, quotas: Sequence[TenantQuota]) -> Iterator[str]:
-    rules = making.rules
+def _kai(pack: FleetPack, quotas: Sequence[TenantQuota]) -> Iterator[str]:
+    rules = pack.rules
     today = sum(pool.count * len(pool.layouts) for pool in rules.today)
     ratio = sum(len(pool.layouts) for pool in rules.pools[:1]) * rules.nodes / today if today else 1.0
 
@@ -356,8 +346,8 @@ def _kai(making: Making, quotas: Sequence[TenantQuota]) -> Iterator[str]:
             })  # fmt: skip
 
 
-def _volcano(making: Making, quotas: Sequence[TenantQuota]) -> Iterator[str]:
-    shares, covered = shared_out(making, quotas), _resources(making)
+def _volcano(pack: FleetPack, quotas: Sequence[TenantQuota]) -> Iterator[str]:
+    shares, covered = shared_out(pack, quotas), _resources(pack)
 
     def lines(amounts: dict[str, int]) -> str:
         return "\n".join(

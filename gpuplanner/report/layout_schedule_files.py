@@ -134,12 +134,8 @@ def calendar_pack(
             Step("parted/mig-parted.yaml", "what mig-parted reads"),
         )
     if "configmap" in wanted:
-        place = "operator/configmap.yaml"
-        apply, delete = (f"kubectl {verb} -f {place}" for verb in ("apply", "delete"))
-        pack.add(
-            to_config_map(layouts, board, at=at),
-            Step(place, "the same for the operator", apply, "", delete),
-        )
+        step = Step.manifest("operator/configmap.yaml", "the same for the operator")
+        pack.add(to_config_map(layouts, board, at=at), step)
     if "runbook" in wanted:
         try:
             scripts = to_change_scripts(layouts, board, **known)

@@ -84,7 +84,13 @@ def to_mig_parted(plan: pl.DataFrame, board: GpuModel | str, *, at: datetime | N
           mig-enabled: false
     """
     board = as_board(board)
-    configs = named_configs(checked_plan(plan, board), at)
+    configs: dict[str, tuple[NodeState, list[str]]] = {}
+    for node, states in node_states(checked_plan(plan, board), at).items():
+        for state in dict.fromkeys(states.values()):
+            same, nodes = configs.setdefault(state.config_name, (state, []))
+            assert same.gpus == state.gpus, "two states share a digest"
+            if node not in nodes:
+                nodes.append(node)
     lines = [
         f"# MIG configs for {board.name}, one per distinct state of a node.",
         f"# Check with: gpuplanner verify FILE --gpu-model {board.name}",
@@ -94,33 +100,18 @@ def to_mig_parted(plan: pl.DataFrame, board: GpuModel | str, *, at: datetime | N
         "    - devices: all",
         "      mig-enabled: false",
     ]
-    for name, (state, nodes) in configs.items():
+    for name, (state, nodes) in sorted(configs.items()):
         if at is not None:
             lines.append(f"  # {', '.join(nodes)}")
         lines.append(f"  {json.dumps(name)}:")
         for layout, gpus in state.by_layout.items():
-            lines += _entry(layout, gpus)
+            lines.append(f"    - devices: [{', '.join(map(str, gpus))}]")
+            if layout == WHOLE_GPU:
+                lines.append("      mig-enabled: false")
+                continue
+            lines += ["      mig-enabled: true", "      mig-devices:"]
+            lines += [f"        {json.dumps(name)}: {count}" for name, count in parse_layout(layout).items()]
     return "\n".join(lines) + "\n"
-
-
-def named_configs(plan: pl.DataFrame, at: datetime | None = None) -> dict[str, tuple[NodeState, list[str]]]:
-    """Distinct states by config name, sorted, each with the nodes that have it at some time."""
-    found: dict[str, tuple[NodeState, list[str]]] = {}
-    for node, states in node_states(plan, at).items():
-        for state in dict.fromkeys(states.values()):
-            same, nodes = found.setdefault(state.config_name, (state, []))
-            assert same.gpus == state.gpus, "two states share a digest"
-            if node not in nodes:
-                nodes.append(node)
-    return dict(sorted(found.items()))
-
-
-def _entry(layout: str, gpus: list[int]) -> list[str]:
-    devices = f"    - devices: [{', '.join(map(str, gpus))}]"
-    if layout == WHOLE_GPU:
-        return [devices, "      mig-enabled: false"]
-    counts = [f"        {json.dumps(name)}: {count}" for name, count in parse_layout(layout).items()]
-    return [devices, "      mig-enabled: true", "      mig-devices:", *counts]
 
 
 DATA_KEY = "config.yaml"

@@ -31,8 +31,7 @@ from gpuplanner.planner.layout_plan import (
     states_at,
 )
 from gpuplanner.report.bundle_files import (
-    Making,
-    Pack,
+    FleetPack,
     Step,
     add_release,
     change_script,
@@ -233,15 +232,20 @@ def _gres_type(whole: str, profile: str) -> str:
 PROGRAMS = "/etc/slurm/gpuplanner"
 
 
-def power_saving(making: Making, pack: Pack) -> None:
+def power_saving(pack: FleetPack) -> None:
     """Power saving, with a name for each way that a machine may be cut."""
-    rules, place = making.rules, making.place
+    rules, place = pack.rules, pack.place
     names = _names(rules.pools)
     # Where the type of the GPUs is not known, these fail: before any file is written.
-    node_lines, gres_lines = _node_lines(making, names), _gres_lines(making, names)
-    if making.board.profiles:
+    node_lines = [
+        f"NodeName={name} NodeHostname={machine} NodeAddr={machine} Feature={pool.name} State=CLOUD "
+        f"Gres={gres_of(pool.state, pack.board, pack.gres_type)}"
+        for pool, name, machine in _cloud(pack, names)
+    ]
+    gres_lines = _gres_lines(pack, names)
+    if pack.board.profiles:
         says = "one configuration for each pool; `power.sh` applies it on the machine"
-        pack.add(to_mig_parted(rules.pool_plan(), making.board), Step(place("mig-parted.yaml"), says))
+        pack.add(to_mig_parted(rules.pool_plan(), pack.board), Step(place("mig-parted.yaml"), says))
     pack.add(GRES_CONF, Step(place("gres.conf"), "for every node with NVML in its Slurm"))
     layouts = [
         f"{name} {machine} {pool.state.config_name}"
@@ -265,7 +269,7 @@ def power_saving(making: Making, pack: Pack) -> None:
         ),
         "RESERVE": "\n".join(f"keep gpuplanner-{pool.name} {count}" for pool, count in kept) or ":",
     }  # fmt: skip
-    text = making.script("pools.conf", **known)
+    text = pack.script("pools.conf", **known)
     if not kept:
         text = "".join(line for line in text.splitlines(True) if not line.startswith("SuspendExcNodes="))
     says = (
@@ -275,7 +279,7 @@ def power_saving(making: Making, pack: Pack) -> None:
     if gres_lines:
         says = "GPUs of those nodes, for the controller, which counts none while they are away"
         pack.add(
-            making.script("controller_gres.conf", LINES="\n".join(gres_lines)),
+            pack.script("controller_gres.conf", LINES="\n".join(gres_lines)),
             Step(place("controller-gres.conf"), says),
         )
     programs = {
@@ -285,9 +289,9 @@ def power_saving(making: Making, pack: Pack) -> None:
         "reserve.sh": "lets idle nodes come until as many are on as shall be kept",
     }
     for name, what in programs.items():
-        pack.add(making.script(name, **known), Step(place(name), what))
-    pack.add(making.script("pools.sh", **known), Step.script(place("pools.sh"), "puts all of this in place"))
-    add_release(making, pack, rules.released, "drains the nodes of `released.txt`, which are not needed")
+        pack.add(pack.script(name, **known), Step(place(name), what))
+    pack.add(pack.script("pools.sh", **known), Step.script(place("pools.sh"), "puts all of this in place"))
+    add_release(pack, rules.released, "drains the nodes of `released.txt`, which are not needed")
 
 
 def _names(pools: Sequence[PoolRule]) -> dict[str, list[str]]:
@@ -321,38 +325,29 @@ def _kept(names: Sequence[str], count: int) -> str:
     return f"{head}[{numbers[0]}-{numbers[-1]}]{tail}:{count}"
 
 
-def _cloud(making: Making, names: dict[str, list[str]]) -> Iterator[tuple[PoolRule, str, str]]:
+def _cloud(pack: FleetPack, names: dict[str, list[str]]) -> Iterator[tuple[PoolRule, str, str]]:
     """Nodes that are not a machine's own name: what it is when it is cut otherwise."""
-    for pool in making.rules.pools:
+    for pool in pack.rules.pools:
         for name, machine in zip(names[pool.name], pool.nodes, strict=True):
             if name != machine:
                 yield pool, name, machine
 
 
-def _node_lines(making: Making, names: dict[str, list[str]]) -> list[str]:
-    """A line of slurm.conf for each node of the cloud."""
-    return [
-        f"NodeName={name} NodeHostname={machine} NodeAddr={machine} Feature={pool.name} State=CLOUD "
-        f"Gres={gres_of(pool.state, making.board, making.gres_type)}"
-        for pool, name, machine in _cloud(making, names)
-    ]
-
-
-def _gres_lines(making: Making, names: dict[str, list[str]]) -> list[str]:
+def _gres_lines(pack: FleetPack, names: dict[str, list[str]]) -> list[str]:
     """Lines of the controller's gres.conf for the nodes of the cloud, one for each pool and type.
 
     slurmctld counts files, which need not be there but may not be named twice; a bare count it does not read
     (22.05.8), nor any line where its own file asks the driver, unless the line says otherwise.
     """
     members: dict[str, list[str]] = {}
-    for pool, name, _ in _cloud(making, names):
+    for pool, name, _ in _cloud(pack, names):
         members.setdefault(pool.name, []).append(name)
     lines = []
-    for pool in making.rules.pools:
+    for pool in pack.rules.pools:
         first = 0
         if pool.name not in members:
             continue  # the GPUs of a machine under its own name are in the site's slurm.conf
-        for gres in gres_of(pool.state, making.board, making.gres_type).split(","):
+        for gres in gres_of(pool.state, pack.board, pack.gres_type).split(","):
             kind, name, count = gres.split(":")
             files = f"/dev/nvidia[{first}-{first + int(count) - 1}]"
             first += int(count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 import typer
 
 from gpuplanner.cli.start_dialog import Asker
+from gpuplanner.core.output_places import MANIFEST
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.comparison_record import played
 from gpuplanner.decision.decision_types import ACTIONS
 from gpuplanner.hardware.catalog import export_command
 from gpuplanner.ingest.dataset_writer import write_dataset
@@ -102,6 +105,26 @@ def test_the_folder_begins_again_where_it_ended(command, tmp_path):
     assert (Path(own.data).resolve(), own.path, own.wait_minutes) == ((out / "data").resolve(), "slurm", 14)
     for again in (out / "data", out / "scenario.yaml"):
         assert decided(command, again, "-o", out)["decision"] == first["decision"]
+
+
+def test_export_opens_what_was_decided(command, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    decided(command, accounting(tmp_path), node_list(tmp_path), "-o", out)
+    monkeypatch.setattr("gpuplanner.decision.comparison_record.decide", None)
+    played.forget()
+    wanted = contents(out / "export")
+    assert wanted
+    for number, again in enumerate((out, out / "scenario.yaml", out / "data")):
+        monkeypatch.chdir(out.parent)
+        folder = tmp_path / f"export{number}"
+        code, _, err = command("export", os.path.relpath(again), "-o", str(folder))
+        assert code == 0, err
+        assert contents(folder) == wanted
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
 def test_pods_and_nodes_of_kubernetes_are_parts_of_one_dump(command, tmp_path):

@@ -18,7 +18,7 @@ from gpuplanner.hardware.gpu_models import as_board
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
-from gpuplanner.report.bundle_files import Making
+from gpuplanner.report.bundle_files import FleetPack
 from gpuplanner.report.change_bundle import PAGE, _quotas
 from gpuplanner.report.kubernetes_pools import shared_out
 from gpuplanner.simulator.scheduling_rules import Drain
@@ -29,8 +29,10 @@ from tests.report.bundle.test_crds import QUOTAS
 from tests.report.bundle.test_pack import BOARD, fixed, needs_bash, packed, pools, resources, written
 
 
-def making(rules) -> Making:
-    return Making(rules, as_board(BOARD), ChangeCost.of(BOARD, rules.path), Drain())
+def fleet_pack(rules) -> FleetPack:
+    return FleetPack(
+        rules=rules, board=as_board(BOARD), change=ChangeCost.of(BOARD, rules.path), drain=Drain()
+    )
 
 
 tenants = st.lists(st.floats(0.0, 8.0), min_size=1, max_size=5)
@@ -42,7 +44,7 @@ def test_what_tenants_have_of_each_resource_sums_to_their_part_of_it(amounts, co
     quotas = [TenantQuota(f"t{number}", gpus, "all") for number, gpus in enumerate(amounts)]
     today = sum(pool.count * len(pool.layouts) for pool in rules.today)
     sums: dict[tuple[str, str], int] = defaultdict(int)
-    for (pool, resource, tenant), mine in shared_out(making(rules), quotas).items():
+    for (pool, resource, tenant), mine in shared_out(fleet_pack(rules), quotas).items():
         sums[pool, resource] += mine.own
         [quota] = [one for one in quotas if one.tenant == tenant]
         offered = _offered(rules, pool, resource)
@@ -138,9 +140,10 @@ def test_quotas_are_those_of_the_cluster_that_was_read(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "queues.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [queue]}))
     write_dataset(read_kubernetes([*paths, tmp_path / "queues.json"]), tmp_path / "data")
-    known = history(Scenario(data=str(tmp_path / "data"), path="operator"))
-    [quota] = _quotas(known)
-    share = known.fleet.board.share("1g.10gb")
+    scenario = Scenario(data=str(tmp_path / "data"), path="operator")
+    board = history(scenario).fleet.board
+    [quota] = _quotas(scenario, board)
+    share = board.share("1g.10gb")
     assert (quota.tenant, quota.cohort, quota.lend) == ("ads", "web", None)
     assert quota.gpus == pytest.approx(6 + 7 * share)
     assert quota.borrow == pytest.approx(2 + 7 * share)
