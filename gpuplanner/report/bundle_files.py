@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from importlib import resources
+from operator import itemgetter
 from typing import Any
 
 import polars as pl
@@ -79,10 +80,8 @@ def change_script(
 def filled_template(name: str, values: Mapping[str, str]) -> str:
     """A file of this room with what others share with it, and its words between at-signs replaced."""
     text = template_text(name)
-    for key, value in {
-        **{word: template_text(part) for word, part in SHARED_PARTS.items()},
-        **values,
-    }.items():
+    shared = {word: template_text(part) for word, part in SHARED_PARTS.items()}
+    for key, value in {**shared, **values}.items():
         text = text.replace(f"@{key}@", value)
     return text
 
@@ -111,9 +110,6 @@ CONFIG_MAP = "gpuplanner-mig-config"
 NAMESPACE = "gpu-operator"
 
 
-SCRIPT = ("apply", "verify", "rollback")
-
-
 @dataclass(frozen=True)
 class Step:
     """A file in the order in which files are used, and the commands that use it, check it and take it back."""
@@ -129,7 +125,7 @@ class Step:
     @classmethod
     def script(cls, file: str, what: str) -> Step:
         """A script with the three verbs that all have."""
-        return cls(file, what, *(f"bash {file} {verb}" for verb in SCRIPT))
+        return cls(file, what, *(f"bash {file} {verb}" for verb in ("apply", "verify", "rollback")))
 
     @classmethod
     def manifest(cls, file: str, what: str) -> Step:
@@ -209,23 +205,23 @@ class FleetPack(Pack):
     drain: Drain
     gres_type: str | None = None
 
+    @property
+    def release_words(self) -> str:
+        """What is done with nodes that are not needed."""
+        return "give them back to whom they belong to" if self.rules.returned else "power them down"
+
     def place(self, name: str) -> str:
         """Where a file of the path stands in the pack."""
         return f"{self.rules.path}/{name}"
 
     def script(self, template: str, **values: str) -> str:
         """A script of this room with what it needs to know."""
-        rules = self.rules
-        after = (
-            "Once they are empty give them back to whom they belong to"
-            if rules.returned
-            else "Once they are empty power them down"
-        )
         known = {
-            "NAME": rules.policy,
+            "NAME": self.rules.policy,
             "CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "BOARD": self.board.name,
             "TIMEOUT_S": timeout_s(self.drain.limit_s),
-            "AFTERWARDS": f"{after} by your own means; the plan counts on it.", **values,
+            "AFTERWARDS": f"Once they are empty {self.release_words} by your own means; the plan counts on it.",
+            **values,
         }  # fmt: skip
         return filled(template, known)
 
@@ -242,12 +238,9 @@ def filled(template: str, values: Mapping[str, str]) -> str:
     >>> filled("buffer.yaml", {"POOL": "cut", "LIMITS": "", "KEPT": "1"}).splitlines()[22]
     'apiVersion: autoscaling.x-k8s.io/v1beta1'
     """
-    return filled_template(f"templates/{template}", {**_told_to_controllers(), **values})
-
-
-def _told_to_controllers() -> dict[str, str]:
     rows = facts("controllers").select("controller", "fact", "value").iter_rows()
-    return {f"{controller}.{fact}": value for controller, fact, value in rows}
+    known = {f"{controller}.{fact}": value for controller, fact, value in rows}
+    return filled_template(f"templates/{template}", {**known, **values})
 
 
 def add_release(
@@ -345,7 +338,7 @@ def change_index(
                     row = {"change": one.name, "planned": time, "node": node, "gpu": unit}
                     row |= {"untouched": _words(left) if whole_node else "", "limit_s": one.limit_s}
                     found.setdefault((node, unit), []).append(row | _content(gpus, cost))
-    rows = [row for mine in found.values() for row in _timed(sorted(mine, key=_planned), drain)]
+    rows = [row for mine in found.values() for row in _timed(sorted(mine, key=itemgetter("planned")), drain)]
     index = pl.DataFrame(rows, schema=INDEX).sort("planned", "node", "gpu")
     if expected is None:
         return index.with_columns(pl.lit(None, kind).alias(name) for name, kind in REHEARSED.items())
@@ -423,16 +416,6 @@ def _timed(mine: list[dict[str, Any]], drain: Drain) -> Iterator[dict[str, Any]]
         yield row | {
             "reserve_from": max([planned - ahead, *([last["planned"]] if last else [])]),
             "give_up_at": None if limit_s is None else planned + timedelta(seconds=limit_s),
-            "if_not_empty": _GIVE_UP,
+            "if_not_empty": "it is given up: nothing is cut; cordon, drain and reservation come off, "
+            "and the layout stays until the next change",
         }
-
-
-def _planned(row: dict[str, Any]) -> datetime:
-    planned: datetime = row["planned"]
-    return planned
-
-
-_GIVE_UP = (
-    "it is given up: nothing is cut; cordon, drain and reservation come off, "
-    "and the layout stays until the next change"
-)

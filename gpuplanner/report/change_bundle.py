@@ -307,10 +307,9 @@ def _durations(pack: FleetPack) -> list[str]:
             "only logs, nodes stay on, and nothing is saved."
         )
     if pack.place("released.txt") in pack.files:
-        then = "give them back to whom they belong to" if rules.returned else "power them down"
         found.append(
-            f"- Once the nodes of `{pack.place('released.txt')}` are empty, {then} by your own means: the saving "
-            "counts on it, and no file here can do it."
+            f"- Once the nodes of `{pack.place('released.txt')}` are empty, {pack.release_words} by your own "
+            "means: the saving counts on it, and no file here can do it."
         )
     return found
 
@@ -348,12 +347,11 @@ def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | Non
     return to_pack(rules, told, change, drain_of(scenario, change), gres_type=gres_type)
 
 
-def pack_into(scenario: Scenario, found: Comparison, folder: Path) -> Pack | None:
+def pack_into(scenario: Scenario, found: Comparison, folder: Path) -> None:
     """Write the pack into a folder of its own in the folder of a page."""
     pack = decision_pack(scenario, found)
     if pack is not None:
         write_pack(pack, folder / FOLDER)
-    return pack
 
 
 def kept_study(folder: Path) -> Study | None:
@@ -410,12 +408,11 @@ def hand_over(scenario: Scenario, found: Comparison, out: str | Path) -> Path:
     return Path(out) / (PAGE if pack is not None else "workbook.xlsx")
 
 
-def write_pack(pack: Pack, folder: Path) -> list[Path]:
+def write_pack(pack: Pack, folder: Path) -> None:
     """Write the files of a pack into a folder."""
     for name, text in pack.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in sorted(pack.files)]
 
 
 def _quotas(scenario: Scenario, board: GpuModel) -> Iterator[TenantQuota]:

@@ -187,14 +187,11 @@ class _Config:
 
 
 @functools.cache
-def _boards_by_device_id() -> dict[str, tuple[str, ...]]:
+def _boards_by_device_id() -> dict[str, list[str]]:
     table = pl.read_csv(
         (resources.files(__package__) / "bundle" / "pci_ids.csv").read_bytes(), infer_schema=False
     )
-    boards: dict[str, tuple[str, ...]] = {}
-    for row in table.iter_rows(named=True):
-        boards[row["device_id"]] = (*boards.get(row["device_id"], ()), row["gpu_model"])
-    return boards
+    return dict(table.group_by("device_id").agg("gpu_model").iter_rows())
 
 
 def _unknown_keys(found: LinedMapping, known: Iterable[str], what: str) -> Iterator[str]:
@@ -458,22 +455,7 @@ def verify_file(path: str | Path, board: GpuModel | str, *, gpus_per_node: int =
         raise TraceFormatError(
             "gpus_per_node", f"1 to {_MAX_GPUS_PER_NODE}", repr(gpus_per_node), "Fix the number."
         )
-    text = read_text(path, limit_bytes=MAX_BYTES, error=TraceFormatError)
-    return _verify_text(text, board, gpus_per_node, where=str(path))
-
-
-def states_layouts(text: str) -> bool:
-    """Whether a text looks like a file that :func:`verify_file` checks.
-
-    >>> states_layouts("NodeName=n1 Gres=gpu:8"), states_layouts("kind: Deployment")
-    (True, False)
-    """
-    if text.startswith("#!"):
-        return False
-    return "mig-configs" in text or bool(_GRES_LINE.search(text) or _NODE_LINE.search(text))
-
-
-def _verify_text(text: str, board: GpuModel, gpus_per_node: int, *, where: str) -> FileReport:
+    text, where = read_text(path, limit_bytes=MAX_BYTES, error=TraceFormatError), str(path)
     if _GRES_LINE.search(text):
         problems, findings = check_gres_conf(text, board, gpus_per_node)
     elif _NODE_LINE.search(text):
@@ -488,6 +470,17 @@ def _verify_text(text: str, board: GpuModel, gpus_per_node: int, *, where: str) 
             hint = "Check the path; plans and traces have commands of their own."
             raise TraceFormatError(where, FILE_KINDS, "something else", hint)
     return FileReport(ok=not problems, problems=problems, findings=findings)
+
+
+def states_layouts(text: str) -> bool:
+    """Whether a text looks like a file that :func:`verify_file` checks.
+
+    >>> states_layouts("NodeName=n1 Gres=gpu:8"), states_layouts("kind: Deployment")
+    (True, False)
+    """
+    if text.startswith("#!"):
+        return False
+    return "mig-configs" in text or bool(_GRES_LINE.search(text) or _NODE_LINE.search(text))
 
 
 def _check_config_map(

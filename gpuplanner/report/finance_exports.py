@@ -212,7 +212,7 @@ def write_workbook(
     sums = dict(totals or {})
     for name, frame in sheets.items():
         _check(name, frame, sums.get(name, ()))
-        if any((frame[column].str.len_chars() > MAX_TEXT).any() for column in _text_columns(frame)):
+        if any((text.str.len_chars() > MAX_TEXT).any() for text in frame.select(pl.selectors.string())):
             warning = f"sheet {name!r}: a cell holds {MAX_TEXT:,} characters; longer texts were cut"
             warnings.warn(warning, GpuPlannerWarning, stacklevel=2)
     writer = import_optional("xlsxwriter", extra="report")
@@ -304,9 +304,7 @@ def _write_cell(
             sheet.write_boolean(row, column, value)
         case int() if abs(value) > _EXACT:
             sheet.write_string(row, column, str(value))
-        case int() | Decimal():
-            sheet.write_number(row, column, value, style)
-        case float() if math.isfinite(value):
+        case int() | float() | Decimal() if math.isfinite(value):
             sheet.write_number(row, column, value, style)
         case datetime() | date():
             sheet.write_datetime(row, column, value, style)
@@ -383,10 +381,6 @@ def _plain(series: pl.Series) -> list[Any]:
     elif isinstance(dtype, pl.List):
         series = series.list.eval(pl.element().cast(pl.String)).list.join("; ")
     return series.to_list()
-
-
-def _text_columns(frame: pl.DataFrame) -> list[str]:
-    return [name for name, dtype in frame.schema.items() if dtype == pl.String]
 
 
 def _number_format(series: pl.Series) -> str:
@@ -532,6 +526,7 @@ def _with_totals(
 def notes(study: Study) -> Mapping[str, str]:
     """What a reader of a file must know: period, baseline, price, sources, versions."""
     price, trace = study.provenance.price, study.provenance.read
+    stated = [f"{name} = {own}" for name, (_, own) in Scenario().diff(study.scenario).items()]
     return {
         "Period": f"{study.headline.observed_from} to {study.headline.observed_to}",
         "Source": f"{trace.source}, {trace.rows_kept} of {trace.rows_in} rows kept",
@@ -548,7 +543,7 @@ def notes(study: Study) -> Mapping[str, str]:
         if price is None
         else f"{price.value:.4f} {price.currency} a GPU-hour; {price.source}; {price.date}",
         "Carbon": f"{study.provenance.carbon.source}; {study.provenance.carbon.year}",
-        "Scenario": "; ".join(_stated(study.scenario)) or "all as it is by default",
+        "Scenario": "; ".join(stated) or "all as it is by default",
         **_plan_notes(study),
         "gpuplanner": str(study.provenance.gpuplanner),
     }
@@ -564,9 +559,3 @@ def _plan_notes(study: Study) -> Mapping[str, str]:
         f"GPU-hours, no plan less than {three_figures(plan.bound or 0.0)} ({plan.gap or 0.0:.2%})"
     )
     return {"Plan": result, "Search": study.provenance.search}
-
-
-def _stated(scenario: Scenario) -> Iterator[str]:
-    """What a scenario says otherwise than by default, field by field."""
-    for name, (_, stated) in Scenario().diff(scenario).items():
-        yield f"{name} = {stated}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
@@ -62,17 +63,12 @@ def fleet_picture(one: Decision) -> str:
     about += ", its slices as wide as their memory" if one.cut_gpus else ""
     said = "; ".join(_said(part) for part in one.layouts)
     rest = _resting(one)
+    titles = {"buy": "The fleet with what is bought", "keep": "The fleet, as it is"}
     return (
         '<div class="fleet">'
-        f'<h3>{_title(one)}</h3><p class="about">{about}.</p>'
+        f'<h3>{titles.get(one.action, "The fleet as recommended")}</h3><p class="about">{about}.</p>'
         f'<div role="img" aria-label="{safe(said)}">{"".join(groups)}{rest}</div>'
         f"{_twin(one)}</div>"
-    )
-
-
-def _title(one: Decision) -> str:
-    return {"buy": "The fleet with what is bought", "keep": "The fleet, as it is"}.get(
-        one.action, "The fleet as recommended"
     )
 
 
@@ -84,9 +80,8 @@ def _kinds(layouts: Sequence[LayoutOnNodes]) -> dict[Kind, list[str]]:
     """Nodes by what they hold, in the order in which layouts name them."""
     held: dict[str, list[tuple[str, int]]] = {}
     for part in layouts:
-        counts = part.by_node or [
-            _share(part.gpus, len(part.nodes), place) for place in range(len(part.nodes))
-        ]
+        each, more = divmod(part.gpus, max(len(part.nodes), 1))
+        counts = part.by_node or [each + (place < more) for place in range(len(part.nodes))]
         for name, gpus in zip(part.nodes, counts, strict=True):
             held.setdefault(name, []).append((part.layout, gpus))
     found: dict[Kind, list[str]] = {}
@@ -169,11 +164,6 @@ def _resting(one: Decision) -> str:
     return f'<p><b>{shown(one, "resting_gpus")} {word}</b></p><div class="row loose">{boxes}</div>'
 
 
-def _share(gpus: int, nodes: int, place: int) -> int:
-    """GPUs of one of some nodes: they are dealt out in turn."""
-    return gpus // nodes + (place < gpus % nodes)
-
-
 def _box(one: Decision) -> int:
     return next((unit for unit in BOXES if max(one.fleet_gpus, one.gpus) <= MOST_BOXES * unit), BOXES[-1])
 
@@ -200,12 +190,9 @@ def _slice(name: str, size: int) -> str:
 
 def _board(name: str | None) -> GpuModel | None:
     """The board, if the catalogue has it."""
-    if name is None:
-        return None
-    try:
-        return load_gpu_model(name)
-    except GpuPlannerError:
-        return None
+    with contextlib.suppress(GpuPlannerError):
+        return None if name is None else load_gpu_model(name)
+    return None
 
 
 def _said(part: LayoutOnNodes) -> str:
@@ -257,9 +244,8 @@ def first_screen(
     missing = _missing(one)
     if one.action == "none" and missing:
         right, missing = missing, ""
-    pictures = "".join(
-        f'<div class="{name}">{part}</div>' for name, part in (("left", left), ("right", right)) if part
-    )
+    sides = {"left": left, "right": right}
+    pictures = "".join(f'<div class="{name}">{part}</div>' for name, part in sides.items() if part)
     lower = (
         f'<div class="by-team">{_teams(one, period)}</div><div class="monday">{_next_steps(one, links)}</div>'
     )
@@ -293,9 +279,8 @@ def fleet_words(one: Decision) -> str:
     """The fleet of a decision, for the line above its sentence."""
     if not one.fleet_gpus:
         return "fleet not known"
-    known = "inferred from the jobs" if one.fleet_inferred else ""
     words = f"{one.fleet_gpus:,} {one.board or 'GPUs, board not known'}"
-    return f"{words}, {known}" if known else words
+    return f"{words}, inferred from the jobs" if one.fleet_inferred else words
 
 
 Card = tuple[str, ...]
@@ -304,15 +289,9 @@ Card = tuple[str, ...]
 
 def cards(found: Comparison) -> list[Card]:
     """The four numbers of the first screen."""
-    return [
-        (label, value, *filter(None, details))
-        for label, value, *details in (
-            _gpus(found.decision),
-            _wait(found.decision),
-            _freed(found.decision),
-            _lasts(found),
-        )
-    ]
+    one = found.decision
+    rows = (_gpus(one), _wait(one), _freed(one), _lasts(found))
+    return [(label, value, *filter(None, details)) for label, value, *details in rows]
 
 
 def _shown_cards(found: Comparison, how: Sequence[str]) -> str:

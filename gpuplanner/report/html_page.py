@@ -330,14 +330,16 @@ def render_page(
     >>> page.count("<script"), '<a href="#a">A</a>' in page
     (0, True)
     """
-    scripts = [_bundle(), _script()] if _CHART_MARKUP in body_html else []
+    scripts = []
+    if _CHART_MARKUP in body_html:
+        drawing = f"const NAMES_SHARE = {plots.NAMES_SHARE};\n" + (_HERE / "page.js").read_text("utf-8")
+        scripts = [_bundle(), drawing]
     links = "".join(
         f'<li><a href="#{anchor}">{text}</a></li>' for anchor, text in _SECTION.findall(body_html)
     )
     nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if links.count("<li>") > 1 else ""
     facts = (f"<dt>{safe(key)}</dt><dd>{safe(value)}</dd>" for key, value in provenance.items())
-    words = _words(body_html)
-    body_html += words
+    body_html += _words(body_html)
     html = Template((_HERE / "page.html").read_text("utf-8")).substitute(
         policy=_policy(scripts),
         refresh="" if refresh_s is None else f'<meta http-equiv="refresh" content="{refresh_s:.0f}">\n',
@@ -387,10 +389,6 @@ def _bundle() -> str:
     converter = import_optional("vl_convert", extra="plot")
     bundle: str = converter.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", "<\\/script")
-
-
-def _script() -> str:
-    return f"const NAMES_SHARE = {plots.NAMES_SHARE};\n" + (_HERE / "page.js").read_text("utf-8")
 
 
 def _policy(scripts: Sequence[str]) -> str:

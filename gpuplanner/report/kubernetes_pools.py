@@ -186,7 +186,10 @@ def on_demand(pack: FleetPack) -> None:
                   f"helm uninstall {release} --namespace {release}"))  # fmt: skip
     pack.files[place("nodes.txt")] = lines_of(nodes)
     pack.add_script("label_nodes.sh", "gives the nodes of `nodes.txt` to the driver", "nodes.sh")
-    text = "".join(_device_class(name) for name in [WHOLE_GPU, *_profiles(pack)])
+    # Profiles that differ in media engines alone are left out; the largest stands first.
+    names = [one.name for one in pack.board.profiles if "+" not in one.name and "-" not in one.name]
+    names.sort(key=lambda name: format_layout({name: 1}), reverse=True)
+    text = "".join(_device_class(name) for name in [WHOLE_GPU, *names])
     pack.add(
         text, Step.manifest(place("device-classes.yaml"), "a class for each profile, and claims for pods")
     )
@@ -196,12 +199,6 @@ def on_demand(pack: FleetPack) -> None:
 def _fact(controller: str, fact: str) -> str:
     found: str = facts("controllers").filter(controller=controller, fact=fact)["value"].item()
     return found
-
-
-def _profiles(pack: FleetPack) -> list[str]:
-    """Profiles of the board without those that differ in media engines alone, largest first."""
-    names = [one.name for one in pack.board.profiles if "+" not in one.name and "-" not in one.name]
-    return sorted(names, key=lambda name: format_layout({name: 1}), reverse=True)
 
 
 def _device_class(profile: str) -> str:
@@ -227,14 +224,14 @@ def add_queues(pack: FleetPack) -> None:
         "LEFT_OUT": f"# Left out, by names that Kubernetes does not take: {left_out}." if left_out else "#"
     }
     place, rules = pack.place, pack.rules
-    says = {
-        "kueue": "quotas of tenants, for Kueue",
-        "kai": "the same for KAI",
-        "volcano": "the same for Volcano",
+    managers = {
+        "kueue": (_kueue, "quotas of tenants, for Kueue"),
+        "kai": (_kai, "the same for KAI"),
+        "volcano": (_volcano, "the same for Volcano"),
     }
-    for name, parts in (("kueue", _kueue), ("kai", _kai), ("volcano", _volcano)):
+    for name, (parts, says) in managers.items():
         text = filled(f"queues/{name}_head.yaml", head) + "".join(parts(pack, quotas))
-        pack.add(text.removesuffix("---\n"), Step(place(f"{name}.yaml"), says[name]))
+        pack.add(text.removesuffix("---\n"), Step(place(f"{name}.yaml"), says))
     if not rules.comes_and_goes:  # pools that come and go bring the label along
         nodes = [f"{node} {pool.name}" for pool in rules.pools for node in pool.nodes]
         pack.files[place("queue-nodes.txt")] = lines_of(nodes)

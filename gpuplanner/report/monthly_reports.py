@@ -180,7 +180,9 @@ def chain_page(chain: Chain, out: Path, locale: str = "en") -> str:
     told = [one for one in chain.months if one.has_data]
     guessed = [one.month for one in told if one.facts.get("fleet_inferred")]
     notes = [page.note(f"{', '.join(guessed)}: {INFERRED}.")] if guessed else []
-    parts = [page.section("Months", *_months(chain), *notes, *_changed(told), _links(chain, out))]
+    changes = [(after.month, nodes_changed(before.nodes, after.nodes)) for before, after in pairwise(told)]
+    notes += [page.note(f"{month}: {words}") for month, words in changes if words]
+    parts = [page.section("Months", _months(chain), *notes, _links(chain, out))]
     if told:
         ledger = ledger_of(out, told[-1].month)
         parts += [page.section("Savings: promised and realised", *_savings(ledger)),
@@ -195,7 +197,7 @@ def chain_page(chain: Chain, out: Path, locale: str = "en") -> str:
     )
 
 
-def _months(chain: Chain) -> list[str]:
+def _months(chain: Chain) -> str:
     rows = [
         {
             "month": one.month,
@@ -219,7 +221,7 @@ def _months(chain: Chain) -> list[str]:
             row = f'<th scope="row">{one.month}</th>'
             link = f'<th scope="row"><a href="{one.month}/index.html">{one.month}</a></th>'
             table = table.replace(row, link)
-    return [table]
+    return table
 
 
 def _missing(month: MonthRecord) -> str:
@@ -227,11 +229,6 @@ def _missing(month: MonthRecord) -> str:
     if last is not None:
         return f"{last.state.capitalize()} ({last.name}): {last.error or ''}"
     return "" if month.complete else "Begun, and not yet done."
-
-
-def _changed(months: list[MonthRecord]) -> list[str]:
-    changes = [(after.month, nodes_changed(before.nodes, after.nodes)) for before, after in pairwise(months)]
-    return [page.note(f"{month}: {words}") for month, words in changes if words]
 
 
 def _links(chain: Chain, out: Path) -> str:
@@ -246,15 +243,16 @@ def _links(chain: Chain, out: Path) -> str:
 
 def _savings(ledger: Path) -> list[str]:
     months = read_savings(savings_file(ledger))
-    rows = [
-        (one.month, one.next_month, one.promised, one.realised, one.demand, one.service, one.not_carried_out)
-        for one in outcomes(months)
-    ]
-    if not rows:
+    came = list(outcomes(months))
+    if not came:
         text = "A promise is due when the month after it has been reported, on a fleet with a list of nodes."
         return [page.note(text)]
-    if not any(one.promised or one.realised for one in outcomes(months)):
+    if not any(one.promised or one.realised for one in came):
         return [page.note("Nothing was promised in the months that came due, and nothing saved.")]
+    rows = [
+        (one.month, one.next_month, one.promised, one.realised, one.demand, one.service, one.not_carried_out)
+        for one in came
+    ]
     schema = {name: pl.String if name in ("month", "seen") else pl.Float64 for name in SAVINGS}
     standing = standing_table(months)
     hours, worth = standing["saved_gpu_hours"].sum(), standing["total_usd"][-1]
@@ -425,10 +423,10 @@ class _Month:
 
     def _kept(self, known: MonthRecord, now: MonthRecord) -> list[StepRecord]:
         """Steps that stand: up to the first that failed, or whose files are not as they were written."""
-        fixed = known.complete or (known.scenario, known.data, known.gpuplanner) == (
-            now.scenario, now.data, now.gpuplanner,
-        )  # fmt: skip
-        if not fixed or (known.steps and known.steps[-1].state == NO_DATA and known.data != now.data):
+        same = (known.scenario, known.data, known.gpuplanner) == (now.scenario, now.data, now.gpuplanner)
+        if not (known.complete or same) or (
+            known.steps and known.steps[-1].state == NO_DATA and known.data != now.data
+        ):
             return []
         kept: list[StepRecord] = []
         for step in known.steps:
@@ -437,28 +435,22 @@ class _Month:
                 break
             kept.append(step)
         # What is made anew is made of one thing: not half of it of other data or by another version.
-        same = (known.scenario, known.data, known.gpuplanner) == (now.scenario, now.data, now.gpuplanner)
         return kept if same or len(kept) == len(known.steps) else []
 
     def _intact(self, step: StepRecord) -> bool:
         """Whether the files of a step, and those that its manifests list, are there as they were written."""
-        places = [self.out / name for name in step.outputs]
-        if not all(place.is_file() for place in places):
-            return False
-        if [sha256(place) for place in places] != list(step.outputs.values()):
+        places = {self.out / name: digest for name, digest in step.outputs.items()}
+        if not all(place.is_file() and sha256(place) == digest for place, digest in places.items()):
             return False
         return all(is_intact(place.parent) for place in places if place.name == MANIFEST)
 
     def _tell_standing(self, known: MonthRecord, now: MonthRecord) -> None:
-        since = [
-            words
-            for words, other in (
-                (f"by version {known.gpuplanner}", known.gpuplanner != now.gpuplanner),
-                ("of other jobs than there are now", known.data != now.data and self._jobs_changed(known)),
-                ("for another scenario", known.scenario != now.scenario),
-            )
-            if other
-        ]
+        differences = {
+            f"by version {known.gpuplanner}": known.gpuplanner != now.gpuplanner,
+            "of other jobs than there are now": known.data != now.data and self._jobs_changed(known),
+            "for another scenario": known.scenario != now.scenario,
+        }
+        since = [words for words, differs in differences.items() if differs]
         made = f", made {', '.join(since)}; --again {self.month} makes it anew" if since else ""
         self.told(f"{self.month}: stands{made}")
 

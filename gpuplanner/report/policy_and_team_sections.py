@@ -76,17 +76,9 @@ def scorecard(teams: Sequence[TeamRow], before: pl.DataFrame | None = None) -> p
     >>> scorecard(teams).select("team", "rank", "idle_share").rows()
     [('b', 1, 0.1), ('a', 2, 0.2)]
     """
-    rows = [
-        {
-            "team": one.team,
-            "jobs": one.jobs,
-            "held_gpu_hours": one.held_gpu_hours,
-            "idle_gpu_hours": one.idle_gpu_hours,
-        }
-        for one in teams
-        if one.team != NOBODY
-    ]
-    known = pl.DataFrame(rows, schema={name: SCHEMA[name] for name in list(SCHEMA)[:4]})
+    own = list(SCHEMA)[:4]
+    rows = [tuple(getattr(one, name) for name in own) for one in teams if one.team != NOBODY]
+    known = pl.DataFrame(rows, schema={name: SCHEMA[name] for name in own}, orient="row")
     share = pl.when(pl.col("held_gpu_hours") > 0).then(pl.col("idle_gpu_hours") / pl.col("held_gpu_hours"))
     known = known.with_columns(idle_share=share)
     last = pl.DataFrame(schema=SCHEMA) if before is None else before
@@ -118,25 +110,19 @@ def _card(
     idle_share: float | None, rank: int | None, held_change: float | None, idle_share_change: float | None,
 ) -> str:  # fmt: skip
     """What one team is told: its own figures, its place among all, and no other team's name or figure."""
+    grown = "" if held_change is None else f", {held_change:+.0%} on the month before"
     lines = [
         f"{printable(team)}, {month}".replace("\n", " "),
-        f"{jobs:,} jobs held {held_gpu_hours:,.0f} GPU-hours{_by(held_change, ' on the month before')}.",
+        f"{jobs:,} jobs held {held_gpu_hours:,.0f} GPU-hours{grown}.",
     ]
     if idle_share is None or idle_gpu_hours is None:
         lines.append("Nobody measured how much of it was idle.")
     else:
-        change = (
-            ""
-            if idle_share_change is None
-            else f", {100 * idle_share_change:+.1f} points on the month before"
-        )
+        points = 100 * (idle_share_change or 0.0)
+        change = "" if idle_share_change is None else f", {points:+.1f} points on the month before"
         lines.append(f"{idle_gpu_hours:,.0f} of them were held idle: {idle_share:.1%}{change}.")
         lines.append(f"Place {rank} of {teams} teams, the least idle first.")
     return "\n".join([lines[0], *(in_locale(line, locale) for line in lines[1:])]) + "\n"
-
-
-def _by(change: float | None, words: str) -> str:
-    return "" if change is None else f", {change:+.0%}{words}"
 
 
 _TITLE = "What teams were due"
@@ -299,10 +285,8 @@ def write_teams(
         teams(one, ahead.get(name), title=f"{_TITLE}: {name}" if several else _TITLE)
         for name, one in found.items()
     ]
-    sources, starts = (
-        "; ".join(dict.fromkeys(texts))
-        for texts in ([one.rules.source for one in found.values()], [one.basis for one in found.values()])
-    )
+    sources = "; ".join(dict.fromkeys(one.rules.source for one in found.values()))
+    starts = "; ".join(dict.fromkeys(one.basis for one in found.values()))
     return page.write_drawn(
         path,
         page=lambda: page.render_page(
@@ -449,11 +433,7 @@ def _about(found: Comparison) -> str:
 def decided(found: Comparison) -> Section:
     """The sentence and the first screen of a comparison, without a study around them: for notebooks."""
     sentence = f"<h3>{safe(headline(found.decision))}</h3>"
-    return page.section("The decision", sentence, _screen(found))
-
-
-def _screen(found: Comparison) -> str:
-    return first_screen(found)
+    return page.section("The decision", sentence, first_screen(found))
 
 
 def write_ways(found: Mapping[str, Comparison], path: str | Path, *, title: str, locale: str = "en") -> Path:
@@ -473,13 +453,9 @@ def _page(found: Mapping[str, Comparison], title: str) -> str:
     first = next(iter(found.values()))
     one = first.decision
     if len(found) == 1:
-        origin = {
-            "path": one.path,
-            "target": target_in_words(first),
-            "days": _judged(first),
-        }
+        origin = {"path": one.path, "target": target_in_words(first), "days": _judged(first)}
         return page.render_page(
-            page.section("The decision", _screen(first)) + waits_section(first) + ways(first),
+            page.section("The decision", first_screen(first)) + waits_section(first) + ways(first),
             title=title,
             subtitle=fleet_words(one),
             provenance=origin | {"gpuplanner": __version__},
@@ -489,7 +465,7 @@ def _page(found: Mapping[str, Comparison], title: str) -> str:
     body = [
         part
         for name, each in found.items()
-        for part in (page.section(f"{name}: {headline(each.decision)}", _screen(each)), ways(each, name))
+        for part in (page.section(f"{name}: {headline(each.decision)}", first_screen(each)), ways(each, name))
     ]
     decisions = {name: each.decision for name, each in found.items()}
     return page.render_page(
@@ -510,15 +486,7 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _energy(found: Comparison) -> str:
     """Energy and carbon of a week under each way, with the range of the power, by the state of the GPUs."""
-    names = (
-        "policy",
-        "off_gpu_hours",
-        "saved_kwh",
-        "energy_kwh",
-        "energy_kwh_low",
-        "energy_kwh_high",
-        "carbon_kg",
-    )
+    names = ("policy", "off_gpu_hours", "saved_kwh", "^energy_kwh.*$", "carbon_kg")
     table = _named(policy_table(found)).select(names).drop_nulls("energy_kwh")
     if table.is_empty():
         return ""

@@ -424,7 +424,9 @@ def fleet_page(
 ) -> str:
     """The page of a fleet."""
     decisions = {name: study.decision for name, study in studies.items()}
-    notes = [page.note(text) for text in _idle(fleet)]
+    idle = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
+    unused = f"No job held {idle}: nothing is planned for them, and all of their time is free."
+    notes = [page.note(unused)] if idle else []
     sources = dict.fromkeys(study.scenario.data for study in studies.values())
     warned = warning_list([warning for data in sources for warning in warnings_about(data)])
     parts = [
@@ -435,7 +437,8 @@ def fleet_page(
     if planned is not None:
         parts.append(_plans(planned))
     parts += _teams(studies)
-    parts.append(_who_is_there(fleet))
+    pools = page.table(pool_table(fleet), caption="Nodes, GPUs and jobs by pool", headings=_HEADINGS)
+    parts.append(page.section("The fleet", pools))
     first = next(iter(studies.values()))
     gpus = sum(one.fleet_gpus for one in decisions.values())
     return page.render_page(
@@ -560,18 +563,3 @@ def _teams(studies: Mapping[str, Study]) -> list[Section]:
         formats={"held_gpu_hours": ",.0f", "owed_gpu_hours": ",.0f"},
     )  # fmt: skip
     return [page.section("Why jobs waited, team by team", table, said)]
-
-
-def _who_is_there(fleet: FleetPools) -> Section:
-    return page.section(
-        "The fleet", page.table(pool_table(fleet), caption="Nodes, GPUs and jobs by pool", headings=_HEADINGS)
-    )
-
-
-def _idle(fleet: FleetPools) -> list[str]:
-    listed = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
-    return (
-        [f"No job held {listed}: nothing is planned for them, and all of their time is free."]
-        if listed
-        else []
-    )

@@ -101,7 +101,7 @@ def to_slurm_files(
     return (
         {"gres.conf": GRES_CONF, STATIC_GRES: static, INSTALL: template_text(INSTALL)}
         | lines
-        | {f"{one.name}.sh": _change_script(frame, one, cost, board, whole) for one in changes}
+        | {f"{one.name}.sh": _change_script(one, cost, board, whole) for one in changes}
     )
 
 
@@ -151,9 +151,7 @@ def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_ty
     return _lines(checked_plan(plan, board), board, at, _checked_type(board, gres_type))
 
 
-def _change_script(
-    frame: pl.DataFrame, one: LayoutChange, cost: ChangeCost, board: GpuModel, whole: str
-) -> str:
+def _change_script(one: LayoutChange, cost: ChangeCost, board: GpuModel, whole: str) -> str:
     """The script of a change."""
     steps = [
         f"config[{node}]={shlex.quote(after.config_name)}\n"
