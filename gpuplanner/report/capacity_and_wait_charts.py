@@ -286,16 +286,17 @@ def plot_use(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartType
         chart_of(labels).mark_text(align="left", dx=5).encode(x=x, y=y, text="word:N", color=colour),
     ]
     if known:
-        there = chart_of(pl.DataFrame({"gpus": [level], "word": [word]})).encode(y=y)
-        parts += [
-            there.mark_rule(color=theme.INK, size=1.5, strokeDash=_dash(level == gpus)),
-            there.mark_text(align="left", dy=-8, fontWeight=600).encode(x=alt.value(4), text="word:N"),
-        ]
+        parts += _capacity_line(level, word, y, solid=level == gpus)
     return theme.finish(alt.layer(*parts), finding=use_text(frame), height=_HEIGHT, room=80)
 
 
-def _dash(to_scale: bool) -> list[float]:
-    return [1, 0] if to_scale else [2, 4]
+def _capacity_line(level: float, word: str, y: alt.Y, *, solid: bool) -> list[alt.Chart]:
+    """The line of what there is with its word, broken where it is not to scale or not known."""
+    there = chart_of(pl.DataFrame({"gpus": [level], "word": [word]})).encode(y=y)
+    return [
+        there.mark_rule(color=theme.INK, size=1.5, strokeDash=[1, 0] if solid else [2, 4]),
+        there.mark_text(align="left", dy=-8, fontWeight=600).encode(x=alt.value(4), text="word:N"),
+    ]
 
 
 def _level(gpus: int, word: str, most: float) -> tuple[float, str]:
@@ -352,7 +353,6 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartTy
         "day_start:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False)
     )
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False))
-    there = chart_of(pl.DataFrame({"gpus": [level], "word": [word]})).encode(y=y)
     chart = alt.layer(
         chart_of(rows)
         .mark_bar(color=theme.BLUE, stroke="white", strokeWidth=1)
@@ -363,8 +363,7 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartTy
             y2=alt.datum(0),
             tooltip=tips(day="day", gpus=("GPUs, busiest hour", ",.0f")),
         ),
-        there.mark_rule(color=theme.INK, size=1.5, strokeDash=_dash(known and level == gpus)),
-        there.mark_text(align="left", dy=-8, fontWeight=600).encode(x=alt.value(4), text="word:N"),
+        *_capacity_line(level, word, y, solid=known and level == gpus),
     )
     return theme.finish(chart, finding=peaks_text(frame), height=150, room=12)
 

@@ -121,14 +121,13 @@ def savings_record(months: tuple[SavingsMonth, ...]) -> Section:
     title = "Savings promised and realised"
     if not came:
         last = months[-1]
-        hours = f"{last.promise.gpu_hours:,.0f} GPU-hours a week"
         waits = (
-            f"{last.month} promises {hours}; the report of a later month says what came of it."
+            "the report of a later month says what came of it"
             if last.seen.measured
-            else f"{last.month} promises {hours}; nothing can be realised without a node list, which says what is "
-            "installed."
+            else "nothing can be realised without a node list, which says what is installed"
         )
-        return page.section(title, page.paragraph(waits))
+        said = f"{last.month} promises {last.promise.gpu_hours:,.0f} GPU-hours a week; {waits}."
+        return page.section(title, page.paragraph(said))
     one = came[-1]
     if not any(each.promised or each.realised for each in came):
         still = (
@@ -277,11 +276,8 @@ def forecast_record(ledger: pl.DataFrame) -> Section:
     """How wrong the forecasts of earlier reports were, and what planning by them cost against the last value."""
     record = record_of(ledger)
     if record.is_empty():
-        waits = (
-            f"{ledger['cutoff'].n_unique()} forecast is written down"
-            if ledger.height
-            else "None is written down"
-        )
+        written = f"{ledger['cutoff'].n_unique()} forecast" if ledger.height else "None"
+        waits = f"{written} is written down"
         text = f"{waits}; a later report says what came of it."
         return page.fold("Past forecasts", page.paragraph(text), about=text, appendix=True)
     mean = record.select(pl.col("mae", "naive_mae", "cost", "naive_cost", "coverage_90").mean()).row(

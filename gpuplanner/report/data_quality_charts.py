@@ -117,7 +117,8 @@ def quality_text(findings: pl.DataFrame) -> str:
     if findings.is_empty():
         return "No faults found in the rows that were read."
     counts = dict(findings.unique("check")["severity"].value_counts().iter_rows())
-    said = ", ".join(_many(counts[severity], severity) for severity in SEVERITIES if severity in counts)
+    words = {"info": "note"}
+    said = ", ".join(counted(counts[one], words.get(one, one)) for one in SEVERITIES if one in counts)
     first = findings.row(0, named=True)
     effect = f": {first['effect']}" if first.get("effect") else ""
     return f"{said.capitalize()}. Gravest: {first['rows']:,} × {first['check']}{effect}."
@@ -187,6 +188,11 @@ def plot_coverage(coverage: pl.DataFrame, *, top: int = ROWS) -> ChartType:
     )
 
 
+@drawn(
+    "Jobs submitted and rows rejected, by day",
+    *("what", "day", "rows"),
+    empty="There are no jobs and no rejected rows.",
+)
 def plot_intake(rows: pl.DataFrame, *, top: int = ROWS) -> ChartType:
     """Draw the jobs submitted and the rows rejected on each day, each line scaled to its own greatest day.
 
@@ -205,10 +211,6 @@ def plot_intake(rows: pl.DataFrame, *, top: int = ROWS) -> ChartType:
     SchemaError
         If a column is missing.
     """
-    require(rows, ["what", "day", "rows"], where="plot_intake")
-    title = "Jobs submitted and rows rejected, by {}"
-    if rows.is_empty():
-        return theme.saying("There are no jobs and no rejected rows.", title=title.format("day"))
     names = folded(in_order(rows, "what"), top)
     named = rows.with_columns(name=pl.col("what").replace_strict(names))
     jobs = rows.filter(~pl.col("what").str.starts_with("rejected: "))
@@ -217,11 +219,13 @@ def plot_intake(rows: pl.DataFrame, *, top: int = ROWS) -> ChartType:
     totals = named.group_by("name", maintain_order=True).agg(
         pl.col("rows").sum(), unplaced=pl.col("rows").filter(~within).sum()
     )
-    labels = {name: _counts(name, total, unplaced) for name, total, unplaced in totals.iter_rows()}
+    labels = {}
+    for name, total, unplaced in totals.iter_rows():
+        labels[name] = f"{name} ({total:,}{f'; {unplaced:,} not in time' if unplaced else ''})"
     placed = named.filter(within)
     if placed.is_empty():
         said = "; ".join(labels.values())
-        return theme.saying(f"No row states a date: {said}.", title=title.format("day"))
+        return theme.saying(f"No row states a date: {said}.")
     every, word = _bin(placed["day"])
     shown = (
         placed.group_by(name=pl.col("name").replace_strict(labels), start=pl.col("day").dt.truncate(every))
@@ -239,7 +243,7 @@ def plot_intake(rows: pl.DataFrame, *, top: int = ROWS) -> ChartType:
         shown,
         list(labels.values()),
         every=every,
-        title=title.format(word),
+        title=f"Jobs submitted and rows rejected, by {word}",
         colour=alt.Color("state:N", legend=None, scale=theme.scale(_ROWS, list(_ROWS))),
         hover=tips(name="rows", rows=("on that " + word, ",d")),
     )
@@ -344,10 +348,6 @@ def _bin(days: pl.Series) -> tuple[str, str]:
     return next((each for each in _BINS if counts.get(each[0], 0) <= COLUMNS), _BINS[-1])
 
 
-def _counts(name: str, total: int, unplaced: int) -> str:
-    return f"{name} ({total:,}; {unplaced:,} not in time)" if unplaced else f"{name} ({total:,})"
-
-
 def _row_height(labels: Labels) -> int:
     """Pixels of a row that has room for the highest label."""
     return ROW + LINE * (labels.lines - 1)
@@ -355,7 +355,3 @@ def _row_height(labels: Labels) -> int:
 
 def _counted(rows: pl.Expr) -> pl.Expr:
     return rows.map_elements(lambda count: f"{count:,}", return_dtype=pl.String)
-
-
-def _many(count: int, severity: str) -> str:
-    return counted(count, {"info": "note"}.get(severity, severity))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import polars as pl
 
@@ -86,12 +86,8 @@ def quality_svg(found: DataQuality) -> str:
     charts = [plots.plot_quality(by_figure(found.findings)), plots.plot_intake(found.intake)]
     if found.coverage is not None:
         charts.append(plots.plot_coverage(found.coverage))
-    words = [
-        plots.quality_text(found.findings),
-        plots.intake_text(found.intake),
-        plots.coverage_text(found.coverage),
-    ]
-    return page.told_svg(charts, words)
+    words = [plots.quality_text(found.findings), plots.intake_text(found.intake)]
+    return page.told_svg(charts, [*words, plots.coverage_text(found.coverage)])
 
 
 def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
@@ -183,7 +179,8 @@ def phases(box: Inbox, job: str = "") -> Section:
     facts = box.sampled.filter(job_id=name).row(0, named=True)
     table, spikes = view.phases, view.spikes.table
     steps = " → ".join(label or "no activity read" for label in table["label"])
-    pace = "; ".join(f"{label} every {_duration(gap)}" for label, gap in view.spikes.periods.items())
+    gaps = {label: gap.total_seconds() / 60 for label, gap in view.spikes.periods.items()}
+    pace = "; ".join(f"{label} every {minutes:.3g} min" for label, minutes in gaps.items())
     dips = f"{spikes.height or 'No'} short dip{'' if spikes.height == 1 else 's'}{pace and ': ' + pace}"
     saved = float(table["saved_gpu_hours"].sum())
     fit = (
@@ -202,6 +199,8 @@ def phases(box: Inbox, job: str = "") -> Section:
         "cost": f"cost{money}",
     }  # fmt: skip
     formats = {"run_h": ".2f", "gpu_hours": ".2f", "cost": ",.2f"}
+    listed = page.table(spikes.select("start", "label", "depth", "lost_s", "evidence"), caption="Dips")
+    dip_table = f"<details><summary>Dips as a table</summary>\n{listed}\n</details>"
     return page.section(
         title,
         page.paragraph(
@@ -224,9 +223,7 @@ def phases(box: Inbox, job: str = "") -> Section:
             headings=heads,
             formats=formats,
         ),
-        _folded("Dips", spikes.select("start", "label", "depth", "lost_s", "evidence"))
-        if spikes.height
-        else "",
+        dip_table if spikes.height else "",
     )
 
 
@@ -296,11 +293,6 @@ _CLAIM = {"part": "late by", "need": "need judged by", "ratio": "late / early"}
 _LATE = "By thirds: the last of the run against the first. By phases: after the longest phase of the highest level."
 
 
-def _folded(caption: str, table: pl.DataFrame) -> str:
-    rows = page.table(table, caption=caption)
-    return f"<details><summary>{caption} as a table</summary>\n{rows}\n</details>"
-
-
 def _on(box: Inbox) -> str:
     return f" ({box.fleet.name})" if box.fleet.name else ""
 
@@ -329,10 +321,6 @@ def _lost_text(ended: pl.DataFrame) -> str:
         return "No attempt that ended badly is known."
     worst = lost.group_by("state").agg(pl.col("gpu_hours").sum()).sort("gpu_hours", "state").row(-1)
     return f"{share:.1%} went to attempts that did not complete, most of it {worst[0]}."
-
-
-def _duration(gap: timedelta) -> str:
-    return f"{gap.total_seconds() / 60:.3g} min"
 
 
 def _instances(profile: str) -> str:

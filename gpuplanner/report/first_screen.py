@@ -249,12 +249,13 @@ def first_screen(
     lower = (
         f'<div class="by-team">{_teams(one, period)}</div><div class="monday">{_next_steps(one, links)}</div>'
     )
-    projects = [answer.sentence for answer in found.projects]
+    projects = "".join(f"<li>{safe(answer.sentence)}</li>" for answer in found.projects)
+    announced = f'<h3>Announced projects</h3><ul class="projects">{projects}</ul>' if projects else ""
     reasons = "" if found.waits is None else f'<p class="short">{safe(found.waits.sentence)}</p>'
     return (
         f'<div class="decision">{warning_list(warnings)}{_shown_cards(found, how)}{reasons}'
         f'<div class="pair pictures">{pictures}</div>'
-        f'<div class="pair lower">{lower}</div>{_announced(projects)}{missing}{_sure(one, doubts)}</div>'
+        f'<div class="pair lower">{lower}</div>{announced}{missing}{_sure(one, doubts)}</div>'
     )
 
 
@@ -402,11 +403,8 @@ def _teams(one: Decision, period: str) -> str:
     rows = [_team(one, one.teams[number].team, f"teams.{number}") for number in places[:TEAMS]]
     if len(places) > TEAMS:
         rows.append(_team(one, f"{len(places) - TEAMS:,} more teams", "other"))
-    rows += [
-        _team(one, NOBODY, f"teams.{number}", kind="nobody")
-        for number, row in enumerate(one.teams)
-        if row.team == NOBODY
-    ]
+    nobody = [number for number, row in enumerate(one.teams) if row.team == NOBODY]
+    rows += [_team(one, NOBODY, f"teams.{number}", kind="nobody") for number in nobody]
     rows.append(_team(one, "all", "all", kind="all"))
     columns = ("jobs", "held,<br>GPU-hours", "share<br>of all", "idle while held,<br>GPU-hours")
     head = '<th scope="col">team</th>' + "".join(
@@ -466,12 +464,6 @@ def _next_steps(one: Decision, links: Links) -> str:
     opened = "".join(f'<a href="{safe(path)}">{safe(name)}</a> ' for name, path in links)
     more = f'<p class="open"><b>Open</b> {opened}</p>' if opened else ""
     return f"<h3>Next steps</h3>{body}{more}"
-
-
-def _announced(projects: Sequence[str]) -> str:
-    """Whether the fleet can take what was announced, a line each."""
-    rows = "".join(f"<li>{safe(text)}</li>" for text in projects)
-    return f'<h3>Announced projects</h3><ul class="projects">{rows}</ul>' if rows else ""
 
 
 def _missing(one: Decision) -> str:

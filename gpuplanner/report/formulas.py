@@ -212,17 +212,13 @@ def shown_buckets(buckets: pl.DataFrame) -> pl.DataFrame:
     if hours.get("used") or hours.get("held_idle") or not hours.get("unobserved"):
         return buckets
     unknown = pl.col("bucket").cast(pl.String).is_in(["used", "held_idle"])
-    return buckets.with_columns(
-        pl.when(~unknown).then(pl.col(name)).alias(name) for name in ("gpu_hours", "share")
-    )
+    return buckets.with_columns(pl.when(~unknown).then(pl.col("gpu_hours", "share")))
 
 
 def shown_tenants(tenants: pl.DataFrame) -> pl.DataFrame:
     """Tenants of a ledger; used and idle hours are unknown of those of whom nothing was measured."""
     unknown = (pl.col("used") == 0) & (pl.col("held_idle") == 0) & (pl.col("unobserved") > 0)
-    return tenants.with_columns(
-        pl.when(~unknown).then(pl.col(name)).alias(name) for name in ("used", "held_idle")
-    )
+    return tenants.with_columns(pl.when(~unknown).then(pl.col("used", "held_idle")))
 
 
 def _total_if_any(rows: pl.DataFrame, column: str) -> float | None:

@@ -95,11 +95,9 @@ def _karpenter(pack: FleetPack) -> None:
         "Karpenter: a pool and what its nodes offer before there is one (gate NodeOverlay); node class `default` and "
         "instance type are yours to look at"
     )
-    do, undo = (
-        f"if {KARPENTER} >/dev/null 2>&1; then kubectl {verb} -f {file}; fi" for verb in ("apply", "delete")
-    )
-    check = f"if {KARPENTER} >/dev/null 2>&1; then kubectl get -f {file} -o name; fi"
-    pack.add(text, Step(file, says, do, check, undo))
+    verbs = f"apply -f {file}", f"get -f {file} -o name", f"delete -f {file}"
+    commands = [f"if {KARPENTER} >/dev/null 2>&1; then kubectl {verb}; fi" for verb in verbs]
+    pack.add(text, Step(file, says, *commands))
 
 
 def _cluster_autoscaler(pack: FleetPack) -> None:

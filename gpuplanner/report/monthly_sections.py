@@ -242,9 +242,7 @@ def daily_peaks(study: Study) -> pl.DataFrame:
 
 def period(study: Study) -> str:
     """What the report covers, in words."""
-    ends = [
-        datetime.fromisoformat(text) for text in (study.headline.observed_from, study.headline.observed_to)
-    ]
+    ends = map(datetime.fromisoformat, (study.headline.observed_from, study.headline.observed_to))
     return " to ".join(f"{end.day} {end:%b %Y}" for end in ends)
 
 
@@ -327,13 +325,12 @@ def _lost(study: Study) -> str:
 def rightsizing(study: Study) -> Section:
     """Jobs that could be smaller: what people ask for and what they need, in all and week by week."""
     figures = study.headline
-    title, about = (
-        "Jobs that could be smaller",
-        f"{figures.small_jobs_asking_too_much:,} of {figures.small_jobs:,} jobs of a GPU or less ask for more than "
-        "they need"
-        if figures.small_jobs_with_evidence
-        else "not known: no job's memory or activity was measured",
-    )
+    title, about = "Jobs that could be smaller", "not known: no job's memory or activity was measured"
+    if figures.small_jobs_with_evidence:
+        about = (
+            f"{figures.small_jobs_asking_too_much:,} of {figures.small_jobs:,} jobs of a GPU or less ask for more "
+            "than they need"
+        )
     said = page.paragraph(study.findings[1])
     if not study.headline.board_has_mig:
         return page.fold(title, said, about=about)
@@ -406,26 +403,15 @@ def numbers(study: Study) -> Section:
     """How each figure comes about: its formula, what stands in it, and the rows behind it."""
     rows = []
     for one in formulas(study):
-        inputs = page.answers(
-            {what: value_text(value) for what, value in one.inputs.items()},
-            caption=f"What stands in {one.label}",
-        )
-        found = page.table(
-            one.rows, caption=f"Rows behind {one.label}, in full in {one.source}", max_rows=MOST_BEHIND
-        )
-        parts = [
-            page.paragraph(f"= {one.formula}"),
-            inputs if one.inputs else "",
-            found if one.rows.height else "",
-        ]
-        rows.append(
-            f'<details id="{HOW}{one.name}"><summary>{safe(one.sentence)}</summary>{"".join(parts)}</details>'
-        )
-    return page.fold(
-        "Formulas",
-        *rows,
-        about=f"formula, inputs and rows of {len(rows)} figures of this page",
-    )
+        shown = page.paragraph(f"= {one.formula}")
+        if one.inputs:
+            inputs = {what: value_text(value) for what, value in one.inputs.items()}
+            shown += page.answers(inputs, caption=f"What stands in {one.label}")
+        if one.rows.height:
+            caption = f"Rows behind {one.label}, in full in {one.source}"
+            shown += page.table(one.rows, caption=caption, max_rows=MOST_BEHIND)
+        rows.append(f'<details id="{HOW}{one.name}"><summary>{safe(one.sentence)}</summary>{shown}</details>')
+    return page.fold("Formulas", *rows, about=f"formula, inputs and rows of {len(rows)} figures of this page")
 
 
 def costs(study: Study) -> Section:

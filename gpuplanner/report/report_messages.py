@@ -18,7 +18,6 @@ import polars as pl
 from gpuplanner.core.errors import OutputError, printable
 from gpuplanner.core.units import in_locale
 from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.study import Study
 from gpuplanner.report.figure_formats import heading, headline
 from gpuplanner.report.first_screen import cards, fleet_words, next_steps, sure, teams_table
@@ -97,7 +96,7 @@ def message_text(found: Comparison, *, title: str, period: str) -> str:
         [f"{title}, {period}, {fleet_words(one)}", "", headline(one), ""],
         [f"{label}: {value}" + (f" ({detail})" if detail else "") for label, value, detail in _cards(found)],
         ["", "Next steps:", *(f"{number}. {step}" for number, step in enumerate(next_steps(one), start=1))],
-        ["", *(f"{name}: {text}" for name, text in _sure(one))],
+        ["", *(f"{name}: {plain(text)}" for name, text in sure(one))],
         ["", "Held, GPU-hours:", *(f"{row[0]}: {row[2]}" for row in teams_table(one).rows())],
     ]
     lines: list[str] = []
@@ -124,7 +123,7 @@ def markdown_text(found: Comparison, *, title: str, period: str, links: Mapping[
         head = table.columns
         lines += ["", "## By team", "", f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
         lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in table.rows()]
-    lines += ["", *(f"**{name}.** {_cell(text)}\n" for name, text in _sure(one))]
+    lines += ["", *(f"**{name}.** {_cell(plain(text))}\n" for name, text in sure(one))]
     lines.append(" · ".join(f"[{name}]({path})" for name, path in links.items()))
     return "\n".join(lines) + "\n"
 
@@ -137,14 +136,8 @@ def tables_into(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:
         if not table.width:
             continue
         table.write_parquet(folder / f"{name}.parquet")
-        lines += [
-            f"## {name}.parquet",
-            "",
-            f"{table.height:,} rows.",
-            "",
-            "| column | is | type |",
-            "|---|---|---|",
-        ]
+        lines += [f"## {name}.parquet", "", f"{table.height:,} rows.", ""]
+        lines += ["| column | is | type |", "|---|---|---|"]
         lines += [f"| `{one}` | {heading(one)} | {dtype} |" for one, dtype in table.schema.items()]
         lines.append("")
     (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
@@ -197,11 +190,6 @@ def pdf_into(page: Path, out: Path, program: str) -> None:
 def _cards(found: Comparison) -> Iterator[tuple[str, str, str]]:
     for label, value, *details in cards(found):
         yield plain(label), plain(value), plain(" · ".join(details))
-
-
-def _sure(one: Decision) -> Iterator[tuple[str, str]]:
-    for name, text in sure(one):
-        yield name, plain(text)
 
 
 def _cell(text: str) -> str:

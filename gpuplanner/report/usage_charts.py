@@ -296,6 +296,11 @@ _SEEN = {
 _FATES = {"not lost": theme.BLUE, "may have to be spent again": theme.VERMILION}
 
 
+@drawn(
+    "Installed GPU-hours per day, by where they went",
+    *("hour", "bucket", "gpu_hours"),
+    empty="The ledger has no rows.",
+)
 def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     """GPU-hours per day by bucket, as stacked bars whose tops are the installed GPU-hours.
 
@@ -322,10 +327,6 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     >>> plot_ledger(rows).to_dict()["title"]
     'Installed GPU-hours per hour, by where they went'
     """
-    require(ledger, ["hour", "bucket", "gpu_hours"], where="plot_ledger")
-    title = "Installed GPU-hours per {}, by where they went"
-    if ledger.is_empty():
-        return theme.saying("The ledger has no rows.", title=title.format("day"))
     clock = pl.col("hour").dt.convert_time_zone(tz).dt.replace_time_zone(None)
     local = ledger.select(clock, "gpu_hours", bucket=pl.col("bucket").cast(pl.String))
     every, word = next((bin_ for bin_ in _BINS if _bars(local, bin_[0]) <= _MAX_BARS), _BINS[-1])
@@ -363,7 +364,8 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     line = base.mark_rule(color=theme.INK, size=2).encode(
         y="installed:Q", strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(range=[[1, 0]]), legend=apart)
     )
-    return theme.finish(alt.layer(bars, line), title=title.format(word), height=300, legend=115)
+    title = f"Installed GPU-hours per {word}, by where they went"
+    return theme.finish(alt.layer(bars, line), title=title, height=300, legend=115)
 
 
 @drawn(
