@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from importlib import resources
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -186,6 +187,12 @@ class Pack:
         """Add a file with what uses it."""
         self.files[step.file] = text
         self.steps.append(step)
+
+    def write(self, folder: Path) -> None:
+        """Write the files into a folder."""
+        for name, text in self.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
 
 
 @dataclass(kw_only=True)

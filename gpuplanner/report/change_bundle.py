@@ -351,7 +351,7 @@ def pack_into(scenario: Scenario, found: Comparison, folder: Path) -> None:
     """Write the pack into a folder of its own in the folder of a page."""
     pack = decision_pack(scenario, found)
     if pack is not None:
-        write_pack(pack, folder / FOLDER)
+        pack.write(folder / FOLDER)
 
 
 def kept_study(folder: Path) -> Study | None:
@@ -381,7 +381,7 @@ def export_decision(
             f"export of {scenario.name}", "a decision", found.decision.sentence, "Read more jobs."
         )
     with replaced_directory(out, mark=MARK) as folder:
-        write_pack(pack, folder)
+        pack.write(folder)
     return [Path(out) / name for name in sorted(pack.files)], tuple(pack.warnings)
 
 
@@ -401,18 +401,11 @@ def hand_over(scenario: Scenario, found: Comparison, out: str | Path) -> Path:
     notes = {"Decision": found.decision.sentence, "How sure": " ".join(found.decision.how_sure)}
     with replaced_directory(out, mark=MARK) as folder:
         if pack is not None:
-            write_pack(pack, folder)
+            pack.write(folder)
         write_workbook(
             folder / "workbook.xlsx", tables, title=scenario.name, notes=notes, locale=scenario.number_locale
         )
     return Path(out) / (PAGE if pack is not None else "workbook.xlsx")
-
-
-def write_pack(pack: Pack, folder: Path) -> None:
-    """Write the files of a pack into a folder."""
-    for name, text in pack.files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _quotas(scenario: Scenario, board: GpuModel) -> Iterator[TenantQuota]:

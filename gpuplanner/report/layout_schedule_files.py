@@ -32,7 +32,7 @@ from gpuplanner.report.bundle_files import (
     filled,
     to_index_text,
 )
-from gpuplanner.report.change_bundle import MARK, PAGE, page_tables, write_pack
+from gpuplanner.report.change_bundle import MARK, PAGE, page_tables
 from gpuplanner.report.export_verification import states_layouts, verify_file
 from gpuplanner.report.finance_exports import FOCUS_TIME, write_workbook
 from gpuplanner.report.handover_verification import MADE_ELSEWHERE, read_plan
@@ -88,7 +88,7 @@ def export_plan(
     plan, problem = read_plan(path)
     pack = calendar_pack(plan, problem, formats=formats, at=at, gres_type=gres_type, scenario=scenario)
     with replaced_directory(out, mark=MARK, inputs=[path]) as folder:
-        write_pack(pack, folder)
+        pack.write(folder)
         _check_layouts(folder, problem)
     return [Path(out) / name for name in sorted(pack.files)]
 
@@ -191,7 +191,7 @@ def hand_over_plan(planned: Planned, out: str | Path, *, scenario: Scenario | No
         "Cost": f"{planned.plan.objective:.6g} GPU-hours; no plan costs less than {planned.plan.bound:.6g}",
     }
     with replaced_directory(out, mark=MARK) as folder:
-        write_pack(pack, folder)
+        pack.write(folder)
         _check_layouts(folder, problem)
         write_workbook(
             folder / "workbook.xlsx",

@@ -16,7 +16,7 @@ from gpuplanner.decision.comparison_record import comparison_of
 from gpuplanner.decision.policy_simulation import WaySetting
 from gpuplanner.decision.recommendation import Answer, decide
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.report.change_bundle import decision_pack, write_pack
+from gpuplanner.report.change_bundle import decision_pack
 from gpuplanner.simulator.simulated_fleet import NodeFleet, Switching
 
 pytestmark = pytest.mark.long
@@ -108,7 +108,7 @@ def test_hours_and_waits_are_those_of_the_comparison(
     path, found, scenario = answer
     pack = decision_pack(scenario, comparison_of(found))
     assert pack is not None
-    write_pack(pack, tmp_path)
+    pack.write(tmp_path)
     contest = found.contest
     assert contest is not None
     trial, arena = contest.winner.trial, contest.arena
