@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from importlib import resources
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +282,10 @@ INDEX: dict[str, Any] = {
 }
 """Columns of the index, before what was rehearsed. ``untouched``: GPUs of the node that its configuration names too and
 leaves as they are; where nodes are emptied, their jobs have to end as well."""
+GIVEN_UP = (
+    "it is given up: nothing is cut; cordon, drain and reservation come off, "
+    "and the layout stays until the next change"
+)
 
 
 def change_index(
@@ -328,7 +331,7 @@ def change_index(
     cost = ChangeCost.of(board) if change is None else change.on(board)
     drain = Drain(limit_s=cost.drain_s.high) if drain is None else drain
     flagged = set(frame.filter("changed").select("node", "slot_start", "gpu").iter_rows())
-    found: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+    rows: list[dict[str, Any]] = []
     for one in layout_changes_of(frame, drain.limit_s, held_by(initial)):
         for node, (before, after) in one.nodes.items():
             was = dict(before.gpus) if before else {}
@@ -343,10 +346,15 @@ def change_index(
                 for unit in [None] if whole_node else [gpu for gpu, _, _ in recut]:
                     gpus = recut if unit is None else [row for row in recut if row[0] == unit]
                     row = {"change": one.name, "planned": time, "node": node, "gpu": unit}
-                    row |= {"untouched": _words(left) if whole_node else "", "limit_s": one.limit_s}
-                    found.setdefault((node, unit), []).append(row | _content(gpus, cost))
-    rows = [row for mine in found.values() for row in _timed(sorted(mine, key=itemgetter("planned")), drain)]
-    index = pl.DataFrame(rows, schema=INDEX).sort("planned", "node", "gpu")
+                    row |= {"untouched": _words(left) if whole_node else "", "if_not_empty": GIVEN_UP}
+                    if one.limit_s is not None:
+                        row["give_up_at"] = time + timedelta(seconds=one.limit_s)
+                    rows.append(row | _content(gpus, cost))
+    # A reservation begins no earlier than the change before it.
+    earliest = pl.col("planned") - timedelta(seconds=drain.ahead_s)
+    last = pl.col("planned").shift().over("node", "gpu", order_by="planned")
+    index = pl.DataFrame(rows, schema=INDEX).with_columns(reserve_from=pl.max_horizontal(earliest, last))
+    index = index.sort("planned", "node", "gpu")
     if expected is None:
         return index.with_columns(pl.lit(None, kind).alias(name) for name, kind in REHEARSED.items())
     known = expected.select("planned", "node", "gpu", *REHEARSED)
@@ -413,16 +421,3 @@ def _content(gpus: list[tuple[int, str | None, str]], cost: ChangeCost) -> dict[
 
 def _words(layouts: Iterable[tuple[int, str]]) -> str:
     return " ".join(f"{gpu}={layout}" for gpu, layout in layouts)
-
-
-def _timed(mine: list[dict[str, Any]], drain: Drain) -> Iterator[dict[str, Any]]:
-    """Give the changes of one node or GPU their times; they are sorted."""
-    ahead = timedelta(seconds=drain.ahead_s)
-    for last, row in zip([None, *mine], mine, strict=False):
-        planned, limit_s = row["planned"], row.pop("limit_s")
-        yield row | {
-            "reserve_from": max([planned - ahead, *([last["planned"]] if last else [])]),
-            "give_up_at": None if limit_s is None else planned + timedelta(seconds=limit_s),
-            "if_not_empty": "it is given up: nothing is cut; cordon, drain and reservation come off, "
-            "and the layout stays until the next change",
-        }

@@ -173,12 +173,11 @@ def _on_slurm(pack: FleetPack) -> None:
     says = "for every node with NVML in its Slurm; the others get what `static-gres.sh` prints there"
     pack.steps.append(Step(pack.place("gres.conf"), says))
     _add_index(pack)
+    does = "drains nodes, waits, cuts them, puts their Gres into slurm.conf, compares, resumes"
     for name in scripts:
-        does = "drains nodes, waits, cuts them, puts their Gres into slurm.conf, compares, resumes"
-        before = "export PARTED=/etc/gpuplanner-mig-parted.yaml\n"
-        place = pack.place(name)
-        pack.add(files[name], Step(place, does, f"bash {place} apply", f"bash {place} verify",
-                                   f"{before}bash {place} rollback"))  # fmt: skip
+        step = Step.script(pack.place(name), does)
+        undo = f"export PARTED=/etc/gpuplanner-mig-parted.yaml\n{step.undo}"
+        pack.add(files[name], replace(step, undo=undo))
     add_release(pack, rules.released, what)
 
 

@@ -140,11 +140,13 @@ def savings_record(months: tuple[SavingsMonth, ...]) -> Section:
     schema = {"step": pl.String} | dict.fromkeys(("amount", "low", "high"), pl.Float64)
     frame = pl.DataFrame(steps, schema=schema, orient="row")
     parts = ", ".join(f"{part.gpu_hours:,.0f} by {part.lever}" for part in one.levers)
+    known = standing["saved_usd"].null_count() < standing.height
+    worth = f", worth {money_text(standing['total_usd'][-1], 'USD')} USD" if known else ""
     said = (
         f"{one.month} promised {one.promised:,.0f} GPU-hours a week; the data of {one.next_month} show "
         f"{one.realised:,.0f}: {parts}. Work was {one.demand_ratio:.2f} times that of {one.month}. Against "
         f"{standing['month'][0]}, the frozen baseline, all that is realised so far is "
-        f"{standing['saved_gpu_hours'].sum():,.0f} GPU-hours{_worth(standing)}."
+        f"{standing['saved_gpu_hours'].sum():,.0f} GPU-hours{worth}."
     )
     return page.section(
         title,
@@ -164,12 +166,6 @@ def savings_record(months: tuple[SavingsMonth, ...]) -> Section:
 
 
 _STEPS = {"demand": "demand", "service": "jobs waited longer", "not_carried_out": "not carried out"}
-
-
-def _worth(standing: pl.DataFrame) -> str:
-    """What was realised so far in money, if anybody knows what an hour is worth."""
-    known = standing["saved_usd"].null_count() < standing.height
-    return f", worth {money_text(standing['total_usd'][-1], 'USD')} USD" if known else ""
 
 
 HEADINGS = {

@@ -65,7 +65,9 @@ def plot_phases(
     SchemaError
         If a column is missing.
     """
-    measures = [(name, label) for name, label in _MEASURES if _measured(samples, name)]
+    measures = [
+        (name, label) for name, label in _MEASURES if name in samples.columns and samples[name].count()
+    ]
     if not measures:
         return theme.saying("The job has no samples.")
     rows = chart_of(_binned(samples, [name for name, _ in measures])).transform_calculate(
@@ -138,10 +140,6 @@ def plot_signatures(frame: pl.DataFrame) -> ChartType:
         legend=alt.Legend(title="bound by"),
     )
     return theme.finish(chart, bands=order, legend=150, room=24)
-
-
-def _measured(samples: pl.DataFrame, name: str) -> bool:
-    return name in samples.columns and samples[name].count() > 0
 
 
 def _binned(samples: pl.DataFrame, names: list[str]) -> pl.DataFrame:
