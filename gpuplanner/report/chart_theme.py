@@ -67,12 +67,9 @@ def require(frame: pl.DataFrame, columns: Sequence[str], *, where: str) -> None:
     """Refuse a frame that lacks columns the chart needs."""
     missing = [name for name in columns if name not in frame.columns]
     if missing:
-        raise SchemaError(
-            where,
-            f"columns {', '.join(map(repr, missing))}",
-            f"columns {examples(frame.columns)}",
-            "Add the columns.",
-        )
+        expected = f"columns {', '.join(map(repr, missing))}"
+        todo = "Add the columns."
+        raise SchemaError(where, expected, f"columns {examples(frame.columns)}", todo)
 
 
 def chart_of(frame: pl.DataFrame, **properties: Any) -> alt.Chart:  # noqa: ANN401 - as Altair takes them
@@ -83,12 +80,8 @@ def chart_of(frame: pl.DataFrame, **properties: Any) -> alt.Chart:  # noqa: ANN4
 def to_data(frame: pl.DataFrame, *, where: str = "chart") -> pl.DataFrame:
     """Make rows small and portable: instants as ISO text in UTC, numbers with six digits."""
     if frame.height > MAX_ROWS:
-        raise SchemaError(
-            where,
-            f"at most {MAX_ROWS} rows for a chart",
-            f"{frame.height} rows",
-            "Show a shorter time or fewer series, or aggregate first.",
-        )
+        todo = "Show a shorter time or fewer series, or aggregate first."
+        raise SchemaError(where, f"at most {MAX_ROWS} rows for a chart", f"{frame.height} rows", todo)
     instants = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Datetime)]
     return frame.with_columns(
         pl.col(instants).dt.to_string("%Y-%m-%dT%H:%M:%SZ"),

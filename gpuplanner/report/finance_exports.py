@@ -433,20 +433,12 @@ def _legal_names(names: Collection[str]) -> dict[str, str]:
 
 def _check(name: str, frame: pl.DataFrame, sums: Collection[str]) -> None:
     if frame.height + 2 > MAX_ROWS:
-        raise OutputError(
-            f"sheet {name!r}",
-            f"at most {MAX_ROWS - 2:,} rows",
-            f"{frame.height:,}",
-            "Write it as CSV or Parquet.",
-        )
+        todo = "Write it as CSV or Parquet."
+        raise OutputError(f"sheet {name!r}", f"at most {MAX_ROWS - 2:,} rows", f"{frame.height:,}", todo)
     wrong = [column for column in sums if column not in frame.columns or not frame[column].dtype.is_numeric()]
     if wrong:
-        raise SchemaError(
-            f"totals of sheet {name!r}",
-            "numeric columns of the table",
-            examples(wrong),
-            "Name columns that can be added up.",
-        )
+        todo = "Name columns that can be added up."
+        raise SchemaError(f"totals of sheet {name!r}", "numeric columns of the table", examples(wrong), todo)
 
 
 SHEETS = {

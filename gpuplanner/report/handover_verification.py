@@ -128,12 +128,8 @@ def _pack_report(folder: Path, board: str | None, gpus_per_node: int) -> FileRep
     folder = _absolute(folder)
     listed = _listed_files(folder)
     if not listed:
-        raise ScenarioError(
-            str(folder),
-            "a pack, which has a manifest.json",
-            "none in this folder",
-            "Name the folder of an export.",
-        )
+        todo = "Name the folder of an export."
+        raise ScenarioError(str(folder), "a pack, which has a manifest.json", "none in this folder", todo)
     files = {path: written for path, written in sorted(listed.items()) if path.is_relative_to(folder)}
     report = FileReport(ok=True)
     for path, written in files.items():
@@ -328,12 +324,10 @@ def difference(current: Sequence[str | Path], plan: str | Path, at: datetime | N
     there, jobs, problems = _as_it_is(current, problem.board, at)
     common = [node for node in planned if node in there]
     if not common:
-        raise ScenarioError(
-            f"{', '.join(map(str, current))} beside {plan}",
-            f"nodes of one cluster, such as {examples(sorted(planned))}",
-            "; ".join(problems[:5]) or (examples(sorted(there)) if there else "no node with GPUs"),
-            "Give a dump of the cluster that the plan is for.",
-        )
+        expected = f"nodes of one cluster, such as {examples(sorted(planned))}"
+        got = "; ".join(problems[:5]) or (examples(sorted(there)) if there else "no node with GPUs")
+        todo = "Give a dump of the cluster that the plan is for."
+        raise ScenarioError(f"{', '.join(map(str, current))} beside {plan}", expected, got, todo)
     problems += [f"{node}: is in the plan, and not in the cluster" for node in planned if node not in there]
     rows = []
     for node in common:

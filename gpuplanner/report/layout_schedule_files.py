@@ -110,19 +110,13 @@ def calendar_pack(
     formats = resolve(formats, (*FORMATS, *others), what="format", error=ScenarioError)
     board = problem.board
     if not board.profiles:
-        raise ScenarioError(
-            f"export of a plan for {board.name}",
-            "a plan for a board with MIG",
-            "whole GPUs, switched on and off",
-            "Plan for a board with MIG: name it with --board.",
-        )
+        expected = "a plan for a board with MIG"
+        got = "whole GPUs, switched on and off"
+        todo = "Plan for a board with MIG: name it with --board."
+        raise ScenarioError(f"export of a plan for {board.name}", expected, got, todo)
     if problem.nodes is None:
-        raise ScenarioError(
-            "export",
-            "a plan that names its nodes",
-            "a plan of nodes without names",
-            NAME_THEM,
-        )
+        got = "a plan of nodes without names"
+        raise ScenarioError("export", "a plan that names its nodes", got, NAME_THEM)
     layouts, initial = assign(plan.require(), problem), layouts_before(plan, problem)
     drain = drain_of(scenario or Scenario(path=problem.change.path), problem.change)
     known: dict[str, Any] = {"change": problem.change, "drain": drain, "initial": initial}
@@ -232,9 +226,6 @@ def _check_layouts(folder: Path, problem: PlanProblem) -> None:
         except GpuPlannerError as error:
             raise OutputError(f"{path.name} cannot be read back: {error}") from error
         if not report.ok:
-            raise OutputError(
-                path.name,
-                "an export that holds when it is read back",
-                "; ".join(report.problems[:5]),
-                "Report it.",
-            )
+            expected = "an export that holds when it is read back"
+            todo = "Report it."
+            raise OutputError(path.name, expected, "; ".join(report.problems[:5]), todo)

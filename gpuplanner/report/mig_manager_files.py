@@ -160,12 +160,9 @@ def to_config_map(
     _check_names("namespace", [namespace])
     text = to_mig_parted(plan, board, at=at)
     if len(text.encode()) > MAX_BYTES:
-        raise OutputError(
-            "ConfigMap",
-            f"at most {MAX_BYTES} bytes, which is what Kubernetes stores",
-            f"{len(text.encode())} bytes",
-            "Export one time of the plan after another.",
-        )
+        expected = f"at most {MAX_BYTES} bytes, which is what Kubernetes stores"
+        todo = "Export one time of the plan after another."
+        raise OutputError("ConfigMap", expected, f"{len(text.encode())} bytes", todo)
     body = "".join(f"    {line}\n" for line in text.splitlines())
     return (
         f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: {namespace}\n"
@@ -273,9 +270,6 @@ def _offers(node: str, state: NodeState) -> str:
 def _check_names(what: str, names: list[str]) -> None:
     bad = [name for name in names if len(name) > _MAX_NAME or not _DNS_1123.fullmatch(name)]
     if bad:
-        raise GeometryError(
-            what,
-            "DNS-1123 names: lower-case letters and digits, with '-' and '.' between them",
-            f"{len(bad)} of {len(names)} others: {examples(bad)}",
-            "Use the names that 'kubectl get' prints.",
-        )
+        expected = "DNS-1123 names: lower-case letters and digits, with '-' and '.' between them"
+        todo = "Use the names that 'kubectl get' prints."
+        raise GeometryError(what, expected, f"{len(bad)} of {len(names)} others: {examples(bad)}", todo)

@@ -451,12 +451,8 @@ def plot_layout_calendar(layout_plan: pl.DataFrame) -> ChartType:
     plan = layout_plan.sort("node", "gpu", "slot_start").select(*_PLAN, name=name, hours=hours)
     gpus = in_order(plan, "name")
     if len(gpus) > MAX_GPUS:
-        raise SchemaError(
-            "plot_layout_calendar",
-            f"at most {MAX_GPUS} GPUs",
-            f"{len(gpus)}",
-            "Filter the plan to some nodes, or show the fleet with plot_layout_counts.",
-        )
+        todo = "Filter the plan to some nodes, or show the fleet with plot_layout_counts."
+        raise SchemaError("plot_layout_calendar", f"at most {MAX_GPUS} GPUs", f"{len(gpus)}", todo)
     names = folded(ranked(plan, "layout", "hours"), TOP_LAYOUTS)
     order = each(names)
     base = (

@@ -220,12 +220,10 @@ def run_notebook(
         unknown = [name for name in parameters if name not in known]
         if unknown:
             near = [nearest(name, known)[:1] for name in unknown]
-            raise ScenarioError(
-                f"{source.name}, parameters",
-                f"names of its parameters cell: {', '.join(known) or 'none'}",
-                f"unknown {examples(unknown)} (nearest: {near})",
-                "Rename or remove them.",
-            )
+            expected = f"names of its parameters cell: {', '.join(known) or 'none'}"
+            got = f"unknown {examples(unknown)} (nearest: {near})"
+            todo = "Rename or remove them."
+            raise ScenarioError(f"{source.name}, parameters", expected, got, todo)
         try:
             papermill.execute_notebook(
                 str(source),
@@ -245,12 +243,9 @@ def run_notebook(
         except (exceptions.DeadKernelError, exceptions.CellTimeoutError) as error:
             # The kernel was killed, or a cell took longer than any should: what it had done so far is kept.
             why = first_line(error)
-            raise GpuPlannerError(
-                source.name,
-                f"a kernel that lives, and answers within {CELL_TIMEOUT_S / 60:g} minutes a cell",
-                f"{why}{_keep(target, keep)}",
-                "Look for what ended it (most often too little memory), and run it again.",
-            ) from None
+            expected = f"a kernel that lives, and answers within {CELL_TIMEOUT_S / 60:g} minutes a cell"
+            todo = "Look for what ended it (most often too little memory), and run it again."
+            raise GpuPlannerError(source.name, expected, f"{why}{_keep(target, keep)}", todo) from None
 
 
 def _parameters(source: Path) -> list[str]:
@@ -269,12 +264,9 @@ def page_body(executed: Path) -> str:
     notebook = json.loads(executed.read_text(encoding="utf-8"))
     fragments = [cell_text(data[FRAGMENT]) for data in _outputs(notebook) if FRAGMENT in data]
     if not fragments:
-        raise OutputError(
-            executed.name,
-            "cells that show sections of gpuplanner.report.monthly_sections",
-            "none",
-            "Add them.",
-        )
+        expected = "cells that show sections of gpuplanner.report.monthly_sections"
+        todo = "Add them."
+        raise OutputError(executed.name, expected, "none", todo)
     return "\n".join(fragments)
 
 
