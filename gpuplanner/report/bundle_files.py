@@ -45,11 +45,8 @@ def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: No
             changes.append(cost.change(was[gpu], layout))
     if changes:
         longest = max(changes, key=lambda change: change.seconds)
-        reboot = (
-            "; MIG mode changes, which needs a reboot (WITH_REBOOT of the MIG manager)"
-            if longest.reboot
-            else ""
-        )
+        reboots = "; MIG mode changes, which needs a reboot (WITH_REBOOT of the MIG manager)"
+        reboot = reboots if longest.reboot else ""
         lines.append(
             f"#   {sum(len(change.destroyed) for change in changes)} instances go, "
             f"{sum(len(change.created) for change in changes)} come; about {minutes(longest.seconds)} "
@@ -377,11 +374,9 @@ def to_index_text(index: pl.DataFrame, board: GpuModel | str, change: ChangeCost
 def index_line(row: dict[str, Any]) -> str:
     """Print a row of the index as a line of its table."""
     unknown = row["drain_median_minutes"] is None
-    drain = (
-        "not rehearsed"
-        if unknown
-        else f"{row['drain_median_minutes']:.0f} ({row['drain_p95_minutes']:.0f}) min"
-    )
+    drain = "not rehearsed"
+    if not unknown:
+        drain = f"{row['drain_median_minutes']:.0f} ({row['drain_p95_minutes']:.0f}) min"
     cells = [
         stamp(row["planned"]),
         row["node"] if row["gpu"] is None else f"{row['node']} GPU {row['gpu']}",

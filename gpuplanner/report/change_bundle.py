@@ -271,11 +271,9 @@ def _pool_line(rules: FleetRules, number: int) -> str:
     offers = "what jobs ask for" if BY_JOBS in pool.layouts else ", ".join(
         f"{count} × {'whole GPU' if name == WHOLE_GPU else name}" for name, count in pool.offers.items()
     )  # fmt: skip
-    names = (
-        f"{pool.nodes[0]} to {pool.nodes[-1]} ({pool.count})"
-        if len(pool.nodes) > 8
-        else ", ".join(pool.nodes)
-    )
+    names = ", ".join(pool.nodes)
+    if len(pool.nodes) > 8:
+        names = f"{pool.nodes[0]} to {pool.nodes[-1]} ({pool.count})"
     most, kept = (f"at most {pool.most}", str(pool.kept)) if rules.comes_and_goes else ("all", "all")
     return f"| {pool.name} | {names or pool.count} | {most} | {kept} | {offers} |"
 
@@ -285,13 +283,12 @@ def _durations(pack: FleetPack) -> list[str]:
     rules, found = pack.rules, list[str]()
     changed = rules.layout_plan().filter("changed")["node"].n_unique() if rules.named else 0
     if changed and any("change" in step.file for step in pack.steps):
-        emptied = (
-            "cut GPU by GPU while the rest of each stays at work: a GPU that goes takes no new work from the beginning"
-            if rules.path == "nvml"
-            else "emptied and cut: each takes no new work from the beginning"
-        )
+        emptied = "emptied and cut: each"
+        if rules.path == "nvml":
+            emptied = "cut GPU by GPU while the rest of each stays at work: a GPU that goes"
         found.append(
-            f"- {counted(changed, 'node')} {'is' if changed == 1 else 'are'} {emptied}, is waited for at most "
+            f"- {counted(changed, 'node')} {'is' if changed == 1 else 'are'} {emptied} takes no new work "
+            "from the beginning, is waited for at most "
             f"{minutes(float(timeout_s(pack.drain.limit_s)))}, and then takes {pack.change.words()}. Jobs that run "
             "there end by themselves; none is ended. A script that gave a node up ends with 75: run the same words "
             "again. It waits in the foreground: begin where it outlives your session (tmux, screen)."

@@ -121,11 +121,9 @@ def savings_record(months: tuple[SavingsMonth, ...]) -> Section:
     title = "Savings promised and realised"
     if not came:
         last = months[-1]
-        waits = (
-            "the report of a later month says what came of it"
-            if last.seen.measured
-            else "nothing can be realised without a node list, which says what is installed"
-        )
+        waits = "nothing can be realised without a node list, which says what is installed"
+        if last.seen.measured:
+            waits = "the report of a later month says what came of it"
         said = f"{last.month} promises {last.promise.gpu_hours:,.0f} GPU-hours a week; {waits}."
         return page.section(title, page.paragraph(said))
     one = came[-1]
@@ -212,11 +210,9 @@ def past_errors(judged: Judged) -> Section:
     mean = mean_scores(scores)
     told = {row["model"]: row for row in mean.iter_rows(named=True)}
     chosen, naive = told[CHOSEN], told["Naive"]
-    compared = (
-        "no error can be measured"
-        if chosen["mase"] is None or naive["mase"] is None
-        else f"its error was {chosen['mase']:.2f}, that of the last value {naive['mase']:.2f}"
-    )
+    compared = "no error can be measured"
+    if chosen["mase"] is not None and naive["mase"] is not None:
+        compared = f"its error was {chosen['mase']:.2f}, that of the last value {naive['mase']:.2f}"
     return page.section(
         "How often it was wrong",
         page.figure(

@@ -183,12 +183,10 @@ def phases(box: Inbox, job: str = "") -> Section:
     pace = "; ".join(f"{label} every {minutes:.3g} min" for label, minutes in gaps.items())
     dips = f"{spikes.height or 'No'} short dip{'' if spikes.height == 1 else 's'}{pace and ': ' + pace}"
     saved = float(table["saved_gpu_hours"].sum())
-    fit = (
-        f"One slice for the whole job is {table['profile_job'][0]}; a slice for each phase would save at most "
-        f"{saved:,.1f} GPU-hours."
-        if facts["gpus"] is not None and facts["gpus"] <= 1
-        else "It runs on several GPUs, which keep whole GPUs."
-    )
+    fit = "It runs on several GPUs, which keep whole GPUs."
+    if facts["gpus"] is not None and facts["gpus"] <= 1:
+        fit = f"One slice for the whole job is {table['profile_job'][0]}; a slice for each phase would save at most "
+        fit += f"{saved:,.1f} GPU-hours."
     columns = ["phase", "label", "start", "run_s", "sm_activity", "memory_peak_gib", "power_w", "bound"]
     shown = table.select(*columns, "gpu_hours", "cost", "profile_phase", "evidence").with_columns(
         run_h=pl.col("run_s") / 3600

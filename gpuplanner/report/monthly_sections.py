@@ -55,17 +55,14 @@ def demand(study: Study) -> Section:
         for name in ("forecast", "scores", "choice")
     )
     coverage, cut = study.headline.forecast_coverage_90, study.headline.board_has_mig
-    wanted = (
-        "Instances wanted by profile over the last two weeks, right-sized,"
-        if cut
-        else "GPUs wanted over the last two weeks"
-    )
-    alt = (
-        f"{wanted} and the forecast for {study.scenario.horizon_slots} slots. The band holds 90 % of the cases if the "
-        f"past is a guide; on past origins it held {coverage:.1%}."
-        if coverage is not None
-        else f"{wanted} and the forecast; too little history to measure its error."
-    )
+    weeks = "over the last two weeks"
+    wanted = f"Instances wanted by profile {weeks}, right-sized," if cut else f"GPUs wanted {weeks}"
+    alt = f"{wanted} and the forecast; too little history to measure its error."
+    if coverage is not None:
+        alt = (
+            f"{wanted} and the forecast for {study.scenario.horizon_slots} slots. The band holds 90 % of the cases if "
+            f"the past is a guide; on past origins it held {coverage:.1%}."
+        )
     daily = (
         history.group_by("profile", day=pl.col("ds").dt.truncate("1d"))
         .agg(mean_instances=pl.col("y").mean(), peak_instances=pl.col("y").max())
@@ -310,11 +307,9 @@ def _lost(study: Study) -> str:
     if not hours:
         return "No attempt is known to have ended badly."
     price, basis = figures.price_per_gpu_hour, cost_review(study.scenario).price_basis
-    worth = (
-        ""
-        if price is None
-        else f", {hours * price:,.0f} {figures.currency} at {price:,.2f} a GPU-hour{basis}"
-    )
+    worth = ""
+    if price is not None:
+        worth = f", {hours * price:,.0f} {figures.currency} at {price:,.2f} a GPU-hour{basis}"
     worst = lost.group_by("state").agg(pl.col("gpu_hours").sum()).sort("gpu_hours", "state")["state"][-1]
     return (
         f"{hours:,.0f} of them ({hours / held:.0%}) went to attempts that did not complete{worth}, most of it "

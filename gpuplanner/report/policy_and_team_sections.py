@@ -178,12 +178,12 @@ def teams(
     """What every team was due and got, why its jobs waited, what other rules change, and what is ahead."""
     table = found.teams
     accounts = _accounts(found)
-    alone = (
-        ""
-        if found.mean_rho is None
-        else f"Jobs took {found.mean_rho:.2f} times as long as on their team's share alone (a pool without fragments), "
-        f"at most {found.max_rho:,.1f} times; 1 is what sharing promises."
-    )
+    alone = ""
+    if found.mean_rho is not None:
+        alone = page.paragraph(
+            f"Jobs took {found.mean_rho:.2f} times as long as on their team's share alone (a pool without fragments), "
+            f"at most {found.max_rho:,.1f} times; 1 is what sharing promises."
+        )
     return page.fold(
         title,
         page.paragraph(found.sentence),
@@ -202,7 +202,7 @@ def teams(
             | {"satisfaction": ".0%", "late_share": ".0%", "mean_rho": ".2f", "starvation_h": ",.1f"},
         ),
         page.table(table.select(list(_SAID)), caption="Why jobs waited", headings=_SAID),
-        page.paragraph(alone) if alone else "",
+        alone,
         "" if tried is None else _tried(tried),
         *(() if ahead is None else (page.table(table, caption=title) for title, table in ahead.told)),
         *(() if ahead is None else (page.note(note) for note in ahead.notes)),
