@@ -347,22 +347,11 @@ def _sharing(study: Study) -> list[str]:
     table = study.tables.get("sharing")
     if table is None or table.is_empty():
         return []
-    kept = (
-        "job_class",
-        "gpus",
-        "jobs",
-        "mode",
-        "profile",
-        "together",
-        "why",
-        "isolation",
-        "memory_guard",
-        "with_whom",
-    )
+    sharing = ("mode", "profile", "together", "why", "isolation", "memory_guard", "with_whom")
     caption = (
         "How jobs of each class may share a GPU; together: jobs on one. gpuplanner hints --sharing says more"
     )
-    return [page.table(table.select(kept), caption=caption)]
+    return [page.table(table.select("job_class", "gpus", "jobs", *sharing), caption=caption)]
 
 
 def _by_week(study: Study) -> list[str]:

@@ -140,30 +140,15 @@ _COLUMNS = {
     "mean_rho": "time against alone",
     "late_share": "jobs later than alone",
 }
-_TRIED = {
-    "team": "team",
-    "jobs": "jobs",
-    "waited_before": "waited before",
-    "waited_after": "waited after",
-    "change": "change",
-    "change_low": "change, low",
-    "change_high": "change, high",
-    "verdict": "verdict",
-    "lost_before": "lost before",
-    "lost_after": "lost after",
-    "stops_after": "stops after",
-    "failures_after": "failures after",
-    "never_before": "never start before",
-    "never_after": "never start after",
-}
+_HOURS_TRIED = ("waited_before", "waited_after", "change", "change_low", "change_high")
+_LOST_TRIED = ("lost_before", "lost_after", "stops_after", "failures_after")
+_NEVER_TRIED = {"never_before": "never start before", "never_after": "never start after"}
+_TRIED = {"change_low": "change, low", "change_high": "change, high", **_NEVER_TRIED}
+"""Headings of the rules that were tried, where they are not those of the columns."""
 _PLACEMENTS = {
-    "placement": "placement",
-    "jobs": "jobs",
     "multi_node_jobs": "on several nodes",
     "slowdown": "slow-down of these",
-    "lost_gpu_hours": "lost GPU-hours",
     "mean_wait_minutes": "mean wait, min",
-    "never_started": "never started",
 }
 _SAID = {"tenant": "team", "why": "why its jobs waited", "next_step": "next step"}
 
@@ -231,12 +216,10 @@ def _tried(found: SharingTried) -> str:
         (
             page.paragraph(found.sentence),
             page.table(
-                found.teams.select(list(_TRIED)),
+                found.teams.select("team", "jobs", *_HOURS_TRIED, "verdict", *_LOST_TRIED, *_NEVER_TRIED),
                 caption=f"{found.after} instead of {found.before}, GPU-hours a week (intervals {found.blocks})",
                 headings=_TRIED,
-                formats=dict.fromkeys(
-                    _TRIED.keys() - {"team", "jobs", "verdict", "never_before", "never_after"}, ",.1f"
-                ),
+                formats=dict.fromkeys((*_HOURS_TRIED, *_LOST_TRIED), ",.1f"),
             ),
             *(page.note(note) for note in found.notes),
         )
@@ -331,7 +314,6 @@ _CAUSES = {
     "fragmented": "not together",
     "wrong_layout": "other layout",
     "queued_behind": "behind others",
-    "limits": "limits",
     "unexplained": "not explained",
 }
 

@@ -75,23 +75,9 @@ CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"
 NEEDED = {"papermill": "report", "xlsxwriter": "report", "vl_convert": "plot", "altair": "plot"}
 """Optional packages that a report takes, and the extras that bring them: missed before the walk, not behind it."""
-MARK = Mark(
-    MANIFEST,
-    "gpuplanner report 1",
-    names=(
-        "index.html",
-        "appendix.html",
-        "message.txt",
-        "summary.md",
-        "report.pdf",
-        f"{TABLES}/*.parquet",
-        "study.json",
-        "workbook.xlsx",
-        "plan.json",
-        "scenario.yaml",
-        "report.ipynb",
-    ),
-)
+PAGES = ("index.html", "appendix.html", "message.txt", "summary.md", "report.pdf")
+FIGURES = (f"{TABLES}/*.parquet", "study.json", "workbook.xlsx", "plan.json", "scenario.yaml", "report.ipynb")
+MARK = Mark(MANIFEST, "gpuplanner report 1", names=(*PAGES, *FIGURES))
 
 
 def write_report(
@@ -339,13 +325,8 @@ _MOVED = {"instances_for_one": ".2g", "instances": ",.2f", "instances_there": ",
 FOLDER = "pools"
 """Where the pools have their own pages, each in a folder of its name."""
 MOST_POOLS = 20
-_FORMATS = {
-    "objective": ",.0f",
-    "bound": ",.0f",
-    "gap": ".2%",
-    "mean_gpus": ",.1f",
-    "unmet_gpu_hours": ",.1f",
-}
+_FORMATS = dict.fromkeys(("objective", "bound"), ",.0f") | {"gap": ".2%"}
+_FORMATS |= dict.fromkeys(("mean_gpus", "unmet_gpu_hours"), ",.1f")
 _HEADINGS = {
     "pool": "pool", "gpus": "GPUs", "needed": "needed at once", "cut_gpus": "of them cut", "action": "what to do",
     "saved_gpu_hours": "saved a week, GPU h", "objective": "cost, GPU h",
