@@ -17,13 +17,7 @@ from gpuplanner.core.scenario import FILES, Scenario
 from gpuplanner.core.schemas import WHOLE_GPU, QueueQuotas
 from gpuplanner.core.stage_cache import data_folder, input_hashes
 from gpuplanner.core.units import counted, wait_text
-from gpuplanner.decision.comparison_record import (
-    Comparison,
-    curve_table,
-    played,
-    policy_table,
-    service_table,
-)
+from gpuplanner.decision.comparison_record import Comparison, curve_table, played, policy_table, service_table
 from gpuplanner.decision.decision_text import IDLE_ACTIONS
 from gpuplanner.decision.decision_types import ROUNDING_MINUTES, Decision
 from gpuplanner.decision.plan_rehearsal import drain_of
@@ -63,12 +57,7 @@ NOT_TODAY = "The dates follow the end of the record, not today; a change may beg
 
 
 def to_pack(
-    rules: FleetRules,
-    told: PageWords,
-    change: ChangeCost,
-    drain: Drain,
-    *,
-    gres_type: str | None = None,
+    rules: FleetRules, told: PageWords, change: ChangeCost, drain: Drain, *, gres_type: str | None = None
 ) -> Pack:
     """The files of what was decided, and the page that says how to use them."""
     from gpuplanner.report.kubernetes_pools import add_queues, on_demand, pools

@@ -84,8 +84,7 @@ def to_data(frame: pl.DataFrame, *, where: str = "chart") -> pl.DataFrame:
         raise SchemaError(where, f"at most {MAX_ROWS} rows for a chart", f"{frame.height} rows", todo)
     instants = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Datetime)]
     return frame.with_columns(
-        pl.col(instants).dt.to_string("%Y-%m-%dT%H:%M:%SZ"),
-        pl.selectors.decimal().cast(pl.Float64),
+        pl.col(instants).dt.to_string("%Y-%m-%dT%H:%M:%SZ"), pl.selectors.decimal().cast(pl.Float64)
     ).with_columns(pl.selectors.float().round_sig_figs(6))
 
 

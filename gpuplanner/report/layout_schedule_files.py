@@ -8,13 +8,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from gpuplanner.core.errors import (
-    GeometryError,
-    GpuPlannerError,
-    OutputError,
-    ScenarioError,
-    resolve,
-)
+from gpuplanner.core.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, resolve
 from gpuplanner.core.execution import EXPORTERS, plugged
 from gpuplanner.core.output_writing import guarded, replaced_directory
 from gpuplanner.core.scenario import Scenario
@@ -124,8 +118,7 @@ def calendar_pack(
     pack = Pack()
     if "mig-parted" in wanted:
         pack.add(
-            to_mig_parted(layouts, board, at=at),
-            Step("parted/mig-parted.yaml", "what mig-parted reads"),
+            to_mig_parted(layouts, board, at=at), Step("parted/mig-parted.yaml", "what mig-parted reads")
         )
     if "configmap" in wanted:
         step = Step.manifest("operator/configmap.yaml", "the same for the operator")
@@ -182,16 +175,13 @@ def hand_over_plan(planned: Planned, out: str | Path, *, scenario: Scenario | No
         "Layout changes": change_index(cuts, problem.board, initial=layouts_before(planned.plan, problem)),
     }
     notes = {
-        "Cost": f"{planned.plan.objective:.6g} GPU-hours; no plan costs less than {planned.plan.bound:.6g}",
+        "Cost": f"{planned.plan.objective:.6g} GPU-hours; no plan costs less than {planned.plan.bound:.6g}"
     }
     with replaced_directory(out, mark=MARK) as folder:
         pack.write(folder)
         _check_layouts(folder, problem)
         write_workbook(
-            folder / "workbook.xlsx",
-            tables,
-            title=f"Layouts of {problem.board.name}",
-            notes=notes,
+            folder / "workbook.xlsx", tables, title=f"Layouts of {problem.board.name}", notes=notes
         )
     return Path(out) / PAGE
 
