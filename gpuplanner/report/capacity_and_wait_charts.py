@@ -114,15 +114,9 @@ def plot_entitlements(accounts: pl.DataFrame, *, top: int = 15) -> ChartType:
     parts = shown.select(
         "tenant", within.alias(WITHIN), *(pl.col(_PARTS[part]).alias(part) for part in (ABOVE, MISSING))
     ).unpivot(list(_PARTS), index="tenant", variable_name="part", value_name="gpu_hours")
-    chart = stacked(
-        parts,
-        alt.X("gpu_hours:Q", title="GPU-hours"),
-        y="tenant",
-        order=order,
-        part="part",
-        colours=_COLOURS,
-        hover=tips(tenant="tenant", part="part", gpu_hours=("GPU-hours", ",.1f")),
-    )
+    x = alt.X("gpu_hours:Q", title="GPU-hours")
+    hover = tips(tenant="tenant", part="part", gpu_hours=("GPU-hours", ",.1f"))
+    chart = stacked(parts, x, y="tenant", order=order, part="part", colours=_COLOURS, hover=hover)
     return theme.finish(chart, bands=order, legend=200)
 
 

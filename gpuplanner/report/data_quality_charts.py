@@ -71,27 +71,20 @@ def plot_quality(findings: pl.DataFrame, *, top: int = FINDINGS) -> ChartType:
     shapes, colours = zip(*(SEVERITIES[severity] for severity in known), strict=True)
     labels = wrapped(names[:top], NAME, grid=True)
     above = alt.Axis(orient="top", labelAngle=-35, labelAlign="left", labelOverlap=False, grid=True)
+    scale = alt.Scale(domain=figures)
+    x = alt.X("figure:N", title="moves these figures", sort=figures, scale=scale, axis=above)
+    hover = tips(
+        check="rows that", rows=("rows", ",d"), severity="severity", effect="effect", example="example"
+    )
     chart: alt.Chart = (
         chart_of(shown)
         .mark_point(filled=True, size=150, opacity=1)
         .encode(
-            x=alt.X(
-                "figure:N",
-                title="moves these figures",
-                sort=figures,
-                scale=alt.Scale(domain=figures),
-                axis=above,
-            ),
+            x=x,
             y=alt.Y("name:N", title=None, sort=names[:top], axis=labels.axis),
             color=alt.Color("severity:N", title=None, scale=alt.Scale(domain=known, range=colours)),
             shape=alt.Shape("severity:N", title=None, scale=alt.Scale(domain=known, range=shapes)),
-            tooltip=tips(
-                check="rows that",
-                rows=("rows", ",d"),
-                severity="severity",
-                effect="effect",
-                example="example",
-            ),
+            tooltip=hover,
         )
     )
     title = "What is wrong with the data, and which figures it moves"
@@ -178,14 +171,9 @@ def plot_coverage(coverage: pl.DataFrame, *, top: int = ROWS) -> ChartType:
         expected_gpu_h=("of GPU-hours", ",.1f"),
     )
     shown = [state for state in _STATES if state in rows["state"]]
-    return _strips(
-        rows,
-        each(names) if len(nodes) > top else sorted(nodes),
-        every=every,
-        title=title.format(word),
-        colour=alt.Color("state:N", title=None, scale=theme.scale(_STATES, shown)),
-        hover=hover,
-    )
+    order = each(names) if len(nodes) > top else sorted(nodes)
+    colour = alt.Color("state:N", title=None, scale=theme.scale(_STATES, shown))
+    return _strips(rows, order, every=every, title=title.format(word), colour=colour, hover=hover)
 
 
 @drawn(
@@ -239,14 +227,10 @@ def plot_intake(rows: pl.DataFrame, *, top: int = ROWS) -> ChartType:
             .otherwise(pl.lit("jobs")),
         )
     )
-    return _strips(
-        shown,
-        list(labels.values()),
-        every=every,
-        title=f"Jobs submitted and rows rejected, by {word}",
-        colour=alt.Color("state:N", legend=None, scale=theme.scale(_ROWS, list(_ROWS))),
-        hover=tips(name="rows", rows=("on that " + word, ",d")),
-    )
+    title = f"Jobs submitted and rows rejected, by {word}"
+    colour = alt.Color("state:N", legend=None, scale=theme.scale(_ROWS, list(_ROWS)))
+    hover = tips(name="rows", rows=("on that " + word, ",d"))
+    return _strips(shown, list(labels.values()), every=every, title=title, colour=colour, hover=hover)
 
 
 def least_observed(coverage: pl.DataFrame) -> pl.DataFrame:

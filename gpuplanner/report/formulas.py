@@ -125,12 +125,8 @@ def _saving_inputs(study: Study) -> Inputs:
     saving, today = study.decision.saving, float(study.decision.fleet_gpus * HOURS_PER_WEEK)
     if saving.value is None:
         return {"hours today": today, "hours as recommended": None, "why": saving.reason}
-    return {
-        "hours today": today,
-        "hours as recommended": today - saving.value,
-        "range, low": saving.low,
-        "range, high": saving.high,
-    }
+    known = {"hours today": today, "hours as recommended": today - saving.value}
+    return known | {"range, low": saving.low, "range, high": saving.high}
 
 
 def _electricity_formula(study: Study) -> Formula:

@@ -115,12 +115,8 @@ def plot_signatures(frame: pl.DataFrame) -> ChartType:
     'share of the GPU-hours sampled'
     """
     order = ranked(frame, "job_class", "gpu_hours")
-    share = alt.X(
-        "share:Q",
-        title="share of the GPU-hours sampled",
-        axis=alt.Axis(format=".0%"),
-        scale=alt.Scale(domain=[0, 1]),
-    )
+    scale = alt.Scale(domain=[0, 1])
+    share = alt.X("share:Q", title="share of the GPU-hours sampled", axis=alt.Axis(format=".0%"), scale=scale)
     hover = tips(
         job_class="class",
         bound="bound by",
@@ -129,15 +125,9 @@ def plot_signatures(frame: pl.DataFrame) -> ChartType:
         share=("share", ".0%"),
         slice="slice",
     )
+    rows, legend = frame.select(_CLASSES), alt.Legend(title="bound by")
     chart = stacked(
-        frame.select(_CLASSES),
-        share,
-        y="job_class",
-        order=order,
-        part="bound",
-        colours=_BOUNDS,
-        hover=hover,
-        legend=alt.Legend(title="bound by"),
+        rows, share, y="job_class", order=order, part="bound", colours=_BOUNDS, hover=hover, legend=legend
     )
     return theme.finish(chart, bands=order, legend=150, room=24)
 
@@ -244,15 +234,10 @@ def plot_memory_stack(frame: pl.DataFrame) -> ChartType:
     3
     """
     parts, plans = in_order(frame, "component"), in_order(frame, "plan")
-    bars = stacked(
-        frame.select(_STACK),
-        alt.X("gib:Q", title="GiB"),
-        y="plan",
-        order=plans,
-        part="component",
-        colours=theme.numbered(parts),
-        hover=tips(component="component", gib=("gib", ".2f")),
-    )
+    rows, x = frame.select(_STACK), alt.X("gib:Q", title="GiB")
+    colours = theme.numbered(parts)
+    hover = tips(component="component", gib=("gib", ".2f"))
+    bars = stacked(rows, x, y="plan", order=plans, part="component", colours=colours, hover=hover)
     ends = chart_of(frame.unique("plan", maintain_order=True)).encode(
         y=alt.Y("plan:N", title=None, sort=plans, axis=alt.Axis(labelLimit=220))
     )

@@ -145,12 +145,8 @@ def calendar_pack(
         scripts = {name: text for name, text in lines.items() if name.startswith("change-")}
         _add_scripts(pack, "slurm", scripts, drain)
     if at is None and {"runbook", "slurm"} & set(wanted):
-        index = change_index(
-            layouts,
-            board,
-            **known,
-            expected=None if scenario is None else rehearse(scenario, layouts, problem),
-        )
+        rehearsed = None if scenario is None else rehearse(scenario, layouts, problem)
+        index = change_index(layouts, board, **known, expected=rehearsed)
         pack.files["changes.csv"] = guarded(index, FOCUS_TIME).write_csv()
         pack.add(to_index_text(index, board, problem.change), Step("changes.md", "every change, by time"))
     for name in others if formats == "all" else others.keys() & {formats}:

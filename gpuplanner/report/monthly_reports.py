@@ -188,12 +188,9 @@ def chain_page(chain: Chain, out: Path, locale: str = "en") -> str:
         parts += [page.section("Savings: promised and realised", *_savings(ledger)),
                   page.section("Forecasts: how they did", *_forecasts(ledger))]  # fmt: skip
     months = f"{chain.months[0].month} to {chain.months[-1].month}" if chain.months else "no month yet"
+    provenance = {"gpuplanner": __version__}
     return page.render_page(
-        "\n".join(parts),
-        title="GPU reports",
-        subtitle=months,
-        provenance={"gpuplanner": __version__},
-        locale=locale,
+        "\n".join(parts), title="GPU reports", subtitle=months, provenance=provenance, locale=locale
     )
 
 

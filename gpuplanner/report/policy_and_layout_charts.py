@@ -150,12 +150,9 @@ def plot_frontier(
     colours = theme.policy_colours(["today", *([best] if best else [])])
     looks = {"today": colours["today"], "best": colours.get(best or "", theme.QUIET), "other": theme.QUIET}
     texts = looks | {"today": theme.INK, "other": theme.MUTED}
-    x = alt.X(
-        "added_minutes:Q",
-        title="minutes of added delay",
-        scale=alt.Scale(domain=[0, LONGEST_MIN], nice=False, clamp=True),
-        axis=alt.Axis(values=[0, 10, 20, 30, 40, 50, 60]),
-    )
+    scale = alt.Scale(domain=[0, LONGEST_MIN], nice=False, clamp=True)
+    axis = alt.Axis(values=[0, 10, 20, 30, 40, 50, 60])
+    x = alt.X("added_minutes:Q", title="minutes of added delay", scale=scale, axis=axis)
     y = alt.Y(
         "gpu_hours:Q",
         title="GPUs on [GPU h a week]",
@@ -332,14 +329,9 @@ def plot_bounds(frame: pl.DataFrame) -> ChartType:
         rule = chart_of(rows.select(pl.col("bound").max()))
         layers.insert(1, rule.mark_rule(color=theme.INK, size=2).encode(x=alt.X("bound:Q")))
     cheapest = rows.sort("objective", maintain_order=True).row(0, named=True)
-    return theme.finish(
-        alt.layer(*layers),
-        finding=f"Cheapest: {cheapest['method']}, {cheapest['objective']:,.0f} GPU-hours; {proven}.",
-        height=32 * len(order),
-        bands=order,
-        legend=190,
-        room=40,
-    )
+    finding = f"Cheapest: {cheapest['method']}, {cheapest['objective']:,.0f} GPU-hours; {proven}."
+    height = 32 * len(order)
+    return theme.finish(alt.layer(*layers), finding=finding, height=height, bands=order, legend=190, room=40)
 
 
 def _proven(frame: pl.DataFrame) -> str:
@@ -403,12 +395,9 @@ def plot_board(placements: pl.DataFrame, *, memory_slices: int) -> ChartType:
         mid=(pl.col("start") + end) / 2,
         label=pl.when(pl.col("size") > 1).then("profile").otherwise(compute),
     ).sort("layout", "start")
-    x = alt.X(
-        "start:Q",
-        title="memory slice",
-        scale=alt.Scale(domain=[0, memory_slices], nice=False),
-        axis=alt.Axis(values=list(range(memory_slices + 1)), format="d", gridColor=theme.GREY),
-    )
+    scale = alt.Scale(domain=[0, memory_slices], nice=False)
+    axis = alt.Axis(values=list(range(memory_slices + 1)), format="d", gridColor=theme.GREY)
+    x = alt.X("start:Q", title="memory slice", scale=scale, axis=axis)
     y = alt.Y("layout:N", axis=None, sort=layouts, scale=alt.Scale(paddingInner=0.5, paddingOuter=0.5))
     base = chart_of(rows).encode(y=y)
     hover = tips(layout="layout", profile="profile", start="first memory slice", size="memory slices")
@@ -478,12 +467,10 @@ def plot_layout_calendar(layout_plan: pl.DataFrame) -> ChartType:
     )
     # Vega lays out the legend of an empty layer without end.
     layers = [bars, cuts] if plan["changed"].any() else [bars]
+    finding = f"{len(gpus)} GPUs, cut anew {plan['changed'].sum()} times. Most time: {order[0]}."
+    height = (14 if len(gpus) <= 64 else 12) * len(gpus)
     return theme.finish(
-        alt.layer(*layers),
-        finding=f"{len(gpus)} GPUs, cut anew {plan['changed'].sum()} times. Most time: {order[0]}.",
-        height=(14 if len(gpus) <= 64 else 12) * len(gpus),
-        legend=270,
-        names=theme.label_width(gpus),
+        alt.layer(*layers), finding=finding, height=height, legend=270, names=theme.label_width(gpus)
     )
 
 

@@ -498,12 +498,6 @@ def _ways_table(found: Comparison) -> pl.DataFrame:
         best=pl.col("policy") != found.winner,
         name=pl.col("policy").replace(SHORT),
     )
-    table = table.sort(
-        "best",
-        ~pl.col("performable"),
-        pl.col("gpu_hours_promised").is_null(),
-        "gpu_hours_promised",
-        nulls_last=True,
-        maintain_order=True,
-    )
-    return table.with_columns(policy="name")
+    hours = pl.col("gpu_hours_promised")
+    order = ("best", ~pl.col("performable"), hours.is_null(), hours)
+    return table.sort(*order, nulls_last=True, maintain_order=True).with_columns(policy="name")

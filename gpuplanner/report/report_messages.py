@@ -33,13 +33,9 @@ def report_mail(study: Study, page: str, *, at: str | None = None, fleet: str = 
     """
     name = " ".join(printable(study.scenario.name).split())
     month = study.scenario.month or "all data"
-    findings, steps = (
-        [in_locale(printable(one), study.scenario.number_locale) for one in texts]
-        for texts in (
-            (*study.findings, *filter(None, [fleet])),
-            [one.text for one in study.decision.next_steps],
-        )
-    )
+    locale = study.scenario.number_locale
+    findings = [in_locale(printable(one), locale) for one in (*study.findings, *filter(None, [fleet]))]
+    steps = [in_locale(printable(one.text), locale) for one in study.decision.next_steps]
     address = None if at is None else f"{at.rstrip('/')}/{page}"
     where = f"{page} in the folder of the reports" if address is None else address
     message = EmailMessage(policy=SMTP.clone(linesep="\n"))

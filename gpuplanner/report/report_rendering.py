@@ -107,12 +107,8 @@ def write_report(
         (folder / "scenario.yaml").write_text(_absolute(scenario).to_yaml(), encoding="utf-8")
         source = notebook or notebook_folder() / NOTEBOOK
         executed = folder / "report.ipynb"
-        run_notebook(
-            source,
-            executed,
-            {"scenario_path": str(folder / "scenario.yaml")},
-            keep=out.with_suffix(".failed.ipynb"),
-        )
+        keep = out.with_suffix(".failed.ipynb")
+        run_notebook(source, executed, {"scenario_path": str(folder / "scenario.yaml")}, keep=keep)
         told = None if told is None else remember(told, study)
         body = page_body(executed)
         body += "" if told is None else forecast_record(told)

@@ -564,18 +564,11 @@ def _held(
     rows: pl.DataFrame, order: list[str], colours: Mapping[str, str], *, row: str, part: str, legend: int
 ) -> ChartType:
     """Held GPU-hours of ``name, part, gpu_hours``: one bar a name."""
-    chart = stacked(
-        rows.filter(pl.col("gpu_hours") > 0).with_columns(
-            share=pl.col("gpu_hours") / pl.col("gpu_hours").sum().over("name")
-        ),
-        alt.X("gpu_hours:Q", title="GPU-hours"),
-        y="name",
-        order=order,
-        part="part",
-        colours=colours,
-        hover=tips(name=row, part=part, gpu_hours=("GPU-hours", ",.1f"), share=("share of the bar", ".1%")),
-        legend=_WORDS,
-    )
+    share = pl.col("gpu_hours") / pl.col("gpu_hours").sum().over("name")
+    shown = rows.filter(pl.col("gpu_hours") > 0).with_columns(share=share)
+    x = alt.X("gpu_hours:Q", title="GPU-hours")
+    hover = tips(name=row, part=part, gpu_hours=("GPU-hours", ",.1f"), share=("share of the bar", ".1%"))
+    chart = stacked(shown, x, y="name", order=order, part="part", colours=colours, hover=hover, legend=_WORDS)
     return theme.finish(chart, bands=order, legend=legend)
 
 
