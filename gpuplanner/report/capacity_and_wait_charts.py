@@ -347,16 +347,11 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartTy
         "day_start:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False)
     )
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False))
+    hover = tips(day="day", gpus=("GPUs, busiest hour", ",.0f"))
     chart = alt.layer(
         chart_of(rows)
         .mark_bar(color=theme.BLUE, stroke="white", strokeWidth=1)
-        .encode(
-            x=x,
-            x2="day_end:T",
-            y=y,
-            y2=alt.datum(0),
-            tooltip=tips(day="day", gpus=("GPUs, busiest hour", ",.0f")),
-        ),
+        .encode(x=x, x2="day_end:T", y=y, y2=alt.datum(0), tooltip=hover),
         *_capacity_line(level, word, y, solid=known and level == gpus),
     )
     return theme.finish(chart, finding=peaks_text(frame), height=150, room=12)

@@ -402,18 +402,15 @@ def _quotas(scenario: Scenario, board: GpuModel) -> Iterator[TenantQuota]:
     share = pl.col("profile").map_elements(board.share, return_dtype=pl.Float64).fill_null(1.0)
     gpus = {name: (pl.col(name) * share).sum() for name in ("nominal", "borrow", "lend")}
     mine = table.filter(pl.col("gpu_model").fill_null(board.name) == board.name)
-    rows = mine.group_by("tenant", maintain_order=True).agg(
-        gpus["nominal"],
-        *(
-            pl.when(pl.col(name).is_null().any()).then(None).otherwise(gpus[name]).alias(name)
-            for name in ("borrow", "lend")
-        ),
-        pl.col("cohort", "namespaces").first(),
-    )  # fmt: skip
+    limits = (
+        pl.when(pl.col(name).is_null().any()).then(None).otherwise(gpus[name]).alias(name)
+        for name in ("borrow", "lend")
+    )
+    words = pl.col("cohort", "namespaces").first()
+    rows = mine.group_by("tenant", maintain_order=True).agg(gpus["nominal"], *limits, words)
     for tenant, own, borrow, lend, cohort, namespaces in rows.iter_rows():
-        yield TenantQuota(
-            tenant, own, cohort, borrow, lend, tuple((namespaces or "").split(",") if namespaces else ())
-        )
+        names = tuple(namespaces.split(",")) if namespaces else ()
+        yield TenantQuota(tenant, own, cohort, borrow, lend, names)
 
 
 def _touched(decision: Decision) -> Iterator[str]:

@@ -76,17 +76,9 @@ def fitted(spec: dict[str, Any], width: int) -> dict[str, Any]:
     facts = spec["usermeta"]
     names = min(facts["names"], int(width * NAMES_SHARE))
     config = spec["config"]
-    fit = spec | {
-        "config": config
-        | {
-            "axisYDiscrete": {"labelLimit": names},
-            "legend": config["legend"]
-            | {
-                "columns": max(1, (width - names) // facts["legend"]),
-                "labelLimit": max(60, min(260, width - names - 30)),
-            },
-        }
-    }
+    beside, limit = max(1, (width - names) // facts["legend"]), max(60, min(260, width - names - 30))
+    legend = config["legend"] | {"columns": beside, "labelLimit": limit}
+    fit = spec | {"config": config | {"axisYDiscrete": {"labelLimit": names}, "legend": legend}}
     panels = facts.get("panels")
     if panels is None:
         if fit.get("width") == "container":

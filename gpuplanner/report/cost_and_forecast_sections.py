@@ -38,10 +38,9 @@ def month_parts(found: CostReview) -> Iterator[str]:
         )
     yield from (page.note(text) for text in found.missing)
     if found.total is not None:
+        by_tenant = found.by_tenant.select("tenant", pl.col("cost").cast(pl.Float64))
         yield page.figure(
-            plots.plot_costs(
-                found.by_tenant.select("tenant", pl.col("cost").cast(pl.Float64)), unit=found.currency
-            ),
+            plots.plot_costs(by_tenant, unit=found.currency),
             title="Cost by tenant",
             alt="What nobody held is a line of its own, not spread over tenants.",
             numbers=found.by_tenant,
@@ -75,14 +74,13 @@ def prices(found: CostReview) -> Section:
 def commitments(found: Purchase, renewed: Refresh | None = None) -> Section:
     """What to buy, reserve or rent over the months to come, beside the plain ways; and when a newer board pays."""
     costs, begun = found.costs, found.begin
+    ways = costs.rename({"way_to_pay": "tenant"})
     return page.section(
         "Buy, reserve or rent",
         page.paragraph(found.sentence),
         *(page.note(one) for one in found.notes),
         page.figure(
-            plots.plot_costs(
-                costs.rename({"way_to_pay": "tenant"}), unit=found.currency, title="Cost by way to pay"
-            ),
+            plots.plot_costs(ways, unit=found.currency, title="Cost by way to pay"),
             title="This mix beside the plain ways",
             alt="The mean over paths of demand of each way, and of this mix the dearest tenth.",
             numbers=costs,
@@ -182,6 +180,7 @@ def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:
     fan = source.fan(horizon, seed=seed)
     last = fan.row(-1, named=True)
     total = last["still_running"] + last["to_come"]
+    left = source.running().select(tenant="unique_id", cost="gpu_hours_left")
     return page.section(
         "What runs now, and what will come",
         page.figure(
@@ -192,11 +191,7 @@ def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:
             numbers=fan,
         ),
         page.figure(
-            plots.plot_costs(
-                source.running().select(tenant="unique_id", cost="gpu_hours_left"),
-                unit="GPU-hours left",
-                title="Work left in running jobs",
-            ),
+            plots.plot_costs(left, unit="GPU-hours left", title="Work left in running jobs"),
             title="What is left of what runs",
             alt="Expected GPU-hours, with jobs that still run counted as such and not left out.",
             numbers=source.running(),

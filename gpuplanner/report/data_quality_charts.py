@@ -88,14 +88,11 @@ def plot_quality(findings: pl.DataFrame, *, top: int = FINDINGS) -> ChartType:
         )
     )
     title = "What is wrong with the data, and which figures it moves"
+    if len(names) > top:
+        title += f": the {top} gravest of {len(names)}"
+    finding, height = quality_text(findings), _row_height(labels) * len(names[:top])
     return theme.finish(
-        chart,
-        title=f"{title}: the {top} gravest of {len(names)}" if len(names) > top else title,
-        finding=quality_text(findings),
-        height=_row_height(labels) * len(names[:top]),
-        legend=90,
-        names=labels.pixels,
-        room=40,
+        chart, title=title, finding=finding, height=height, legend=90, names=labels.pixels, room=40
     )
 
 

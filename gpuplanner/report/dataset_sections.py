@@ -191,6 +191,9 @@ def phases(box: Inbox, job: str = "") -> Section:
     shown = table.select(*columns, "gpu_hours", "cost", "profile_phase", "evidence").with_columns(
         run_h=pl.col("run_s") / 3600
     )
+    costly = shown.select(
+        "phase", "label", "run_h", "gpu_hours", "cost", "bound", "profile_phase", "evidence"
+    )
     money = "" if view.price is None else f", {view.price.currency}"
     heads = {
         "bound": "waits for", "profile_phase": "smallest slice", "evidence": "why", "gpu_hours": "GPU-hours",
@@ -214,12 +217,7 @@ def phases(box: Inbox, job: str = "") -> Section:
             f"It waits for: {view.bound} ({view.evidence}). {fit} {_phase_money(table, view.price)}"
         ),
         page.table(
-            shown.select(
-                "phase", "label", "run_h", "gpu_hours", "cost", "bound", "profile_phase", "evidence"
-            ),
-            caption="Cost, signature and slice of each phase",
-            headings=heads,
-            formats=formats,
+            costly, caption="Cost, signature and slice of each phase", headings=heads, formats=formats
         ),
         dip_table if spikes.height else "",
     )

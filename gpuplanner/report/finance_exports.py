@@ -359,13 +359,8 @@ def _write_summary(book: Library, formats: _Formats, summary: Summary, frame: pl
     if parts.height:
         chart = book.add_chart({"type": "bar"})
         last = first + min(parts.height, MOST_BARS) - 1
-        chart.add_series(
-            {
-                "name": summary.parted,
-                "categories": [SUMMARY, first, 0, last, 0],
-                "values": [SUMMARY, first, 1, last, 1],
-            }
-        )
+        places = {"categories": [SUMMARY, first, 0, last, 0], "values": [SUMMARY, first, 1, last, 1]}
+        chart.add_series({"name": summary.parted, **places})
         chart.set_legend({"none": True})
         chart.set_y_axis({"reverse": True})
         sheet.insert_chart(0, 3, chart, {"description": f"{summary.parted} by {summary.by}"})

@@ -364,13 +364,14 @@ def curve_figure(found: Comparison) -> str:
     one, frame = found.decision, curve_table(found)
     limits = service_table(found).select("limit_minutes", job_size="size")
     ends = {"today": one.fleet_gpus, "recommended": one.gpus}
+    numbers = frame.pivot(
+        "job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first"
+    )
     return page.figure(
         plots.plot_wait_curve(frame, **ends, limits=limits),
         title="Queue wait against number of GPUs",
         alt=plots.wait_curve_text(frame, **ends),
-        numbers=frame.pivot(
-            "job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first"
-        ),
+        numbers=numbers,
         formats=dict.fromkeys(limits["job_size"], ",.1f"),
     )
 

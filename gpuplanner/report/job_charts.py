@@ -136,14 +136,10 @@ def _binned(samples: pl.DataFrame, names: list[str]) -> pl.DataFrame:
     """Means over GPUs, then mean, least and greatest of each time bin."""
     moments = samples.group_by("time").agg(pl.col(names).mean()).sort("time")
     seconds = (moments["time"].max() - moments["time"].min()).total_seconds()  # type: ignore[operator, union-attr]
-    width = max(1, int(-(-seconds // _POINTS)))
+    width, values = max(1, int(-(-seconds // _POINTS))), pl.col(names)
     return (
         moments.group_by(pl.col("time").dt.truncate(f"{width}s"))
-        .agg(
-            pl.col(names).mean(),
-            pl.col(names).min().name.suffix("_low"),
-            pl.col(names).max().name.suffix("_high"),
-        )
+        .agg(values.mean(), values.min().name.suffix("_low"), values.max().name.suffix("_high"))
         .sort("time")
     )
 

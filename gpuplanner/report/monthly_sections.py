@@ -120,23 +120,17 @@ def layouts(study: Study) -> Section:
     ]
     if study.problem.gpus <= MOST_GPUS:
         off = "parked GPUs stand as off, and keep their layout" if study.problem.prices else "off: released"
-        shown.append(
-            page.figure(
-                plots.plot_layout_calendar(study.tables["layout_plan"]),
-                title="Calendar by numbered GPU",
-                alt=f"One row per GPU; a mark shows where it is cut anew; {off}. This is what the exports apply."
-                if cut
-                else "One row per GPU: on as a whole GPU, or off.",
+        rows = "One row per GPU: on as a whole GPU, or off."
+        if cut:
+            rows = (
+                f"One row per GPU; a mark shows where it is cut anew; {off}. This is what the exports apply."
             )
-        )
+        calendar = plots.plot_layout_calendar(study.tables["layout_plan"])
+        shown.append(page.figure(calendar, title="Calendar by numbered GPU", alt=rows))
     if changed.height:
-        shown.append(
-            page.table(
-                changed.head(25),
-                caption=f"Changes of layout, most frequent first: {study.problem.change.words()}",
-                formats=dict.fromkeys(("minutes", "minutes_low", "minutes_high"), ".4g"),
-            )
-        )
+        caption = f"Changes of layout, most frequent first: {study.problem.change.words()}"
+        formats = dict.fromkeys(("minutes", "minutes_low", "minutes_high"), ".4g")
+        shown.append(page.table(changed.head(25), caption=caption, formats=formats))
     title = "The planned layouts" if cut else "GPUs on, as planned"
     return page.fold(title, *shown, about="hour by hour, with what no plan undercuts", appendix=True)
 

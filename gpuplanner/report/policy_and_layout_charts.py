@@ -444,14 +444,13 @@ def plot_layout_calendar(layout_plan: pl.DataFrame) -> ChartType:
         raise SchemaError("plot_layout_calendar", f"at most {MAX_GPUS} GPUs", f"{len(gpus)}", todo)
     names = folded(ranked(plan, "layout", "hours"), TOP_LAYOUTS)
     order = each(names)
+    axis = alt.Axis(labelFontSize=10, labelOverlap=False)
     base = (
         chart_of(plan.with_columns(shown=pl.col("layout").replace_strict(names)))
         .transform_calculate(**utc_text(from_="slot_start", to="slot_end"), mark="'GPU cut anew'")
         .encode(
             x=utc_axis(plan, "slot_start", "slot_end"),
-            y=alt.Y(
-                "name:N", title="node · GPU", sort=gpus, axis=alt.Axis(labelFontSize=10, labelOverlap=False)
-            ),
+            y=alt.Y("name:N", title="node · GPU", sort=gpus, axis=axis),
             tooltip=tips(node="node", gpu="GPU", layout="layout", from_="from (UTC)", to="to (UTC)"),
         )
     )
@@ -526,23 +525,19 @@ def _merged(counts: pl.DataFrame, held: pl.DataFrame, order: Sequence[str]) -> p
     """Runs of slots with the same counts, as ``start, end, shown, gpus, order``."""
     slots = counts.select("slot_start").unique().sort("slot_start")
     length = slots["slot_start"].diff().min() or pl.duration(hours=1)
+    sums = held.group_by("slot_start", "shown").agg(pl.col("gpus").sum())
     wide = (
-        slots.join(
-            held.group_by("slot_start", "shown").agg(pl.col("gpus").sum()), on="slot_start", how="left"
-        )
+        slots.join(sums, on="slot_start", how="left")
         .pivot(on="shown", on_columns=[*order], index="slot_start", values="gpus")
         .sort("slot_start")
         .fill_null(0)
     )
     new_run = pl.any_horizontal(pl.col(name) != pl.col(name).shift() for name in order).fill_null(True)
+    slot = pl.col("slot_start")
     runs = (
         wide.with_columns(run=new_run.cum_sum())
         .group_by("run", maintain_order=True)
-        .agg(
-            pl.col(*order).first(),
-            start=pl.col("slot_start").first(),
-            end=pl.col("slot_start").last() + length,
-        )
+        .agg(pl.col(*order).first(), start=slot.first(), end=slot.last() + length)
     )
     return (
         runs.unpivot(on=order, index=["start", "end"], variable_name="shown", value_name="gpus")

@@ -190,7 +190,7 @@ def teams(
         alone,
         "" if tried is None else _tried(tried),
         *(() if ahead is None else (page.table(table, caption=title) for title, table in ahead.told)),
-        *(() if ahead is None else (page.note(note) for note in ahead.notes)),
+        *(() if ahead is None else map(page.note, ahead.notes)),
         page.figure(
             plots.plot_borrowing(found.borrowed),
             title="GPU-hours borrowed, by borrower and lender",
@@ -212,18 +212,11 @@ def teams(
 
 def _tried(found: SharingTried) -> str:
     """The same weeks under two sets of rules."""
-    return "".join(
-        (
-            page.paragraph(found.sentence),
-            page.table(
-                found.teams.select("team", "jobs", *_HOURS_TRIED, "verdict", *_LOST_TRIED, *_NEVER_TRIED),
-                caption=f"{found.after} instead of {found.before}, GPU-hours a week (intervals {found.blocks})",
-                headings=_TRIED,
-                formats=dict.fromkeys((*_HOURS_TRIED, *_LOST_TRIED), ",.1f"),
-            ),
-            *(page.note(note) for note in found.notes),
-        )
-    )
+    shown = found.teams.select("team", "jobs", *_HOURS_TRIED, "verdict", *_LOST_TRIED, *_NEVER_TRIED)
+    caption = f"{found.after} instead of {found.before}, GPU-hours a week (intervals {found.blocks})"
+    formats = dict.fromkeys((*_HOURS_TRIED, *_LOST_TRIED), ",.1f")
+    table = page.table(shown, caption=caption, headings=_TRIED, formats=formats)
+    return "".join([page.paragraph(found.sentence), table, *map(page.note, found.notes)])
 
 
 def placements(table: pl.DataFrame | None) -> Section:
@@ -454,11 +447,9 @@ def _page(found: Mapping[str, Comparison], title: str) -> str:
         "".join(body),
         title=title,
         subtitle=counted(len(found), "pool"),
-        provenance={
-            "pools": ", ".join(found), "target": target_in_words(first), "gpuplanner": __version__,
-        },
+        provenance={"pools": ", ".join(found), "target": target_in_words(first), "gpuplanner": __version__},
         decision=fleet_sentence(decisions),
-    )  # fmt: skip
+    )
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:

@@ -259,18 +259,11 @@ def _future(demand: pl.DataFrame, forecast: pl.DataFrame | None, by: str, panels
 
 def _changed(demand: pl.DataFrame, by: str, panels: list[str], begin: datetime) -> pl.DataFrame:
     """Rows ``panel, ds, change`` for every change of level that the chart shows."""
-    found = []
+    found, levels = [], pl.format("{} to {}", *(pl.col(one).round(1) for one in SIDES))
     for panel in panels:
         total = demand.filter(pl.col(by) == panel).group_by("ds").agg(pl.col("y").sum())
-        found.append(
-            change_points(total)
-            .filter(pl.col("ds") > begin)
-            .select(
-                panel=pl.lit(panel),
-                ds="ds",
-                change=pl.format("{} to {}", *(pl.col(one).round(1) for one in SIDES)),
-            )
-        )
+        changes = change_points(total).filter(pl.col("ds") > begin)
+        found.append(changes.select(panel=pl.lit(panel), ds="ds", change=levels))
     table = pl.concat(found)
     return table if table.height else pl.DataFrame()
 
@@ -532,14 +525,11 @@ def plot_waterfall(frame: pl.DataFrame, *, unit: str) -> ChartType:
     )  # fmt: skip
     order = frame["step"].to_list()
     base = chart_of(rows).encode(y=alt.Y("step:N", title=None, sort=order))
+    colours = theme.scale({"step": theme.GREEN, "sum": theme.BLUE}, ["step", "sum"])
     bars = base.mark_bar().encode(
         x=alt.X("begin:Q", title=unit),
         x2="end:Q",
-        color=alt.Color(
-            "kind:N",
-            scale=theme.scale({"step": theme.GREEN, "sum": theme.BLUE}, ["step", "sum"]),
-            legend=None,
-        ),
+        color=alt.Color("kind:N", scale=colours, legend=None),
         tooltip=tips(step="lever", amount=(unit, ",.1f"), low=("low", ",.1f"), high=("high", ",.1f")),
     )
     layers = [bars]
