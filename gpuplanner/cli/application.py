@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from gpuplanner._version import __version__
@@ -110,7 +111,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version, and end.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Say the version, and end.")
     ] = False,
 ) -> None: ...
 
@@ -274,6 +275,11 @@ def drawable(path: Path | None) -> Path | None:
     return path
 
 
+def chart_option(text: str) -> Any:  # noqa: ANN401 - what typer takes
+    """The option of a file to draw to, with its help text."""
+    return Option(metavar="FILE", callback=drawable, help=text)
+
+
 def instant(text: str | None) -> datetime | None:
     """An instant that somebody gave; UTC if it has no zone."""
     if text is None:
@@ -288,25 +294,24 @@ def instant(text: str | None) -> datetime | None:
 def of_row(name: str, **how: Any) -> Any:  # noqa: ANN401 - what typer takes
     """The option of a field of a scenario, as its row says; further arguments are typer's."""
     row = knobs_of(Scenario)[name]
-    return typer.Option(row.flag, **({"help": row.help} | how))
+    return Option(row.flag, **({"help": row.help} | how))
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-Out = Annotated[Path, typer.Option("-o", "--out", help="Folder or file to write.")]
-Tz = Annotated[str | None, typer.Option("--tz", help="Zone of naive times in the source.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of everything random.")]
+Json = Annotated[bool, Option("--json", help="Print JSON on stdout.")]
+Out = Annotated[Path, Option("-o", "--out", help="Folder or file to write.")]
+Tz = Annotated[str | None, Option(help="Zone of naive times in the source.")]
 SmallestGroup = Annotated[int, of_row("smallest_group", metavar="N", min=0)]
 Overwrite = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--overwrite", help="Replace files that gpuplanner did not write.", callback=allow_overwriting,
-        expose_value=False,
-    ),
+        expose_value=False
+    )
 ]  # fmt: skip
-Quiet = Annotated[bool, typer.Option("--quiet", help="No talk on stderr.")]
+Quiet = Annotated[bool, Option("--quiet", help="No talk on stderr.")]
 WorkersAsked = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--workers",
         metavar="N|ADDRESS",
         help="Processes, or a Dask scheduler such as tcp://host:8786; the figures are the same.",
@@ -314,21 +319,18 @@ WorkersAsked = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the scenario; may be repeated."),
+    Option("--set", metavar="KEY=VALUE", help="Change a field of the scenario; may be repeated."),
 ]
 ScenarioPath = Annotated[
     str,
-    typer.Argument(
-        metavar="SCENARIO",
-        help="A scenario YAML file, a folder written by 'gpuplanner ingest', or 'sample'.",
+    Argument(
+        metavar="SCENARIO", help="A scenario YAML file, a folder written by 'gpuplanner ingest', or 'sample'."
     ),
 ]
-Board = Annotated[
-    str | None, typer.Option("--board", help="Board of the catalogue; a unique prefix will do.")
-]
+Board = Annotated[str | None, Option(help="Board of the catalogue; a unique prefix will do.")]
 GpuModels = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--gpu-model",
         metavar="WORD=MODEL[:PROFILE]",
         help="GPU model, or MIG profile of one, that a word of the source means.",

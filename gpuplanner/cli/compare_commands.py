@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from gpuplanner.cli.application import (
     Exit,
@@ -17,7 +18,7 @@ from gpuplanner.cli.application import (
     Quiet,
     ScenarioPath,
     app,
-    drawable,
+    chart_option,
     put,
     say,
     show,
@@ -49,11 +50,8 @@ def compare(
     given: Given,
     chart: Annotated[
         Path | None,
-        typer.Option(
-            "--chart",
-            metavar="FILE",
-            callback=drawable,
-            help="Draw GPU-hours against minutes: .html, a page of its own with all tables, or .svg, a picture.",
+        chart_option(
+            "Draw GPU-hours against minutes: .html, a page of its own with all tables, or .svg, a picture."
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -219,16 +217,13 @@ def fairness(
     given: Given,
     chart: Annotated[
         Path | None,
-        typer.Option(
-            "--chart",
-            metavar="FILE",
-            callback=drawable,
-            help="Draw what teams held, lent and are owed: .html, a page with all tables, or .svg, a picture.",
+        chart_option(
+            "Draw what teams held, lent and are owed: .html, a page with all tables, or .svg, a picture."
         ),
     ] = None,
     ahead: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--ahead",
             help="Also look ahead: quotas for each team's stated risk and what each step costs the others, budgets and "
             "when they are used up, intervals between checkpoints.",
@@ -313,44 +308,35 @@ _COSTS = {"bin_cost": 1.0, "fire_up_cost": 0.0, "busy_cost": 0.0}
 def pack(
     file: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="FILE",
             help="First line 'n capacity 0 0', then 'index start end size' of each item; "
             "with --board, CSV with start, end, profile.",
         ),
     ],
     board: Annotated[
-        str | None,
-        typer.Option("--board", help="Pack MIG instances onto GPUs of this board; a unique prefix will do."),
+        str | None, Option(help="Pack MIG instances onto GPUs of this board; a unique prefix will do.")
     ] = None,
     bin_cost: Annotated[
-        float | None,
-        typer.Option(
-            "--bin-cost", help="Pack for cost: that of a GPU in use at all; 1 if only others are given."
-        ),
+        float | None, Option(help="Pack for cost: that of a GPU in use at all; 1 if only others are given.")
     ] = None,
     fire_up_cost: Annotated[
-        float | None,
-        typer.Option(
-            "--fire-up-cost", help="Pack for cost: that of each change of a GPU from empty to used."
-        ),
+        float | None, Option(help="Pack for cost: that of each change of a GPU from empty to used.")
     ] = None,
     busy_cost: Annotated[
-        float | None,
-        typer.Option("--busy-cost", help="Pack for cost: that of a unit of time that a GPU is used."),
+        float | None, Option(help="Pack for cost: that of a unit of time that a GPU is used.")
     ] = None,
-    time_limit: Annotated[float, typer.Option("--time-limit", min=0.1, help="Most seconds.")] = 5.0,
+    time_limit: Annotated[float, Option(min=0.1, help="Most seconds.")] = 5.0,
     work_limit: Annotated[
         int | None,
-        typer.Option(
-            "--work-limit",
+        Option(
             min=1,
             help="Most million steps; if it ends the search, the answer does not depend on the machine's speed.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of everything random.")] = 0,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write the bin of each item here, as CSV.")
+        Path | None, Option("-o", "--out", help="Write the bin of each item here, as CSV.")
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -395,30 +381,21 @@ def _packed(
 
 
 Services = Annotated[
-    Path | None,
-    typer.Option("--services", metavar="DIR", help="Size services: folder of measured profiles, a CSV each."),
+    Path | None, Option(metavar="DIR", help="Size services: folder of measured profiles, a CSV each.")
 ]
 Rates = Annotated[
-    Path | None,
-    typer.Option("--rates", metavar="CSV", help="Requests per second: a row a scenario, a column a service."),
+    Path | None, Option(metavar="CSV", help="Requests per second: a row a scenario, a column a service.")
 ]
-Latencies = Annotated[
-    Path | None, typer.Option("--latencies", metavar="CSV", help="Latency limits in ms, laid out as --rates.")
-]
-Row = Annotated[
-    int | None, typer.Option("--row", min=1, help="Row of --rates and --latencies, counted from 1.")
-]
+Latencies = Annotated[Path | None, Option(metavar="CSV", help="Latency limits in ms, laid out as --rates.")]
+Row = Annotated[int | None, Option(min=1, help="Row of --rates and --latencies, counted from 1.")]
 LatencyShare = Annotated[
-    float | None,
-    typer.Option(
-        "--latency-share", help="Share of a latency limit that a batch may take; 0.45 if not given."
-    ),
+    float | None, Option(help="Share of a latency limit that a batch may take; 0.45 if not given.")
 ]
 
 
 MaybeScenario = Annotated[
     str | None,
-    typer.Argument(
+    Argument(
         metavar="SCENARIO",
         help="A scenario YAML file, a folder written by 'gpuplanner ingest', or 'sample'; none with --services.",
     ),
@@ -536,26 +513,26 @@ LABELS = {
 def simulate(
     jobs: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="JOBS.csv",
             help="List of jobs, CSV, plain or gzip: job_id, submit_time and duration in seconds, num_gpus; "
             "optional tenant and limit_s.",
         ),
     ],
     *,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of the fleet.")],
+    gpus: Annotated[int, Option(min=1, help="GPUs of the fleet.")],
     gpus_per_node: Annotated[
-        int | None, typer.Option(min=1, help="GPUs of each node; one pool without nodes if not given.")
+        int | None, Option(min=1, help="GPUs of each node; one pool without nodes if not given.")
     ] = None,
     queue: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Which job starts next: fifo (nobody passes), pass (whoever fits), backfill (EASY, by time limits), "
             "sjf (shortest first) or fair (recent use of the team first, with backfill)."
         ),
     ] = "fifo",
     curve: Annotated[
-        bool, typer.Option("--curve", help="Also show the waits on 50 to 200 % of the GPUs, in whole nodes.")
+        bool, Option("--curve", help="Also show the waits on 50 to 200 % of the GPUs, in whole nodes.")
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from gpuplanner.cli.application import (
     Exit,
@@ -28,15 +29,14 @@ from gpuplanner.cli.application import (
 def diff(
     files: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             metavar="CURRENT... PLAN",
             help="The cluster as it is ('kubectl get nodes,pods -A -o json', 'scontrol show node' and sacct beside "
             "it, a node list, or another plan.json), and last the plan.json.",
         ),
     ],
     at: Annotated[
-        str | None,
-        typer.Option(help="Instant of the plan (ISO 8601, UTC if no zone); default: its beginning."),
+        str | None, Option(help="Instant of the plan (ISO 8601, UTC if no zone); default: its beginning.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -68,7 +68,7 @@ def diff(
 catalog = typer.Typer(help="Facts about boards, prices and carbon, with their sources.", no_args_is_help=True)
 app.add_typer(catalog, name="catalog")
 
-BoardName = Annotated[str, typer.Argument(metavar="BOARD", help="Board; a unique prefix will do.")]
+BoardName = Annotated[str, Argument(metavar="BOARD", help="Board; a unique prefix will do.")]
 
 
 @catalog.command("boards")
@@ -122,16 +122,13 @@ def catalog_profiles(board: BoardName, as_json: Json = False) -> None:
 @catalog.command("layouts")
 def catalog_layouts(
     board: BoardName,
-    profiles: Annotated[str | None, typer.Option(help="Only these profiles, joined by commas.")] = None,
+    profiles: Annotated[str | None, Option(help="Only these profiles, joined by commas.")] = None,
     listed: Annotated[
-        bool,
-        typer.Option("--list", help="List the maximal layouts: by profile counts, and with their places."),
+        bool, Option("--list", help="List the maximal layouts: by profile counts, and with their places.")
     ] = False,
     beside: Annotated[
         str | None,
-        typer.Option(
-            metavar="PLACES", help="List only layouts that hold these instances: '3g.40gb@4 1g.10gb@0'."
-        ),
+        Option(metavar="PLACES", help="List only layouts that hold these instances: '3g.40gb@4 1g.10gb@0'."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -168,30 +165,27 @@ def catalog_prices(board: BoardName, as_json: Json = False) -> None:
 def verify(
     file: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             help="plan.json, of services too, a report, a pack or file of it, or with --against a dump of the cluster."
         ),
     ],
     board: Annotated[
         str | None,
-        typer.Option("--gpu-model", help="GPU model as the catalogue, NVML, a node label or Slurm calls it."),
+        Option("--gpu-model", help="GPU model as the catalogue, NVML, a node label or Slurm calls it."),
     ] = None,
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs on each node.")] = 8,
+    gpus_per_node: Annotated[int, Option(min=1, help="GPUs on each node.")] = 8,
     against: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PLAN", help="plan.json that the cluster, of which FILE is a dump, shall be as."
-        ),
+        Option(metavar="PLAN", help="plan.json that the cluster, of which FILE is a dump, shall be as."),
     ] = None,
     at: Annotated[
-        str | None,
-        typer.Option(help="Instant of that plan (ISO 8601, UTC if no zone); default: its beginning."),
+        str | None, Option(help="Instant of that plan (ISO 8601, UTC if no zone); default: its beginning.")
     ] = None,
     *,
     given: Given,
     scenario: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="What a plan must be of: a scenario, trace folder or 'sample' as 'plan' takes them, or a problem "
             "file. Without, a plan is held against the problem in its own file."
         ),
@@ -237,7 +231,7 @@ def verify(
 def export(
     given_file: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="SCENARIO|FOLDER|PLAN",
             help="Scenario, trace folder, 'sample', or the folder of a start or report: files of its decision; "
             "plan.json: those of a calendar.",
@@ -245,28 +239,21 @@ def export(
     ],
     to: Annotated[
         str,
-        typer.Option(
-            "--to",
-            help="Of a calendar: mig-parted, configmap, runbook, slurm, an exporter plugged in, or all.",
-        ),
+        Option(help="Of a calendar: mig-parted, configmap, runbook, slurm, an exporter plugged in, or all."),
     ] = "all",
     out: Out = Path("build/export"),
     at: Annotated[
-        str | None, typer.Option(help="Only the layouts in force at this instant (ISO 8601, UTC if no zone).")
+        str | None, Option(help="Only the layouts in force at this instant (ISO 8601, UTC if no zone).")
     ] = None,
     gres_type: Annotated[
         str | None,
-        typer.Option(
-            "--gres-type",
-            metavar="TYPE",
-            help="Slurm's type of a whole GPU, where it is not what slurmd finds.",
-        ),
+        Option(metavar="TYPE", help="Slurm's type of a whole GPU, where it is not what slurmd finds."),
     ] = None,
     *,
     given: Given,
     scenario: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="What the plan was made of (scenario, trace folder or 'sample'): the index then says how long each "
             "change will take to drain."
         ),

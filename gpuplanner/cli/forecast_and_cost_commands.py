@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from zoneinfo import ZoneInfo
 
 import typer
+from typer import Option
 
 from gpuplanner.cli.application import (
     Given,
@@ -51,35 +52,35 @@ def cost(
     scenario: ScenarioPath,
     given: Given,
     by: Annotated[
-        str, typer.Option(metavar="|".join(TABLES), help="What the cost is parted by, as text.")
+        str, Option(metavar="|".join(TABLES), help="What the cost is parted by, as text.")
     ] = "tenant",
     focus: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.csv", help="Write the charge lines as FOCUS 1.2; they sum to the total."),
+        Option(metavar="FILE.csv", help="Write the charge lines as FOCUS 1.2; they sum to the total."),
     ] = None,
     bill: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Share the total of a bill that 'ingest' wrote; it must reconcile."),
+        Option(metavar="DIR", help="Share the total of a bill that 'ingest' wrote; it must reconcile."),
     ] = None,
     workbook: Annotated[
-        Path | None, typer.Option(metavar="FILE.xlsx", help="Write the tables as a workbook.")
+        Path | None, Option(metavar="FILE.xlsx", help="Write the tables as a workbook.")
     ] = None,
     months: Annotated[
-        int, typer.Option(min=0, max=120, help="Also say what to buy, reserve or rent over so many months.")
+        int, Option(min=0, max=120, help="Also say what to buy, reserve or rent over so many months.")
     ] = 0,
     risk: Annotated[
-        float, typer.Option(min=0, max=1, help="With --months: weight of the dearest tenth of the paths.")
+        float, Option(min=0, max=1, help="With --months: weight of the dearest tenth of the paths.")
     ] = 0.0,
     refresh: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="BOARD=SPEED",
             help="With --months: when a newer board pays that does the work of so many of today's GPUs.",
         ),
     ] = None,
     burst: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="RULES.yaml",
             help="Also say which jobs to send to rented GPUs where more is wanted than there is; who may leave, and "
             "with what data, stands in the file.",
@@ -87,7 +88,7 @@ def cost(
     ] = None,
     ledger: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             exists=True,
             help="Ledger that 'report --ledger' keeps: also say what was promised, what came, and why they differ.",
         ),
@@ -235,57 +236,51 @@ def forecast(
     scenario: ScenarioPath,
     given: Given,
     back: Annotated[
-        bool, typer.Option("--backtest", help="GPUs by tenant and in all from many origins; needs no board.")
+        bool, Option("--backtest", help="GPUs by tenant and in all from many origins; needs no board.")
     ] = False,
-    horizon: Annotated[int | None, typer.Option(min=1, help="Slots to forecast.")] = None,
+    horizon: Annotated[int | None, Option(min=1, help="Slots to forecast.")] = None,
     gap: Annotated[
-        int | None, typer.Option(min=0, help="Slots between an origin and the first one that is forecast.")
+        int | None, Option(min=0, help="Slots between an origin and the first one that is forecast.")
     ] = None,
-    folds: Annotated[int, typer.Option(min=1, help="Origins; the first two fifths only calibrate.")] = FOLDS,
+    folds: Annotated[int, Option(min=1, help="Origins; the first two fifths only calibrate.")] = FOLDS,
     budget: Annotated[
-        float, typer.Option(min=0, help="CPU seconds a series; the dearest candidates go first.")
+        float, Option(min=0, help="CPU seconds a series; the dearest candidates go first.")
     ] = BUDGET_S,
-    models: Annotated[str | None, typer.Option(help="Candidates, joined by commas.")] = None,
+    models: Annotated[str | None, Option(help="Candidates, joined by commas.")] = None,
     workers: WorkersAsked = None,
     known: Annotated[
-        bool, typer.Option("--known/--no-known", help="Use what is known of the jobs that run and wait.")
+        bool, Option("--known/--no-known", help="Use what is known of the jobs that run and wait.")
     ] = True,
     by: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Series of GPUs by tenant (and board, where every job says it) or board, or of instances by profile."
         ),
     ] = "tenant",
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Origin: nothing later is looked at; ISO 8601.")
+        str | None, Option(metavar="TIME", help="Origin: nothing later is looked at; ISO 8601.")
     ] = None,
     paths: Annotated[
-        Path | None, typer.Option(help="Write sample paths as Parquet: unique_id, path, ds, y.")
+        Path | None, Option(help="Write sample paths as Parquet: unique_id, path, ds, y.")
     ] = None,
     most: Annotated[
-        int | None,
-        typer.Option("--representatives", min=1, help="Write so many paths for all, with weights."),
+        int | None, Option("--representatives", min=1, help="Write so many paths for all, with weights.")
     ] = None,
     announced: Annotated[
-        Path | None,
-        typer.Option(
-            "--announced", help="Jobs known to come: tenant, start_time, end_time, gpus (CSV, Parquet)."
-        ),
+        Path | None, Option(help="Jobs known to come: tenant, start_time, end_time, gpus (CSV, Parquet).")
     ] = None,
     calendar: Annotated[
         Path | None,
-        typer.Option(help="Releases, holidays, maintenance: kind, start_time, end_time (CSV, Parquet)."),
+        Option(help="Releases, holidays, maintenance: kind, start_time, end_time (CSV, Parquet)."),
     ] = None,
     sums: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="How series add up to the fleet: mint moves all by their errors (the default), top shares its "
             "forecast out, none leaves each as forecast."
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write every judged fold as Parquet.")
-    ] = None,
+    out: Annotated[Path | None, Option("-o", "--out", help="Write every judged fold as Parquet.")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from gpuplanner.cli.application import (
     Exit,
@@ -19,7 +20,7 @@ from gpuplanner.cli.application import (
     Tz,
     WorkersAsked,
     app,
-    drawable,
+    chart_option,
     put,
     say,
     show,
@@ -37,49 +38,47 @@ if TYPE_CHECKING:
 @app.command()
 def ingest(
     source: Annotated[
-        str | None, typer.Argument(help="Name of the source, or 'auto' to find it from the content.")
+        str | None, Argument(help="Name of the source, or 'auto' to find it from the content.")
     ] = None,
-    paths: Annotated[list[Path] | None, typer.Argument(help="Files to read.")] = None,
+    paths: Annotated[list[Path] | None, Argument(help="Files to read.")] = None,
     out: Out = Path("build/trace"),
-    nodes: Annotated[Path | None, typer.Option(help="Node list that belongs to the jobs.")] = None,
+    nodes: Annotated[Path | None, Option(help="Node list that belongs to the jobs.")] = None,
     tz: Tz = None,
     origin: Annotated[
-        str | None, typer.Option(help="Instant that a source which counts seconds starts from.")
+        str | None, Option(help="Instant that a source which counts seconds starts from.")
     ] = None,
     interval: Annotated[
-        float | None, typer.Option(help="Seconds between samples, for telemetry without times.", min=0)
+        float | None, Option(help="Seconds between samples, for telemetry without times.", min=0)
     ] = None,
     node: Annotated[
-        str | None, typer.Option(help="Node of telemetry that does not name it; else the file name.")
+        str | None, Option(help="Node of telemetry that does not name it; else the file name.")
     ] = None,
     gpu: Annotated[
-        int | None, typer.Option(help="GPU of telemetry that does not say which it is of.", min=0)
+        int | None, Option(help="GPU of telemetry that does not say which it is of.", min=0)
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="Fields of a file without a header, joined by commas.")
+        str | None, Option(help="Fields of a file without a header, joined by commas.")
     ] = None,
     query: Annotated[
-        str | None, typer.Option(help="Query behind a Prometheus answer whose series lack metric names.")
+        str | None, Option(help="Query behind a Prometheus answer whose series lack metric names.")
     ] = None,
     pseudonyms: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="COLUMNS",
             help="Replace names: user, tenant, job_id, job_name, partition, joined by commas.",
         ),
     ] = None,
-    key_file: Annotated[
-        Path | None, typer.Option("--key-file", help="Key of the pseudonyms, from 'gpuplanner new-key'.")
-    ] = None,
+    key_file: Annotated[Path | None, Option(help="Key of the pseudonyms, from 'gpuplanner new-key'.")] = None,
     gpu_models: GpuModels = None,
     append: Annotated[
-        bool, typer.Option("--append", help="Add only files that are new or changed: what is done anyway.")
+        bool, Option("--append", help="Add only files that are new or changed: what is done anyway.")
     ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Read the source anew: forget what it said before.")
+        bool, Option("--replace", help="Read the source anew: forget what it said before.")
     ] = False,
     workers: WorkersAsked = None,
-    list_sources: Annotated[bool, typer.Option("--list", help="Name the sources and stop.")] = False,
+    list_sources: Annotated[bool, Option("--list", help="Name the sources and stop.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -129,7 +128,7 @@ def ingest(
 
 
 @app.command("new-key", hidden=True)
-def make_key(path: Annotated[Path, typer.Argument(metavar="FILE", help="File to make.")]) -> None:
+def make_key(path: Annotated[Path, Argument(metavar="FILE", help="File to make.")]) -> None:
     """Make a key for pseudonyms, readable by its owner alone; keep it apart from the data."""
     from gpuplanner.core.privacy import new_key
 
@@ -139,28 +138,24 @@ def make_key(path: Annotated[Path, typer.Argument(metavar="FILE", help="File to 
 
 @app.command()
 def describe(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder written by 'ingest', or 'sample'.")],
+    folder: Annotated[str, Argument(metavar="DIR", help="Folder written by 'ingest', or 'sample'.")],
     chart: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=drawable,
-            help="Draw what is wrong with the data: .html, a page of its own, or .svg, a picture.",
-        ),
+        chart_option("Draw what is wrong with the data: .html, a page of its own, or .svg, a picture."),
     ] = None,
     hours: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write telemetry by hour, device and job here: activity, memory, energy, coverage; .csv or .parquet.",
         ),
     ] = None,
     nodes: Annotated[
-        bool, typer.Option("--by-node", help="Also say how many GPU-hours were held on each node.")
+        bool, Option("--by-node", help="Also say how many GPU-hours were held on each node.")
     ] = False,
     job_class: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--class",
             metavar="CLASS",
             help="List the jobs of a class, which the source or a rule names: pretraining, fine-tuning, evaluation, "
@@ -248,21 +243,18 @@ def _without_names(
 
 @app.command(hidden=True)
 def scrape(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Address of Prometheus, without /api/v1.")],
-    start: Annotated[str, typer.Option(help="First instant, ISO 8601 with an offset from UTC.")],
-    end: Annotated[str, typer.Option(help="Last instant, ISO 8601 with an offset from UTC.")],
+    url: Annotated[str, Argument(metavar="URL", help="Address of Prometheus, without /api/v1.")],
+    start: Annotated[str, Option(help="First instant, ISO 8601 with an offset from UTC.")],
+    end: Annotated[str, Option(help="Last instant, ISO 8601 with an offset from UTC.")],
     out: Out = Path("build/telemetry"),
-    interval: Annotated[float, typer.Option(help="Scrape interval in seconds.", min=0.001)] = 15.0,
+    interval: Annotated[float, Option(help="Scrape interval in seconds.", min=0.001)] = 15.0,
     step: Annotated[
-        float | None,
-        typer.Option(help="Ask for a grid of this many seconds, not for the scrapes.", min=0.001),
+        float | None, Option(help="Ask for a grid of this many seconds, not for the scrapes.", min=0.001)
     ] = None,
     match: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL=VALUE", help="Only series with this label; repeatable.")
+        list[str] | None, Option(metavar="LABEL=VALUE", help="Only series with this label; repeatable.")
     ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option("--ca-file", help="Certificates to trust beside the system's.")
-    ] = None,
+    ca_file: Annotated[Path | None, Option(help="Certificates to trust beside the system's.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -291,11 +283,9 @@ def scrape(
 
 @app.command(hidden=True)
 def bill(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a bill written by 'ingest'.")],
-    tag: Annotated[str | None, typer.Option(help="Key of the tag that names tenants.")] = None,
-    charge_period: Annotated[
-        bool, typer.Option("--charge-period", help="Months of use, not of billing.")
-    ] = False,
+    folder: Annotated[Path, Argument(metavar="DIR", help="Folder of a bill written by 'ingest'.")],
+    tag: Annotated[str | None, Option(help="Key of the tag that names tenants.")] = None,
+    charge_period: Annotated[bool, Option("--charge-period", help="Months of use, not of billing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Sum a cloud bill by month, tenant and GPU instance type, and check the sums against its lines."""

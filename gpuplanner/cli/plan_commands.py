@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from gpuplanner.cli.application import (
     Exit,
@@ -244,20 +245,18 @@ def plan(
     scenario: MaybeScenario = None,
     *,
     given: Given,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write plan.json here.")] = None,
+    out: Annotated[Path | None, Option("-o", "--out", help="Write plan.json here.")] = None,
     method: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="auto, milp, dp (small fleets), greedy, calendar or static; without, few sets of layouts where "
-            "the path empties whole nodes, else milp.",
+            "the path empties whole nodes, else milp."
         ),
     ] = None,
-    calendars: Annotated[
-        int | None, typer.Option(min=1, help="Most different layouts, for the calendar.")
-    ] = None,
+    calendars: Annotated[int | None, Option(min=1, help="Most different layouts, for the calendar.")] = None,
     robust: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--robust",
             help="Plan for the mean and two quantiles of demand, weigh each plan over sample paths, and take the one "
             "of least mean cost.",
@@ -265,7 +264,7 @@ def plan(
     ] = False,
     compared: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--compare/--no-compare",
             help="Also hold today's fleet against policies at equal service: half a minute the first time.",
         ),
@@ -366,7 +365,7 @@ def plan(
 def report(
     month: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="MONTH[..MONTH]|DATA",
             help="YYYY-MM or 'all'; or what to report on, as a scenario: the month it names, else all. A range is a "
             "chain in one folder: what was done stands, what is missing is made up; '..' is all months of the data up "
@@ -374,21 +373,20 @@ def report(
         ),
     ],
     scenario: Annotated[
-        str, typer.Option("--scenario", "--data", help="Scenario YAML, trace folder, or 'sample'.")
+        str, Option("--scenario", "--data", help="Scenario YAML, trace folder, or 'sample'.")
     ] = "sample",
     *,
     given: Given,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the report.")] = None,
+    out: Annotated[Path | None, Option("-o", "--out", help="Folder of the report.")] = None,
     ledger: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Parquet of past forecasts, with promised savings beside it: the page says how they did, and this "
             "month is added."
         ),
     ] = None,
     again: Annotated[
-        list[str] | None,
-        typer.Option("--again", metavar="MONTH", help="With a range: make this month anew; may be repeated."),
+        list[str] | None, Option(metavar="MONTH", help="With a range: make this month anew; may be repeated.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,

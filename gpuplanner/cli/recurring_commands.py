@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from gpuplanner.cli.application import (
     Exit,
@@ -47,7 +48,7 @@ def check(
     given: Given,
     out: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "-o",
             "--alerts",
             metavar="DIR",
@@ -123,19 +124,16 @@ def report_chain(
 
 @app.command()
 def schedule(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
+    kind: Annotated[str, Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
     data: Annotated[
-        str,
-        typer.Option("--data", "--scenario", help="Folder or scenario as the machine that runs it knows it."),
+        str, Option("--data", "--scenario", help="Folder or scenario as the machine that runs it knows it.")
     ] = "/srv/gpuplanner/cluster",
     out: Annotated[
-        str, typer.Option("-o", "--out", help="Folder of the reports there.")
+        str, Option("-o", "--out", help="Folder of the reports there.")
     ] = "/srv/gpuplanner/reports",
-    at: Annotated[str, typer.Option(metavar="HH:MM", help="Time of the day, UTC.")] = "05:30",
-    image: Annotated[
-        str, typer.Option(help="Image with gpuplanner, for kubernetes and ci.")
-    ] = "gpuplanner:latest",
-    program: Annotated[str, typer.Option(help="How gpuplanner is called there.")] = "gpuplanner",
+    at: Annotated[str, Option(metavar="HH:MM", help="Time of the day, UTC.")] = "05:30",
+    image: Annotated[str, Option(help="Image with gpuplanner, for kubernetes and ci.")] = "gpuplanner:latest",
+    program: Annotated[str, Option(help="How gpuplanner is called there.")] = "gpuplanner",
 ) -> None:
     """Print a file that runs the gate every day and reports every whole month: cron, systemd, CI, Kubernetes."""
     from gpuplanner.core.errors import resolve
@@ -175,31 +173,30 @@ def _systemd(line: str) -> str:
 def watch(
     scenario: ScenarioPath,
     given: Given,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of state, metrics and the pack.")] = Path(
+    out: Annotated[Path, Option("-o", "--out", help="Folder of state, metrics and the pack.")] = Path(
         "watch"
     ),
     read: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--read",
+        Option(
             metavar="FILE",
             help="Read this dump (sacct, scontrol, kubectl -o json) into the data before each look; may be repeated.",
         ),
     ] = None,
     prometheus: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="URL",
             help="Before each look, read telemetry since the last reading from this Prometheus.",
         ),
     ] = None,
     every: Annotated[
-        str, typer.Option(metavar="TIME", help="Between two looks, with --once as well: 15m, 6h, 1d.")
+        str, Option(metavar="TIME", help="Between two looks, with --once as well: 15m, 6h, 1d.")
     ] = "6h",
-    once: Annotated[bool, typer.Option("--once", help="One look, for cron.")] = False,
+    once: Annotated[bool, Option("--once", help="One look, for cron.")] = False,
     back: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--replay", metavar="DAYS", min=1, help="Replay the last days instead: what looking had gained."
         ),
     ] = None,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from gpuplanner.cli.application import Given, Json, Overwrite, app, put, say, show, show_frame
 
@@ -35,7 +36,7 @@ HOPELESS = 0.99
 
 Rows = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         metavar="ROWS.csv",
         help="Predict the peak of each row: framework, model, method, seq_len, micro_batch, precision, optimizer, "
         "quantization, zero_stage, fsdp, tp, pp, dp, ep, device_map, gpu and others; what is not said is assumed. "
@@ -48,61 +49,50 @@ Rows = Annotated[
 def size(
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL", help="Plans for a preset, config.json, Megatron arguments or 'layers=32 …'."
-        ),
+        Option(metavar="MODEL", help="Plans for a preset, config.json, Megatron arguments or 'layers=32 …'."),
     ] = None,
     task: Annotated[
-        str, typer.Option(help="With --model: train, dpo, lora, qlora or serve; with --table: serve.")
+        str, Option(help="With --model: train, dpo, lora, qlora or serve; with --table: serve.")
     ] = "train",
-    seq: Annotated[
-        int, typer.Option(min=1, help="Tokens of a sequence; serving: of prompt and answer.")
-    ] = 4096,
-    tool: Annotated[str | None, typer.Option(help="Training tool, such as torchtitan.")] = None,
-    tokens: Annotated[float | None, typer.Option(help="Tokens to train on or to generate.")] = None,
-    deadline: Annotated[str | None, typer.Option(help="Until it is done: 36h, 7d.")] = None,
+    seq: Annotated[int, Option(min=1, help="Tokens of a sequence; serving: of prompt and answer.")] = 4096,
+    tool: Annotated[str | None, Option(help="Training tool, such as torchtitan.")] = None,
+    tokens: Annotated[float | None, Option(help="Tokens to train on or to generate.")] = None,
+    deadline: Annotated[str | None, Option(help="Until it is done: 36h, 7d.")] = None,
     gpus: Annotated[
         list[str] | None,
-        typer.Option(
-            "--gpus", metavar="BOARD[=COUNT]", help="Boards at hand, and how many; may be repeated."
-        ),
+        Option(metavar="BOARD[=COUNT]", help="Boards at hand, and how many; may be repeated."),
     ] = None,
     scenario: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--scenario", "--data", help="Scenario YAML, trace folder or 'sample' whose boards are at hand."
         ),
     ] = None,
     quantization: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Of frozen or served weights: nf4, int8, fp8 and others; served by default as published."
         ),
     ] = None,
-    cache_dtype: Annotated[str, typer.Option(help="Serving: fp8 for keys and values of 8 bits.")] = "",
-    adapters: Annotated[int, typer.Option(min=0, help="Serving: LoRA adapters beside the model.")] = 0,
-    prompt: Annotated[int | None, typer.Option(min=1, help="Serving: tokens of a prompt.")] = None,
-    answer: Annotated[int | None, typer.Option(min=1, help="Serving: tokens of an answer.")] = None,
-    rate: Annotated[float | None, typer.Option(min=1e-6, help="Serving: requests a second.")] = None,
-    ttft_ms: Annotated[
-        float | None, typer.Option(min=1e-3, help="At --rate: p99 to the first token.")
-    ] = None,
-    itl_ms: Annotated[
-        float | None, typer.Option(min=1e-3, help="Serving: between two tokens, at most.")
-    ] = None,
-    risk: Annotated[float, typer.Option(help="Largest probability to run out of memory.")] = 0.05,
+    cache_dtype: Annotated[str, Option(help="Serving: fp8 for keys and values of 8 bits.")] = "",
+    adapters: Annotated[int, Option(min=0, help="Serving: LoRA adapters beside the model.")] = 0,
+    prompt: Annotated[int | None, Option(min=1, help="Serving: tokens of a prompt.")] = None,
+    answer: Annotated[int | None, Option(min=1, help="Serving: tokens of an answer.")] = None,
+    rate: Annotated[float | None, Option(min=1e-6, help="Serving: requests a second.")] = None,
+    ttft_ms: Annotated[float | None, Option(min=1e-3, help="At --rate: p99 to the first token.")] = None,
+    itl_ms: Annotated[float | None, Option(min=1e-3, help="Serving: between two tokens, at most.")] = None,
+    risk: Annotated[float, Option(help="Largest probability to run out of memory.")] = 0.05,
     table: Rows = None,
     seen: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="PEAKS.csv|DIR",
             help="Slices by peaks that were seen (job, peak_gib, program, ran_profile, ran), beside what is predicted.",
         ),
     ] = None,
     speed_table: Annotated[
         Path | None,
-        typer.Option(
-            "--speed-table",
+        Option(
             metavar="OWN.csv",
             help="What is known of jobs (job_class, memory_gib, power_share, step_s, measured_profile, measured_speed, "
             "others): their speed on each slice of --gpus; with --model its one row narrows the slices of plans.",
@@ -110,17 +100,12 @@ def size(
     ] = None,
     learn: Annotated[
         Path | None,
-        typer.Option(
-            metavar="RUNS.csv", help="Learn from one's own runs: one row of a tool moves its knobs."
-        ),
+        Option(metavar="RUNS.csv", help="Learn from one's own runs: one row of a tool moves its knobs."),
     ] = None,
     model_file: Annotated[
-        Path | None,
-        typer.Option(metavar="MODEL.json", help="What --learn wrote; by default what is shipped."),
+        Path | None, Option(metavar="MODEL.json", help="What --learn wrote; by default what is shipped.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="File to write, with --table or --learn.")
-    ] = None,
+    out: Annotated[Path | None, Option("-o", "--out", help="File to write, with --table or --learn.")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from gpuplanner.cli import start_dialog as asking
 from gpuplanner.cli import start_dialog as telling
@@ -130,7 +131,7 @@ ONE_GPU_LESS = re.compile(r"got (\d+) rows and none of them: asks for no GPU in 
 def start(
     files: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="FILE...",
             help="What sacct, scontrol, kubectl or telemetry wrote, in any order; or a dataset, several of them, one a "
             "cluster, a scenario, 'sample'.",
@@ -139,11 +140,11 @@ def start(
     *,
     given: Given,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder of data, scenario and page; build/start-NAME.")
+        Path | None, Option("-o", "--out", help="Folder of data, scenario and page; build/start-NAME.")
     ] = None,
     gpu_models: GpuModels = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: take the defaults, and say them.")] = False,
-    page: Annotated[bool, typer.Option("--page/--no-page", help="Also write the page.")] = True,
+    yes: Annotated[bool, Option("--yes", help="Ask nothing: take the defaults, and say them.")] = False,
+    page: Annotated[bool, Option("--page/--no-page", help="Also write the page.")] = True,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -462,30 +463,26 @@ def compiled(name: str) -> tuple[str, float]:
 
 @app.command()
 def notebook(
-    folder: Annotated[Path, typer.Argument(help="Where the notebooks are copied to.")] = Path("notebooks"),
-    port: Annotated[
-        int, typer.Option(help="Port of the server, which listens on this machine alone.")
-    ] = 8888,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser.")] = True,
-    token: Annotated[
-        str | None, typer.Option(help="Token that the server asks for; default: a new one.")
-    ] = None,
-    allow_root: Annotated[bool, typer.Option("--allow-root", help="Also as root, as in containers.")] = False,
+    folder: Annotated[Path, Argument(help="Where the notebooks are copied to.")] = Path("notebooks"),
+    port: Annotated[int, Option(help="Port of the server, which listens on this machine alone.")] = 8888,
+    browser: Annotated[bool, Option("--browser/--no-browser", help="Open a browser.")] = True,
+    token: Annotated[str | None, Option(help="Token that the server asks for; default: a new one.")] = None,
+    allow_root: Annotated[bool, Option("--allow-root", help="Also as root, as in containers.")] = False,
     dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="Serve them without code, controls live (voila).")
+        bool, Option("--dashboard", help="Serve them without code, controls live (voila).")
     ] = False,
     export: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME", help="Run one, such as 04 or a path, and write it as a page that needs nothing."
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="With --export: its name. [default: NAME.html]")
+        Path | None, Option("-o", "--out", help="With --export: its name. [default: NAME.html]")
     ] = None,
     parameter: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "-p", "--parameter", metavar="NAME=VALUE", help="With --export: a parameter; may be repeated."
         ),
     ] = None,

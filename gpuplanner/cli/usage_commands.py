@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from gpuplanner.cli.application import (
     Board,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from gpuplanner.hardware.gpu_models import GpuModel
 
 
-Folder = Annotated[str, typer.Argument(metavar="DIR", help="Folder written by 'ingest', or 'sample'.")]
+Folder = Annotated[str, Argument(metavar="DIR", help="Folder written by 'ingest', or 'sample'.")]
 
 JOB = (
     "job_id", "attempt", "state", "gpu_model", "profile", "instances", "memory_asked_gib", "memory_peak_gib",
@@ -47,45 +48,35 @@ PLUGIN = "device-plugin"
 @app.command()
 def hints(
     folder: Folder,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant.")] = None,
-    job: Annotated[
-        str | None, typer.Option("--job", metavar="ID", help="Only this job and its group.")
-    ] = None,
+    tenant: Annotated[str | None, Option(help="Only this tenant.")] = None,
+    job: Annotated[str | None, Option(metavar="ID", help="Only this job and its group.")] = None,
     board: Annotated[
         list[str] | None,
-        typer.Option(
-            "--board",
+        Option(
             metavar="[WORD=]BOARD",
             help="Board behind a word of the source, or of jobs that name none; may be repeated.",
         ),
     ] = None,
     form: Annotated[
         str | None,
-        typer.Option(
-            "--format", help="Print lines to paste: sbatch, pod or dra; device-plugin with --sharing."
-        ),
+        Option("--format", help="Print lines to paste: sbatch, pod or dra; device-plugin with --sharing."),
     ] = None,
     gres_type: Annotated[
         list[str] | None,
-        typer.Option(
-            "--gres-type",
+        Option(
             metavar="[BOARD=]TYPE",
             help="Slurm's type of a whole GPU in slurm.conf, where it is not what slurmd finds; may be repeated.",
         ),
     ] = None,
     trend: Annotated[
-        bool,
-        typer.Option("--trend", help="Where the memory of sampled jobs is heading, and what moving costs."),
+        bool, Option("--trend", help="Where the memory of sampled jobs is heading, and what moving costs.")
     ] = False,
     checkpoint: Annotated[
-        float | None,
-        typer.Option(
-            "--checkpoint", metavar="HOURS", min=0, help="With --trend: hours between checkpoints of a job."
-        ),
+        float | None, Option(metavar="HOURS", min=0, help="With --trend: hours between checkpoints of a job.")
     ] = None,
     share: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--sharing",
             help="How each class may share a GPU: whole, MIG, MPS or time-slicing, and what it means.",
         ),
@@ -234,12 +225,12 @@ def _gres_type(row: dict[str, Any], profile: str, given: dict[str | None, str]) 
 @app.command()
 def phases(
     data: Annotated[
-        str, typer.Argument(metavar="DIR", help="A folder written by 'gpuplanner ingest', or 'sample'.")
+        str, Argument(metavar="DIR", help="A folder written by 'gpuplanner ingest', or 'sample'.")
     ],
-    job: Annotated[str | None, typer.Option("--job", help="Show the phases and dips of one job.")] = None,
+    job: Annotated[str | None, Option(help="Show the phases and dips of one job.")] = None,
     board: Board = None,
     effect: Annotated[
-        float, typer.Option(min=0.001, max=0.999, help="Smallest reduction of late demand that counts.")
+        float, Option(min=0.001, max=0.999, help="Smallest reduction of late demand that counts.")
     ] = 0.10,
     as_json: Json = False,
     quiet: Quiet = False,
