@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -250,22 +250,40 @@ def exit_code(error: GpuPlannerError) -> Exit:
     return Exit.BAD_INPUT
 
 
-def say(text: str) -> None:
-    """Talk to the person at the terminal: on stderr, so that data on stdout stays clean."""
-    typer.echo(printable(text), err=True)
+def say(*lines: str, quiet: bool = False) -> None:
+    """Talk to the person at the terminal: on stderr, so that data on stdout stays clean; not with `quiet`."""
+    for line in () if quiet else lines:
+        typer.echo(printable(line), err=True)
 
 
-def put(text: str) -> None:
+def say_written(path: Path | None, *, quiet: bool = False) -> None:
+    """Name a file that was written, if one was asked for."""
+    if path is not None:
+        say(f"written: {path}", quiet=quiet)
+
+
+def require_outputs(*files: Path | None, inputs: Iterable[str | Path] = ()) -> None:
+    """Refuse files that cannot be written, before anything takes time; None stands for one nobody asked for."""
+    from gpuplanner.core.output_places import require_file
+
+    for file in files:
+        if file is not None:
+            require_file(file, inputs=inputs)
+
+
+def put(*lines: str) -> None:
     """Write data to stdout."""
     try:
-        typer.echo(printable(text), nl=not text.endswith("\n"))
+        for line in lines:
+            typer.echo(printable(line), nl=not line.endswith("\n"))
     except BrokenPipeError:  # whoever reads it has seen enough
         raise
     except OSError as error:
         with Path(os.devnull).open("w") as nowhere:  # or the interpreter tries once more when it ends
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        what, todo = "cannot write to stdout", "Send it elsewhere."
-        raise OutputError(what, "a place with free space", str(error.strerror), todo) from error
+        raise OutputError(
+            "cannot write to stdout", "a place with free space", str(error.strerror), "Send it elsewhere."
+        ) from error
 
 
 def drawable(path: Path | None) -> Path | None:
@@ -345,10 +363,6 @@ class Given:
     fields: Mapping[str, Any]
     assignments: tuple[str, ...] = ()
 
-    def __bool__(self) -> bool:
-        """Whether anything was told."""
-        return bool(self.fields or self.assignments)
-
     def scenario(self, text: str) -> Scenario:
         """Make a scenario of a YAML file, of a trace folder, or of the word ``sample``, and change what was told."""
         path = Path(text)
@@ -396,14 +410,11 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     rows = knobs_of(Scenario)
 
     def expanded(command: Callable[..., None]) -> Callable[..., None]:
+        options = {name: Annotated[rows[name].kinds[0] | None, of_row(name)] for name in names}
         asked = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None,
-                              annotation=Annotated[rows[name].kinds[0] | None, of_row(name)])
-            for name in names
-        ]  # fmt: skip
-        asked.append(
-            inspect.Parameter("assignments", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Set)
-        )
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
+            for name, option in {**options, "assignments": Set}.items()
+        ]
         parameters = []
         for own in inspect.signature(command, eval_str=True).parameters.values():
             parameters += asked if own.name == "given" else [own.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
@@ -429,7 +440,7 @@ _OF_CURRENCY = re.compile(r"_([A-Z]{3})$")
 _EXACT = re.compile(r"-?\d{1,60}(\.\d{1,30})?")
 
 
-def show(values: Mapping[str, object], *, as_json: bool) -> None:
+def show(values: Mapping[str, object], *, as_json: bool = False) -> None:
     """Print a mapping: JSON, or one ``key  value`` line each; what is within another stands below it."""
     if as_json:
         from gpuplanner.core.serialization import to_json, to_plain
@@ -437,6 +448,15 @@ def show(values: Mapping[str, object], *, as_json: bool) -> None:
         put(to_json(to_plain(values)))
         return
     _show_lines(values, "")
+
+
+def show_tables(tables: Mapping[str, pl.DataFrame], *, as_json: bool = False) -> None:
+    """Print tables under their names: one JSON object, or one aligned text after the other."""
+    if as_json:
+        show(tables, as_json=True)
+        return
+    for name, table in tables.items():
+        show_frame(table, title=name)
 
 
 def _show_lines(values: Mapping[str, object], indent: str) -> None:
@@ -458,7 +478,7 @@ def _mappings(value: object) -> list[Mapping[str, object]]:
     return mappings if len(mappings) == len(each) else []
 
 
-def show_frame(frame: pl.DataFrame, *, as_json: bool, title: str = "") -> None:
+def show_frame(frame: pl.DataFrame, *, as_json: bool = False, title: str = "") -> None:
     """Print a table: JSON rows, or aligned text, the first rows of a long one."""
     if as_json:
         from gpuplanner.core.serialization import to_json, to_plain
