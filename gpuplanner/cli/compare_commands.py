@@ -20,7 +20,9 @@ from gpuplanner.cli.application import (
     app,
     chart_option,
     put,
+    require_outputs,
     say,
+    say_written,
     show,
     show_frame,
     takes,
@@ -64,12 +66,10 @@ def compare(
     slow-downs of jobs on several nodes, the GPU-hours that these lose by placement.
     Of several GPU models, each by itself, quotas as well.
     """
-    from gpuplanner.core.output_places import require_file
     from gpuplanner.decision.pool_decisions import FleetCompared
     from gpuplanner.usage.job_history import pools_of
 
-    if chart is not None:
-        require_file(chart, inputs=[scenario])
+    require_outputs(chart, inputs=[scenario])
     asked = given.scenario(scenario)
     pools = pools_of(asked)
     each = compare_pools(pools, quiet=quiet)
@@ -80,14 +80,7 @@ def compare(
         say(f"written: {chart}")
     more = {name: _also_asked(own) for name, own in pools.pools.items()}
     if as_json:
-        told = {
-            name: one.to_dict()
-            | {
-                what: part.to_dicts() if what == "placements" else part.to_dict()
-                for what, part in more[name].items()
-            }
-            for name, one in each.items()
-        }
+        told = {name: one.to_dict() | _plain_effects(more[name]) for name, one in each.items()}
         fleet = FleetCompared(each).to_dict() | {"pools": told}
         show(fleet if pools.several else next(iter(told.values())), as_json=True)
         return
@@ -104,14 +97,17 @@ def _also_asked(asked: Scenario) -> dict[str, Any]:
     return found
 
 
+def _plain_effects(found: Mapping[str, Any]) -> dict[str, object]:
+    """Effects as JSON has them: a frame of placements as its rows, which :func:`show` makes of it."""
+    return {name: part if name == "placements" else part.to_dict() for name, part in found.items()}
+
+
 def _show_also_asked(found: Mapping[str, Any]) -> None:
     if "sharing" in found:
         _show_tried(found["sharing"])
     if "placements" in found:
         put("")
-        show_frame(
-            found["placements"], as_json=False, title="Jobs on several nodes by placement; losses a week"
-        )
+        show_frame(found["placements"], title="Jobs on several nodes by placement; losses a week")
 
 
 def compare_pools(fleet: FleetPools, *, quiet: bool) -> dict[str, Comparison]:
@@ -120,8 +116,7 @@ def compare_pools(fleet: FleetPools, *, quiet: bool) -> dict[str, Comparison]:
 
     found = {}
     for name, own in fleet.pools.items():
-        if not quiet:
-            say(f"comparing ways to run {name} at the same service ...")
+        say(f"comparing ways to run {name} at the same service ...", quiet=quiet)
         found[name] = compared(own)
     return found
 
@@ -138,12 +133,10 @@ def show_pools(
             _put_heading(name)
         show_comparison(one, quiet=quiet)
         if more is not None:
-            for project in one.projects:
-                put(project.sentence)
+            put(*(project.sentence for project in one.projects))
             _show_also_asked(more[name])
     if several:
-        put("")
-        put(FleetCompared(each).sentence)
+        put("", FleetCompared(each).sentence)
 
 
 def _put_heading(pool: str) -> None:
@@ -158,18 +151,16 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
 
     if found.rows:
         rows = [_row(one, found) for one in found.rows]
-        show_frame(pl.DataFrame(rows, infer_schema_length=None), as_json=False, title=target_in_words(found))
+        show_frame(pl.DataFrame(rows, infer_schema_length=None), title=target_in_words(found))
         put(limit_in_words(found))
     one = found.decision
     put(one.sentence)
     for number, step in enumerate(one.next_steps, start=1):
         put(f"  {number}  {step.text}")
-    for text in one.how_sure:
-        put(text)
+    put(*one.how_sure)
     if quiet:
         return
-    for missing in one.missing:
-        say(f"missing: {missing.what}: {missing.command}")
+    say(*(f"missing: {missing.what}: {missing.command}" for missing in one.missing))
     if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
         say(
             f"fitted from {found.tuned_from[:10]}, evaluated from {found.judged_from[:10]} to {found.judged_to[:10]}"
@@ -179,11 +170,10 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
 def _show_tried(found: SharingTried) -> None:
     put("")
     show_frame(
-        found.teams.select(SHOWN_TRIED), as_json=False,
+        found.teams.select(SHOWN_TRIED),
         title=f"{found.after} instead of {found.before}: GPU-hours a week waited and lost; intervals {found.blocks}",
     )  # fmt: skip
-    for text in (found.sentence, *found.notes):
-        put(text)
+    put(found.sentence, *found.notes)
 
 
 SHOWN_TRIED = (
@@ -237,12 +227,10 @@ def fairness(
 
     Of a fleet of several boards, board by board: quotas count on each.
     """
-    from gpuplanner.core.output_places import require_file
     from gpuplanner.decision.team_fairness import fairness as account
     from gpuplanner.usage.job_history import pools_of
 
-    if chart is not None:
-        require_file(chart, inputs=[scenario])
+    require_outputs(chart, inputs=[scenario])
     asked = given.scenario(scenario)
     pools = pools_of(asked)
     each = {name: account(own) for name, own in pools.pools.items()}
@@ -258,25 +246,17 @@ def fairness(
         say(f"written: {chart}")
     if as_json:
         told = {name: one.to_dict() for name, one in each.items()}
-        told = {
-            name: one | ({"ahead": advice[name].to_dict()} if ahead else {}) for name, one in told.items()
-        }
+        for name, advised in advice.items():
+            told[name]["ahead"] = advised.to_dict()
         show({"pools": told} if pools.several else next(iter(told.values())), as_json=True)
         return
     for name, one in each.items():
         if pools.several:
             _put_heading(name)
-        _show_account(one, quiet=quiet)
+        _show_teams(one)
+        say(f"entitlements: {one.rules.source}; {one.basis}", *one.notes, quiet=quiet)
         for title, table in advice[name].told if ahead else ():
-            show_frame(table, as_json=False, title=title)
-
-
-def _show_account(found: Fairness, *, quiet: bool) -> None:
-    _show_teams(found)
-    if not quiet:
-        say(f"entitlements: {found.rules.source}; {found.basis}")
-        for note in found.notes:
-            say(note)
+            show_frame(table, title=title)
 
 
 def _show_teams(found: Fairness) -> None:
@@ -288,12 +268,11 @@ def _show_teams(found: Fairness) -> None:
         owed="owed_gpu_hours", got_of_due="satisfaction", starved_h="starvation_h", rho="mean_rho",
         later_than_alone="late_share",
     )  # fmt: skip
-    show_frame(table, as_json=False, title="Teams, in GPU-hours")
+    show_frame(table, title="Teams, in GPU-hours")
     pairs = found.borrowed.filter(borrower=NOBODY, lender=NOBODY)
     between = found.borrowed.join(pairs, on=["borrower", "lender"], how="anti", maintain_order="left")
     show_frame(
         between.sort("gpu_hours", descending=True, maintain_order=True),
-        as_json=False,
         title="Who borrowed from whom; '-' lends what nobody asked for, and borrows what stood idle",
     )
     for row in found.teams.iter_rows(named=True):
@@ -343,12 +322,10 @@ def pack(
     quiet: Quiet = False,
 ) -> None:
     """Pack jobs that start, end and take a part of a GPU into few GPUs, or cheap ones, with a proven bound."""
-    from gpuplanner.core.output_places import require_file
     from gpuplanner.core.output_writing import write_csv_safe
     from gpuplanner.planner.packing_verification import read_instances, read_packing
 
-    if out is not None:
-        require_file(out, inputs=[file])
+    require_outputs(out, inputs=[file])
     problem = read_packing(file) if board is None else read_instances(file, board)
     asked = {"bin_cost": bin_cost, "fire_up_cost": fire_up_cost, "busy_cost": busy_cost}
     costs = {name: cost for name, cost in asked.items() if cost is not None}
@@ -357,8 +334,7 @@ def pack(
     if out is not None:
         write_csv_safe(out, packing.to_frame())
     show(told.to_dict(), as_json=as_json)
-    if out is not None and not quiet:
-        say(f"written: {out}")
+    say_written(out, quiet=quiet)
     raise typer.Exit(_EXITS.get(packing.stopped_by, Exit.DONE))
 
 
@@ -445,11 +421,15 @@ def service_files(
     raise typer.BadParameter(text)
 
 
+def checkable(out: Path | None) -> list[str]:
+    """Name the file of a plan, if one was asked for, and the command that checks it."""
+    return [] if out is None else [f"written: {out}; check it with 'gpuplanner verify {out}'"]
+
+
 def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_json: bool, quiet: bool) -> Exit:
     """Size the services of one scenario for the fewest GPUs, and print the plan."""
     import polars as pl
 
-    from gpuplanner.core.output_places import require_file
     from gpuplanner.core.output_writing import write_atomically
     from gpuplanner.planner.service_plan import (
         LATENCY_SHARE,
@@ -459,8 +439,7 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
     )
     from gpuplanner.planner.service_profiles import BOARD, read_service_demands, read_service_profiles
 
-    if out is not None:
-        require_file(out, inputs=[files.services, files.rates, files.latencies])
+    require_outputs(out, inputs=[files.services, files.rates, files.latencies])
     board = given.fields.get("board", BOARD)
     profiles = read_service_profiles(files.services, board)
     names = profiles["service"].unique(maintain_order=True).to_list()
@@ -481,17 +460,13 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
     if as_json:
         show(values, as_json=True)
     else:
-        show({name: values[name] for name in values if name not in ("segments", "layouts")}, as_json=False)
+        show({name: values[name] for name in values if name not in ("segments", "layouts")})
         segments = pl.DataFrame([{k: v for k, v in row.items() if k != "gpus"} for row in values["segments"]])
-        show_frame(segments, as_json=False, title="segments")
+        show_frame(segments, title="segments")
         layouts = pl.DataFrame({"layout": values["layouts"]}, schema={"layout": pl.String})
-        show_frame(
-            layouts.group_by("layout", maintain_order=True).len("gpus"), as_json=False, title="GPUs by layout"
-        )
-    for fault in faults:
-        say(f"problem: {fault}")
-    if not quiet and out is not None:
-        say(f"written: {out}; check it with 'gpuplanner verify {out}'")
+        show_frame(layouts.group_by("layout", maintain_order=True).len("gpus"), title="GPUs by layout")
+    say(*(f"problem: {fault}" for fault in faults))
+    say(*checkable(out), quiet=quiet)
     if faults:
         return Exit.CHECK_FAILED
     return Exit.DONE if plan.proven else Exit.TIME_LIMIT
@@ -547,21 +522,18 @@ def simulate(
     )
 
     table, remarks = read_job_list(jobs)
-    if not quiet:
-        for remark in remarks:
-            say(f"{jobs.name}: {remark}")
+    say(*(f"{jobs.name}: {remark}" for remark in remarks), quiet=quiet)
     size = gpus_per_node or gpus
     outcomes = simulate_job_list(table, gpus=gpus, gpus_per_node=size, queue=queue)
     summary, waits = summarize_run(outcomes, gpus=gpus), tabulate_waits(outcomes)
     points = draw_curve(table, gpus=gpus, gpus_per_node=size, queue=queue) if curve else None
     if as_json:
-        tables = {"waits": waits, "curve": points}
-        rows = {name: one.to_dicts() for name, one in tables.items() if one is not None}
-        show({**summary, **rows}, as_json=True)
+        curves = {} if points is None else {"curve": points}
+        show({**summary, "waits": waits, **curves}, as_json=True)
         return
-    show({LABELS[name]: value for name, value in summary.items()}, as_json=False)
+    show({LABELS[name]: value for name, value in summary.items()})
     put("")
     labelled = waits.with_columns(waits["measure"].replace_strict(LABELS))
-    show_frame(labelled, as_json=False, title="Seconds over the jobs")
+    show_frame(labelled, title="Seconds over the jobs")
     if points is not None:
-        show_frame(points, as_json=False, title="Queue wait against number of GPUs, seconds")
+        show_frame(points, title="Queue wait against number of GPUs, seconds")
