@@ -19,6 +19,7 @@ from gpuplanner.cli.application import (
     Quiet,
     app,
     put,
+    require_outputs,
     say,
     show,
     show_frame,
@@ -31,12 +32,13 @@ from gpuplanner.cli.compare_commands import (
     Rates,
     Row,
     Services,
+    checkable,
     service_files,
     size_services,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gpuplanner.cli.application import Given
     from gpuplanner.core.scenario import Scenario
@@ -63,24 +65,20 @@ def plan_file(
     quiet: bool,
 ) -> Exit:
     """Plan the pools of a problem file, check the plans, print and write them."""
-    from gpuplanner.core.output_places import require_file
-    from gpuplanner.core.output_writing import write_atomically
     from gpuplanner.decision.layout_planning import Planned, choices
     from gpuplanner.planner.layout_plan import plan_to_json
     from gpuplanner.planner.plan_variants import fleet_to_json, read_problems
 
-    if out is not None:
-        require_file(out, inputs=[path])
+    require_outputs(out, inputs=[path])
     pools = read_problems(path)
     asked = {"seed": 0, **how, **given.fields}
     fleet = _checked(path, pools, asked)
     free = _checked(path, pools, asked | {"method": FREE}) if how["method"] == "calendar" else fleet
-    if out is not None:
-        alone = next(iter(pools)) if len(pools) == 1 else None
-        text = (
-            fleet_to_json(fleet, pools) if alone is None else plan_to_json(fleet.plans[alone], pools[alone])
-        )
-        write_atomically(out, lambda to: to.write_text(text, encoding="utf-8"))
+    if len(pools) == 1:
+        [(alone, problem)] = pools.items()
+        _write_plan(out, lambda: plan_to_json(fleet.plans[alone], problem))
+    else:
+        _write_plan(out, lambda: fleet_to_json(fleet, pools))
     parts = {name: plan_figures(found, pools[name], as_json=as_json) for name, found in fleet.plans.items()}
     beside = {
         name: choices(Planned(pools[name], found), Planned(pools[name], free.plans[name]), FREE)
@@ -97,11 +95,16 @@ def plan_file(
     show(totals, as_json=as_json)
     for name, found in () if as_json else beside.items():
         show_choices(found, of=f", {name}" if len(pools) > 1 else "")
-    if not quiet:
-        say(f"{fleet.explanation} Found in {fleet.seconds:.1f} s.")
-        if out is not None:
-            say(f"written: {out}; check it with 'gpuplanner verify {out}'")
+    say(f"{fleet.explanation} Found in {fleet.seconds:.1f} s.", *checkable(out), quiet=quiet)
     return plan_exit(fleet.status, timed_out=any(found.hit_time_limit for found in fleet.plans.values()))
+
+
+def _write_plan(out: Path | None, text: Callable[[], str]) -> None:
+    """Write a plan to a file, if one was asked for."""
+    from gpuplanner.core.output_writing import write_atomically
+
+    if out is not None:
+        write_atomically(out, lambda to: to.write_text(text(), encoding="utf-8"))
 
 
 def plan_pools(
@@ -109,30 +112,21 @@ def plan_pools(
 ) -> Exit:
     """Plan a fleet of several boards: each pool by itself, and what all of them cost; print and write them."""
     from gpuplanner.cli.compare_commands import compare_pools, show_pools
-    from gpuplanner.core.output_writing import write_atomically
     from gpuplanner.decision.pool_decisions import fleet_planned
     from gpuplanner.planner.plan_variants import fleet_to_json
 
-    planned = fleet_planned(fleet, **how, tell=None if quiet else lambda name: say(f"planning {name} ..."))
+    planned = fleet_planned(fleet, **how, tell=lambda name: say(f"planning {name} ...", quiet=quiet))
     found = planned.plan
-    if out is not None:
-        text = fleet_to_json(planned.plan, planned.problems)
-        write_atomically(out, lambda to: to.write_text(text, encoding="utf-8"))
+    _write_plan(out, lambda: fleet_to_json(planned.plan, planned.problems))
     figures = fleet_figures(found)
     if not as_json:
-        show_frame(planned.table, as_json=False, title="plans by pool, and their sum")
+        show_frame(planned.table, title="plans by pool, and their sum")
         if planned.transfers:
-            show_frame(
-                planned.moved, as_json=False, title="demand served by another GPU model, mean instances"
-            )
+            show_frame(planned.moved, title="demand served by another GPU model, mean instances")
         if planned.sentence is not None:
             put(planned.sentence)
-    if not quiet:
-        for remark in (*planned.remarks, *idle_remarks(fleet)):
-            say(remark)
-        say(f"{found.explanation}\nFound in {found.seconds:.1f} s.")
-        if out is not None:
-            say(f"written: {out}; check it with 'gpuplanner verify {out}'")
+    took = f"{found.explanation}\nFound in {found.seconds:.1f} s."
+    say(*planned.remarks, *idle_remarks(fleet), took, *checkable(out), quiet=quiet)
     kept = compare_pools(fleet, quiet=quiet) if compare else {}
     if as_json:
         parts = {
@@ -148,24 +142,18 @@ def plan_pools(
 
 def fleet_figures(fleet: FleetPlan) -> dict[str, object]:
     """What ``plan`` prints of the plans of several pools: their sums."""
-    return {
-        "status": fleet.status,
-        "objective": fleet.objective,
-        "bound": fleet.bound,
-        "gap": fleet.gap,
-        "unmet_gpu_hours": sum(found.unmet_gpu_hours for found in fleet.plans.values()),
-        "changes": sum(found.changes for found in fleet.plans.values()),
+    return {name: getattr(fleet, name) for name in ("status", "objective", "bound", "gap")} | {
+        name: sum(getattr(found, name) for found in fleet.plans.values())
+        for name in ("unmet_gpu_hours", "changes")
     }
 
 
 def idle_remarks(fleet: FleetPools) -> list[str]:
     """A sentence on boards that no job held."""
+    if not fleet.idle:
+        return []
     listed = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
-    return (
-        [f"No job held them, so nothing is planned for {listed}: they are in the ledger as free."]
-        if listed
-        else []
-    )
+    return [f"No job held them, so nothing is planned for {listed}: they are in the ledger as free."]
 
 
 def _checked(path: str, pools: Mapping[str, PlanProblem], asked: Mapping[str, Any]) -> FleetPlan:
@@ -213,9 +201,7 @@ def show_choices(choices: Sequence[PlanChoice], of: str = "") -> None:
         }
         put("")
         show_frame(
-            pl.DataFrame({"plans": rows.columns} | sides),
-            as_json=False,
-            title=f"few sets of layouts, or any number{of}",
+            pl.DataFrame({"plans": rows.columns} | sides), title=f"few sets of layouts, or any number{of}"
         )
         put(choice_sentence(choices))
 
@@ -281,8 +267,6 @@ def plan(
     """Plan MIG layouts over time, with a lower bound; with --services, size services for the fewest GPUs."""
     from gpuplanner.cli.compare_commands import show_comparison
     from gpuplanner.core.errors import resolve
-    from gpuplanner.core.output_places import require_file
-    from gpuplanner.core.output_writing import write_atomically
     from gpuplanner.decision.comparison_record import compared as compared_ways
     from gpuplanner.decision.layout_planning import (
         calm_and_free,
@@ -300,57 +284,46 @@ def plan(
             raise typer.BadParameter("--method and --calendars mean nothing with --services")
         raise typer.Exit(size_services(files, given, out=out, as_json=as_json, quiet=quiet))
     assert scenario is not None
-    how: dict[str, Any] = {
-        "method": None if method is None else resolve(method, METHODS, what="method"),
-        "calendars": calendars,
-    }
+    method = None if method is None else resolve(method, METHODS, what="method")
     if scenario.endswith(".json"):
         if given.assignments or "board" in given.fields:
             raise typer.BadParameter("a problem file takes no --set or --board")
-        how = {**how, "method": how["method"] or "auto", "calendars": calendars or 2}
+        how: dict[str, Any] = {"method": method or "auto", "calendars": calendars or 2}
         raise typer.Exit(plan_file(scenario, how, out, given, as_json=as_json, quiet=quiet))
-    if out is not None:
-        require_file(out, inputs=[scenario])
+    require_outputs(out, inputs=[scenario])
     asked = given.scenario(scenario)
     fleet = history(asked).fleet
     pools = pools_of(asked)
     if pools.several or fleet.untold:
         if robust:
             raise typer.BadParameter("--robust plans one pool: name its board with --board")
+        how = {"method": method, "calendars": calendars}
         raise typer.Exit(plan_pools(pools, how, out, compare=compared, as_json=as_json, quiet=quiet))
     fleet.require_board("plan")
-    weighed = weigh_plans_over_paths(asked, how["method"]) if robust else None
+    weighed = weigh_plans_over_paths(asked, method) if robust else None
     if weighed is None:
-        planned = plan_view(asked, "rightsized", **how)
+        planned = plan_view(asked, "rightsized", method, calendars=calendars)
     else:
         planned = weighed.plans[weighed.preferred]
         if not as_json:
-            show_frame(
-                weighed.table, as_json=False, title=f"plans over {weighed.n_paths} sample paths of demand"
-            )
+            show_frame(weighed.table, title=f"plans over {weighed.n_paths} sample paths of demand")
             put(weighed.sentence)
     found = planned.plan
-    if out is not None:
-        text = plan_to_json(found, planned.problem)
-        write_atomically(out, lambda path: path.write_text(text, encoding="utf-8"))
+    _write_plan(out, lambda: plan_to_json(found, planned.problem))
     figures = plan_figures(found, planned.problem, as_json=as_json)
     choices = () if weighed is not None else calm_and_free(asked, planned)
     over = over_fixed(asked, planned)
     if as_json:
         figures |= {"plan_choices": choices, "over_fixed": over and vars(over)}
     else:
-        show(figures, as_json=False)
+        show(figures)
         show_choices(choices)
         if over is not None:
             put(over.sentence)
-    if not quiet:
-        for remark in fleet.remarks():
-            say(remark)
-        say(f"{found.explanation} Found in {found.seconds:.1f} s.")
-        if out is not None:
-            say(f"written: {out}; check it with 'gpuplanner verify {out}'")
-        if compared:
-            say("comparing ways to run the fleet at the same service ...")
+    took = f"{found.explanation} Found in {found.seconds:.1f} s."
+    say(*fleet.remarks(), took, *checkable(out), quiet=quiet)
+    if compared:
+        say("comparing ways to run the fleet at the same service ...", quiet=quiet)
     kept = compared_ways(asked) if compared else None
     if as_json:
         beside = {} if weighed is None else {"robust": weighed.to_dict()}
@@ -440,16 +413,13 @@ def report_pools(
     """Write the page of a fleet of several boards, and what it says in a few lines."""
     from gpuplanner.report.report_rendering import write_fleet_report
 
-    def tell(name: str) -> None:
-        if not quiet:
-            say(f"evaluating {name} ...")
-
-    found = write_fleet_report(pools, title, out, inputs=inputs, tell=tell)
+    found = write_fleet_report(
+        pools, title, out, inputs=inputs, tell=lambda name: say(f"evaluating {name} ...", quiet=quiet)
+    )
     if as_json:
         show(found.to_dict(), as_json=True)
     else:
-        put(found.sentence)
-        put(str(out / "index.html"))
+        put(found.sentence, str(out / "index.html"))
 
 
 def _report(
@@ -471,16 +441,14 @@ def _report(
             )
         report_pools(pools, asked.name, out, as_json=as_json, quiet=quiet, inputs=inputs)
         return
-    if not quiet:
-        say(
-            f"evaluating {asked.name}: ledger, demand, forecast, plans, {asked.replications} replications ..."
-        )
+    stages = f"ledger, demand, forecast, plans, {asked.replications} replications"
+    say(f"evaluating {asked.name}: {stages} ...", quiet=quiet)
     study = write_report(asked, out, inputs=inputs, ledger=ledger)
     if as_json:
         put(study.to_json())
     else:
-        for number, finding in enumerate(study.findings, start=1):
-            put(f"{number}. {finding}")
+        put(*(f"{number}. {finding}" for number, finding in enumerate(study.findings, start=1)))
         put(str(out / "index.html"))
-    if study.plan is not None and study.plan.hit_time_limit and not quiet:
-        say(f"the plan is as far as it came within the time limit: {study.plan.explanation}")
+    if study.plan is not None and study.plan.hit_time_limit:
+        said = f"the plan is as far as it came within the time limit: {study.plan.explanation}"
+        say(said, quiet=quiet)
