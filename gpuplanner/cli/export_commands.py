@@ -47,19 +47,16 @@ def diff(
         raise typer.BadParameter("diff needs the cluster as it is and the plan: gpuplanner diff CURRENT PLAN")
     found = difference(files[:-1], files[-1], instant(at))
     if as_json:
-        tables = {"gpus": found.changes.to_dicts(), "victims": found.victims.to_dicts()}
+        tables = {"gpus": found.changes, "victims": found.victims}
         show(
             {"words": found.words(), **tables, "problems": found.problems, "notes": found.notes}, as_json=True
         )
     else:
         if found.changes.height:
-            show_frame(found.changes, as_json=False, title="GPUs of the nodes that change")
+            show_frame(found.changes, title="GPUs of the nodes that change")
         if found.victims.height:
-            show_frame(found.victims, as_json=False, title="Jobs at work that have to end")
-        for line in found.notes:
-            put(f"note: {line}")
-        for line in found.problems:
-            put(f"problem: {line}")
+            show_frame(found.victims, title="Jobs at work that have to end")
+        put(*(f"note: {line}" for line in found.notes), *(f"problem: {line}" for line in found.problems))
         put(found.words())
     if found.problems:
         raise typer.Exit(Exit.CHECK_FAILED)
@@ -74,24 +71,16 @@ BoardName = Annotated[str, Argument(metavar="BOARD", help="Board; a unique prefi
 @catalog.command("boards")
 def catalog_boards(as_json: Json = False) -> None:
     """List the boards whose MIG geometry is known."""
+    import polars as pl
+
     from gpuplanner.hardware.catalog import board_names
     from gpuplanner.hardware.gpu_models import load_gpu_model
 
     boards = [load_gpu_model(name) for name in board_names()]
-    import polars as pl
-
-    rows = [
-        {
-            "board": board.name,
-            "compute_slices": board.compute_slices,
-            "memory_slices": board.memory_slices,
-            "memory_gib": board.memory_gib,
-            "sms": board.sms,
-            "profiles": len(board.profiles),
-        }
-        for board in boards
-    ]
-    show_frame(pl.DataFrame(rows), as_json=as_json)
+    facts = {"board": [board.name for board in boards]}
+    for column in ("compute_slices", "memory_slices", "memory_gib", "sms"):
+        facts[column] = [getattr(board, column) for board in boards]
+    show_frame(pl.DataFrame(facts | {"profiles": [len(board.profiles) for board in boards]}), as_json=as_json)
 
 
 @catalog.command("profiles")
@@ -141,12 +130,11 @@ def catalog_layouts(
         show(layout_counts(board, chosen), as_json=as_json)
         return
     found = list_layouts(board, chosen, beside=parse_placements(board, beside or ""))
-    tables = {"by_counts": found.by_counts, "placed": found.placed}
     if as_json:
-        show({name: table.to_dicts() for name, table in tables.items()}, as_json=True)
+        show({"by_counts": found.by_counts, "placed": found.placed}, as_json=True)
         return
-    show_frame(found.by_counts, as_json=False, title="Maximal layouts, and where the driver puts them")
-    show_frame(found.placed, as_json=False, title="With their places")
+    show_frame(found.by_counts, title="Maximal layouts, and where the driver puts them")
+    show_frame(found.placed, title="With their places")
 
 
 @catalog.command("prices")
@@ -218,9 +206,7 @@ def verify(
         parts = {name: getattr(report, name) for name in ("ok", "problems", "findings")}
         show(parts, as_json=True)
     else:
-        for word, lines in (("ok", report.findings), ("problem", report.problems)):
-            for line in lines:
-                put(f"{word}: {line}")
+        put(*(f"ok: {line}" for line in report.findings), *(f"problem: {line}" for line in report.problems))
         put(f"{file}: {'holds' if report.ok else 'does not hold'}")
     if not report.ok:
         raise typer.Exit(Exit.CHECK_FAILED)
@@ -273,14 +259,9 @@ def export(
         )
         asked = given.scenario(given_file) if asked is None else given.changed(asked)
         paths, warnings = export_decision(asked, out, gres_type=gres_type, kept=kept)
-        for path in () if quiet else paths:
-            say(f"written: {path}")
-        for text in warnings:
-            say(f"gpuplanner: warning: {text}")
+        say(*(f"written: {path}" for path in paths), quiet=quiet)
+        say(*(f"gpuplanner: warning: {text}" for text in warnings))
         return
     made_of = None if scenario is None else given.scenario(scenario)
-    for path in export_plan(
-        given_file, out, formats=to, at=instant(at), gres_type=gres_type, scenario=made_of
-    ):
-        if not quiet:
-            say(f"written: {path}")
+    paths = export_plan(given_file, out, formats=to, at=instant(at), gres_type=gres_type, scenario=made_of)
+    say(*(f"written: {path}" for path in paths), quiet=quiet)
