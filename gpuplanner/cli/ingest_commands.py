@@ -22,9 +22,11 @@ from gpuplanner.cli.application import (
     app,
     chart_option,
     put,
+    require_outputs,
     say,
     show,
     show_frame,
+    show_tables,
     stated_models,
     workers_of,
 )
@@ -121,10 +123,13 @@ def ingest(
             query=query,
         )
     show(done.told.summary(), as_json=as_json)
-    if not quiet:
-        for check, severity, rows in done.told.quality.select("check", "severity", "rows").iter_rows():
-            say(f"{severity}: {check}: {rows} row(s)")
-        say(f"{out}: {done.news()}")
+    say(*_quality_lines(done.told), f"{out}: {done.news()}", quiet=quiet)
+
+
+def _quality_lines(read: Dataset) -> list[str]:
+    """The checks of a dataset that found something, a line each."""
+    rows = read.quality.select("check", "severity", "rows").iter_rows()
+    return [f"{severity}: {check}: {count} row(s)" for check, severity, count in rows]
 
 
 @app.command("new-key", hidden=True)
@@ -168,20 +173,17 @@ def describe(
 ) -> None:
     """Say what a folder holds: jobs and where their time went, telemetry, bills, nodes, series; and what is wrong."""
     from gpuplanner import usage
-    from gpuplanner.core.output_places import require_file
     from gpuplanner.usage.dataset_description import data_quality
 
     if smallest_group and job_class is not None:
         raise typer.BadParameter("--class goes without --smallest-group: a job is one person's")
-    if chart is not None:
-        require_file(chart)
+    require_outputs(chart)
     if hours is not None:
         _write_hours(folder, hours)
     told = usage.describe(folder, smallest_group=smallest_group, nodes=nodes, job_class=job_class)
-    if smallest_group and told.jobs is None:
-        say("warning: --smallest-group means nothing without jobs: it was left out")
-    if job_class is not None and told.jobs is None:
-        say("warning: --class means nothing without jobs: it was left out")
+    for option, value in (("--smallest-group", smallest_group or None), ("--class", job_class)):
+        if value is not None and told.jobs is None:
+            say(f"warning: {option} means nothing without jobs: it was left out")
     if chart is not None:
         from gpuplanner.report.dataset_sections import quality_page, quality_svg
         from gpuplanner.report.html_page import write_drawn
@@ -192,10 +194,10 @@ def describe(
     if as_json:
         show(told.to_dict(), as_json=True)
         return
-    show(told.facts, as_json=False)
+    show(told.facts)
     put("")
     for title, table in told.tables.items():
-        show_frame(_something(table), as_json=False, title=title)
+        show_frame(_something(table), title=title)
 
 
 def _something(table: pl.DataFrame) -> pl.DataFrame:
@@ -209,14 +211,12 @@ def _something(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _write_hours(folder: str, file: Path) -> None:
-    from gpuplanner.core.output_places import require_file
     from gpuplanner.core.output_writing import write_atomically, write_csv_safe
     from gpuplanner.usage.dataset_description import hours_of_telemetry
 
     if file.suffix not in (".csv", ".parquet"):
-        text = "the name must end in .csv or .parquet"
-        raise typer.BadParameter(text, param_hint="--hours")
-    require_file(file)
+        raise typer.BadParameter("the name must end in .csv or .parquet", param_hint="--hours")
+    require_outputs(file)
     table = hours_of_telemetry(folder)
     if file.suffix == ".csv":
         write_csv_safe(file, table)
@@ -275,10 +275,7 @@ def scrape(
         read = read_live(server, start, end, interval_s=interval, step_s=step, matchers=matchers)
         add_read(read, out)
     show(read.summary(), as_json=as_json)
-    if not quiet:
-        for check, severity, rows in read.quality.select("check", "severity", "rows").iter_rows():
-            say(f"{severity}: {check}: {rows} row(s)")
-        say(f"written to {out}")
+    say(*_quality_lines(read), f"written to {out}", quiet=quiet)
 
 
 @app.command(hidden=True)
@@ -296,21 +293,13 @@ def bill(
     found = open_dataset(folder)
     charges = found.tables.get("charges")
     if charges is None:
-        todo = "Ingest a FOCUS or CUR export first."
-        raise TraceFormatError(str(folder), "the charges of a bill", f"{found.kind}", todo)
+        raise TraceFormatError(
+            str(folder), "the charges of a bill", f"{found.kind}", "Ingest a FOCUS or CUR export first."
+        )
     summary = summarise(charges, tag=tag, period="charge" if charge_period else "billing")
-    missing = difference(summary, charges)
-    tables = {
-        "summary": summary,
-        "totals": totals(charges),
-        "unknown instance types": unknown_types(charges),
-    }
-    if as_json:
-        show({name: table.to_dicts() for name, table in tables.items()}, as_json=True)
-    else:
-        for name, table in tables.items():
-            show_frame(table, as_json=False, title=name)
-    off = [row for row in missing.iter_rows() if any(row[1:])]
+    tables = {"summary": summary, "totals": totals(charges), "unknown instance types": unknown_types(charges)}
+    show_tables(tables, as_json=as_json)
+    off = [row for row in difference(summary, charges).iter_rows() if any(row[1:])]
     for currency, *costs in off:
         say(f"problem: the summary misses the bill by {', '.join(map(str, costs))} {currency}")
     if off:
