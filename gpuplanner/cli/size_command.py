@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from gpuplanner.cli.application import Given, Json, Overwrite, app, put, say, show, show_frame
+from gpuplanner.cli.application import (
+    Given,
+    Json,
+    Overwrite,
+    app,
+    put,
+    require_outputs,
+    say,
+    show,
+    show_frame,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -174,8 +184,7 @@ def _one_board(boards: dict[str, int | None] | None, door: str) -> str:
     if boards is None or len(boards) != 1:
         raise typer.BadParameter(f"{door} goes with one --gpus BOARD, whose slices are meant")
     (board,), taken = settled(boards)
-    for line in taken:
-        say(line)
+    say(*taken)
     return board
 
 
@@ -209,9 +218,9 @@ def _speeds(path: Path, boards: dict[str, int | None] | None, *, as_json: bool) 
     board = _one_board(boards, "--speed-table")
     found = default_model().predict(_own_speeds(path), board, where=f"table {path.name}")
     if as_json:
-        show({"board": board, "speeds": found.to_dicts()}, as_json=True)
+        show({"board": board, "speeds": found}, as_json=True)
     else:
-        show_frame(found, as_json=False, title=f"speed relative to a whole {board}")
+        show_frame(found, title=f"speed relative to a whole {board}")
     if wide := wide_speeds(found.select("profile", "speed_low", "speed_high").iter_rows()):
         say(wide)
 
@@ -227,7 +236,7 @@ def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json
         say(found.note)
     table = found.table()
     shown = [name for name in PLAN if name in table.columns and table[name].count()]
-    show_frame(table.select(shown), as_json=False, title=f"{_task(wish)} {found.model.name}")
+    show_frame(table.select(shown), title=f"{_task(wish)} {found.model.name}")
     for plan in found.plans[:3]:
         put(
             f"{plan.rank}: {plan.why}\n   next smaller: {plan.next_smaller}\n   {plan.launch}\n{plan.request}"
@@ -235,9 +244,8 @@ def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json
     if found.slices and min(one.p_oom for one in found.slices) > HOPELESS:
         put(f"no slice holds it: it takes {min(one.predicted_gib for one in found.slices):,.0f} GiB on one")
     elif found.slices:
-        show_frame(found.slice_table(), as_json=False, title="slices, also those that it does not fit")
-    for line in found.assumed:
-        put(f"assumed: {line}")
+        show_frame(found.slice_table(), title="slices, also those that it does not fit")
+    put(*(f"assumed: {line}" for line in found.assumed))
 
 
 def _show_replicas(wish: Wish, *, as_json: bool) -> None:
@@ -252,16 +260,12 @@ def _show_replicas(wish: Wish, *, as_json: bool) -> None:
         show(to_plain(found), as_json=True)
         return
     title = f"serve {wish.model}: {wish.rate:g} requests/s of {wish.prompt:,} + {wish.answer:,} tokens"
-    show_frame(pl.DataFrame(found.plans).select(SERVICE_PLAN), as_json=False, title=title)
-    for plan in found.plans[:3]:
-        put(f"{plan.rank}: {plan.launch}")
+    show_frame(pl.DataFrame(found.plans).select(SERVICE_PLAN), title=title)
+    put(*(f"{plan.rank}: {plan.launch}" for plan in found.plans[:3]))
     put(
         "*_high_ms: upper end of the 90 % interval; headroom: times the rate that the targets allow, 4 at most"
     )
-    for line in found.limits:
-        put(f"not: {line}")
-    for line in found.assumed:
-        put(f"assumed: {line}")
+    put(*(f"not: {line}" for line in found.limits), *(f"assumed: {line}" for line in found.assumed))
 
 
 def _task(wish: Wish) -> str:
@@ -273,14 +277,12 @@ def _task(wish: Wish) -> str:
 def _predict(path: Path, out: Path | None, model: PeakModel | None, *, as_json: bool) -> None:
     """Predict each row of a table: the peak of training, or without a model of peaks the speed of serving."""
     from gpuplanner.core.errors import nearest
-    from gpuplanner.core.output_places import require_file
     from gpuplanner.core.output_writing import write_csv_safe
     from gpuplanner.sizing.run_tables import READ, predict_table
     from gpuplanner.sizing.service_plans import SERVING_COLUMNS, predict_serving_table
 
     known = SERVING_COLUMNS if model is None else READ
-    if out is not None:
-        require_file(out, inputs=[path])
+    require_outputs(out, inputs=[path])
     rows = _read(path)
     for name in rows.columns:
         if name not in known and (near := [one for one in nearest(name, known) if one not in rows.columns]):
@@ -289,12 +291,11 @@ def _predict(path: Path, out: Path | None, model: PeakModel | None, *, as_json: 
     if out is not None:
         write_csv_safe(out, found)
         missing = found["itl_ms"].is_null() if model is None else found["level"] == "not predicted"
-        left = int(missing.sum())
-        say(f"written: {out}; {len(found)} rows, {left} of them not predicted")
+        say(f"written: {out}; {len(found)} rows, {int(missing.sum())} of them not predicted")
     elif as_json:
-        show({"rows": (found.to_dicts())}, as_json=True)
+        show({"rows": found}, as_json=True)
     else:
-        show_frame(found.drop(name for name in rows.columns if name not in SHOWN_INPUTS), as_json=False)
+        show_frame(found.drop(name for name in rows.columns if name not in SHOWN_INPUTS))
 
 
 def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
@@ -304,23 +305,21 @@ def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) ->
     rows = _read(Path(place)) if place.endswith(".csv") else peaks_of_folder(place, board)
     found = seen_and_predicted(rows, board)
     if as_json:
-        show({"board": board, "jobs": (found.to_dicts())}, as_json=True)
+        show({"board": board, "jobs": found}, as_json=True)
     else:
-        show_frame(found, as_json=False, title=f"slices of {board}")
+        show_frame(found, title=f"slices of {board}")
 
 
 def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
-    from gpuplanner.core.output_places import require_file
     from gpuplanner.core.output_writing import write_atomically
     from gpuplanner.sizing.learned_memory import learned, peak_model_text
     from gpuplanner.sizing.run_tables import measured_runs, unread_rows
 
     if out is None:
         raise typer.BadParameter("--learn goes with -o MODEL.json")
-    require_file(out, inputs=[path])
+    require_outputs(out, inputs=[path])
     rows = _read(path)
-    for line in unread_rows(rows):
-        say(f"not learned from: {line}")
+    say(*(f"not learned from: {line}" for line in unread_rows(rows)))
     runs, _ = measured_runs(rows)
     after = learned(model, runs)
     write_atomically(out, lambda place: place.write_text(peak_model_text(after), "utf-8"), inputs=[path])
@@ -349,9 +348,8 @@ def _read(path: Path) -> pl.DataFrame:
     from gpuplanner.core.errors import TraceFormatError, first_line
 
     try:
-        table = pl.read_csv(path, infer_schema=False)
+        return pl.read_csv(path, infer_schema=False)
     except (OSError, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
         raise TraceFormatError(
             f"table {path.name}", "a readable CSV file with a header", first_line(error), "Check it."
         ) from error
-    return table
