@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +19,7 @@ from gpuplanner.cli.application import (
     say,
     show,
     show_frame,
+    show_tables,
     takes,
 )
 
@@ -91,6 +91,7 @@ def hints(
     from gpuplanner.sizing.memory_trend import peak_trends
     from gpuplanner.sizing.request_lines import FORMS, plugin_configs, sharing
     from gpuplanner.sizing.request_recommendations import hints as hints_of
+    from gpuplanner.usage.job_classes import classify, shipped_rules
     from gpuplanner.usage.job_history import end_of, grouped, load_trace
     from gpuplanner.usage.rightsizing import REQUEST, asked_and_used
 
@@ -101,7 +102,9 @@ def hints(
         raise typer.BadParameter("--job goes without --smallest-group: a job is one person's")
     types = _gres_types(gres_type)
     trace = grouped(load_trace(folder), smallest_group)
-    jobs = _with_classes(trace.jobs)
+    # By how jobs ran, groups would foretell themselves: only rules that can be given before they run.
+    rules = [rule for rule in shipped_rules() if rule.before_run]
+    jobs = trace.jobs.with_columns(classify(trace.jobs, rules)["job_class"])
     if smallest_group:
         jobs = jobs.with_columns(user=pl.lit(None, pl.String))
     history = asked_and_used(jobs, _boards(board), samples=trace.samples)
@@ -135,27 +138,22 @@ def hints(
                 f"job {job!r}", "a job of the trace that has GPUs", "none", "Check the id and DIR."
             )
         groups = groups.join(history.select(REQUEST), on=REQUEST, how="semi", nulls_equal=True)
-    lines = [] if form is None else _all_lines(groups, form, types)
+    lines: list[str | None] = []
+    if form is not None:  # under names that differ, so that they are one stream of objects
+        numbered = enumerate(groups.iter_rows(named=True), start=1)
+        lines = [_lines(row, form, types, f"hint-{number}") for number, row in numbered]
     if as_json:
         rows = groups.to_dicts()
         for row, printed in zip(rows, lines, strict=False):
             row["lines"] = printed
-        asked = {} if job is None else {"jobs": history.select(JOB).to_dicts()}
-        show((asked | {"groups": rows}), as_json=True)
+        asked: dict[str, object] = {} if job is None else {"jobs": history.select(JOB)}
+        show(asked | {"groups": rows}, as_json=True)
     elif form is not None:
         put(("\n" if form == "sbatch" else "---\n").join(filter(None, lines)) or "# no hint\n")
     else:
         if job is not None:
-            show_frame(history.select(JOB), as_json=False, title="asked for and used")
-        show_frame(groups.select(GROUP), as_json=False, title="next time")
-
-
-def _with_classes(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Jobs with the class that a rule can give before they run; by how they ran, groups would foretell themselves."""
-    from gpuplanner.usage.job_classes import classify, shipped_rules
-
-    rules = [rule for rule in shipped_rules() if rule.before_run]
-    return jobs.with_columns(classify(jobs, rules)["job_class"])
+            show_frame(history.select(JOB), title="asked for and used")
+        show_frame(groups.select(GROUP), title="next time")
 
 
 def _boards(given: list[str] | None) -> dict[str | None, str]:
@@ -178,12 +176,6 @@ def _gres_types(given: list[str] | None) -> dict[str | None, str]:
             raise typer.BadParameter(f"--gres-type: letters, digits, '_', '.' and '-', not {word!r}")
         types[find_board(board) if equals else None] = word
     return types
-
-
-def _all_lines(groups: pl.DataFrame, form: str, types: dict[str | None, str]) -> list[str | None]:
-    """Lines of each group, under names that differ, so that they are one stream of objects."""
-    rows = groups.iter_rows(named=True)
-    return [_lines(row, form, types, f"hint-{number}") for number, row in enumerate(rows, start=1)]
 
 
 def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: str) -> str | None:
@@ -242,19 +234,18 @@ def phases(
 
     trace = load_trace(data)
     fleet = Inbox(trace, board).fleet
-    samples = _of_jobs(trace.samples, trace.jobs, job)
+    samples = _of_jobs(trace.samples, job)
     found = phases_of_jobs(samples, trace.jobs)
     fleet.require_mig("phases")
-    known = fleet.board
     if job is not None:
-        _one_job(samples, found, trace.jobs, known, as_json=as_json)
+        _one_job(samples, found, trace.jobs, fleet.board, as_json=as_json)
     else:
-        _all_jobs(samples, found, trace.jobs, known, effect, as_json=as_json)
-        if not quiet and not as_json:
-            say("--job ID shows one job with its dips and the evidence; --json gives every column")
+        _all_jobs(samples, found, trace.jobs, fleet.board, effect, as_json=as_json)
+        hint = "--job ID shows one job with its dips and the evidence; --json gives every column"
+        say(hint, quiet=quiet or as_json)
 
 
-def _of_jobs(samples: pl.DataFrame | None, jobs: pl.DataFrame, job: str | None) -> pl.DataFrame:
+def _of_jobs(samples: pl.DataFrame | None, job: str | None) -> pl.DataFrame:
     """Samples that belong to jobs, or to the one job that was asked for."""
     import polars as pl
 
@@ -262,12 +253,8 @@ def _of_jobs(samples: pl.DataFrame | None, jobs: pl.DataFrame, job: str | None) 
 
     mine = None if samples is None else samples.filter(pl.col("job_id").is_not_null())
     if mine is None or mine.is_empty():
-        raise ScenarioError(
-            "phases",
-            "telemetry that is matched to jobs",
-            "none",
-            "Ingest jobs and telemetry into one folder.",
-        )
+        todo = "Ingest jobs and telemetry into one folder."
+        raise ScenarioError("phases", "telemetry that is matched to jobs", "none", todo)
     if job is None:
         return mine
     sampled = mine["job_id"].unique().sort().to_list()
@@ -298,7 +285,11 @@ def _one_job(
         tables["dips"] = spikes.table.select("start", "end", "label", pl.col("depth").round(3), "evidence")
         period = None if spikes.period is None else spikes.period.total_seconds()
         facts = {"period_s": period, "rule": spikes.rule}
-    _print(tables, facts, as_json=as_json)
+    if as_json:
+        show({**tables, **facts}, as_json=True)
+    else:
+        show_tables(tables)
+        show(facts)
 
 
 def _all_jobs(
@@ -356,17 +347,7 @@ def _all_jobs(
                 pl.len().over("job_class"),
             )
         ).filter(first)
-    _print(tables, {}, as_json=as_json)
-
-
-def _print(tables: Mapping[str, pl.DataFrame], facts: Mapping[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        show({name: table.to_dicts() for name, table in tables.items()} | dict(facts), as_json=True)
-        return
-    for name, table in tables.items():
-        show_frame(table, as_json=False, title=name)
-    if facts:
-        show(facts, as_json=False)
+    show_tables(tables, as_json=as_json)
 
 
 @app.command()
@@ -385,6 +366,5 @@ def waits(scenario: ScenarioPath, given: Given, as_json: Json = False) -> None:
         return
     put(found.sentence)
     for by, rows in vars(found.causes).items():
-        show_frame(cause_table(rows), as_json=False, title=f"hours waited by {by.replace('_', ' ')}")
-    for limit in found.limits:
-        put(f"{limit.tenant}: its jobs waited as if it were held to {limit.gpus:g} GPUs")
+        show_frame(cause_table(rows), title=f"hours waited by {by.replace('_', ' ')}")
+    put(*(f"{one.tenant}: its jobs waited as if it were held to {one.gpus:g} GPUs" for one in found.limits))
