@@ -21,7 +21,9 @@ from gpuplanner.cli.application import (
     WorkersAsked,
     app,
     put,
+    require_outputs,
     say,
+    say_written,
     show,
     show_frame,
     takes,
@@ -30,6 +32,8 @@ from gpuplanner.cli.application import (
 from gpuplanner.core.units import money_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import polars as pl
 
     from gpuplanner.core.scenario import Scenario
@@ -104,8 +108,8 @@ def cost(
     import polars as pl
 
     from gpuplanner.core.errors import ScenarioError
-    from gpuplanner.core.output_places import require_file
     from gpuplanner.cost.cost_review import cost_review
+    from gpuplanner.decision.purchase_plan import burst_plan, purchase, read_burst
     from gpuplanner.decision.track_record import (
         errors_in_money,
         forecasts_file,
@@ -119,11 +123,8 @@ def cost(
     from gpuplanner.usage.job_history import history
 
     if by not in TABLES:
-        text = f"one of {', '.join(TABLES)}"
-        raise typer.BadParameter(text, param_hint="--by")
-    for file in (focus, workbook):
-        if file is not None:
-            require_file(file, inputs=[scenario])
+        raise typer.BadParameter(f"one of {', '.join(TABLES)}", param_hint="--by")
+    require_outputs(focus, workbook, inputs=[scenario])
     asked = given.scenario(scenario)
     found = cost_review(asked, None if bill is None else open_dataset(bill).tables["charges"])
     saved = {} if ledger is None else savings_sheets(read_savings(savings_file(ledger)))
@@ -131,15 +132,8 @@ def cost(
         kept = read_ledger(forecasts_file(ledger))
         if kept.height:
             saved["Forecasts"] = errors_in_money(kept, asked, history(asked).fleet.board, found.price.value)
-    bought, sent = None, None
-    if burst is not None:
-        from gpuplanner.decision.purchase_plan import burst_plan, read_burst
-
-        sent = burst_plan(asked, read_burst(burst))
-    if months:
-        from gpuplanner.decision.purchase_plan import purchase
-
-        bought = purchase(asked, months, risk=risk)
+    sent = None if burst is None else burst_plan(asked, read_burst(burst))
+    bought = purchase(asked, months, risk=risk) if months else None
     renewed = None if refresh is None else _renewed(asked, months, refresh)
     if focus is not None:
         if found.total is None:
@@ -149,20 +143,19 @@ def cost(
     if workbook is not None:
         say(f"written: {write_cost_workbook(workbook, found, saved, locale=asked.number_locale)}")
     if as_json:
-        more: dict[str, object] = {} if bought is None else {"portfolio": bought.to_dict()}
-        more |= {} if renewed is None else {"refresh": renewed}
-        more |= {} if sent is None else {"burst": sent}
+        more: dict[str, object] = {
+            "portfolio": bought and bought.to_dict(),
+            "refresh": renewed,
+            "burst": sent,
+        }
+        more = {name: part for name, part in more.items() if part is not None}
         more |= {name.lower(): table for name, table in saved.items()}
         show(found.to_dict() | more, as_json=True)
         return
     _told(found, by)
     for name, table in saved.items():
-        shown = table.select(
-            pl.exclude(
-                "demand_ratio", "^(low|high)_gpu_hours$", "^(promised|demand|service|not|price).*_usd$"
-            )
-        )
-        show_frame(shown, as_json=False, title=f"{name}: {LEDGER[name]}")
+        hidden = ("demand_ratio", "^(low|high)_gpu_hours$", "^(promised|demand|service|not|price).*_usd$")
+        show_frame(table.select(pl.exclude(*hidden)), title=f"{name}: {LEDGER[name]}")
     notes = list(found.missing)
     for part, tables in (
         (bought, {"begin": "What is begun when", "costs": "Cost by way to pay"}), (renewed, {}),
@@ -172,9 +165,8 @@ def cost(
             put(f"\n{part.sentence}")
             notes += getattr(part, "notes", ())
             for name, title in tables.items():
-                show_frame(getattr(part, name), as_json=False, title=title)
-    for text in [] if quiet else notes:
-        say(text)
+                show_frame(getattr(part, name), title=title)
+    say(*notes, quiet=quiet)
 
 
 def _told(found: CostReview, by: str) -> None:
@@ -182,13 +174,11 @@ def _told(found: CostReview, by: str) -> None:
         put(
             f"{money_text(found.total, found.currency)} {found.currency} from {found.period[0]} to {found.period[1]}"
         )
-        show_frame(getattr(found, f"by_{by}"), as_json=False, title=f"Cost by {by}, {found.currency}")
-        show({f"cost of {name}": value for name, value in found.units_in_words.items()}, as_json=False)
+        show_frame(getattr(found, f"by_{by}"), title=f"Cost by {by}, {found.currency}")
+        show({f"cost of {name}": value for name, value in found.units_in_words.items()})
     if found.energy is not None:
         show_frame(
-            found.states.select("state", "gpu_hours", "^(energy|counted)_.*$"),
-            as_json=False,
-            title="Energy by state",
+            found.states.select("state", "gpu_hours", "^(energy|counted)_.*$"), title="Energy by state"
         )
         rows = {"energy, kWh": found.energy} | {
             f"{name} carbon, kg": one for name, one in found.carbon_kg.items()
@@ -203,24 +193,17 @@ def _renewed(asked: Scenario, months: int, given: str) -> Refresh:
     """When a newer board pays, of the text of ``--refresh``."""
     from gpuplanner.decision.purchase_plan import refresh
 
-    board, speed = _named_number("--refresh", given, "BOARD=SPEED, as H200=1.4")
-    if not months:
-        lacks = "expected --months as well"
-        raise typer.BadParameter(lacks, param_hint="--refresh")
-    return refresh(asked, months, board, speed)
-
-
-def _named_number(option: str, given: str, expected: str) -> tuple[str, float]:
-    """The two sides of ``NAME=NUMBER``, the number above 0."""
-    name, _, number = given.partition("=")
+    board, _, number = given.partition("=")
     try:
-        found = float(number)
+        speed = float(number)
     except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
-        text = f"expected {expected}; got {given!r}"
-        raise typer.BadParameter(text, param_hint=option)
-    return name, found
+        speed = 0.0
+    if not 0 < speed < float("inf"):
+        text = f"expected BOARD=SPEED, as H200=1.4; got {given!r}"
+        raise typer.BadParameter(text, param_hint="--refresh")
+    if not months:
+        raise typer.BadParameter("expected --months as well", param_hint="--refresh")
+    return refresh(asked, months, board, speed)
 
 
 HORIZON, GAP, FOLDS, BUDGET_S = 24, 6, 20, 1.0
@@ -286,11 +269,7 @@ def forecast(
     quiet: Quiet = False,
 ) -> None:
     """Forecast the demand for each profile, with the past error of every model; --backtest: from many origins."""
-    from gpuplanner.core.output_places import require_file
-
-    for file in (out, paths):
-        if file is not None:
-            require_file(file, inputs=[scenario])
+    require_outputs(out, paths, inputs=[scenario])
     asked = given.scenario(scenario)
     instant = _instant(at, asked.tz)
     if back:
@@ -315,16 +294,16 @@ def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
     pools = pools_of(asked)
     result, pooled_scores, left_out = fleet_forecast(pools)
     if as_json:
-        rows = {name: getattr(result, name).to_dicts() for name in ("choice", "scores", "forecast")}
+        rows = {name: getattr(result, name) for name in ("choice", "scores", "forecast")}
         show(rows | {"jobs_left_out": left_out}, as_json=True)
         return
-    show_frame(result.choice, as_json=False, title="model used for each series")
-    show_frame(pooled_scores, as_json=False, title="score of every model on past origins, pool")
-    if not quiet:
-        for reason, jobs in left_out.items():
-            if jobs:
-                say(f"left out of the demand: {jobs:,} job(s), {reason}")
-        say("MASE below 1 beats the seasonal naive in sample; --json gives every slot and quantile")
+    show_frame(result.choice, title="model used for each series")
+    show_frame(pooled_scores, title="score of every model on past origins, pool")
+    lines = [
+        f"left out of the demand: {jobs:,} job(s), {reason}" for reason, jobs in left_out.items() if jobs
+    ]
+    said = "MASE below 1 beats the seasonal naive in sample; --json gives every slot and quantile"
+    say(*lines, said, quiet=quiet)
 
 
 def _backtest(
@@ -350,12 +329,10 @@ def _backtest(
     if models is not None:
         kept = tuple(resolve(name, CANDIDATES, what="model") for name in models.split(","))
         left = ()
-    if not quiet:
-        for remark in source.remarks:
-            say(remark)
-        if left:
-            say(f"beyond the budget of {budget:g} CPU s a series: {', '.join(left)}")
-        say(f"forecasting {len(source.ids)} series from {folds} origins ...")
+    say(*source.remarks, quiet=quiet)
+    if left:
+        say(f"beyond the budget of {budget:g} CPU s a series: {', '.join(left)}", quiet=quiet)
+    say(f"forecasting {len(source.ids)} series from {folds} origins ...", quiet=quiet)
     long = expected_cpu_s(kept, folds * len(source.ids)) > LONG_S
     judged = rolling(
         source, horizon=horizon, gap=gap, folds=folds, models=kept, price=UNMET_PRICE,
@@ -368,41 +345,31 @@ def _backtest(
     _write(out, lambda: fold_table(judged), quiet)
     _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
     if as_json:
-        costs = {
-            "planned_gpu_hour": 1.0,
-            "unmet_gpu_hour": UNMET_PRICE,
-            "quantile": 1 - 1 / UNMET_PRICE,
-        }
+        costs = {"planned_gpu_hour": 1.0, "unmet_gpu_hour": UNMET_PRICE, "quantile": 1 - 1 / UNMET_PRICE}
         origins = [judged.test.grid.time(origin) for origin in judged.test.origins]
         show(
             {
-                "series": scores.to_dicts(),
-                "mean": mean.to_dicts(),
-                "best_fixed": fixed.to_dicts(),
+                "series": scores,
+                "mean": mean,
+                "best_fixed": fixed,
                 "costs": costs,
                 "origins": origins,
                 "judged_from": judged.first,
                 "horizon": horizon,
                 "gap": gap,
-                "beyond_budget": list(left),
-                "remarks": list(source.remarks),
+                "beyond_budget": left,
+                "remarks": source.remarks,
             },
             as_json=True,
         )
         return
-    show_frame(
-        mean,
-        as_json=False,
-        title="mean over the series; chosen: the weighted forecast that somebody would have got",
-    )
-    show_frame(
-        fixed, as_json=False, title="chosen, beside the candidate that would have been best throughout"
-    )
+    show_frame(mean, title="mean over the series; chosen: the weighted forecast that somebody would have got")
+    show_frame(fixed, title="chosen, beside the candidate that would have been best throughout")
     mine = scores.filter(scores["model"] == "chosen").drop("chosen", "weight")
-    show_frame(mine, as_json=False, title="chosen, by series")
+    show_frame(mine, title="chosen, by series")
     ids, words = judged.test.grid.ids, weights_in_words(judged)
     future = pl.DataFrame({"unique_id": ids, "weights": words, "rule": judged.test.rules})
-    show_frame(future, as_json=False, title="weights for the future")
+    show_frame(future, title="weights for the future")
 
 
 def _tenths(done: int, total: int) -> None:
@@ -433,23 +400,16 @@ def _ahead(
     )  # fmt: skip
     _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
     if as_json:
-        rows = {
-            "running": source.running().to_dicts(),
-            "choice": choice.to_dicts(),
-            "forecast": table.to_dicts(),
-            "remarks": list(source.remarks),
-        }
+        rows = {"running": source.running(), "choice": choice, "forecast": table, "remarks": source.remarks}
         if source.known is not None:
-            rows["cost_curve"] = source.cost_curve(horizon, gap, UNMET_PRICE, seed=asked.seed).to_dicts()
+            rows["cost_curve"] = source.cost_curve(horizon, gap, UNMET_PRICE, seed=asked.seed)
         show(rows, as_json=True)
         return
-    if not quiet:
-        for remark in source.remarks:
-            say(remark)
+    say(*source.remarks, quiet=quiet)
     if source.known is not None:
-        show_frame(source.running(), as_json=False, title="what runs, and how much of it is left")
-    show_frame(choice, as_json=False, title="model used for each series")
-    show_frame(table, as_json=False, title="forecast")
+        show_frame(source.running(), title="what runs, and how much of it is left")
+    show_frame(choice, title="model used for each series")
+    show_frame(table, title="forecast")
 
 
 def _has_jobs(asked: Scenario) -> bool:
@@ -468,12 +428,9 @@ def _instant(text: str | None, zone: str) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=ZoneInfo(zone))
 
 
-def _write(path: Path | None, table: object, quiet: bool) -> None:
-    if path is None:
-        return
+def _write(path: Path | None, table: Callable[[], pl.DataFrame], quiet: bool) -> None:
     from gpuplanner.core.output_writing import write_atomically
 
-    frame: pl.DataFrame = table()  # type: ignore[operator]
-    write_atomically(path, frame.write_parquet)
-    if not quiet:
-        say(f"written: {path}")
+    if path is not None:
+        write_atomically(path, table().write_parquet)
+    say_written(path, quiet=quiet)
