@@ -64,8 +64,7 @@ def check(
     found = gate(given.scenario(scenario))
     if out is not None:
         _write(found, out)
-        if not quiet:
-            say(f"written to {out}")
+        say(f"written to {out}", quiet=quiet)
     if as_json:
         show(found.to_dict() | {"alerts": Alerts(found).to_dict()}, as_json=True)
     else:
@@ -110,7 +109,7 @@ def report_chain(
         if as_json:
             put(Chain().to_json())
         return
-    chain = report_months(asked, months, out, again=again, told=(lambda _: None) if quiet else say)
+    chain = report_months(asked, months, out, again=again, told=lambda text: say(text, quiet=quiet))
     if as_json:
         put(chain.to_json())
     else:
@@ -228,8 +227,7 @@ def watch(
                 _keep(after, found, out, seconds, asked.number_locale)
             if failed and once:
                 raise failed[0]
-            for each in failed:
-                say(f"gpuplanner: {each}; looking again in {every}")
+            say(*(f"gpuplanner: {each}; looking again in {every}" for each in failed))
             if as_json:
                 show(to_plain(after), as_json=True)
             elif after.looks > before.looks or not quiet:
@@ -298,9 +296,8 @@ def _write_pack(found: FleetLook, folder: Path) -> None:
     planned = found.planned
     mark = Mark("look.txt", "gpuplanner watch 1", ("plan.json", "steps.csv"))
     with replaced_directory(folder, mark=mark) as place:
-        (place / "look.txt").write_text(
-            f"gpuplanner watch 1\n{found.at:%Y-%m-%d %H:%M} UTC\n{found.sentence}\n"
-        )
+        text = f"gpuplanner watch 1\n{found.at:%Y-%m-%d %H:%M} UTC\n{found.sentence}\n"
+        (place / "look.txt").write_text(text)
         (place / "plan.json").write_text(plan_to_json(planned.plan, planned.problem), encoding="utf-8")
         found.steps.write_csv(place / "steps.csv")
     if planned.problem.board.profiles and planned.problem.nodes is not None:
@@ -332,19 +329,9 @@ def _replayed(asked: Scenario, days: int, seconds: float, *, as_json: bool, quie
     )  # fmt: skip
     rows = [vars(one) for one in found.rows]
     if as_json:
-        show(
-            {
-                "begin": found.begin,
-                "days": days,
-                "looks": found.looks,
-                "refused": found.refused,
-                "ways": rows,
-            },
-            as_json=True,
-        )
+        facts = {"begin": found.begin, "days": days, "looks": found.looks, "refused": found.refused}
+        show(facts | {"ways": rows}, as_json=True)
         return
-    title = (
-        f"{days} days from {found.begin:%Y-%m-%d %H:%M} UTC, a look every {slots} slots: cost in GPU-hours"
-    )
-    show_frame(pl.DataFrame(rows), as_json=False, title=title)
+    period = f"{days} days from {found.begin:%Y-%m-%d %H:%M} UTC, a look every {slots} slots"
+    show_frame(pl.DataFrame(rows), title=f"{period}: cost in GPU-hours")
     put(f"{found.refused} of {found.looks} looks wrote no pack.")
