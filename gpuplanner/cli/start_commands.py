@@ -36,7 +36,7 @@ from gpuplanner.cli.application import (
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.decision.comparison_record import Comparison
@@ -68,54 +68,68 @@ def start_pools(
         found[name] = compared(own)
     ways.done()
     fleet = FleetCompared(found)
-    warnings = [
-        warning for data in dict.fromkeys(one.data for one in scenarios) for warning in warnings_about(data)
-    ]
-    decisions = fleet.decisions
+    data = dict.fromkeys(one.data for one in scenarios)
+    warnings = [warning for each in data for warning in warnings_about(each)]
     if not as_json:
         put(fleet.sentence)
     if talks:
         telling.warning_lines(warnings)
-        show_frame(decision_table(decisions), as_json=False, title="pool by pool")
-        for name, one in decisions.items():
+        show_frame(decision_table(fleet.decisions), title="pool by pool")
+        for name, one in fleet.decisions.items():
             put(f"\n{name}: {one.sentence}")
             for number, step in enumerate(one.next_steps, start=1):
                 put(f"  {number}  {step.text}")
-    written = _write_pools(pools, scenarios, found, place, talks=talks, page=page)
+    written = _write_results(
+        place,
+        lambda: telling.pools_into(pools, scenarios, place),
+        lambda: telling.pools_into(pools, scenarios, place, found=found),
+        reason=None if page else "not asked for",
+        talks=talks,
+    )
     if as_json:
         show(fleet.to_dict() | {"warnings": warnings, "folder": str(place)} | written, as_json=True)
     elif talks:
         put(f"\n{'Page':<9} {written['page'] or 'none: ' + str(written['page_reason'])}")
 
 
-def _write_pools(
-    pools: FleetPools,
-    scenarios: Sequence[Scenario],
-    found: Mapping[str, Comparison],
+def _write_results(
     place: Path,
+    write_page: Callable[[], None],
+    write_files: Callable[[], None],
     *,
+    reason: str | None,
     talks: bool,
-    page: bool,
 ) -> dict[str, str | None]:
-    """Write the page, or the files of each pool alone; where the page cannot be made, say why."""
-    from gpuplanner.cli.start_dialog import pools_into
+    """Write the page with its files, or the files alone.
 
-    title = " + ".join(one.name for one in scenarios)
-    reason = "not asked for"
-    if page:
+    Parameters
+    ----------
+    place : Path
+        Folder of the results.
+    write_page, write_files : callable
+        Write all there, or all but the page.
+    reason : str, optional
+        Why there shall be no page; None: there shall be one.
+    talks : bool
+        Whether it is said that a page cannot be made.
+
+    Returns
+    -------
+    dict of str to str or None
+        ``page``, and ``page_reason`` where there is none.
+    """
+    if reason is None:
         ways = telling.PlayedWays(talks=talks)
         ways.doing("writing the page")
         try:
-            pools_into(pools, scenarios, place, title=title)
+            write_page()
         except (GpuPlannerError, ImportError) as error:
             reason = str(error)
-            if talks:
-                say(f"gpuplanner: warning: no page: {error}")
-        else:
+        ways.done()
+        if reason is None:
             return {"page": str(place / "index.html"), "page_reason": None}
-        finally:
-            ways.done()
-    pools_into(pools, scenarios, place, title=title, found=found)
+        say(f"gpuplanner: warning: no page: {reason}", quiet=not talks)
+    write_files()
     return {"page": None, "page_reason": reason}
 
 
@@ -166,10 +180,8 @@ def start(
     asker = asking.Asker.of(yes=yes, talks=talks)
     own = Given(stated, given.assignments)
     models = stated_models(gpu_models)
-    each = [
-        _asked(one, out, asker, own, models)
-        for one in ([[one] for one in files] if clusters(files) else [files])
-    ]
+    groups = [[one] for one in files] if clusters(files) else [files]
+    each = [_asked(group, out, asker, own, models) for group in groups]
     asked, place, source, nothing = each[0]
     playable = [one for one, _, _, nothing in each if nothing is None]
     pools = clusters_of(playable) if len(each) > 1 else pools_of(asked) if nothing is None else None
@@ -189,10 +201,14 @@ def start(
         telling.project_lines(found.projects)
     elif quiet and not as_json:
         put("\n".join(telling.sentences(found.decision)[:2]))
-    written = _write_dataset(asked, place, found, talks=talks, page=page and nothing is None)
+    written = _write_results(
+        place,
+        lambda: telling.page_into(asked, place),
+        lambda: telling.scenario_into(asked, place, found),
+        reason=None if page and nothing is None else "not asked for, or nothing to show",
+        talks=talks,
+    )
     if as_json:
-        from gpuplanner.cli.application import show
-
         comparison = found.to_dict()
         answer = {name: comparison[name] for name in IN_JSON}
         show(answer | {"warnings": warnings, "folder": str(place)} | written, as_json=True)
@@ -209,11 +225,7 @@ def start(
 
 
 def _asked(
-    files: list[str],
-    out: Path | None,
-    asker: asking.Asker,
-    given: Given,
-    models: dict[str, str] | None = None,
+    files: list[str], out: Path | None, asker: asking.Asker, given: Given, models: dict[str, str] | None
 ) -> tuple[Scenario, Path, str, str | None]:
     """The scenario, the folder it goes to, the source of its jobs, and why nothing can be played, if so.
 
@@ -227,7 +239,7 @@ def _asked(
         Who answers what no option states.
     given : Given
         Fields of the scenario that were said.
-    models : dict of str to str, optional
+    models : dict of str to str or None
         GPU model by the word that files have for it.
     """
     from gpuplanner.core.scenario import Scenario
@@ -251,17 +263,12 @@ def _asked(
         base = Scenario(name=name, data=str((place / "data").resolve()))
         if not _read(parts, place / "data", {"tz": naive, "boards": models}):
             source = parts[0].source
-            asked = replace(base, path=path_of(source, path), tz=months or base.tz, **stated).with_text(
-                assignments
-            )
-            return asked, place, source, NO_GPU
+            asked = replace(base, path=path_of(source, path), tz=months or base.tz, **stated)
+            return asked.with_text(assignments), place, source, NO_GPU
     else:
         place = out or _folder_of(base, files[0])
-        known |= (
-            set()
-            if base == Scenario(name=base.name, data=base.data)
-            else {"path", "ownership", "board", "tz"}
-        )
+        if base != Scenario(name=base.name, data=base.data):
+            known |= {"path", "ownership", "board", "tz"}
     began = beginning(base.data)
     asked = replace(base, **stated).with_text(assignments)
     if asker.talks:
@@ -290,9 +297,8 @@ def _completed(asked: Scenario, began: Beginning, asker: asking.Asker, known: se
 
         fleet = history(asked).fleet
         if pools_of(asked).several:
-            asker.said(
-                "Boards", fleet.installed.listed, "each a pool of its own; --board for one of them alone"
-            )
+            basis = "each a pool of its own; --board for one of them alone"
+            asker.said("Boards", fleet.installed.listed, basis)
         else:
             asker.said("Board", fleet.name or "none", next(iter(fleet.remarks()), ""))
     if asked.ownership is None and "ownership" not in known:
@@ -396,29 +402,6 @@ def _compared(asked: Scenario, source: str, nothing: str | None, *, talks: bool)
     found = compared(asked, ways)
     ways.done()
     return found
-
-
-def _write_dataset(
-    asked: Scenario, place: Path, found: Comparison, *, talks: bool, page: bool
-) -> dict[str, str | None]:
-    """Write scenario and page; where the page cannot be made, say why."""
-    from gpuplanner.cli.start_dialog import page_into, scenario_into
-
-    if not page:
-        scenario_into(asked, place, found)
-        return {"page": None, "page_reason": "not asked for, or nothing to show"}
-    ways = telling.PlayedWays(talks=talks)
-    ways.doing("writing the page")
-    try:
-        page_into(asked, place)
-    except (GpuPlannerError, ImportError) as error:
-        ways.done()
-        if talks:
-            say(f"gpuplanner: warning: no page: {error}")
-        scenario_into(asked, place, found)
-        return {"page": None, "page_reason": str(error)}
-    ways.done()
-    return {"page": str(place / "index.html"), "page_reason": None}
 
 
 LOOPS = ("jobs on nodes", "causes of waiting")
@@ -530,9 +513,8 @@ def _serve(
     if dashboard:
         # Its template, which asks nobody else, is found as those of Jupyter are.
         place = Path(gpuplanner.__file__).parent / "notebook" / "served"
-        os.environ["JUPYTER_PATH"] = os.pathsep.join(
-            filter(None, (str(place), os.environ.get("JUPYTER_PATH")))
-        )
+        paths = (str(place), os.environ.get("JUPYTER_PATH"))
+        os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, paths))
         words = ["voila", str(folder), "--template=gpuplanner", "--Voila.ip=127.0.0.1"]
         words += [f"--token={token}" if token else "--token"]
     else:

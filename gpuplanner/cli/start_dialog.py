@@ -72,29 +72,26 @@ def read_lines(parts: Sequence[SourcePart], began: Beginning, rows: Mapping[str,
 
     label = "Read"
     folder = min(folder, Path(os.path.relpath(folder)), key=lambda one: len(str(one)))
+    counts = f"{counted(began.days, 'day')}, {counted(began.jobs, 'job')}, {counted(began.teams, 'team')}"
+    left_out = ""
+    if began.left_out_rows:
+        rejects = f"{counted(began.left_out_rows, 'row')}: {folder / 'rejects.parquet'}"
+        left_out = f"      {began.left_out_share:.1%} left out ({rejects})"
     for part in parts:
         text = SOURCES[part.source].description.partition(":")[0]
         if part.source == began.source:
-            text += f", {counted(began.days, 'day')}, {counted(began.jobs, 'job')}, {counted(began.teams, 'team')}"
+            text += f", {counts}"
         elif part.source in rows:
             text += f", {counted(rows[part.source], 'row')}"
         names = ", ".join(file_name(path) for path in part.files[:NAMED])
         more = len(part.files) - NAMED
         names += f" and {more} more" if more > 0 else ""
-        line(label, f"{names:<14} {text}{_left_out(began, folder) if part.source == began.source else ''}")
+        line(label, f"{names:<14} {text}{left_out if part.source == began.source else ''}")
         label = ""
     if began.telemetry is not None:
         line("Match" if parts else "", began.telemetry)
     if not parts:
-        counts = f"{counted(began.days, 'day')}, {counted(began.jobs, 'job')}, {counted(began.teams, 'team')}"
-        line(label, f"{folder!s:<14} {counts}{_left_out(began, folder)}")
-
-
-def _left_out(began: Beginning, folder: Path) -> str:
-    if not began.left_out_rows:
-        return ""
-    rows = counted(began.left_out_rows, "row")
-    return f"      {began.left_out_share:.1%} left out ({rows}: {folder / 'rejects.parquet'})"
+        line(label, f"{folder!s:<14} {counts}{left_out}")
 
 
 def today_line(found: Comparison) -> None:
@@ -117,9 +114,7 @@ def warning_lines(warnings: Sequence[QualityWarning]) -> None:
     from gpuplanner.ingest.quality_report import warning_text
 
     if warnings:
-        put("\nWarnings")
-    for warning in warnings:
-        put(f"  {warning_text(warning)}")
+        put("\nWarnings", *(f"  {warning_text(warning)}" for warning in warnings))
 
 
 def ways_line(found: Comparison) -> None:
@@ -131,11 +126,9 @@ def ways_line(found: Comparison) -> None:
         return
     text = policies_met(found)
     if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
-        first, split, last = (
-            day_text(text) for text in (found.tuned_from, found.judged_from, found.judged_to)
-        )
-        apart = f"fitted from {first}, evaluated from {split} to {last}"
-        text += f", {apart}" if first != split else f", evaluated from {first} to {last}"
+        first, split = day_text(found.tuned_from), day_text(found.judged_from)
+        text += f", fitted from {first}" if first != split else ""
+        text += f", evaluated from {split} to {day_text(found.judged_to)}"
     line("Policy", text)
 
 
@@ -143,10 +136,8 @@ def decision_lines(found: Comparison, data: str) -> None:
     """The decision: its sentences, figures, next steps, and what is missing."""
     one = found.decision
     here = min(data, os.path.relpath(data), key=len)  # as a person types it
-    put("")
-    for text in sentences(one):
-        put(text)
-    rows = list(figures(found))
+    put("", *sentences(one))
+    rows = figures(found)
     if rows:
         put("")
     width = max((len(label) for label, _ in rows), default=0)
@@ -175,9 +166,7 @@ def figures(found: Comparison) -> list[tuple[str, str]]:
         return []
     rows = [("GPUs needed", f"{one.gpus:,} of {one.fleet_gpus:,}")]
     if one.latest is not None:
-        now, then = (
-            wait_text(each) for each in (one.latest.today_p95_minutes, one.latest.recommended_p95_minutes)
-        )
+        now, then = wait_text(one.latest.today_p95_minutes), wait_text(one.latest.recommended_p95_minutes)
         observed = wait_text(one.latest.observed_p95_minutes)
         how = "" if observed == now else f" simulated, observed {observed}"
         limit = f"limit {one.latest.limit_minutes:,.0f} min"
@@ -197,9 +186,7 @@ def figures(found: Comparison) -> list[tuple[str, str]]:
 def project_lines(answers: Sequence[ProjectAnswer]) -> None:
     """What was announced, a line each."""
     if answers:
-        put("\nProjects")
-    for one in answers:
-        put(f"  {one.sentence}")
+        put("\nProjects", *(f"  {one.sentence}" for one in answers))
 
 
 UTC = "UTC"
@@ -234,9 +221,8 @@ class Asker:
         if not self.asks:
             return default, False
         while True:
-            text = typer.prompt(
-                f"{label:<8}{question} [Enter = {default}]", default=default, show_default=False, err=True
-            )
+            asked = f"{label:<8}{question} [Enter = {default}]"
+            text = typer.prompt(asked, default=default, show_default=False, err=True)
             try:
                 return check(text.strip()), True
             except ValueError as fault:
@@ -256,11 +242,8 @@ def zone(
         return None, zone_of(offsets) if offsets else None, "from the offsets in the file; --tz to change"
     question = f"times such as {naive!r} state no zone; which is it?"
     found, given = asker.answer("Zone", question, UTC, known_zone)
-    return (
-        found,
-        found,
-        "as answered" if given else f"taken: times such as {naive} state none; --tz to change",
-    )
+    basis = "as answered" if given else f"taken: times such as {naive} state none; --tz to change"
+    return found, found, basis
 
 
 def zone_of(offsets: tuple[str, ...]) -> str:
@@ -312,9 +295,8 @@ def ownership(asker: Asker, path: str) -> str:
         "Owned?", f"nothing in the data says so; {' / '.join(OWNERSHIPS)}?", usual,
         lambda text: resolve(text, OWNERSHIPS, what="ownership"),
     )  # fmt: skip
-    asker.said(
-        "Owned?", found, "as answered" if given else "taken: the data do not say; --set ownership=… to change"
-    )
+    basis = "as answered" if given else "taken: the data do not say; --set ownership=… to change"
+    asker.said("Owned?", found, basis)
     return found
 
 
@@ -337,11 +319,16 @@ def page_into(asked: Scenario, place: Path) -> None:
     from gpuplanner.report.report_rendering import write_report
 
     write_report(asked, place)
+    # The report writes the scenario as it was asked, from the folder that it was asked in.
+    if read_manifest(place) is not None:
+        _write_scenario(asked, place)
+
+
+def _write_scenario(asked: Scenario, place: Path) -> None:
+    """Write the scenario with its files as they are found from its folder, and note it in the manifest."""
     told = read_manifest(place)
-    if (
-        told is not None
-    ):  # the report writes the scenario as it was asked, from the folder that it was asked in
-        (place / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
+    (place / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
+    if told is not None:
         file = Written((place / NAME).stat().st_size, sha256(place / NAME))
         state_manifest(place, BEGUN, {**told[1], NAME: file})
 
@@ -351,7 +338,6 @@ def pools_into(
     scenarios: Sequence[Scenario],
     place: Path,
     *,
-    title: str,
     found: Mapping[str, Comparison] | None = None,
 ) -> None:
     """Write the page of several pools with a page of each; with what was found, the files of each alone.
@@ -362,19 +348,14 @@ def pools_into(
     from gpuplanner.report.report_rendering import FOLDER, folder_of, write_fleet_report
 
     if found is None:
-        write_fleet_report(pools, title, place)
+        write_fleet_report(pools, " + ".join(one.name for one in scenarios), place)
     else:
         with replaced_directory(place, mark=BEGUN) as folder:
             for name, own in pools.pools.items():
                 (folder / FOLDER / folder_of(name)).mkdir(parents=True)
                 pack_into(own, found[name], folder / FOLDER / folder_of(name))
-    if len(scenarios) > 1:
-        return
-    told = read_manifest(place)
-    (place / NAME).write_text(_from(scenarios[0], place).to_yaml(), encoding="utf-8")
-    if told is not None:
-        file = Written((place / NAME).stat().st_size, sha256(place / NAME))
-        state_manifest(place, BEGUN, {**told[1], NAME: file})
+    if len(scenarios) == 1:
+        _write_scenario(scenarios[0], place)
 
 
 def _from(asked: Scenario, place: Path) -> Scenario:
