@@ -152,9 +152,8 @@ class View:
         altair = import_optional("altair", extra="plot")
         specs = charts_of(self.section)
         if not -len(specs) <= number < len(specs):
-            raise ScenarioError(
-                "chart of a view", f"a number below {len(specs)}", str(number), "Take frame()."
-            )
+            expected = f"a number below {len(specs)}"
+            raise ScenarioError("chart of a view", expected, str(number), "Take frame().")
         found: ChartType = altair.Chart.from_dict(specs[number])
         return found
 
@@ -188,9 +187,8 @@ class View:
                 return write_csv_safe(path, _flat(self.table))
             if ending == ".parquet":
                 return write_atomically(path, self.table.write_parquet)
-        raise ScenarioError(
-            "export of a view", "a name that ends in .html, .csv or .parquet", str(path), "Rename it."
-        )
+        expected = "a name that ends in .html, .csv or .parquet"
+        raise ScenarioError("export of a view", expected, str(path), "Rename it.")
 
     def to_html(self, path: str | Path, *, title: str = "gpuplanner", overwrite: bool = False) -> Path:
         """Write it as a page of its own, which needs nothing else."""
@@ -316,6 +314,42 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
         return self.panel._repr_mimebundle_(**arguments)
 
 
+def button(label: str, tooltip: str, do: Callable[[], object], **look: object) -> Any:  # noqa: ANN401 - of ipywidgets
+    """A button that does something."""
+    widgets = import_optional("ipywidgets", extra="notebook")
+    made = widgets.Button(description=label, tooltip=tooltip, **look)
+    made.on_click(lambda _: do())
+    return made
+
+
+def control_look(label_width: str, max_width: str) -> dict[str, Any]:
+    """How wide a control is, and its label: arguments of ipywidgets."""
+    return {"style": {"description_width": label_width}, "layout": {"width": "100%", "max_width": max_width}}
+
+
+def slider(
+    value: float, low: float, high: float, step: float, label: str, tooltip: str | None = None, **look: object
+) -> Any:  # noqa: ANN401 - of ipywidgets
+    """A slider whose range holds its start, of whole numbers where that is one; a drag ends in one change."""
+    widgets = import_optional("ipywidgets", extra="notebook")
+    return (widgets.IntSlider if isinstance(value, int) else widgets.FloatSlider)(
+        value=value,
+        min=min(low, value),
+        max=max(high, value),
+        step=step,
+        description=label,
+        tooltip=tooltip,
+        continuous_update=False,
+        **look,
+    )
+
+
+def watch(controls: Iterable[Any], do: Callable[[], object]) -> None:
+    """Do something whenever the value of a control changes."""
+    for control in controls:
+        control.observe(lambda _: do(), names="value")
+
+
 def table_html(headings: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str = "") -> str:
     """A small table of plain text, numbers to the right.
 
@@ -330,9 +364,8 @@ def table_html(headings: Sequence[str], rows: Iterable[Sequence[str]], *, captio
         for name, *cells in rows
     )
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return (
-        f"<table style='text-align:right'>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    )
+    head = f"<thead><tr>{head}</tr></thead>"
+    return f"<table style='text-align:right'>{title}{head}<tbody>{body}</tbody></table>"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -349,11 +382,8 @@ def written(write: Callable[[], Path]) -> str:
     except GpuPlannerError as error:
         return escape(str(error))
     beside = place.with_name("workbook.xlsx")
-    links = ", ".join(
-        f'<a href="{escape(str(file))}" target="_blank">{escape(str(file))}</a>'
-        for file in dict.fromkeys((place, *([beside] if beside.exists() else [])))
-    )
-    return f"Written: {links}"
+    files = {escape(str(file)): file for file in (place, beside) if file == place or file.exists()}
+    return "Written: " + ", ".join(f'<a href="{file}" target="_blank">{file}</a>' for file in files)
 
 
 def files_button(write: Callable[[], Path], label: str = "Write the files", tooltip: str = "") -> Any:  # noqa: ANN401 - of ipywidgets
@@ -382,10 +412,8 @@ def files_button(write: Callable[[], Path], label: str = "Write the files", tool
     """
     widgets = import_optional("ipywidgets", extra="notebook")
     told = widgets.HTML()
-    button = widgets.Button(description=label, tooltip=tooltip, layout={"width": "18em"})
 
-    def clicked(_: object) -> None:
+    def clicked() -> None:
         told.value = written(write)
 
-    button.on_click(clicked)
-    return widgets.VBox([button, told])
+    return widgets.VBox([button(label, tooltip, clicked, layout={"width": "18em"}), told])
