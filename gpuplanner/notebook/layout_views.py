@@ -19,7 +19,7 @@ from gpuplanner.core.units import NO_FIGURE
 from gpuplanner.decision.layout_planning import Planned, plan_view
 from gpuplanner.forecast.demand_outlook import OUTLOOKS
 from gpuplanner.hardware.layout_enumeration import placement_table
-from gpuplanner.notebook.views import BackgroundPanel, View, files_button, table_html
+from gpuplanner.notebook.views import BackgroundPanel, View, button, files_button, slider, table_html, watch
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_explanation import dearest_instances
 from gpuplanner.planner.plan_problem import PlanProblem
@@ -70,6 +70,8 @@ LIMITS = (
         _switches,
     ),
 )  # fmt: skip
+LOOK: dict[str, Any] = {"style": {"description_width": "18em"}, "layout": {"width": "38em"}}
+"""How wide the controls are, and their labels."""
 _HEADINGS = ("", "cost", "no plan costs less", "price", "at least", "at most")
 
 
@@ -114,18 +116,12 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
         self._base = base
         self._how = how
         self.choice = widgets.Dropdown(
-            options=[(limit.label, limit) for limit in LIMITS],
-            description="Limit",
-            style={"description_width": "18em"},
-            layout={"width": "38em"},
+            options=[(limit.label, limit) for limit in LIMITS], description="Limit", **LOOK
         )
         self.sliders = {limit.argument: _slider(limit, problem) for limit in LIMITS}
         self.code = widgets.HTML()
-        self.button = widgets.Button(description="Plan", tooltip="Plan within the limit as it is set")
-        self.choice.observe(lambda _: self._changed(), names="value")
-        for control in self.sliders.values():
-            control.observe(lambda _: self._changed(), names="value")
-        self.button.on_click(lambda _: self.ask())
+        self.button = button("Plan", "Plan within the limit as it is set", self.ask)
+        watch([self.choice, *self.sliders.values()], self._changed)
         self.panel = widgets.VBox(
             [self.choice, *self.sliders.values(), self.button, self.code, self.status, self.answer]
         )
@@ -146,7 +142,7 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
         limit, value = question
         variants = {}
         if value != limit.span(self.problem)[2]:
-            variants[_name(limit, value)] = with_limit(self.problem, **{limit.argument: value})
+            variants[f"{limit.label}: {value}"] = with_limit(self.problem, **{limit.argument: value})
         if self._base is None:
             self._base = plan(self.problem, **self._how)
         return price_of_limits(self.problem, variants, base=self._base, **self._how)
@@ -160,8 +156,7 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
         limit, value = self.question
         for argument, control in self.sliders.items():
             control.layout.display = None if argument == limit.argument else "none"
-        asked = f"found.limits({limit.argument}={value})"
-        self.code.value = f"<code>{escape(asked)}</code>"
+        self.code.value = f"<code>found.limits({escape(limit.argument)}={value})</code>"
 
 
 def price_html(prices: pl.DataFrame) -> str:
@@ -189,24 +184,10 @@ def _number(value: float | None, sign: str) -> str:
     return NO_FIGURE if value is None else format(round(value, 1) + 0.0, f"{sign},.1f").replace("-", "−")
 
 
-def _name(limit: LimitControl, value: int) -> str:
-    return f"{limit.label}: {value}"
-
-
 def _slider(limit: LimitControl, problem: PlanProblem) -> Any:  # noqa: ANN401 - an ipywidgets control
     """A slider set to the problem as it stands; a drag ends in one change."""
-    widgets = import_optional("ipywidgets", extra="notebook")
     low, high, now = limit.span(problem)
-    return widgets.IntSlider(
-        value=now,
-        min=low,
-        max=high,
-        description=limit.label,
-        tooltip=limit.help,
-        continuous_update=False,
-        style={"description_width": "18em"},
-        layout={"width": "38em"},
-    )
+    return slider(now, low, high, 1, limit.label, limit.help, **LOOK)
 
 
 VIEW = "rightsized"
@@ -327,19 +308,17 @@ class PlannedLayouts:
 
     def limits(self, **limit: Any) -> View:  # noqa: ANN401 - of with_limit
         """What limits cost; ``gpus``, ``whole_nodes_kept`` or ``switches_per_day`` prices that one alone."""
-        nodes = self.problem.gpus // self.problem.gpus_per_node
-        asked = (
-            {", ".join(f"{name}={value}" for name, value in limit.items()): limit}
-            if limit
-            else {
-                "one node fewer": {"gpus": self.problem.gpus - self.problem.gpus_per_node},
-                "one node more": {"gpus": self.problem.gpus + self.problem.gpus_per_node},
-                "all nodes but one kept whole": {"whole_nodes_kept": nodes - 1},
-                "one cut of each GPU a day": {"switches_per_day": 1},
-            }
-        )
-        if not limit and nodes < 2:
+        nodes, size = self.problem.gpus // self.problem.gpus_per_node, self.problem.gpus_per_node
+        asked = {
+            "one node fewer": {"gpus": self.problem.gpus - size},
+            "one node more": {"gpus": self.problem.gpus + size},
+            "all nodes but one kept whole": {"whole_nodes_kept": nodes - 1},
+            "one cut of each GPU a day": {"switches_per_day": 1},
+        }
+        if nodes < 2:
             del asked["one node fewer"]
+        if limit:
+            asked = {", ".join(f"{name}={value}" for name, value in limit.items()): limit}
         variants = {name: with_limit(self.problem, **one) for name, one in asked.items()}
         found = price_of_limits(self.problem, variants, base=self.plan, work_limit=self.scenario.work_limit)
         return View(page.section("What limits cost", price_html(found)), found)
