@@ -21,7 +21,7 @@ from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.cost.showback import UNALLOCATED
 from gpuplanner.decision.comparison_record import Comparison, compared
 from gpuplanner.decision.purchase_plan import Purchase, purchase
-from gpuplanner.notebook.views import BackgroundPanel, files_button, table_html
+from gpuplanner.notebook.views import BackgroundPanel, control_look, files_button, slider, table_html, watch
 from gpuplanner.report.finance_exports import write_cost_workbook
 from gpuplanner.usage.job_history import begin_of, end_of, load_trace, months_from
 
@@ -79,26 +79,22 @@ class AheadPanel(BackgroundPanel[AheadQuestion, str]):
     def __init__(self, start: AheadQuestion, draw: Callable[[AheadQuestion], str]) -> None:
         super().__init__(draw, "<div class='gpuplanner-answer'>{}</div>".format, working="Looking ahead ...")
         widgets = import_optional("ipywidgets", extra="notebook")
-        look = {"style": {"description_width": "18em"}, "layout": {"width": "100%", "max_width": "44em"}}
+        look = control_look("18em", "44em")
 
-        def slider(name: str, label: str, low: float, high: float, step: float, help_: str) -> Any:  # noqa: ANN401
-            value = getattr(start, name)
-            kind = widgets.IntSlider if isinstance(value, int) else widgets.FloatSlider
-            return kind(
-                value=value, min=min(low, value), max=max(high, value), step=step, description=label,
-                tooltip=help_, continuous_update=False, **look,
-            )  # fmt: skip
-
-        self.controls = {
-            "horizon": slider("horizon", "Slots looked at", 6, 336, 6, "How far ahead is planned"),
-            "gap": slider("gap", "Slots that it takes to act", 0, 72, 1, "From a decision to its effect"),
-            "price": slider(
-                "price", "A GPU-hour short costs", 1.0, 30.0, 0.5, "In GPU-hours that are planned and not needed"
+        rows: dict[str, tuple[Any, ...]] = {
+            "horizon": (6, 336, 6, "Slots looked at", "How far ahead is planned"),
+            "gap": (0, 72, 1, "Slots that it takes to act", "From a decision to its effect"),
+            "price": (
+                1.0,
+                30.0,
+                0.5,
+                "A GPU-hour short costs",
+                "In GPU-hours that are planned and not needed",
             ),
-            "capacity": slider("capacity", "GPUs that there are", 1.0, 2 * start.capacity, 1.0, "The fleet"),
-        }  # fmt: skip
-        for control in self.controls.values():
-            control.observe(lambda _: self.ask_soon(), names="value")
+            "capacity": (1.0, 2 * start.capacity, 1.0, "GPUs that there are", "The fleet"),
+        }
+        self.controls = {name: slider(getattr(start, name), *row, **look) for name, row in rows.items()}
+        watch(self.controls.values(), self.ask_soon)
         self.panel = widgets.VBox([*self.controls.values(), self.status, self.answer])
 
     @property
@@ -169,7 +165,7 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
         widgets = import_optional("ipywidgets", extra="notebook")
         self.scenario = scenario
         begun = cost_review(scenario)
-        look = {"style": {"description_width": "16em"}, "layout": {"width": "100%", "max_width": "44em"}}
+        look = control_look("16em", "44em")
         months = months_seen(scenario)
         self.month = widgets.Dropdown(
             options=[("all that was observed", UNSAID), *((month, month) for month in months)],
@@ -181,10 +177,8 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
             value=EVERYBODY, description="Lines of", **look,
         )  # fmt: skip
         self._start = scenario.price_usd_per_gpu_hour or (begun.price.value if begun.price else 0.0)
-        self.price = widgets.FloatSlider(
-            value=self._start, min=0.0, max=max(4 * self._start, 10.0), step=0.01, readout_format=".2f",
-            description=f"A GPU-hour ({scenario.currency})", continuous_update=False, **look,
-        )  # fmt: skip
+        most, label = max(4 * self._start, 10.0), f"A GPU-hour ({scenario.currency})"
+        self.price = slider(float(self._start), 0.0, most, 0.01, label, readout_format=".2f", **look)
         self.price_book = widgets.Text(
             value=scenario.price_book or "", description="Price book (file)", continuous_update=False, **look
         )
@@ -192,25 +186,16 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
             options=[("as the inventory says", UNSAID), *((name.replace("_", " "), name) for name in OWNERSHIPS)],
             value=scenario.ownership or UNSAID, description="Who pays for the GPUs", **look,
         )  # fmt: skip
-        self.months = widgets.IntSlider(
-            value=12, min=1, max=36, description="Commitments over (months)", continuous_update=False, **look
-        )
-        self.risk = widgets.FloatSlider(
-            value=0.0, min=0.0, max=1.0, step=0.1, description="Weight of the dearest tenth",
-            continuous_update=False, **look,
-        )  # fmt: skip
-        controls = (
-            self.month, self.tenant, self.price, self.price_book, self.owner, self.months, self.risk,
-        )  # fmt: skip
-        for control in controls:
-            control.observe(lambda _: self.ask_soon(), names="value")
+        self.months = slider(12, 1, 36, 1, "Commitments over (months)", **look)
+        self.risk = slider(0.0, 0.0, 1.0, 0.1, "Weight of the dearest tenth", **look)
+        controls = [self.month, self.tenant, self.price, self.price_book, self.owner, self.months, self.risk]
+        watch(controls, self.ask_soon)
         told = f"Write the tables of the answer that is shown to {workbook}"
-        button = files_button(
-            lambda: write_cost_workbook(workbook, self._shown(), locale=scenario.number_locale),
-            "Write the workbook",
-            told,
+        locale = scenario.number_locale
+        files = files_button(
+            lambda: write_cost_workbook(workbook, self._shown(), locale=locale), "Write the workbook", told
         )
-        self.panel = widgets.VBox([*controls, button, self.status, self.answer])
+        self.panel = widgets.VBox([*controls, files, self.status, self.answer])
 
     @property
     def question(self) -> CostQuestion:
@@ -229,12 +214,8 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
 
 
 def _answered(asked: CostQuestion) -> CostAnswer:
-    return CostAnswer(
-        asked,
-        cost_review(asked.scenario),
-        purchase(asked.scenario, asked.months, risk=asked.risk),
-        compared(asked.scenario),
-    )
+    bought = purchase(asked.scenario, asked.months, risk=asked.risk)
+    return CostAnswer(asked, cost_review(asked.scenario), bought, compared(asked.scenario))
 
 
 def months_seen(scenario: Scenario) -> list[str]:
@@ -260,9 +241,7 @@ def answer_html(answer: CostAnswer) -> str:
     whose = asked.tenant or "everybody"
     lines = review.costs if asked.tenant == EVERYBODY else review.costs.filter(SubAccountName=asked.tenant)
     by = "SubAccountName" if asked.tenant == EVERYBODY else "x_Bucket"
-    shown = lines.group_by(by, maintain_order=True).agg(
-        pl.col("EffectiveCost").sum(), pl.col("PricingQuantity").sum()
-    )
+    shown = lines.group_by(by, maintain_order=True).agg(pl.col("EffectiveCost", "PricingQuantity").sum())
     part = Decimal(str(lines["EffectiveCost"].sum()))
     rows = [
         (name.replace("_", " "), money_text(cost, review.currency), f"{hours:,.1f}")
