@@ -12,7 +12,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import figure_text
 from gpuplanner.decision.quota_comparison import SharingTried, rules_at_hand, tried_with
 from gpuplanner.decision.sharing_rules import SharingRules, StartHours, TeamQuota, week_hours_of
-from gpuplanner.notebook.views import BackgroundPanel, table_html
+from gpuplanner.notebook.views import BackgroundPanel, button, control_look, slider, table_html, watch
 from gpuplanner.usage.dataset_explorer import EVERYBODY, Inbox, open_inbox, public_traces
 
 ALL_BOARDS = "all boards"
@@ -48,10 +48,7 @@ class BoardsPanel(BackgroundPanel[str, Found]):
     """
 
     def __init__(
-        self,
-        pools: Mapping[str, Scenario],
-        compute: Callable[[str], Found],
-        show: Callable[[Found], str],
+        self, pools: Mapping[str, Scenario], compute: Callable[[str], Found], show: Callable[[Found], str]
     ) -> None:
         super().__init__(compute, show, working="Looking at this board ...")
         widgets = import_optional("ipywidgets", extra="notebook")
@@ -61,9 +58,8 @@ class BoardsPanel(BackgroundPanel[str, Found]):
             options=[*self.pools, *([ALL_BOARDS] if several else [])], description="Board",
             disabled=not several, layout={"width": "100%", "max_width": "40em"},
         )  # fmt: skip
-        self.button = widgets.Button(description="Show", tooltip="Show what is decided on this board")
-        self.button.on_click(lambda _: self.ask())
-        self.board.observe(lambda _: self.ask_soon(), names="value")
+        self.button = button("Show", "Show what is decided on this board", self.ask)
+        watch([self.board], self.ask_soon)
         said = f"{len(self.pools)} boards, each with jobs of its own" if several else "One board"
         title = widgets.HTML(f"<b>{escape(said)}</b>")
         self.panel = widgets.VBox([title, self.board, self.button, self.status, self.answer])
@@ -185,8 +181,7 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
         )  # fmt: skip
         self.code = widgets.HTML()
         self._fill(inbox, EVERYBODY)
-        for control in (self.trace, self.tenant, self.job, self.view):
-            control.observe(lambda _: self._changed(), names="value")
+        watch((self.trace, self.tenant, self.job, self.view), self._changed)
         rows = [widgets.HBox([self.trace, self.tenant, self.job], layout={"flex_flow": "row wrap"})]
         self.panel = widgets.VBox([*rows, self.view, self.code, self.status, self.answer])
         self._say()
@@ -339,26 +334,22 @@ class SharingPanel(BackgroundPanel[SharingRules, SharingTried]):
         self.scenario = scenario
         self.base = rules_at_hand(scenario)
         stops = self.base.stopping
-        look = {"style": {"description_width": "14em"}, "layout": {"width": "100%", "max_width": "40em"}}
+        look = control_look("14em", "40em")
 
-        def slider(text: str, value: float, low: float, high: float, step: float) -> Any:  # noqa: ANN401 - an ipywidgets control
-            return widgets.FloatSlider(
-                value=value, min=min(low, value), max=max(high, value), step=step, description=text,
-                continuous_update=False, **look,
-            )  # fmt: skip
-
-        self.quotas = slider("All quotas, times", 1.0, 0.1, 3.0, 0.1)
+        self.quotas = slider(1.0, 0.1, 3.0, 0.1, "All quotas, times", **look)
         self.order = widgets.Dropdown(
             options=[("came first", "fifo"), ("used least for its weight", "fair")], value=self.base.order,
             description="First is who", **look,
         )  # fmt: skip
-        self.half_life = slider("Use half forgotten (days)", self.base.half_life_days, 0.5, 60.0, 0.5)
+        half_life, restart = float(self.base.half_life_days), float(stops.restart_minutes)
+        self.half_life = slider(half_life, 0.5, 60.0, 0.5, "Use half forgotten (days)", **look)
         self.reclaim = widgets.Checkbox(
             value=stops.reclaim, description="Owners take back what they lent", **look
         )
         self.by_tier = widgets.Checkbox(value=stops.by_tier, description="Urgent tiers stop others", **look)
-        self.restart = slider("Restart takes (min)", stops.restart_minutes, 0.0, 120.0, 1.0)
-        self.checkpoint = slider("Checkpoints every (min)", stops.checkpoint_minutes or 0.0, 0.0, 480.0, 10.0)
+        self.restart = slider(restart, 0.0, 120.0, 1.0, "Restart takes (min)", **look)
+        checkpoint = float(stops.checkpoint_minutes or 0.0)
+        self.checkpoint = slider(checkpoint, 0.0, 480.0, 10.0, "Checkpoints every (min)", **look)
         kinds = {"tier": self.base.tiers, "team": sorted(one.name for one in self.base.teams)}
         late = [(f"{kind} {name}", (kind, name)) for kind, names in kinds.items() for name in names]
         self.late = widgets.Dropdown(options=late, description="Starts in hours alone", **look)
@@ -368,28 +359,25 @@ class SharingPanel(BackgroundPanel[SharingRules, SharingTried]):
             continuous_update=False,
             **look,
         )
-        self.button = widgets.Button(description="Play", tooltip="Play the same weeks under these rules")
-        self.button.on_click(lambda _: self.ask())
+        self.button = button("Play", "Play the same weeks under these rules", self.ask)
         controls = (
             self.quotas, self.order, self.half_life, self.reclaim, self.by_tier, self.restart, self.checkpoint,
             self.late, self.hours,
         )  # fmt: skip
-        for control in controls:
-            control.observe(lambda _: self.ask_soon(), names="value")
+        watch(controls, self.ask_soon)
         title = widgets.HTML(f"<b>Against: {escape(self.base.source)}</b>")
         self.panel = widgets.VBox([title, *controls, self.button, self.status, self.answer])
 
     @property
     def question(self) -> SharingRules:
         """The rules as the controls stand."""
+        stated = self.checkpoint.value or self.base.stopping.checkpoint_minutes is not None
         stops = replace(
             self.base.stopping,
             reclaim=self.reclaim.value,
             by_tier=self.by_tier.value,
             restart_minutes=self.restart.value,
-            checkpoint_minutes=self.checkpoint.value
-            if self.checkpoint.value or self.base.stopping.checkpoint_minutes is not None
-            else None,
+            checkpoint_minutes=self.checkpoint.value if stated else None,
         )
         teams, cohorts = (tuple(map(self._scaled, some)) for some in (self.base.teams, self.base.cohorts))
         return replace(
