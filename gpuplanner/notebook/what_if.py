@@ -31,7 +31,15 @@ from gpuplanner.decision.decision_types import usd_per_kwh_of
 from gpuplanner.decision.policy_comparison import MEANINGS, SHORT
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import coarse
-from gpuplanner.notebook.views import BackgroundPanel, table_html, written
+from gpuplanner.notebook.views import (
+    BackgroundPanel,
+    button,
+    control_look,
+    slider,
+    table_html,
+    watch,
+    written,
+)
 from gpuplanner.report.change_bundle import hand_over
 from gpuplanner.usage.job_history import history
 
@@ -113,20 +121,18 @@ def answer_html(answer: PanelAnswer, pinned: PanelAnswer, *, stale: bool = False
 
 def _figures(answer: PanelAnswer) -> dict[str, str]:
     """Figures by what they are called; those of the decision first, then those of the way that is shown."""
-    found, one, row = answer.found, answer.found.decision, answer.row
+    found, row = answer.found, answer.row
+    one, ends = found.decision, found.exhaustion.date
+    wait = NO_FIGURE
+    if one.latest is not None:
+        wait = _between(one.latest.recommended_p95_minutes, one.latest.low, one.latest.high)
     cells = {
         "what to do": one.action.replace("_", " "),
         "GPUs on at once, at most": f"{one.gpus:,} of {one.fleet_gpus:,}",
         "saved [GPU h a week]": _between(one.saving.value, one.saving.low, one.saving.high),
         "worth [USD a week]": figure_text(one.worth.usd_per_week, ",.0f"),
-        "p95 queue wait, longest size [min]": _between(
-            *(
-                (None, None, None)
-                if one.latest is None
-                else (one.latest.recommended_p95_minutes, one.latest.low, one.latest.high)
-            )
-        ),
-        "capacity exhausted": _day(found.exhaustion.date),
+        "p95 queue wait, longest size [min]": wait,
+        "capacity exhausted": NO_FIGURE if ends is None else day_text(ends),
     }
     if row is None:
         return cells | {"way": f"{SHORT.get(answer.policy or found.winner, answer.policy)} (not compared)"}
@@ -138,9 +144,10 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
         "jobs that pay [%]": figure_text(None if row.later_share is None else 100 * row.later_share, ",.0f"),
         "longest [min]": figure_text(row.longest_min, ",.0f"),
     }
-    for part in found.decision.service:
+    for part in one.service:
+        limit = f"{part.limit_minutes:,.1f}"
         cells[f"p95 wait on {part.size}, of its limit [min]"] = (
-            f"{part.recommended_p95_minutes:,.1f} of {part.limit_minutes:,.1f}"
+            f"{part.recommended_p95_minutes:,.1f} of {limit}"
         )
     return cells
 
@@ -149,16 +156,12 @@ def _between(mean: float | None, low: float | None, high: float | None) -> str:
     """A mean with its interval, if there is one."""
     if mean is None:
         return NO_FIGURE
-    return f"{mean:,.0f}" + (
-        "" if low is None or high is None or low == high else f" ({low:,.0f} to {high:,.0f})"
-    )
+    varies = low is not None and high is not None and low != high
+    return f"{mean:,.0f} ({low:,.0f} to {high:,.0f})" if varies else f"{mean:,.0f}"
 
 
-def _day(when: str | None) -> str:
-    return NO_FIGURE if when is None else day_text(when)
-
-
-LABELS, WIDTH = "13em", "44em"
+CONTROL_LOOK = control_look("13em", "44em")
+"""How wide the controls are, and their labels."""
 PICTURE_S, REST_S = 0.05, 2.0
 """The picture of a coarse answer is drawn once the hand rests for so long; what may be asked next is answered then."""
 AHEAD_MOST_JOBS = 50_000
@@ -170,58 +173,40 @@ UNSAID = ""
 """What a drop-down holds in place of None, for which it would show nothing at all."""
 
 
-@dataclass(frozen=True)
-class Starts:
-    """Where the controls begin.
-
-    - ``values``: By field of the scenario, as controls hold them; what it leaves to the catalogue is filled in.
-    - ``fleet``: The fleet in words, empty where the data cannot be read: the first answer says why.
-    """
-
-    values: dict[str, Any]
-    fleet: str
-
-    @classmethod
-    def of(cls, scenario: Scenario) -> Starts:
-        """Read the fleet, and what the scenario leaves open."""
-        stated = {row.name: getattr(scenario, row.name) for row in CONTROLS}
-        values = {name: UNSAID if value is None else value for name, value in stated.items()}
-        values["price_usd_per_kwh"] = usd_per_kwh_of(scenario)
-        try:
-            fleet = history(scenario).fleet
-        except GpuPlannerError:
-            return cls(values, "")
-        return cls(values, f"{fleet.gpus:,} {fleet.name or 'GPUs'}")
+def start_values(scenario: Scenario) -> dict[str, Any]:
+    """Where the controls begin, by field of the scenario; what it leaves to the catalogue is filled in."""
+    stated = {row.name: getattr(scenario, row.name) for row in CONTROLS}
+    values = {name: UNSAID if value is None else value for name, value in stated.items()}
+    return values | {"price_usd_per_kwh": usd_per_kwh_of(scenario)}
 
 
-def control_of(row: Knob, starts: Starts) -> Any:  # noqa: ANN401 - an ipywidgets control
+def fleet_words(scenario: Scenario) -> str:
+    """The fleet in words, empty where the data cannot be read: the first answer says why."""
+    try:
+        fleet = history(scenario).fleet
+    except GpuPlannerError:
+        return ""
+    return f"{fleet.gpus:,} {fleet.name or 'GPUs'}"
+
+
+def control_of(row: Knob, value: Any) -> Any:  # noqa: ANN401 - an ipywidgets control
     """Make the control of a field, set to where the answer begins.
 
     ``continuous_update`` is off: a drag ends in one change, the arrow keys step through the range, and a start that is
     no multiple of the step stays what it is.
     """
     widgets = import_optional("ipywidgets", extra="notebook")
-    value, asked = starts.values[row.name], row.control
-    look = {
-        "description": row.label,
-        "tooltip": row.brief,
-        "style": {"description_width": LABELS},
-        "layout": {"width": "100%", "max_width": WIDTH},
-    }
+    asked = row.control
     if not isinstance(asked, Slider):
         usual = [("as the data say", UNSAID)] if row.none else []
         options = [] if row.rule is None else [(name, name) for name in row.rule.options()]
-        return widgets.Dropdown(options=usual + options, value=value, **look)
+        return widgets.Dropdown(
+            options=usual + options, value=value, description=row.label, tooltip=row.brief, **CONTROL_LOOK
+        )
     whole = float not in row.kinds
-    return (widgets.IntSlider if whole else widgets.FloatSlider)(
-        value=value,
-        min=min(asked.low, value),
-        max=max(asked.high, value),
-        step=asked.step,
-        continuous_update=False,
-        readout_format="d" if whole else f".{asked.decimals}f",
-        **look,
-    )
+    look = CONTROL_LOOK | {"readout_format": "d" if whole else f".{asked.decimals}f"}
+    start = value if whole else float(value)
+    return slider(start, asked.low, asked.high, asked.step, row.label, row.brief, **look)
 
 
 class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
@@ -252,57 +237,34 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         widgets = import_optional("ipywidgets", extra="notebook")
         self.base = scenario
         self.pinned: PanelAnswer | None = None
-        self._starts = Starts.of(scenario)
-        self.controls = {row.name: control_of(row, self._starts) for row in CONTROLS}
+        self._starts = start_values(scenario)
+        self.controls = {row.name: control_of(row, self._starts[row.name]) for row in CONTROLS}
         self._stands, self._before, self._going_back = self._values(), list[dict[str, Any]](), False
         self.policy = widgets.Dropdown(
             options=[(RECOMMENDED, UNSAID), *((f"{SHORT[name]}: {MEANINGS[name]}", name) for name in MEANINGS)],
-            description="Way shown", tooltip="Whose figures stand in the table",
-            style={"description_width": LABELS}, layout={"width": "100%", "max_width": WIDTH},
+            description="Way shown", tooltip="Whose figures stand in the table", **CONTROL_LOOK,
         )  # fmt: skip
         self.code = widgets.HTML()
-        self.button = widgets.Button(description="Evaluate", tooltip="Answer the question as it stands")
-        self.pin = widgets.Button(description="Pin this answer", tooltip="Keep it beside the answers to come")
-        self.reset = widgets.Button(description="Back to the start", tooltip="Set every control back")
-        self.undo = widgets.Button(
-            description="Undo", tooltip="Set the controls back to before the last change"
-        )
-        self.keep = widgets.Button(
-            description="Save", tooltip="Write the scenario as YAML, to go on with it elsewhere"
-        )
-        self.files = widgets.Button(description="Write the files", tooltip="Pack and workbook of this answer")
+        self.button = button("Evaluate", "Answer the question as it stands", self.ask)
+        self.pin = button("Pin this answer", "Keep it beside the answers to come", self._pin)
+        self.reset = button("Back to the start", "Set every control back", self._reset)
+        self.undo = button("Undo", "Set the controls back to before the last change", self._undo)
+        self.keep = button("Save", "Write the scenario as YAML, to go on with it elsewhere", self._keep)
+        self.files = button("Write the files", "Pack and workbook of this answer", self.write)
         self.written = widgets.HTML()
-        self.button.on_click(lambda _: self.ask())
-        self.files.on_click(lambda _: self.write())
-        self.undo.on_click(lambda _: self._undo())
-        self.keep.on_click(lambda _: self._keep())
-        self.pin.on_click(lambda _: self._pin())
-        self.reset.on_click(lambda _: self._reset())
-        for control in self.controls.values():
-            control.observe(lambda _: self._changed(), names="value")
-        self.policy.observe(lambda _: self._redraw(), names="value")
-        buttons = widgets.HBox(
-            [self.button, self.undo, self.pin, self.reset, self.keep, self.files],
-            layout={"flex_flow": "row wrap"},
-        )
-        fleet = widgets.HTML(f"<b>{escape(self._starts.fleet)}</b>")
-        controls = [
-            fleet,
-            *self.controls.values(),
-            self.policy,
-            buttons,
-            self.written,
-            self.code,
-            self.status,
-        ]
-        self.panel = widgets.VBox([*controls, self.answer])
+        watch(self.controls.values(), self._changed)
+        watch([self.policy], self._redraw)
+        buttons = [self.button, self.undo, self.pin, self.reset, self.keep, self.files]
+        row = widgets.HBox(buttons, layout={"flex_flow": "row wrap"})
+        fleet = widgets.HTML(f"<b>{escape(fleet_words(scenario))}</b>")
+        controls = [fleet, *self.controls.values(), self.policy, row]
+        self.panel = widgets.VBox([*controls, self.written, self.code, self.status, self.answer])
         self._say_code()
 
     @property
     def scenario(self) -> Scenario:
         """The scenario as the controls stand; a control at its start leaves its field alone."""
-        starts = self._starts.values
-        moved = (row for row in CONTROLS if self.controls[row.name].value != starts[row.name])
+        moved = (row for row in CONTROLS if self.controls[row.name].value != self._starts[row.name])
         return replace(self.base, **{row.name: self._stated(row) for row in moved})
 
     def _stated(self, row: Knob) -> Any:  # noqa: ANN401 - a value of the scenario
@@ -311,11 +273,6 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if isinstance(row.control, Slider):
             return round(value, row.control.decimals) if isinstance(value, float) else value
         return None if value == UNSAID else value
-
-    @property
-    def _way(self) -> str | None:
-        """The way whose figures are shown; None: the recommended one."""
-        return self.policy.value or None
 
     @property
     def question(self) -> Scenario:
@@ -337,7 +294,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self.pinned = PanelAnswer(self.base, compared(self.base, told))
         before = self.pinned
         found = compared(asked, told)
-        return PanelAnswer(asked, found, self._way, frontier_html(found, before.found))
+        return PanelAnswer(asked, found, self.policy.value or None, frontier_html(found, before.found))
 
     def _html(self, answer: PanelAnswer) -> str:
         return answer_html(answer, self.pinned or answer)
@@ -345,7 +302,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     def _redraw(self) -> None:
         """Show the newest answer by the way that is chosen now; nothing is tuned for it."""
         if self.newest is not None:
-            self.newest = replace(self.newest, policy=self._way)
+            self.newest = replace(self.newest, policy=self.policy.value or None)
             self.answer.value = self._html(self.newest)
 
     def _arrived(self, number: int, newest: PanelAnswer | None, answer: str, status: str) -> None:
@@ -393,17 +350,18 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             return
         before = self.pinned or known
         found = coarse(known.found, known.scenario, self.scenario)
-        shown = PanelAnswer(self.scenario, found, self._way, known.picture)
+        shown = PanelAnswer(self.scenario, found, self.policy.value or None, known.picture)
         self.answer.value = answer_html(shown, before, stale=True)
         self._soon("picture", PICTURE_S, lambda: self._show_picture(shown, before))
 
     def _show_picture(self, shown: PanelAnswer, before: PanelAnswer) -> None:
         """Draw the picture of a coarse answer, unless the exact one is there or another is asked for."""
-        if shown.scenario == self.scenario and (
-            self.newest is None or self.newest.scenario != shown.scenario
-        ):
+        answered = self.newest is not None and self.newest.scenario == shown.scenario
+        if shown.scenario == self.scenario and not answered:
             picture = frontier_html(shown.found, before.found)
-            self.answer.value = answer_html(replace(shown, picture=picture, policy=self._way), before)
+            self.answer.value = answer_html(
+                replace(shown, picture=picture, policy=self.policy.value or None), before
+            )
 
     def _undo(self) -> None:
         """Set the controls back to where they stood before the last change."""
@@ -443,7 +401,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
 
     def _reset(self) -> None:
         for name, control in self.controls.items():
-            control.value = self._starts.values[name]
+            control.value = self._starts[name]
         self.policy.value = UNSAID
         self.ask()
 
