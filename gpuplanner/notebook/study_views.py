@@ -89,34 +89,27 @@ class SizedJob:
         """The plans, why the first ones are so, and what was assumed."""
         table = self.found.table()
         best = self.found.plans[0]
-        said = page.note(
-            f"{self.found.note or 'Best'}: {best.gpus} x {best.board} {best.profile.replace('gpu', '')}".rstrip()
-            + f", {best.why}."
-        )
+        place = f"{best.gpus} x {best.board} {best.profile.replace('gpu', '')}".rstrip()
+        said = page.note(f"{self.found.note or 'Best'}: {place}, {best.why}.")
         rows = page.table(
             table.select(name for name in PLAN if name in table.columns and table[name].count()),
             caption=f"{self.wish.task} {self.found.model.name}, the best plan first",
             formats=_FORMATS,
             headings=_HEADINGS,
         )
-        reasons = [
-            page.answers(
-                {words: getattr(one, name) for name, words in REASONS.items() if getattr(one, name)},
-                caption=f"Plan {one.rank}: {one.gpus} x {one.board}",
-            )
-            for one in self.found.plans[:3]
-        ]
+        reasons = []
+        for one in self.found.plans[:3]:
+            facts = {words: getattr(one, name) for name, words in REASONS.items() if getattr(one, name)}
+            reasons.append(page.answers(facts, caption=f"Plan {one.rank}: {one.gpus} x {one.board}"))
         assumed = page.paragraph(f"Assumed: {'; '.join(self.found.assumed) or 'nothing'}.")
         return View(page.section("Plans", said, rows, *reasons, assumed), table)
 
     def slices(self) -> View:
         """Every slice of the boards at hand, also those that the job does not fit."""
         table = self.found.slice_table()
-        shown = (
-            page.paragraph("Name the boards at hand (on=) to see their slices.")
-            if table.is_empty()
-            else page.table(table, caption="Slices", formats=_FORMATS, headings=_HEADINGS)
-        )
+        shown = page.table(table, caption="Slices", formats=_FORMATS, headings=_HEADINGS)
+        if table.is_empty():
+            shown = page.paragraph("Name the boards at hand (on=) to see their slices.")
         return View(page.section("Slices", shown), table)
 
     def memory(self) -> View:
@@ -142,19 +135,16 @@ class SizedJob:
         }
         rows = [(name, math.exp(log), best.predicted_gib * math.exp(log)) for name, log in logs.items()]
         table = pl.DataFrame(rows, schema=["what is known", "factor", "upper_gib"], orient="row")
-        shown = page.table(
-            table, caption=f"{best.predicted_gib:.1f} GiB expected", formats=_FORMATS, headings=_HEADINGS
-        )
+        caption = f"{best.predicted_gib:.1f} GiB expected"
+        shown = page.table(table, caption=caption, formats=_FORMATS, headings=_HEADINGS)
         return View(page.section("How wide the bound is", shown), table)
 
     def tool(self) -> View:
         """What the tool does unasked, with sources."""
-        table = pl.DataFrame(
-            [asdict(one) for one in self.found.tool_does], schema=["fact", "value", "source"]
-        )
-        return View(
-            page.section("What the tool does", page.table(table, caption="What the tool does unasked")), table
-        )
+        facts = [asdict(one) for one in self.found.tool_does]
+        table = pl.DataFrame(facts, schema=["fact", "value", "source"])
+        shown = page.table(table, caption="What the tool does unasked")
+        return View(page.section("What the tool does", shown), table)
 
 
 def size(
@@ -271,9 +261,8 @@ class Decided:
             return compared(fleet.pools[name])
 
         def shown(one: Comparison | FleetCompared) -> str:
-            if isinstance(one, Comparison):
-                return still(decided(one))._repr_html_()
-            return still(decided_fleet(one))._repr_html_()
+            section = decided(one) if isinstance(one, Comparison) else decided_fleet(one)
+            return still(section)._repr_html_()
 
         return BoardsPanel(fleet.pools, found, shown)
 
@@ -350,22 +339,16 @@ class ShownStudy(Study):
     def fleet(self) -> View:
         """The fleet as it is decided, to scale."""
         rows = [(one.layout, one.gpus, list(one.nodes)) for one in self.decision.layouts]
-        schema: dict[str, pl.DataType] = {
-            "layout": pl.String(),
-            "gpus": pl.Int64(),
-            "nodes": pl.List(pl.String),
-        }
-        section = page.section(
-            "The fleet", fleet_picture(self.decision), page.note(fleet_words(self.decision))
-        )
-        return View(section, pl.DataFrame(rows, schema=schema, orient="row"))
+        schema = {"layout": pl.String(), "gpus": pl.Int64(), "nodes": pl.List(pl.String)}
+        table = pl.DataFrame(rows, schema=schema, orient="row")
+        words = page.note(fleet_words(self.decision))
+        return View(page.section("The fleet", fleet_picture(self.decision), words), table)
 
     def teams(self) -> View:
         """Who held what, and where the hours went."""
         shown = page.table(teams_table(self.decision), caption=f"By team, {tearsheet.period(self)}")
-        return View(
-            Section(page.section("By team", shown) + tearsheet.ledger(self)), self.tables["ledger_tenants"]
-        )
+        section = Section(page.section("By team", shown) + tearsheet.ledger(self))
+        return View(section, self.tables["ledger_tenants"])
 
     def money(self) -> View:
         """What the period cost, for whom, with energy and carbon."""
@@ -499,16 +482,7 @@ def compare(*studies: Study | Decided | Comparison | Scenario) -> View:
     """
     if len(studies) < 2:
         raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Give another.")
-    found = [
-        one.comparison
-        if isinstance(one, Study)
-        else one.found
-        if isinstance(one, Decided)
-        else compared(one)
-        if isinstance(one, Scenario)
-        else one
-        for one in studies
-    ]
+    found = [_comparison_of(one) for one in studies]
     names = [f"{number}: {headline(one.decision).split('.')[0]}" for number, one in enumerate(found, start=1)]
     columns = {name: _figures(one) for name, one in zip(names, found, strict=True)}
     figures = list(next(iter(columns.values())))
@@ -516,18 +490,25 @@ def compare(*studies: Study | Decided | Comparison | Scenario) -> View:
     return View(page.section("Side by side", page.table(frame, caption="Decisions side by side")), frame)
 
 
+def _comparison_of(one: Study | Decided | Comparison | Scenario) -> Comparison:
+    """The comparison behind a decision; that of a scenario is made first."""
+    if isinstance(one, Scenario):
+        return compared(one)
+    if isinstance(one, Study):
+        return one.comparison
+    return one.found if isinstance(one, Decided) else one
+
+
 def _figures(found: Comparison) -> Mapping[str, str]:
     """The figures of a decision in words, for a column."""
     one, saving = found.decision, found.decision.saving
-    low, high = (value_text(value) for value in (saving.low, saving.high))
+    span = "" if saving.low is None else f" ({value_text(saving.low)} to {value_text(saving.high)})"
+    wait = None if one.latest is None else one.latest.recommended_p95_minutes
     return {
         "what to do": one.action.replace("_", " "),
         "GPUs on at once, at most": f"{one.gpus:,} of {one.fleet_gpus:,}",
-        "saved, GPU-hours a week": value_text(saving.value)
-        + ("" if saving.low is None else f" ({low} to {high})"),
+        "saved, GPU-hours a week": value_text(saving.value) + span,
         "worth, USD a week": value_text(one.worth.usd_per_week),
-        "p95 queue wait of the size that waits longest, min": value_text(
-            None if one.latest is None else one.latest.recommended_p95_minutes
-        ),
+        "p95 queue wait of the size that waits longest, min": value_text(wait),
         "capacity exhausted": value_text(found.exhaustion.date),
     }
