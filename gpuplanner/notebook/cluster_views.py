@@ -59,10 +59,8 @@ def twenty_jobs() -> View:
         alt=plots.policies_text(shown),
         numbers=policies,
     )
-    return View(
-        page.section("Twenty jobs on eight H100", page.table(figures, caption="Claimed and measured"), chart),
-        policies,
-    )
+    table = page.table(figures, caption="Claimed and measured")
+    return View(page.section("Twenty jobs on eight H100", table, chart), policies)
 
 
 USUAL = AheadQuestion()
@@ -111,9 +109,8 @@ class Ahead:
 
     def controls(self, asked: AheadQuestion = USUAL) -> AheadPanel:
         """Controls of a question, with calendar and decision under them."""
-        return AheadPanel(
-            asked, lambda moved: self.calendar(moved)._repr_html_() + self.decision(moved)._repr_html_()
-        )
+        parts = (self.calendar, self.decision)
+        return AheadPanel(asked, lambda moved: "".join(part(moved)._repr_html_() for part in parts))
 
 
 def ahead(data: str = "sample", *, at: str = "") -> Ahead:
@@ -278,10 +275,8 @@ class SeenTrace:
 
     def ledger(self, tenant: str = EVERYBODY) -> View:
         """Where the GPU-time went."""
-        return View(
-            inbox.ledger(self.box, tenant),
-            self.box.buckets() if tenant == EVERYBODY else self.box.months(tenant),
-        )
+        table = self.box.buckets() if tenant == EVERYBODY else self.box.months(tenant)
+        return View(inbox.ledger(self.box, tenant), table)
 
     def demand(self, tenant: str = EVERYBODY) -> View:
         """What was wanted, by profile and by tenant."""
@@ -290,9 +285,8 @@ class SeenTrace:
     def phases(self, job: str = "") -> View:
         """Phases, dips, signature and slice of one job; by default of the one with most telemetry."""
         known = self.box.jobs_of()
-        table = (
-            self.box.job(job or known[0]).phases if known and self.box.fleet.can_be_cut else pl.DataFrame()
-        )
+        seen = known and self.box.fleet.can_be_cut
+        table = self.box.job(job or known[0]).phases if seen else pl.DataFrame()
         return View(inbox.phases(self.box, job), table)
 
     def claim(self) -> View:
