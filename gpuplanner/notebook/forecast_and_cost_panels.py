@@ -21,7 +21,15 @@ from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.cost.showback import UNALLOCATED
 from gpuplanner.decision.comparison_record import Comparison, compared
 from gpuplanner.decision.purchase_plan import Purchase, purchase
-from gpuplanner.notebook.views import BackgroundPanel, control_look, files_button, slider, table_html, watch
+from gpuplanner.notebook.views import (
+    BackgroundPanel,
+    control_look,
+    dropdown,
+    files_button,
+    slider,
+    table_html,
+    watch,
+)
 from gpuplanner.report.finance_exports import write_cost_workbook
 from gpuplanner.usage.job_history import begin_of, end_of, load_trace, months_from
 
@@ -167,25 +175,22 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
         begun = cost_review(scenario)
         look = control_look("16em", "44em")
         months = months_seen(scenario)
-        self.month = widgets.Dropdown(
-            options=[("all that was observed", UNSAID), *((month, month) for month in months)],
-            value=scenario.month or UNSAID, description="Month", **look,
-        )  # fmt: skip
+        options = [("all that was observed", UNSAID), *((month, month) for month in months)]
+        self.month = dropdown(options, scenario.month or UNSAID, "Month", **look)
         teams = [name for name in begun.by_tenant["tenant"] if name != UNALLOCATED]
-        self.tenant = widgets.Dropdown(
-            options=[("everybody", EVERYBODY), *((name, name) for name in teams), ("nobody", UNALLOCATED)],
-            value=EVERYBODY, description="Lines of", **look,
-        )  # fmt: skip
+        options = [("everybody", EVERYBODY), *((name, name) for name in teams), ("nobody", UNALLOCATED)]
+        self.tenant = dropdown(options, EVERYBODY, "Lines of", **look)
         self._start = scenario.price_usd_per_gpu_hour or (begun.price.value if begun.price else 0.0)
         most, label = max(4 * self._start, 10.0), f"A GPU-hour ({scenario.currency})"
         self.price = slider(float(self._start), 0.0, most, 0.01, label, readout_format=".2f", **look)
         self.price_book = widgets.Text(
             value=scenario.price_book or "", description="Price book (file)", continuous_update=False, **look
         )
-        self.owner = widgets.Dropdown(
-            options=[("as the inventory says", UNSAID), *((name.replace("_", " "), name) for name in OWNERSHIPS)],
-            value=scenario.ownership or UNSAID, description="Who pays for the GPUs", **look,
-        )  # fmt: skip
+        options = [
+            ("as the inventory says", UNSAID),
+            *((name.replace("_", " "), name) for name in OWNERSHIPS),
+        ]
+        self.owner = dropdown(options, scenario.ownership or UNSAID, "Who pays for the GPUs", **look)
         self.months = slider(12, 1, 36, 1, "Commitments over (months)", **look)
         self.risk = slider(0.0, 0.0, 1.0, 0.1, "Weight of the dearest tenth", **look)
         controls = [self.month, self.tenant, self.price, self.price_book, self.owner, self.months, self.risk]

@@ -19,7 +19,16 @@ from gpuplanner.core.units import NO_FIGURE
 from gpuplanner.decision.layout_planning import Planned, plan_view
 from gpuplanner.forecast.demand_outlook import OUTLOOKS
 from gpuplanner.hardware.layout_enumeration import placement_table
-from gpuplanner.notebook.views import BackgroundPanel, View, button, files_button, slider, table_html, watch
+from gpuplanner.notebook.views import (
+    BackgroundPanel,
+    View,
+    button,
+    dropdown,
+    files_button,
+    slider,
+    table_html,
+    watch,
+)
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_explanation import dearest_instances
 from gpuplanner.planner.plan_problem import PlanProblem
@@ -115,16 +124,14 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
         self.problem = problem
         self._base = base
         self._how = how
-        self.choice = widgets.Dropdown(
-            options=[(limit.label, limit) for limit in LIMITS], description="Limit", **LOOK
-        )
+        options = [(limit.label, limit) for limit in LIMITS]
+        self.choice = dropdown(options, LIMITS[0], "Limit", **LOOK)
         self.sliders = {limit.argument: _slider(limit, problem) for limit in LIMITS}
         self.code = widgets.HTML()
         self.button = button("Plan", "Plan within the limit as it is set", self.ask)
         watch([self.choice, *self.sliders.values()], self._changed)
-        self.panel = widgets.VBox(
-            [self.choice, *self.sliders.values(), self.button, self.code, self.status, self.answer]
-        )
+        controls = [self.choice, *self.sliders.values(), self.button]
+        self.panel = widgets.VBox([*controls, self.code, self.status, self.answer])
         self._say()
 
     @property
@@ -173,9 +180,8 @@ def price_html(prices: pl.DataFrame) -> str:
         + [_number(row[name], "+") for name in ("extra", "extra_low", "extra_high")]
         for row in rows
     )
-    said = "".join(
-        f"<p><b>{escape(row['variant'])}.</b> {escape(row['explanation'])}</p>" for row in rows[1:] or rows
-    )
+    texts = ((escape(row["variant"]), escape(row["explanation"])) for row in rows[1:] or rows)
+    said = "".join(f"<p><b>{name}.</b> {text}</p>" for name, text in texts)
     caption = "What limits cost [GPU h]: the true price lies between its proven ends"
     return table_html(_HEADINGS, cells, caption=caption) + said
 
@@ -191,8 +197,6 @@ def _slider(limit: LimitControl, problem: PlanProblem) -> Any:  # noqa: ANN401 -
 
 
 VIEW = "rightsized"
-DEAREST = 8
-"""Instances whose worth is shown."""
 SHARED = ("job_class", "gpus", "jobs", "mode", "profile", "together", "slow_at_most", "why", "with_whom")
 _KINDS = {
     "objective": "cost [GPU h]",
@@ -277,24 +281,20 @@ class PlannedLayouts:
         """One layout for good, a few in turn, and free to change, beside the cost that no plan undercuts."""
         table = self._kinds
         best = table.drop_nulls("objective").sort("objective", maintain_order=True)
-        said = (
-            "No plan was found."
-            if best.is_empty()
-            else f"{best['method'][0]} costs least, {_hours(best['objective'][0])}; no plan of any kind costs less "
-            f"than {_hours(best['bound'][0])}."
-        )
-        chart = page.figure(
-            plots.plot_bounds(table), title="Cost of each plan, and what no plan undercuts", alt=said
-        )
+        said = "No plan was found."
+        if not best.is_empty():
+            cost, bound = _hours(best["objective"][0]), _hours(best["bound"][0])
+            said = f"{best['method'][0]} costs least, {cost}; no plan of any kind costs less than {bound}."
+        title = "Cost of each plan, and what no plan undercuts"
+        chart = page.figure(plots.plot_bounds(table), title=title, alt=said)
         rows = page.table(table, caption="Plans of the same problem", headings=_KINDS, formats={"gap": ".2%"})
         return View(page.section("Static, calendar or free", chart, rows), table)
 
     def calendar(self) -> View:
         """Each GPU over time, where it is cut anew, and what one instance more would be worth."""
         cuts = self.planned.layout_plan
-        names = [
-            f"{node} · {gpu}" for node, gpu in cuts.select("node", "gpu").unique().sort("node", "gpu").rows()
-        ]
+        gpus = cuts.select("node", "gpu").unique().sort("node", "gpu")
+        names = [f"{node} · {gpu}" for node, gpu in gpus.rows()]
         few = cuts.filter(pl.format("{} · {}", "node", "gpu").is_in(names[:MAX_GPUS]))
         left = f" The first {MAX_GPUS} of {len(names):,} GPUs are drawn." if len(names) > MAX_GPUS else ""
         chart = page.figure(
@@ -302,7 +302,7 @@ class PlannedLayouts:
             title="Layout of each GPU over time",
             alt=f"{self.plan.changes:,} changes; a mark shows where a GPU is cut anew.{left}",
         )
-        worth = dearest_instances(self.plan, self.problem, count=DEAREST)
+        worth = dearest_instances(self.plan, self.problem, count=8)
         rows = page.table(worth, caption="Worth of one more instance, dearest first")
         return View(page.section("The calendar", page.paragraph(self.plan.explanation), chart, rows), cuts)
 

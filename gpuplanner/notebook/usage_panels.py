@@ -12,7 +12,15 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import figure_text
 from gpuplanner.decision.quota_comparison import SharingTried, rules_at_hand, tried_with
 from gpuplanner.decision.sharing_rules import SharingRules, StartHours, TeamQuota, week_hours_of
-from gpuplanner.notebook.views import BackgroundPanel, button, control_look, slider, table_html, watch
+from gpuplanner.notebook.views import (
+    BackgroundPanel,
+    button,
+    control_look,
+    dropdown,
+    slider,
+    table_html,
+    watch,
+)
 from gpuplanner.usage.dataset_explorer import EVERYBODY, Inbox, open_inbox, public_traces
 
 ALL_BOARDS = "all boards"
@@ -54,10 +62,11 @@ class BoardsPanel(BackgroundPanel[str, Found]):
         widgets = import_optional("ipywidgets", extra="notebook")
         self.pools = dict(pools)
         several = len(self.pools) > 1
-        self.board = widgets.Dropdown(
-            options=[*self.pools, *([ALL_BOARDS] if several else [])], description="Board",
-            disabled=not several, layout={"width": "100%", "max_width": "40em"},
-        )  # fmt: skip
+        options, layout = (
+            [*self.pools, *([ALL_BOARDS] if several else [])],
+            {"width": "100%", "max_width": "40em"},
+        )
+        self.board = dropdown(options, options[0], "Board", disabled=not several, layout=layout)
         self.button = button("Show", "Show what is decided on this board", self.ask)
         watch([self.board], self.ask_soon)
         said = f"{len(self.pools)} boards, each with jobs of its own" if several else "One board"
@@ -182,8 +191,8 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
         self.code = widgets.HTML()
         self._fill(inbox, EVERYBODY)
         watch((self.trace, self.tenant, self.job, self.view), self._changed)
-        rows = [widgets.HBox([self.trace, self.tenant, self.job], layout={"flex_flow": "row wrap"})]
-        self.panel = widgets.VBox([*rows, self.view, self.code, self.status, self.answer])
+        row = widgets.HBox([self.trace, self.tenant, self.job], layout={"flex_flow": "row wrap"})
+        self.panel = widgets.VBox([row, self.view, self.code, self.status, self.answer])
         self._say()
 
     @property
@@ -197,8 +206,9 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
             return self._kept[look]
         first = next(iter(self._opened.values()))
         if look.data not in self._opened:
+            smallest = first.smallest_group
             self._opened[look.data] = open_inbox(
-                look.data, board=first.board, tz=first.tz, smallest_group=first.smallest_group
+                look.data, board=first.board, tz=first.tz, smallest_group=smallest
             )
         inbox = self._opened[look.data]
         tenant = look.tenant if look.tenant in inbox.tenants else EVERYBODY
@@ -220,14 +230,12 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
         """Offer the tenants of the trace and the jobs of the tenant, and keep what was chosen where it is there."""
         self._filling = True
         try:
-            jobs = inbox.jobs_of(tenant)[:MOST]
+            jobs = [(f"{job}", job) for job in inbox.jobs_of(tenant)[:MOST]] or [
+                ("no job with telemetry", "")
+            ]
             for control, options, wanted in (
                 (self.tenant, [EVERYBODY, *inbox.tenants], tenant),
-                (
-                    self.job,
-                    [(f"{job}", job) for job in jobs] or [("no job with telemetry", "")],
-                    self.job.value,
-                ),
+                (self.job, jobs, self.job.value),
             ):
                 if list(control.options) != options:
                     control.options = options
@@ -337,15 +345,12 @@ class SharingPanel(BackgroundPanel[SharingRules, SharingTried]):
         look = control_look("14em", "40em")
 
         self.quotas = slider(1.0, 0.1, 3.0, 0.1, "All quotas, times", **look)
-        self.order = widgets.Dropdown(
-            options=[("came first", "fifo"), ("used least for its weight", "fair")], value=self.base.order,
-            description="First is who", **look,
-        )  # fmt: skip
+        orders = [("came first", "fifo"), ("used least for its weight", "fair")]
+        self.order = dropdown(orders, self.base.order, "First is who", **look)
         half_life, restart = float(self.base.half_life_days), float(stops.restart_minutes)
         self.half_life = slider(half_life, 0.5, 60.0, 0.5, "Use half forgotten (days)", **look)
-        self.reclaim = widgets.Checkbox(
-            value=stops.reclaim, description="Owners take back what they lent", **look
-        )
+        words = "Owners take back what they lent"
+        self.reclaim = widgets.Checkbox(value=stops.reclaim, description=words, **look)
         self.by_tier = widgets.Checkbox(value=stops.by_tier, description="Urgent tiers stop others", **look)
         self.restart = slider(restart, 0.0, 120.0, 1.0, "Restart takes (min)", **look)
         checkpoint = float(stops.checkpoint_minutes or 0.0)
@@ -412,9 +417,7 @@ def tried_html(found: SharingTried) -> str:
     """
     headings = ["team", *(heading for heading, _ in COLUMNS.values()), "so it"]
     rows = (
-        [row["team"]]
-        + [figure_text(row[name], form) for name, (_, form) in COLUMNS.items()]
-        + [row["verdict"]]
+        [row["team"], *(figure_text(row[name], form) for name, (_, form) in COLUMNS.items()), row["verdict"]]
         for row in found.teams.to_dicts()
     )
     notes = "".join(f"<p>{escape(note)}</p>" for note in found.notes)

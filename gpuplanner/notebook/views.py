@@ -327,6 +327,12 @@ def control_look(label_width: str, max_width: str) -> dict[str, Any]:
     return {"style": {"description_width": label_width}, "layout": {"width": "100%", "max_width": max_width}}
 
 
+def dropdown(options: Sequence[object], value: object, label: str, **look: object) -> Any:  # noqa: ANN401 - of ipywidgets
+    """A list to choose from."""
+    widgets = import_optional("ipywidgets", extra="notebook")
+    return widgets.Dropdown(options=options, value=value, description=label, **look)
+
+
 def slider(
     value: float, low: float, high: float, step: float, label: str, tooltip: str | None = None, **look: object
 ) -> Any:  # noqa: ANN401 - of ipywidgets

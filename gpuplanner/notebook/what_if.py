@@ -35,6 +35,7 @@ from gpuplanner.notebook.views import (
     BackgroundPanel,
     button,
     control_look,
+    dropdown,
     slider,
     table_html,
     watch,
@@ -145,10 +146,8 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
         "longest [min]": figure_text(row.longest_min, ",.0f"),
     }
     for part in one.service:
-        limit = f"{part.limit_minutes:,.1f}"
-        cells[f"p95 wait on {part.size}, of its limit [min]"] = (
-            f"{part.recommended_p95_minutes:,.1f} of {limit}"
-        )
+        wait = f"{part.recommended_p95_minutes:,.1f} of {part.limit_minutes:,.1f}"
+        cells[f"p95 wait on {part.size}, of its limit [min]"] = wait
     return cells
 
 
@@ -195,14 +194,11 @@ def control_of(row: Knob, value: Any) -> Any:  # noqa: ANN401 - an ipywidgets co
     ``continuous_update`` is off: a drag ends in one change, the arrow keys step through the range, and a start that is
     no multiple of the step stays what it is.
     """
-    widgets = import_optional("ipywidgets", extra="notebook")
     asked = row.control
     if not isinstance(asked, Slider):
         usual = [("as the data say", UNSAID)] if row.none else []
         options = [] if row.rule is None else [(name, name) for name in row.rule.options()]
-        return widgets.Dropdown(
-            options=usual + options, value=value, description=row.label, tooltip=row.brief, **CONTROL_LOOK
-        )
+        return dropdown(usual + options, value, row.label, tooltip=row.brief, **CONTROL_LOOK)
     whole = float not in row.kinds
     look = CONTROL_LOOK | {"readout_format": "d" if whole else f".{asked.decimals}f"}
     start = value if whole else float(value)
@@ -240,10 +236,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self._starts = start_values(scenario)
         self.controls = {row.name: control_of(row, self._starts[row.name]) for row in CONTROLS}
         self._stands, self._before, self._going_back = self._values(), list[dict[str, Any]](), False
-        self.policy = widgets.Dropdown(
-            options=[(RECOMMENDED, UNSAID), *((f"{SHORT[name]}: {MEANINGS[name]}", name) for name in MEANINGS)],
-            description="Way shown", tooltip="Whose figures stand in the table", **CONTROL_LOOK,
-        )  # fmt: skip
+        ways = [(RECOMMENDED, UNSAID), *((f"{SHORT[name]}: {MEANINGS[name]}", name) for name in MEANINGS)]
+        tooltip = "Whose figures stand in the table"
+        self.policy = dropdown(ways, UNSAID, "Way shown", tooltip=tooltip, **CONTROL_LOOK)
         self.code = widgets.HTML()
         self.button = button("Evaluate", "Answer the question as it stands", self.ask)
         self.pin = button("Pin this answer", "Keep it beside the answers to come", self._pin)
@@ -359,9 +354,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         answered = self.newest is not None and self.newest.scenario == shown.scenario
         if shown.scenario == self.scenario and not answered:
             picture = frontier_html(shown.found, before.found)
-            self.answer.value = answer_html(
-                replace(shown, picture=picture, policy=self.policy.value or None), before
-            )
+            drawn = replace(shown, picture=picture, policy=self.policy.value or None)
+            self.answer.value = answer_html(drawn, before)
 
     def _undo(self) -> None:
         """Set the controls back to where they stood before the last change."""
