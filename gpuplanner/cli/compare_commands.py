@@ -29,7 +29,7 @@ from gpuplanner.cli.application import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpuplanner.cli.application import Given
     from gpuplanner.core.scenario import Scenario
@@ -162,17 +162,16 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
         return
     say(*(f"missing: {missing.what}: {missing.command}" for missing in one.missing))
     if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
-        say(
-            f"fitted from {found.tuned_from[:10]}, evaluated from {found.judged_from[:10]} to {found.judged_to[:10]}"
-        )
+        judged = f"from {found.judged_from[:10]} to {found.judged_to[:10]}"
+        say(f"fitted from {found.tuned_from[:10]}, evaluated {judged}")
 
 
 def _show_tried(found: SharingTried) -> None:
     put("")
-    show_frame(
-        found.teams.select(SHOWN_TRIED),
-        title=f"{found.after} instead of {found.before}: GPU-hours a week waited and lost; intervals {found.blocks}",
-    )  # fmt: skip
+    title = (
+        f"{found.after} instead of {found.before}: GPU-hours a week waited and lost; intervals {found.blocks}"
+    )
+    show_frame(found.teams.select(SHOWN_TRIED), title=title)
     put(found.sentence, *found.notes)
 
 
@@ -271,12 +270,9 @@ def _show_teams(found: Fairness) -> None:
     show_frame(table, title="Teams, in GPU-hours")
     pairs = found.borrowed.filter(borrower=NOBODY, lender=NOBODY)
     between = found.borrowed.join(pairs, on=["borrower", "lender"], how="anti", maintain_order="left")
-    show_frame(
-        between.sort("gpu_hours", descending=True, maintain_order=True),
-        title="Who borrowed from whom; '-' lends what nobody asked for, and borrows what stood idle",
-    )
-    for row in found.teams.iter_rows(named=True):
-        put(f"{row['tenant']}: {row['why']} {row['next_step']}")
+    title = "Who borrowed from whom; '-' lends what nobody asked for, and borrows what stood idle"
+    show_frame(between.sort("gpu_hours", descending=True, maintain_order=True), title=title)
+    put(*(f"{row['tenant']}: {row['why']} {row['next_step']}" for row in found.teams.iter_rows(named=True)))
 
 
 _EXITS = {"time_limit": Exit.TIME_LIMIT, "user": Exit.INTERRUPTED}
@@ -421,6 +417,15 @@ def service_files(
     raise typer.BadParameter(text)
 
 
+def write_plan(out: Path | None, text: Callable[[], str]) -> None:
+    """Write a plan to a file, if one was asked for."""
+    from gpuplanner.core.output_writing import write_atomically
+
+    if out is not None:
+        content = text()
+        write_atomically(out, lambda path: path.write_text(content, encoding="utf-8"))
+
+
 def checkable(out: Path | None) -> list[str]:
     """Name the file of a plan, if one was asked for, and the command that checks it."""
     return [] if out is None else [f"written: {out}; check it with 'gpuplanner verify {out}'"]
@@ -430,7 +435,6 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
     """Size the services of one scenario for the fewest GPUs, and print the plan."""
     import polars as pl
 
-    from gpuplanner.core.output_writing import write_atomically
     from gpuplanner.planner.service_plan import (
         LATENCY_SHARE,
         plan_services,
@@ -444,19 +448,12 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
     profiles = read_service_profiles(files.services, board)
     names = profiles["service"].unique(maintain_order=True).to_list()
     rates, latencies = read_service_demands(files.rates, files.latencies, names, row=files.row)
-    plan = plan_services(
-        profiles,
-        rates,
-        latencies,
-        board,
-        latency_share=LATENCY_SHARE if files.latency_share is None else files.latency_share,
-        **{name: value for name, value in given.fields.items() if name != "board"},
-    )
+    limits = {name: value for name, value in given.fields.items() if name != "board"}
+    share = LATENCY_SHARE if files.latency_share is None else files.latency_share
+    plan = plan_services(profiles, rates, latencies, board, latency_share=share, **limits)
     faults = verify_services(plan, profiles, rates, latencies)
     values = plan.to_dict()
-    if out is not None:
-        lasting = services_to_json(plan, profiles, rates, latencies)
-        write_atomically(out, lambda path: path.write_text(lasting, encoding="utf-8"))
+    write_plan(out, lambda: services_to_json(plan, profiles, rates, latencies))
     if as_json:
         show(values, as_json=True)
     else:

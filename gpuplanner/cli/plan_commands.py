@@ -35,10 +35,11 @@ from gpuplanner.cli.compare_commands import (
     checkable,
     service_files,
     size_services,
+    write_plan,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpuplanner.cli.application import Given
     from gpuplanner.core.scenario import Scenario
@@ -56,13 +57,7 @@ FREE = "auto"
 
 
 def plan_file(
-    path: str,
-    how: dict[str, Any],
-    out: Path | None,
-    given: Given,
-    *,
-    as_json: bool,
-    quiet: bool,
+    path: str, how: dict[str, Any], out: Path | None, given: Given, *, as_json: bool, quiet: bool
 ) -> Exit:
     """Plan the pools of a problem file, check the plans, print and write them."""
     from gpuplanner.decision.layout_planning import Planned, choices
@@ -76,9 +71,9 @@ def plan_file(
     free = _checked(path, pools, asked | {"method": FREE}) if how["method"] == "calendar" else fleet
     if len(pools) == 1:
         [(alone, problem)] = pools.items()
-        _write_plan(out, lambda: plan_to_json(fleet.plans[alone], problem))
+        write_plan(out, lambda: plan_to_json(fleet.plans[alone], problem))
     else:
-        _write_plan(out, lambda: fleet_to_json(fleet, pools))
+        write_plan(out, lambda: fleet_to_json(fleet, pools))
     parts = {name: plan_figures(found, pools[name], as_json=as_json) for name, found in fleet.plans.items()}
     beside = {
         name: choices(Planned(pools[name], found), Planned(pools[name], free.plans[name]), FREE)
@@ -99,14 +94,6 @@ def plan_file(
     return plan_exit(fleet.status, timed_out=any(found.hit_time_limit for found in fleet.plans.values()))
 
 
-def _write_plan(out: Path | None, text: Callable[[], str]) -> None:
-    """Write a plan to a file, if one was asked for."""
-    from gpuplanner.core.output_writing import write_atomically
-
-    if out is not None:
-        write_atomically(out, lambda to: to.write_text(text(), encoding="utf-8"))
-
-
 def plan_pools(
     fleet: FleetPools, how: Mapping[str, Any], out: Path | None, *, compare: bool, as_json: bool, quiet: bool
 ) -> Exit:
@@ -117,7 +104,7 @@ def plan_pools(
 
     planned = fleet_planned(fleet, **how, tell=lambda name: say(f"planning {name} ...", quiet=quiet))
     found = planned.plan
-    _write_plan(out, lambda: fleet_to_json(planned.plan, planned.problems))
+    write_plan(out, lambda: fleet_to_json(planned.plan, planned.problems))
     figures = fleet_figures(found)
     if not as_json:
         show_frame(planned.table, title="plans by pool, and their sum")
@@ -196,13 +183,11 @@ def show_choices(choices: Sequence[PlanChoice], of: str = "") -> None:
 
     if choices:
         rows = choice_table(choices).drop("plan", "method")
-        sides = {
-            one.name: [float(value) for value in row] for one, row in zip(choices, rows.rows(), strict=True)
-        }
+        columns: dict[str, list[Any]] = {"plans": rows.columns}
+        for one, row in zip(choices, rows.rows(), strict=True):
+            columns[one.name] = [float(value) for value in row]
         put("")
-        show_frame(
-            pl.DataFrame({"plans": rows.columns} | sides), title=f"few sets of layouts, or any number{of}"
-        )
+        show_frame(pl.DataFrame(columns), title=f"few sets of layouts, or any number{of}")
         put(choice_sentence(choices))
 
 
@@ -219,10 +204,6 @@ def plan_exit(status: str, *, timed_out: bool) -> Exit:
     if status == "unknown":
         return Exit.NOTHING_IN_TIME
     return Exit.TIME_LIMIT if timed_out else Exit.DONE
-
-
-DEMO = "static_whole,static_mig"
-"""Policies of the demo: a small frontier, within two minutes."""
 
 
 @app.command()
@@ -309,7 +290,7 @@ def plan(
             show_frame(weighed.table, title=f"plans over {weighed.n_paths} sample paths of demand")
             put(weighed.sentence)
     found = planned.plan
-    _write_plan(out, lambda: plan_to_json(found, planned.problem))
+    write_plan(out, lambda: plan_to_json(found, planned.problem))
     figures = plan_figures(found, planned.problem, as_json=as_json)
     choices = () if weighed is not None else calm_and_free(asked, planned)
     over = over_fixed(asked, planned)
@@ -379,14 +360,8 @@ def report(
 
         if ledger is not None:
             raise typer.BadParameter("--ledger goes without a range: a chain keeps its own")
-        report_chain(
-            asked,
-            month,
-            out or Path("reports") / asked.name.replace(" ", "-"),
-            again or [],
-            as_json=as_json,
-            quiet=quiet,
-        )
+        place = out or Path("reports") / asked.name.replace(" ", "-")
+        report_chain(asked, month, place, again or [], as_json=as_json, quiet=quiet)
         return
     asked = replace(asked, month=None if month == "all" else month)
     place = out or Path("reports") / f"{asked.name.replace(' ', '-')}-{month}"
@@ -398,28 +373,10 @@ def demo(out: Out = Path("reports/demo"), as_json: Json = False, quiet: Quiet = 
     """Walk the whole way on the bundled sample and write its report, with a few of the policies."""
     from gpuplanner.core.scenario import Scenario
 
-    _report(Scenario(month="2026-02", replications=10, policies=DEMO), out, as_json, quiet)
-
-
-def report_pools(
-    pools: FleetPools,
-    title: str,
-    out: Path,
-    *,
-    as_json: bool,
-    quiet: bool,
-    inputs: Sequence[str | Path] = (),
-) -> None:
-    """Write the page of a fleet of several boards, and what it says in a few lines."""
-    from gpuplanner.report.report_rendering import write_fleet_report
-
-    found = write_fleet_report(
-        pools, title, out, inputs=inputs, tell=lambda name: say(f"evaluating {name} ...", quiet=quiet)
+    # With these policies: a small frontier, within two minutes.
+    _report(
+        Scenario(month="2026-02", replications=10, policies="static_whole,static_mig"), out, as_json, quiet
     )
-    if as_json:
-        show(found.to_dict(), as_json=True)
-    else:
-        put(found.sentence, str(out / "index.html"))
 
 
 def _report(
@@ -430,7 +387,8 @@ def _report(
     inputs: Sequence[str] = (),
     ledger: Path | None = None,
 ) -> None:
-    from gpuplanner.report.report_rendering import write_report
+    """Write the page of a fleet, of one board or of several, and print its findings in a few lines."""
+    from gpuplanner.report.report_rendering import write_fleet_report, write_report
     from gpuplanner.usage.job_history import pools_of
 
     pools = pools_of(asked)
@@ -439,7 +397,17 @@ def _report(
             raise typer.BadParameter(
                 "--ledger remembers the forecasts of one pool: name its board with --board"
             )
-        report_pools(pools, asked.name, out, as_json=as_json, quiet=quiet, inputs=inputs)
+        found = write_fleet_report(
+            pools,
+            asked.name,
+            out,
+            inputs=inputs,
+            tell=lambda name: say(f"evaluating {name} ...", quiet=quiet),
+        )
+        if as_json:
+            show(found.to_dict(), as_json=True)
+        else:
+            put(found.sentence, str(out / "index.html"))
         return
     stages = f"ledger, demand, forecast, plans, {asked.replications} replications"
     say(f"evaluating {asked.name}: {stages} ...", quiet=quiet)
@@ -447,8 +415,7 @@ def _report(
     if as_json:
         put(study.to_json())
     else:
-        put(*(f"{number}. {finding}" for number, finding in enumerate(study.findings, start=1)))
-        put(str(out / "index.html"))
-    if study.plan is not None and study.plan.hit_time_limit:
-        said = f"the plan is as far as it came within the time limit: {study.plan.explanation}"
-        say(said, quiet=quiet)
+        findings = (f"{number}. {finding}" for number, finding in enumerate(study.findings, start=1))
+        put(*findings, str(out / "index.html"))
+    if study.plan is not None and study.plan.hit_time_limit and not quiet:
+        say(f"the plan is as far as it came within the time limit: {study.plan.explanation}")
