@@ -126,9 +126,8 @@ def size(
     )  # fmt: skip
     asked = [name for name, value in doors if value]
     if len(asked) != 1:
-        raise typer.BadParameter(
-            f"one of {', '.join(name for name, _ in doors)}; got {' and '.join(asked) or 'none'}"
-        )
+        names = ", ".join(name for name, _ in doors)
+        raise typer.BadParameter(f"one of {names}; got {' and '.join(asked) or 'none'}")
     if model is not None:
         from gpuplanner.sizing.job_plans import Wish
 
@@ -204,9 +203,8 @@ def _own_speeds(path: Path) -> pl.DataFrame:
 
     rows, names = _read(path), list(SpeedJobs.columns())
     if other := [name for name in rows.columns if name not in names]:
-        raise TraceFormatError(
-            f"table {path.name}", f"columns of {', '.join(names)}", examples(other), "Rename or drop them."
-        )
+        expected = f"columns of {', '.join(names)}"
+        raise TraceFormatError(f"table {path.name}", expected, examples(other), "Rename or drop them.")
     return rows
 
 
@@ -238,9 +236,8 @@ def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json
     shown = [name for name in PLAN if name in table.columns and table[name].count()]
     show_frame(table.select(shown), title=f"{_task(wish)} {found.model.name}")
     for plan in found.plans[:3]:
-        put(
-            f"{plan.rank}: {plan.why}\n   next smaller: {plan.next_smaller}\n   {plan.launch}\n{plan.request}"
-        )
+        start = f"   {plan.launch}\n{plan.request}"
+        put(f"{plan.rank}: {plan.why}\n   next smaller: {plan.next_smaller}\n{start}")
     if found.slices and min(one.p_oom for one in found.slices) > HOPELESS:
         put(f"no slice holds it: it takes {min(one.predicted_gib for one in found.slices):,.0f} GiB on one")
     elif found.slices:
@@ -323,10 +320,10 @@ def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> 
     runs, _ = measured_runs(rows)
     after = learned(model, runs)
     write_atomically(out, lambda place: place.write_text(peak_model_text(after), "utf-8"), inputs=[path])
-    told = {
-        tool: {"rows": runs.sources.count(tool), "moved": after.tools.get(tool) != model.tools.get(tool)}
-        for tool in sorted(set(runs.sources))
-    }
+    told = {}
+    for tool in sorted(set(runs.sources)):
+        moved = after.tools.get(tool) != model.tools.get(tool)
+        told[tool] = {"rows": runs.sources.count(tool), "moved": moved}
     say(f"written: {out}")
     show({"tools": told} if as_json else told, as_json=as_json)
 
@@ -350,6 +347,5 @@ def _read(path: Path) -> pl.DataFrame:
     try:
         return pl.read_csv(path, infer_schema=False)
     except (OSError, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
-        raise TraceFormatError(
-            f"table {path.name}", "a readable CSV file with a header", first_line(error), "Check it."
-        ) from error
+        expected = "a readable CSV file with a header"
+        raise TraceFormatError(f"table {path.name}", expected, first_line(error), "Check it.") from error
