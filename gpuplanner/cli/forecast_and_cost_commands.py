@@ -143,11 +143,8 @@ def cost(
     if workbook is not None:
         say(f"written: {write_cost_workbook(workbook, found, saved, locale=asked.number_locale)}")
     if as_json:
-        more: dict[str, object] = {
-            "portfolio": bought and bought.to_dict(),
-            "refresh": renewed,
-            "burst": sent,
-        }
+        portfolio = bought and bought.to_dict()
+        more: dict[str, object] = {"portfolio": portfolio, "refresh": renewed, "burst": sent}
         more = {name: part for name, part in more.items() if part is not None}
         more |= {name.lower(): table for name, table in saved.items()}
         show(found.to_dict() | more, as_json=True)
@@ -171,19 +168,15 @@ def cost(
 
 def _told(found: CostReview, by: str) -> None:
     if found.total is not None:
-        put(
-            f"{money_text(found.total, found.currency)} {found.currency} from {found.period[0]} to {found.period[1]}"
-        )
+        first, last = found.period
+        put(f"{money_text(found.total, found.currency)} {found.currency} from {first} to {last}")
         show_frame(getattr(found, f"by_{by}"), title=f"Cost by {by}, {found.currency}")
         show({f"cost of {name}": value for name, value in found.units_in_words.items()})
     if found.energy is not None:
-        show_frame(
-            found.states.select("state", "gpu_hours", "^(energy|counted)_.*$"), title="Energy by state"
-        )
-        rows = {"energy, kWh": found.energy} | {
-            f"{name} carbon, kg": one for name, one in found.carbon_kg.items()
-        }
-        for name, one in rows.items():
+        states = found.states.select("state", "gpu_hours", "^(energy|counted)_.*$")
+        show_frame(states, title="Energy by state")
+        carbon = {f"{name} carbon, kg": one for name, one in found.carbon_kg.items()}
+        for name, one in ({"energy, kWh": found.energy} | carbon).items():
             if one is not None:
                 put(f"{name:<20} {one.value:>14,.1f}  ({one.low:,.1f} to {one.high:,.1f})")
         put(f"{'at the yearly mean':<20} {found.carbon_at_yearly_mean_kg or 0.0:>14,.1f}")
@@ -269,6 +262,8 @@ def forecast(
     quiet: Quiet = False,
 ) -> None:
     """Forecast the demand for each profile, with the past error of every model; --backtest: from many origins."""
+    from gpuplanner.core.stage_cache import data_folder
+
     require_outputs(out, paths, inputs=[scenario])
     asked = given.scenario(scenario)
     instant = _instant(at, asked.tz)
@@ -279,7 +274,7 @@ def forecast(
     if out is not None or models is not None:
         raise typer.BadParameter("-o and --models belong to --backtest")
     told = (instant, paths, horizon, gap, announced, calendar, sums)
-    if all(one is None for one in told) and _has_jobs(asked):
+    if all(one is None for one in told) and (data_folder(asked.data) / "jobs.parquet").is_file():
         _by_profile(asked, as_json, quiet)
         return
     _ahead(asked, instant, by, horizon or asked.horizon_slots, gap or 0, known, (announced, calendar, sums),
@@ -299,9 +294,8 @@ def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
         return
     show_frame(result.choice, title="model used for each series")
     show_frame(pooled_scores, title="score of every model on past origins, pool")
-    lines = [
-        f"left out of the demand: {jobs:,} job(s), {reason}" for reason, jobs in left_out.items() if jobs
-    ]
+    reasons = ((reason, jobs) for reason, jobs in left_out.items() if jobs)
+    lines = (f"left out of the demand: {jobs:,} job(s), {reason}" for reason, jobs in reasons)
     said = "MASE below 1 beats the seasonal naive in sample; --json gives every slot and quantile"
     say(*lines, said, quiet=quiet)
 
@@ -410,12 +404,6 @@ def _ahead(
         show_frame(source.running(), title="what runs, and how much of it is left")
     show_frame(choice, title="model used for each series")
     show_frame(table, title="forecast")
-
-
-def _has_jobs(asked: Scenario) -> bool:
-    from gpuplanner.core.stage_cache import data_folder
-
-    return (data_folder(asked.data) / "jobs.parquet").is_file()
 
 
 def _instant(text: str | None, zone: str) -> datetime | None:
