@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from gpuplanner.decision.comparison_record import Comparison
     from gpuplanner.decision.study_pipeline import Beginning
     from gpuplanner.ingest.dataset_import import SourcePart
-    from gpuplanner.ingest.quality_report import QualityWarning
     from gpuplanner.usage.job_history import FleetPools
 
 
@@ -134,7 +133,6 @@ def _write_results(
 
 
 SAMPLE = "sample"
-YAML = (".yaml", ".yml")
 IN_JSON = ("decision", "waits", "wait_curve", "headroom", "growth_per_week", "exhaustion", "projects")
 """Parts of a comparison that the command prints as JSON."""
 ONE_GPU_LESS = re.compile(r"got (\d+) rows and none of them: asks for no GPU in \1 row")
@@ -168,6 +166,11 @@ def start(
     export/README.md, which says how to carry it out, end in one folder. Where
     the page cannot be made, the decision stands, and the reason is said.
     """
+    from gpuplanner.core.stage_cache import data_folder
+    from gpuplanner.decision.comparison_record import compared
+    from gpuplanner.decision.policy_simulation import warnings_about
+    from gpuplanner.decision.study_pipeline import nothing_known
+    from gpuplanner.ingest.dataset_folder import MARK
     from gpuplanner.usage.job_history import clusters_of, pools_of
 
     talks = not (quiet or as_json)
@@ -190,8 +193,15 @@ def start(
             place = out or Path("build") / f"start-{'+'.join(one.name for one in playable)}"
         start_pools(pools, playable, place, as_json=as_json, talks=talks, page=page)
         return
-    found = _compared(asked, source, nothing, talks=talks)
-    warnings = _warnings(asked.data)
+    if nothing is None:
+        ways = telling.PlayedWays(talks=talks)
+        found = compared(asked, ways)
+        ways.done()
+    else:
+        found = nothing_known(asked, nothing, source)
+    # Where nothing was read, there is no quality report.
+    is_dataset = (data_folder(asked.data) / MARK.file).is_file()
+    warnings = warnings_about(asked.data) if is_dataset else []
     if talks:
         telling.warning_lines(warnings)
         if nothing is None:
@@ -246,6 +256,7 @@ def _asked(
     from gpuplanner.core.stage_cache import data_folder
     from gpuplanner.decision.decision_types import NO_GPU
     from gpuplanner.decision.study_pipeline import beginning, path_of
+    from gpuplanner.ingest.dataset_folder import read_sources
 
     assignments, stated = given.assignments, dict(given.fields)
     tz, path = stated.pop("tz", None), stated.pop("path", None)
@@ -272,7 +283,9 @@ def _asked(
     began = beginning(base.data)
     asked = replace(base, **stated).with_text(assignments)
     if asker.talks:
-        telling.read_lines(parts, began, _rows_kept(base.data), data_folder(base.data))
+        folder = data_folder(base.data)
+        rows = {one.source: one.rows_kept for one in read_sources(folder)}
+        telling.read_lines(parts, began, rows, folder)
     if "tz" not in known or tz is not None:
         if months is None:
             months, basis = began.zone or asked.tz, "in which the times were read; --tz to change"
@@ -327,7 +340,7 @@ def scenario_of(files: list[str]) -> Scenario | None:
             if Path(own.data).resolve() == given.resolve():
                 return _resolved(own)
         return _resolved(Given({}).scenario(str(given)))
-    if given.suffix in YAML and not _is_source(given):
+    if given.suffix in (".yaml", ".yml") and not _is_source(given):
         return _resolved(Given({}).scenario(str(given)))
     return None
 
@@ -373,35 +386,6 @@ def _read(parts: tuple[SourcePart, ...], folder: Path, options: dict[str, Any]) 
     given = [path for part in parts for path in part.files]
     require_jobs(open_dataset(folder, columns=["gpus"]).tables, given, folder)
     return True
-
-
-def _warnings(data: str) -> list[QualityWarning]:
-    """Warnings of the quality report of a dataset; none where nothing was read."""
-    from gpuplanner.core.stage_cache import data_folder
-    from gpuplanner.decision.policy_simulation import warnings_about
-    from gpuplanner.ingest.dataset_folder import MARK
-
-    return warnings_about(data) if (data_folder(data) / MARK.file).is_file() else []
-
-
-def _rows_kept(data: str) -> dict[str, int]:
-    """Rows of each source of a dataset."""
-    from gpuplanner.core.stage_cache import data_folder
-    from gpuplanner.ingest.dataset_folder import read_sources
-
-    return {one.source: one.rows_kept for one in read_sources(data_folder(data))}
-
-
-def _compared(asked: Scenario, source: str, nothing: str | None, *, talks: bool) -> Comparison:
-    from gpuplanner.decision.comparison_record import compared
-    from gpuplanner.decision.study_pipeline import nothing_known
-
-    if nothing is not None:
-        return nothing_known(asked, nothing, source)
-    ways = telling.PlayedWays(talks=talks)
-    found = compared(asked, ways)
-    ways.done()
-    return found
 
 
 LOOPS = ("jobs on nodes", "causes of waiting")
