@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from html import escape
 from typing import Any, Protocol, TypeVar
 
@@ -62,11 +63,11 @@ class BoardsPanel(BackgroundPanel[str, Found]):
         widgets = import_optional("ipywidgets", extra="notebook")
         self.pools = dict(pools)
         several = len(self.pools) > 1
-        options, layout = (
-            [*self.pools, *([ALL_BOARDS] if several else [])],
-            {"width": "100%", "max_width": "40em"},
+        options = [*self.pools, *([ALL_BOARDS] if several else [])]
+        layout = {"width": "100%", "max_width": "40em"}
+        self.board = dropdown(
+            options, next(iter(options), None), "Board", disabled=not several, layout=layout
         )
-        self.board = dropdown(options, options[0], "Board", disabled=not several, layout=layout)
         self.button = button("Show", "Show what is decided on this board", self.ask)
         watch([self.board], self.ask_soon)
         said = f"{len(self.pools)} boards, each with jobs of its own" if several else "One board"
@@ -164,12 +165,12 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
     def __init__(
         self, inbox: Inbox, views: Mapping[str, View], *, data: str = "sample", traces: Sequence[str] = ()
     ) -> None:
-        super().__init__(self._seen, lambda seen: seen.html, working="Reading and drawing ...")
+        kept = lru_cache(KEPT)(self._seen)
+        super().__init__(kept, lambda seen: seen.html, working="Reading and drawing ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.status.value = ""
         self._views = dict(views)
         self._opened = {data: inbox}
-        self._kept: dict[Look, SeenSection] = {}
         self._filling = False
 
         def choice(label: str, options: Sequence[Any], help_: str) -> Any:  # noqa: ANN401 - an ipywidgets control
@@ -202,8 +203,6 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
 
     def _seen(self, look: Look) -> SeenSection:
         """Open the trace if need be, and draw the section."""
-        if look in self._kept:
-            return self._kept[look]
         first = next(iter(self._opened.values()))
         if look.data not in self._opened:
             smallest = first.smallest_group
@@ -215,11 +214,7 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
         jobs = inbox.jobs_of(tenant)
         job = look.job if look.job in jobs else next(iter(jobs), "")
         section = self._views[look.view](inbox, tenant, job)
-        seen = SeenSection(inbox, tenant, section._repr_html_())
-        if len(self._kept) >= KEPT:
-            self._kept.pop(next(iter(self._kept)))
-        self._kept[look] = seen
-        return seen
+        return SeenSection(inbox, tenant, section._repr_html_())
 
     def _arrived(self, number: int, newest: SeenSection | None, answer: str, status: str) -> None:
         super()._arrived(number, newest, answer, "" if status == "Done." else status)
