@@ -87,9 +87,8 @@ class _Headed(TyperGroup):
         for title, names in HEADINGS.items():
             listed = [name for name in names if name in shown]
             with formatter.section(title):
-                formatter.write_dl(
-                    [(name, re.split(r"[:;.]\s", f"{shown[name].help} ")[0]) for name in listed]
-                )
+                rows = [(name, re.split(r"[:;.]\s", f"{shown[name].help} ")[0]) for name in listed]
+                formatter.write_dl(rows)
 
 
 app = typer.Typer(
@@ -281,9 +280,8 @@ def put(*lines: str) -> None:
     except OSError as error:
         with Path(os.devnull).open("w") as nowhere:  # or the interpreter tries once more when it ends
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        raise OutputError(
-            "cannot write to stdout", "a place with free space", str(error.strerror), "Send it elsewhere."
-        ) from error
+        expected, got = "a place with free space", str(error.strerror)
+        raise OutputError("cannot write to stdout", expected, got, "Send it elsewhere.") from error
 
 
 def drawable(path: Path | None) -> Path | None:
@@ -400,9 +398,8 @@ def workers_of(text: str | None, otherwise: int = 1) -> int | str:
         return text
     if text.isdecimal() and int(text) > 0:
         return int(text)
-    raise typer.BadParameter(
-        f"--workers: expected a number from 1 on, or an address such as tcp://host:8786; got {text!r}"
-    )
+    expected = "a number from 1 on, or an address such as tcp://host:8786"
+    raise typer.BadParameter(f"--workers: expected {expected}; got {text!r}")
 
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -47,10 +47,8 @@ def diff(
         raise typer.BadParameter("diff needs the cluster as it is and the plan: gpuplanner diff CURRENT PLAN")
     found = difference(files[:-1], files[-1], instant(at))
     if as_json:
-        tables = {"gpus": found.changes, "victims": found.victims}
-        show(
-            {"words": found.words(), **tables, "problems": found.problems, "notes": found.notes}, as_json=True
-        )
+        tables = {"words": found.words(), "gpus": found.changes, "victims": found.victims}
+        show({**tables, "problems": found.problems, "notes": found.notes}, as_json=True)
     else:
         if found.changes.height:
             show_frame(found.changes, title="GPUs of the nodes that change")
@@ -102,10 +100,9 @@ def catalog_profiles(board: BoardName, as_json: Json = False) -> None:
         "profile", "compute_slices", "memory_slices", "memory_gib", "sms", "max_instances", "placement_starts",
         "source",
     ]  # fmt: skip
-    show_frame(
-        rows if as_json else rows.select(columns).with_columns(pl.col("source").str.slice(0, 40)),
-        as_json=as_json,
-    )
+    if not as_json:
+        rows = rows.select(columns).with_columns(pl.col("source").str.slice(0, 40))
+    show_frame(rows, as_json=as_json)
 
 
 @catalog.command("layouts")
@@ -197,11 +194,10 @@ def verify(
     elif scenario is not None:
         asked = given.scenario(scenario)
         due = {"": plan_problem(asked if board is None else replace(asked, board=board), "rightsized")}
-    report = (
-        verify_any(file, board, gpus_per_node=gpus_per_node, against=due)
-        if against is None
-        else carried_out(file, against, instant(at))
-    )
+    if against is None:
+        report = verify_any(file, board, gpus_per_node=gpus_per_node, against=due)
+    else:
+        report = carried_out(file, against, instant(at))
     if as_json:
         parts = {name: getattr(report, name) for name in ("ok", "problems", "findings")}
         show(parts, as_json=True)

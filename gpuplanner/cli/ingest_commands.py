@@ -236,9 +236,8 @@ def _without_names(
 
     key, names = read_key(key_file), [name.strip() for name in columns.split(",")]
     # A name of which everybody knows the word tells one key from another, and nothing else.
-    return {"pseudonyms": names, "key": pseudonym("gpuplanner", key, "key")}, lambda read: without_names(
-        read, key, names
-    )
+    terms: dict[str, object] = {"pseudonyms": names, "key": pseudonym("gpuplanner", key, "key")}
+    return terms, lambda read: without_names(read, key, names)
 
 
 @app.command(hidden=True)
@@ -293,9 +292,8 @@ def bill(
     found = open_dataset(folder)
     charges = found.tables.get("charges")
     if charges is None:
-        raise TraceFormatError(
-            str(folder), "the charges of a bill", f"{found.kind}", "Ingest a FOCUS or CUR export first."
-        )
+        todo = "Ingest a FOCUS or CUR export first."
+        raise TraceFormatError(str(folder), "the charges of a bill", f"{found.kind}", todo)
     summary = summarise(charges, tag=tag, period="charge" if charge_period else "billing")
     tables = {"summary": summary, "totals": totals(charges), "unknown instance types": unknown_types(charges)}
     show_tables(tables, as_json=as_json)

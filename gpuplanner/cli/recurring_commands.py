@@ -281,8 +281,7 @@ def _keep(state: Watched, found: FleetLook | None, out: Path, seconds: float, lo
     from gpuplanner.decision.replanning import PAGE, keep, write_record
     from gpuplanner.report.monthly_reports import watch_page
 
-    page = watch_page(state, refresh_s=min(seconds, 60.0), locale=locale)
-    write_record(out / PAGE, page)
+    write_record(out / PAGE, watch_page(state, refresh_s=min(seconds, 60.0), locale=locale))
     keep(out, state, found)
 
 

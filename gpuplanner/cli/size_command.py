@@ -161,9 +161,8 @@ def _hours(text: str) -> float:
     try:
         return float(text[:-1]) * units[text[-1:]]
     except (KeyError, ValueError):
-        raise typer.BadParameter(
-            f"--deadline: a number with m, h, d or w, such as 7d, not {text!r}"
-        ) from None
+        expected = "a number with m, h, d or w, such as 7d"
+        raise typer.BadParameter(f"--deadline: {expected}, not {text!r}") from None
 
 
 def _counts(given: list[str] | None) -> dict[str, int | None] | None:
@@ -259,9 +258,8 @@ def _show_replicas(wish: Wish, *, as_json: bool) -> None:
     title = f"serve {wish.model}: {wish.rate:g} requests/s of {wish.prompt:,} + {wish.answer:,} tokens"
     show_frame(pl.DataFrame(found.plans).select(SERVICE_PLAN), title=title)
     put(*(f"{plan.rank}: {plan.launch}" for plan in found.plans[:3]))
-    put(
-        "*_high_ms: upper end of the 90 % interval; headroom: times the rate that the targets allow, 4 at most"
-    )
+    headroom = "headroom: times the rate that the targets allow, 4 at most"
+    put(f"*_high_ms: upper end of the 90 % interval; {headroom}")
     put(*(f"not: {line}" for line in found.limits), *(f"assumed: {line}" for line in found.assumed))
 
 

@@ -122,9 +122,8 @@ def hints(
         of_all = found.height
         found = found.filter("running" if job is None else pl.col("job_id") == job)
         if found.is_empty():
-            say(
-                f"{of_all} sampled jobs, none that is asked for: those that ended are followed by --job ID alone"
-            )
+            hint = "those that ended are followed by --job ID alone"
+            say(f"{of_all} sampled jobs, none that is asked for: {hint}")
         show_frame(found, as_json=as_json, title="memory of sampled jobs")
         return
     groups = hints_of(history)
@@ -134,9 +133,8 @@ def hints(
     if job is not None:
         history = history.filter(job_id=job)
         if history.is_empty():
-            raise ScenarioError(
-                f"job {job!r}", "a job of the trace that has GPUs", "none", "Check the id and DIR."
-            )
+            expected = "a job of the trace that has GPUs"
+            raise ScenarioError(f"job {job!r}", expected, "none", "Check the id and DIR.")
         groups = groups.join(history.select(REQUEST), on=REQUEST, how="semi", nulls_equal=True)
     lines: list[str | None] = []
     if form is not None:  # under names that differ, so that they are one stream of objects
@@ -340,13 +338,9 @@ def _all_jobs(
         )  # fmt: skip
         tables["what the GPUs wait for"] = bounds.drop("board")
         first = (pl.col("part") == "thirds") & (pl.col("need") == "both")
-        tables["do late phases need fewer GPUs?"] = claim.with_columns(
-            same_verdict=pl.format(
-                "{} of {}",
-                (pl.col("verdict") == pl.col("verdict").first()).sum().over("job_class"),
-                pl.len().over("job_class"),
-            )
-        ).filter(first)
+        alike = (pl.col("verdict") == pl.col("verdict").first()).sum().over("job_class")
+        verdicts = pl.format("{} of {}", alike, pl.len().over("job_class"))
+        tables["do late phases need fewer GPUs?"] = claim.with_columns(same_verdict=verdicts).filter(first)
     show_tables(tables, as_json=as_json)
 
 
