@@ -116,9 +116,8 @@ def plan_pools(
     say(*planned.remarks, *idle_remarks(fleet), took, *checkable(out), quiet=quiet)
     kept = compare_pools(fleet, quiet=quiet) if compare else {}
     if as_json:
-        parts = {
-            name: plan_figures(one.plan, one.problem, as_json=True) for name, one in planned.pools.items()
-        }
+        pools = planned.pools.items()
+        parts = {name: plan_figures(one.plan, one.problem, as_json=True) for name, one in pools}
         compared = {name: one.to_dict() for name, one in kept.items()} or None
         figures |= {"moves": planned.moved.to_dicts()}
         show(figures | {"pools": parts, "comparison": compared, "remarks": planned.remarks}, as_json=True)

@@ -244,14 +244,12 @@ def _read(
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.ingest.dataset_import import add_live, add_together, parts_of
 
+    def read_telemetry() -> object:
+        return add_live(str(prometheus), asked.data, until=datetime.now(UTC), at_first_s=seconds)
+
     failed = []
-    for given, reading in (
-        (files, lambda: add_together(parts_of(files), asked.data)),
-        (
-            prometheus,
-            lambda: add_live(str(prometheus), asked.data, until=datetime.now(UTC), at_first_s=seconds),
-        ),
-    ):
+    dumps = (files, lambda: add_together(parts_of(files), asked.data))
+    for given, reading in (dumps, (prometheus, read_telemetry)):
         try:
             if given:
                 reading()
