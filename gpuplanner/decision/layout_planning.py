@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -127,8 +127,9 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
         for (profile,), group in jobs.group_by("profile", maintain_order=True)
         if profile is not None and group.height >= _FEWEST_JOBS
     }
-    change = cost_of_change(scenario, known.fleet.board)
-    board, asked = known.fleet.board, set(jobs["profile"])
+    board = known.fleet.board
+    change = cost_of_change(scenario, board)
+    asked = set(jobs["profile"])
     # What nobody asks for by name would run work of the largest profile that it can stand in for.
     for one in board.profiles if remaining else ():
         served = [p for p in board.profiles if p.name in remaining and one.serves(p)]
@@ -304,8 +305,8 @@ class PlanChoice:
 
     @property
     def words(self) -> str:
-        """The plan in one sentence without its end."""
-        text = f"the {self.name} plan costs {self.objective:,.5g}"
+        """The plan in one sentence without its article and its end."""
+        text = f"{self.name} plan costs {self.objective:,.5g}"
         if self.played is not None:
             text += f", and {self.played.cost:,.5g} played"
         cut = counted(self.changes, "cut")
@@ -353,11 +354,9 @@ def play(scenario: Scenario, planned: Planned) -> Played:
     installed = problem.gpus * problem.n_slots * problem.slot_hours
     weeks = []
     for week in played_weeks(scenario, planned.layout_plan, problem):
-        on = week.gpu_hours_on(until_s)
-        requests = week.requests
-        start_s = np.minimum(np.nan_to_num(week.outcome.start_s, nan=until_s), until_s)
+        on, requests = week.gpu_hours_on(until_s), week.requests
         gpus = week.fleet.weights[requests.profile] * requests.total
-        waited = float(gpus @ np.maximum(start_s - requests.ready_s, 0.0)) / SECONDS_PER_HOUR
+        waited = float(gpus @ np.maximum(week.waits_s(until_s), 0.0)) / SECONDS_PER_HOUR
         cost = problem.on_price * on + parked_price * (installed - on) + UNMET_PRICE * waited
         weeks.append((cost, on, waited))
     cost, on, waited = np.mean(weeks, axis=0).tolist()
@@ -381,13 +380,12 @@ def plan_choices(scenario: Scenario) -> tuple[PlanChoice, ...]:
 def choice_table(found: Sequence[PlanChoice]) -> pl.DataFrame:
     """A row for each plan, what was played in columns of its own; what nothing is known of is left out."""
     rows = []
-    names = [each.name for each in fields(PlanChoice) if each.name not in ("taken", "played")]
     for one in found:
-        row = {name: getattr(one, name) for name in names}
+        row = {"plan": one.name, **vars(one)}
         if one.played is not None:
-            row |= {f"played_{each.name}": getattr(one.played, each.name) for each in fields(one.played)}
-        stated = {name: value for name, value in row.items() if value is not None}
-        rows.append({"plan": stated.pop("name")} | stated)
+            row |= {f"played_{name}": value for name, value in vars(one.played).items()}
+        left_out = ("name", "taken", "played")
+        rows.append({key: value for key, value in row.items() if value is not None and key not in left_out})
     return pl.DataFrame(rows)
 
 
@@ -395,8 +393,8 @@ def choice_sentence(found: Sequence[PlanChoice]) -> str:
     """What is taken, what the other plan would cost, and how to take that."""
     calm, free = found
     if free.objective >= calm.objective:
-        return f"{_begin(calm.words)}: no plan that changes more often was found to cost less."
-    text = f"{_begin(calm.words)}; {free.words}: --method {free.method} takes it."
+        return f"The {calm.words}: no plan that changes more often was found to cost less."
+    text = f"The {calm.words}; the {free.words}: --method {free.method} takes it."
     if calm.played is None:
         return text
     return (
@@ -405,11 +403,6 @@ def choice_sentence(found: Sequence[PlanChoice]) -> str:
     )
 
 
-def _begin(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-WAIT_PERCENTILE = 0.95
 JOB_SIZES = (1, 4, 8)
 """GPUs of a job on full GPUs up to which it is of the same size."""
 
@@ -470,12 +463,11 @@ def compare_with_fixed(
 def _week(week: RehearsedWeek, until_s: float) -> tuple[float, pl.DataFrame]:
     """GPU-hours provisioned, and the p95 queue wait of each job size [s]."""
     asked = week.requests
-    start_s = np.minimum(np.nan_to_num(week.outcome.start_s, nan=until_s), until_s)
     names = np.array(week.fleet.profiles)[asked.profile]
     size = np.where(asked.profile == 0, np.searchsorted(JOB_SIZES, asked.total).astype(str), names)
-    waits = pl.DataFrame({"size": size, "submit_s": asked.ready_s, "wait_s": start_s - asked.ready_s})
+    waits = pl.DataFrame({"size": size, "submit_s": asked.ready_s, "wait_s": week.waits_s(until_s)})
     judged = waits.filter(pl.col("submit_s").is_between(0.0, until_s))
-    p95 = judged.group_by("size").agg(pl.col("wait_s").quantile(WAIT_PERCENTILE, "higher"))
+    p95 = judged.group_by("size").agg(pl.col("wait_s").quantile(0.95, "higher"))
     return week.gpu_hours_on(until_s), p95
 
 
@@ -496,8 +488,6 @@ def plan_over_fixed(scenario: Scenario) -> OverFixed | None:
     return over_fixed(scenario, planned_calendar(scenario))
 
 
-QUANTILES = (0.5, 0.9)
-"""Quantiles of the forecast that are planned for, beside its mean."""
 DEAREST_SHARE = 0.1
 """Share of the paths over which the conditional value at risk (CVaR) is the mean cost."""
 
@@ -550,8 +540,8 @@ def weigh_plans_over_paths(scenario: Scenario, method: str | None = None) -> Rob
     drawn = paths_of(scenario, problem.tenants, problem.profiles) * scenario.arrival_scale
     paths = np.stack([with_room_for_gangs(path, problem.profiles, gang) for path in drawn])
     problems = {"mean": replace(problem, demand=paths.mean(axis=0))}
-    for level in QUANTILES:
-        problems[f"q{100 * level:g}"] = plan_problem(scenario.but(quantile=level), "rightsized")
+    for name, level in (("q50", 0.5), ("q90", 0.9)):
+        problems[name] = plan_problem(scenario.but(quantile=level), "rightsized")
     plans = {name: planned_for(one, scenario, method) for name, one in problems.items()}
     for one in plans.values():
         one.plan.require()
@@ -579,12 +569,8 @@ def weeks(scenario: Scenario) -> pl.DataFrame:
     known = history(scenario)
     small = {view: known.views[view].filter(pl.col("gpus") <= 1) for view in VIEWS}
     start, end = begin_of(known.trace), known.plan_start
-    demand = {
-        view: demand_series(
-            jobs, start=start.replace(minute=0, second=0, microsecond=0), end=end, clock="wanted"
-        )
-        for view, jobs in small.items()
-    }
+    start = start.replace(minute=0, second=0, microsecond=0)
+    demand = {view: demand_series(jobs, start=start, end=end, clock="wanted") for view, jobs in small.items()}
     if demand["whole"].is_empty():
         return pl.DataFrame()
     summed = {view: weekly(series, quantile=WEEKLY_QUANTILE) for view, series in demand.items()}
@@ -594,17 +580,9 @@ def weeks(scenario: Scenario) -> pl.DataFrame:
             view: _fewest_gpus(scenario, known, table.filter(week=week)) for view, table in summed.items()
         }
         whole = summed["whole"].filter(week=week)
-        rows.append(
-            {
-                "week": week.date(),
-                "hours": slots,
-                "mean_gpus_whole": float(whole["mean"].sum()),
-                "gpus_whole": fewest["whole"][0],
-                "gpus_requested": fewest["requested"][0],
-                "gpus_rightsized": fewest["rightsized"][0],
-                "layouts_rightsized": fewest["rightsized"][1],
-            }
-        )
+        row = {"week": week.date(), "hours": slots, "mean_gpus_whole": float(whole["mean"].sum())}
+        row |= {f"gpus_{view}": fewest[view][0] for view in ("whole", "requested", "rightsized")}
+        rows.append(row | {"layouts_rightsized": fewest["rightsized"][1]})
     return pl.DataFrame(rows)
 
 

@@ -91,19 +91,17 @@ class SharingTried:
         teams = self.teams.filter(pl.col("team") != EVERYBODY)
         everybody = self.teams.row(-1, named=True)
         parts = []
+        change = pl.col("change").abs()
         for verdict, words in (
             (MORE_NEVER_START, "have more jobs that never start"),
             (FEWER_NEVER_START, "have fewer jobs that never start"),
             (MORE, "wait more"),
             (LESS, "wait less"),
         ):
-            names = (
-                teams.filter(verdict=verdict).sort(pl.col("change").abs(), descending=True)["team"].to_list()
-            )
+            names = teams.filter(verdict=verdict).sort(change, descending=True)["team"].to_list()
             said = f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
-            if not names and verdict in (MORE_NEVER_START, FEWER_NEVER_START):
-                continue
-            parts.append(f"{len(names)}{said} {words}")
+            if names or verdict in (MORE, LESS):
+                parts.append(f"{len(names)}{said} {words}")
         lost = f"{everybody['lost_after']:,.1f} GPU-hours a week are lost instead of {everybody['lost_before']:,.1f}"
         return (
             f"With {self.after} instead of {self.before}, of {teams.height} teams {', '.join(parts)}; {lost}."
@@ -147,15 +145,11 @@ def rules_tried(scenario: Scenario) -> SharingTried:
     known = history(scenario)
     present = rules_of(scenario, known)
     if scenario.quotas_to_try is not None:
-        sides = present, rules_in(scenario.quotas_to_try, known)
-        before, after = (_played(one.source, one, scenario) for one in sides)
-    elif scenario.quotas is not None:
-        sides = SharingRules(source="no quotas"), present
-        before, after = (_played(one.source, one, scenario) for one in sides)
-    else:
-        after = _played("failures", present, scenario)
-        before = replace(after, name="no failures", failures=None)
-    return _between(scenario, before, after)
+        return tried_with(scenario, present, rules_in(scenario.quotas_to_try, known))
+    if scenario.quotas is not None:
+        return tried_with(scenario, SharingRules(source="no quotas"), present)
+    after = _played("failures", present, scenario)
+    return _between(scenario, replace(after, name="no failures", failures=None), after)
 
 
 def rules_at_hand(scenario: Scenario) -> SharingRules:
@@ -172,9 +166,8 @@ def rules_at_hand(scenario: Scenario) -> SharingRules:
 
 def tried_with(scenario: Scenario, before: SharingRules, after: SharingRules) -> SharingTried:
     """Play the recent past on today's fleet under two sets of rules, with the failures of the scenario."""
-    return _between(
-        scenario, _played(before.source, before, scenario), _played(after.source, after, scenario)
-    )
+    sides = (_played(rules.source, rules, scenario) for rules in (before, after))
+    return _between(scenario, *sides)
 
 
 def _between(scenario: Scenario, before: PlayedRules, after: PlayedRules) -> SharingTried:
@@ -194,12 +187,8 @@ def mtbf_hours(scenario: Scenario) -> float | None:
     seen = mtbf_seen_s(history(scenario).trace)
     if seen is None:
         todo = "State hours instead: gpu_mtbf_hours: 50000."
-        raise ScenarioError(
-            "scenario: gpu_mtbf_hours",
-            f"jobs that ended as {NODE_FAIL}, or XID errors of hardware",
-            "none",
-            todo,
-        )
+        expected = f"jobs that ended as {NODE_FAIL}, or XID errors of hardware"
+        raise ScenarioError("scenario: gpu_mtbf_hours", expected, "none", todo)
     return seen / SECONDS_PER_HOUR
 
 
@@ -236,37 +225,16 @@ def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTr
     asked, requests = arena.asked, arena.requests(AS_TODAY)
     length, count, blocks = parts_of(asked.seen_s)
     jobs = pl.DataFrame(
-        {
-            "team": teams_of(asked),
-            "gpus": asked.gpus(),
-            "ready_s": requests.ready_s,
-            "judged": arena.judged,
-        }
+        {"team": teams_of(asked), "gpus": asked.gpus(), "ready_s": requests.ready_s, "judged": arena.judged}
     )
-    sides = [
-        _what_came(
-            jobs,
-            play_shared(
-                requests,
-                asked.fleet,
-                sharing_of(one, asked),
-                queue=arena.queue,
-                placement=arena.placement(),
-                larger=arena.larger,
-            ),
-        )
-        for one in (before, after)
-    ]
+    how: dict[str, Any] = {"queue": arena.queue, "placement": arena.placement(), "larger": arena.larger}
+    played = (play_shared(requests, asked.fleet, sharing_of(one, asked), **how) for one in (before, after))
+    sides = [_what_came(jobs, outcome) for outcome in played]
     names = sorted(set(jobs["team"]))
     notes = [note for one in (before, after) for note in unmatched(one.rules, names)]
     found = [_row(name, sides, length, count) for name in [*names, EVERYBODY]]
-    return SharingTried(
-        before.name,
-        after.name,
-        pl.DataFrame(found, schema_overrides=dict.fromkeys(_WAITS, pl.Float64)),
-        blocks,
-        tuple(dict.fromkeys(notes)),
-    )
+    teams = pl.DataFrame(found, schema_overrides=dict.fromkeys(_WAITS, pl.Float64))
+    return SharingTried(before.name, after.name, teams, blocks, tuple(dict.fromkeys(notes)))
 
 
 def parts_of(seen_s: float) -> tuple[float, int, str]:
@@ -276,12 +244,8 @@ def parts_of(seen_s: float) -> tuple[float, int, str]:
         return WEEK_S, weeks, f"95 %, over {weeks} weeks"
     days = int(seen_s // SECONDS_PER_DAY)
     if not days:
-        raise ScenarioError(
-            "rules to try",
-            "a day of jobs at least",
-            f"{seen_s / SECONDS_PER_HOUR:.1f} hours",
-            "Ingest more of the past.",
-        )
+        got = f"{seen_s / SECONDS_PER_HOUR:.1f} hours"
+        raise ScenarioError("rules to try", "a day of jobs at least", got, "Ingest more of the past.")
     return SECONDS_PER_DAY, days, f"95 %, over {days} days: whole weeks are fewer than {FEWEST_BLOCKS}"
 
 
@@ -293,25 +257,20 @@ def sharing_of(played: PlayedRules, asked: Asked) -> Sharing:
     given = {one.name: one for one in rules.cohorts}
     named = [one.cohort for one in rules.teams if one.cohort is not None]
     cohorts = list(dict.fromkeys([*given, *named]))
-    number = {name: len(teams) + place for place, name in enumerate(cohorts)}
+    number: dict[str | None, int] = {None: -1}
+    number |= {name: len(teams) + place for place, name in enumerate(cohorts)}
     groups = [
-        QuotaGroup(
-            one.gpus, one.borrow, one.lend, -1 if one.cohort is None else number[one.cohort], one.weight
-        )
+        QuotaGroup(one.gpus, one.borrow, one.lend, number[one.cohort], one.weight)
         for one in map(rules.of, teams)
     ]
-    for name in cohorts:
-        one = given.get(name)
-        groups.append(
-            QuotaGroup(0.0)
-            if one is None
-            else QuotaGroup(
-                one.gpus or 0.0, one.borrow, one.lend, -1 if one.cohort is None else number[one.cohort]
-            )
-        )
+    groups += [
+        QuotaGroup(one.gpus or 0.0, one.borrow, one.lend, number[one.cohort])
+        for one in (given.get(name, TeamQuota(name)) for name in cohorts)
+    ]
     place = {name: number for number, name in enumerate(teams)}
     interval = stopping.checkpoint_minutes
     tier = _tiers(rules, team, asked.jobs["tier"])
+    interval_s = math.inf if interval is None else SECONDS_PER_MINUTE * interval
     return Sharing(
         np.array([place[name] for name in team], np.int64),
         tier,
@@ -324,9 +283,7 @@ def sharing_of(played: PlayedRules, asked: Asked) -> Sharing:
         Preemption(
             SECONDS_PER_MINUTE * stopping.restart_minutes, SECONDS_PER_MINUTE * stopping.min_run_minutes
         ),
-        Checkpoints(
-            math.inf if interval is None else SECONDS_PER_MINUTE * interval, stopping.checkpoint_write_seconds
-        ),
+        Checkpoints(interval_s, stopping.checkpoint_write_seconds),
         played.failures,
         _hours(rules, team, tier),
         tuple(openings(one.hours, played.tz, asked.zero, asked.seen_s) for one in rules.start_hours),
@@ -365,8 +322,8 @@ def _what_came(jobs: pl.DataFrame, found: SharedOutcome) -> tuple[pl.DataFrame, 
         failures=pl.col("failed").fill_null(value=False).cast(pl.Float64),
     )  # fmt: skip
     never = np.isnan(found.end_s)
-    wait = pl.when(~pl.col("never")).then(pl.Series(found.queued_s))
-    waits = jobs.with_columns(never=never).with_columns(wait_s=wait).filter("judged").select(
+    wait = pl.when(~pl.Series(never)).then(pl.Series(found.queued_s))
+    waits = jobs.with_columns(never=never, wait_s=wait).filter("judged").select(
         "team", "wait_s", "never", at_s="ready_s", waited=pl.col("wait_s") / SECONDS_PER_HOUR * pl.col("gpus")
     )  # fmt: skip
     return waits, ends
