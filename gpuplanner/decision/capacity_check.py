@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 import re
@@ -28,20 +27,17 @@ from gpuplanner.decision.headroom_and_growth import (
     measure_headroom,
     weeks_to_exhaustion,
 )
-from gpuplanner.decision.policy_simulation import gpu_hours
+from gpuplanner.decision.policy_simulation import held_gpu_hours
 from gpuplanner.decision.recommendation import growth_of, wait_model, wait_target
 from gpuplanner.decision.requests import Asked, asked_of, size_classes
-from gpuplanner.decision.wait_causes import CAUSES, LIMITS
+from gpuplanner.decision.wait_causes import LIMITS
 from gpuplanner.decision.wait_curve import DAYS_A_WEEK, WaitModel
 from gpuplanner.forecast.gpu_demand import Wanted, laid_out
+from gpuplanner.planner.layout_plan import stamp
 from gpuplanner.usage.job_history import History, history
 
-SERVED, WILL_BE_SERVED, FORECAST, LASTS = (
-    "last week served",
-    "next week served",
-    "forecast holds",
-    "fleet lasts",
-)
+SERVED, WILL_BE_SERVED = "last week served", "next week served"
+FORECAST, LASTS = "forecast holds", "fleet lasts"
 FEWEST_JUDGED = 20
 """Of fewer jobs a share is a matter of luck: such a size is judged with its neighbour."""
 MOST_ORIGINS = 8
@@ -90,12 +86,8 @@ class Gate:
 
     def to_dict(self) -> dict[str, Any]:
         """What ``check --json`` prints, but for the alerts."""
-        return {
-            "passed": self.passed,
-            "scenario": self.scenario,
-            "at": self.at,
-            "checks": [dataclasses.asdict(one) for one in self.checks],
-        }
+        checks = [asdict(one) for one in self.checks]
+        return {"passed": self.passed, "scenario": self.scenario, "at": self.at, "checks": checks}
 
 
 def gate(scenario: Scenario) -> Gate:
@@ -158,10 +150,7 @@ class _Judged:
     def load_ahead(self) -> NDArray[np.float64]:
         """Work of the days to come in each sample path, in times the mean of the record; services left out."""
         asked, wanted = self.asked, self.wanted
-        end = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)
-        begun = asked.standing & ~np.isnan(asked.start_s)
-        [hours] = gpu_hours(asked.start_s[begun], end[begun], asked.gpus()[begun], [0.0, asked.seen_s])
-        services = float(hours) * SECONDS_PER_HOUR / asked.seen_s
+        services = held_gpu_hours(asked, asked.standing) * SECONDS_PER_HOUR / asked.seen_s
         first = max(round((asked.zero - wanted.start) / timedelta(hours=wanted.slot_hours)), 0)
         mean = float(np.nanmean(wanted.values[wanted.ids.index(wanted.whole), first:])) - services
         ahead = np.maximum(self.paths(wanted.slots).mean(axis=1) - services, 0.0)
@@ -199,16 +188,16 @@ def _served(seen: _Judged) -> GateCheck:
     submit = asked.granted.submit_s
     judged = (submit >= max(since, 0.0)) & (submit < until) & ~asked.standing
     if judged.sum() < FEWEST_JUDGED:
-        count = int(judged.sum())
-        return _unjudged(SERVED, limit, f"{count} job(s) came in the last {scenario.gate_days} days")
-    kept_waiting_s = model.waits.seconds_of(*CAUSES[:LIMITS])
+        return _unjudged(SERVED, limit, f"{judged.sum()} job(s) came in the last {scenario.gate_days} days")
+    kept_waiting_s = model.waits.seconds[:, :LIMITS].sum(axis=1)
     waited = kept_waiting_s > scenario.gate_wait_minutes * SECONDS_PER_MINUTE
     late = judged & waited
     of, names = size_classes(asked, judged, FEWEST_JUDGED)
+    late_jobs, jobs = (np.bincount(of[which], minlength=len(names)) for which in (late, judged))
     shares = {
-        name: late[of == number].sum() / judged[of == number].sum()
+        name: late_jobs[number] / jobs[number]
         for number, name in enumerate(names)
-        if judged[of == number].sum() >= FEWEST_JUDGED
+        if jobs[number] >= FEWEST_JUDGED
     } or {"all sizes": late.sum() / judged.sum()}
     worst = max(shares, key=lambda name: (shares[name], name))
     value, sizes = float(shares[worst]), "any size" if len(shares) == 1 else worst.replace(", ", " or ")
@@ -313,9 +302,8 @@ def _miss(seen: _Judged, origin: int) -> tuple[float, float]:
     sums = seen.paths(origin).sum(axis=1) * seen.wanted.slot_hours
     # A hundredth of a GPU all the time: none at all is no miracle.
     floor = seen.slots * seen.wanted.slot_hours * 0.01
-    return math.log((seen.actual(origin) + floor) / (float(sums.mean()) + floor)), float(
-        np.log(sums + floor).std()
-    )
+    off = math.log((seen.actual(origin) + floor) / (float(sums.mean()) + floor))
+    return off, float(np.log(sums + floor).std())
 
 
 def _lasts(seen: _Judged) -> GateCheck:
@@ -325,10 +313,8 @@ def _lasts(seen: _Judged) -> GateCheck:
     weekly = growth.weekly
     if isinstance(measured, str) or weekly.reason is not None:
         return _unjudged(LASTS, limit, measured if isinstance(measured, str) else str(weekly.reason))
-    factors = measured.factors / scenario.arrival_scale
-    weeks = weeks_to_exhaustion(
-        growth, replace(measured, factors=factors), seen.asked.seen_s / SECONDS_PER_DAY
-    )
+    factors, days = measured.factors / scenario.arrival_scale, seen.asked.seen_s / SECONDS_PER_DAY
+    weeks = weeks_to_exhaustion(growth, replace(measured, factors=factors), days)
     value = float((weeks <= scenario.purchase_lead_days / DAYS_A_WEEK).mean())
     sentence = (
         f"More GPUs take {scenario.purchase_lead_days} days from order to work; with {value:.0%} chance capacity is "
@@ -374,7 +360,7 @@ class Alerts:
         if found.passed:
             return {}
         title, lines = subject(found), [one.sentence for one in found.failed]
-        event = found.to_dict() | {"at": _instant(found), "checks": [asdict(one) for one in found.failed]}
+        event = found.to_dict() | {"at": stamp(found.at), "checks": [asdict(one) for one in found.failed]}
         name = hashlib.sha256(to_json(event).encode()).hexdigest()[:32]
         return {
             "alertmanager": [_alert(found, one) for one in found.failed],
@@ -385,7 +371,7 @@ class Alerts:
                 "id": name,
                 "source": f"/gpuplanner/{_word(found.scenario)}",
                 "type": "gpuplanner.check.failed",
-                "time": _instant(found),
+                "time": stamp(found.at),
                 "datacontenttype": "application/json",
                 "data": event,
             },
@@ -423,18 +409,11 @@ def metrics_text(found: Gate) -> str:
 
 
 def _alert(found: Gate, one: GateCheck) -> dict[str, Any]:
-    labels = {
-        "alertname": "GpuPlannerCheckFailed",
-        "check": _word(one.name),
-        "scenario": printable(found.scenario),
-        "severity": "warning",
-    }
-    told = {"summary": f"{one.name}: failed for {printable(found.scenario)}", "description": one.sentence}
-    return {"labels": labels, "annotations": told, "startsAt": _instant(found)}
-
-
-def _instant(found: Gate) -> str:
-    return f"{found.at:%Y-%m-%dT%H:%M:%SZ}"
+    scenario = printable(found.scenario)
+    labels = {"alertname": "GpuPlannerCheckFailed", "check": _word(one.name), "scenario": scenario}
+    labels["severity"] = "warning"
+    told = {"summary": f"{one.name}: failed for {scenario}", "description": one.sentence}
+    return {"labels": labels, "annotations": told, "startsAt": stamp(found.at)}
 
 
 def _day(found: Gate) -> str:

@@ -121,10 +121,6 @@ class ExplainedWaits:
         """Since when each could have started, but for capacity and queue; its start if before the record [s]."""
         return self.arrival_s - self.delay_s
 
-    def seconds_of(self, *causes: str) -> Floats:
-        """Seconds that each job waited for some causes."""
-        return np.asarray(self.seconds[:, [CAUSES.index(cause) for cause in causes]].sum(axis=1))
-
     def arrivals_without_limits(self) -> Floats:
         """When each arrives where no simulation holds tenants to limits: what these held back is delayed [s]."""
         tenant, latency_s = self.queue.tenant, self.queue.handover.latency_s

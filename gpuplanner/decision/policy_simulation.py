@@ -322,6 +322,13 @@ def gpu_hours(
     return np.array([gpus @ seconds for seconds in inside]) / SECONDS_PER_HOUR
 
 
+def held_gpu_hours(asked: Asked, which: Mask) -> float:
+    """GPU-hours that some jobs held while they were observed."""
+    begun = which & ~np.isnan(asked.start_s)
+    end_s = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)[begun]
+    return float(gpu_hours(asked.start_s[begun], end_s, asked.gpus()[begun], [0.0, asked.seen_s])[0])
+
+
 def least(enough: Callable[[int], bool], fewest: int, most: int) -> int | None:
     """The smallest number that is enough, by doubling and halving; more is taken to be better.
 

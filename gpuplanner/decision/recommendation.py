@@ -50,7 +50,7 @@ from gpuplanner.decision.policy_simulation import (
     WaySetting,
     correction_of,
     cut_fleet,
-    gpu_hours,
+    held_gpu_hours,
     servable_requests,
 )
 from gpuplanner.decision.requests import Asked, size_classes
@@ -361,10 +361,8 @@ def _with_more(layouts: tuple[LayoutOnNodes, ...], more: int) -> tuple[LayoutOnN
 
 def held_share(asked: Asked) -> float:
     """GPU-hours held over those installed."""
-    begun = ~np.isnan(asked.start_s)
-    end = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)[begun]
-    [held] = gpu_hours(asked.start_s[begun], end, asked.gpus()[begun], [0.0, asked.seen_s])
-    return float(held) / max(asked.seen_s * asked.nodes.total / SECONDS_PER_HOUR, 1e-9)
+    installed = asked.seen_s * asked.nodes.total / SECONDS_PER_HOUR
+    return held_gpu_hours(asked, np.ones(len(asked.start_s), bool)) / max(installed, 1e-9)
 
 
 def team_rows(scenario: Scenario) -> tuple[TeamRow, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -21,11 +22,11 @@ from gpuplanner.decision.layout_planning import Planned, planned_for, problem_of
 from gpuplanner.forecast.demand_outlook import largest_gang
 from gpuplanner.forecast.run_off import RunOff, run_off
 from gpuplanner.planner.drain_order import transition
-from gpuplanner.planner.layout_plan import Plan, plan_from_json, plan_to_json
+from gpuplanner.planner.layout_plan import Plan, plan_from_json, plan_to_json, stamp
 from gpuplanner.planner.numbered_gpus import layouts_before
 from gpuplanner.planner.plan_explanation import realised_cost, realised_costs
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.planner.receding_horizon import Accept, Online, Verdict, roll, standing_plan, weigh
+from gpuplanner.planner.receding_horizon import Verdict, roll, standing_plan, weigh
 from gpuplanner.sizing.memory_trend import peak_trends
 from gpuplanner.usage.installed_capacity import nodes_changed, nodes_seen
 from gpuplanner.usage.job_history import History, history
@@ -97,14 +98,11 @@ class FleetLook:
         start, slot = problem.slot_start, timedelta(hours=problem.slot_hours)
         before = layouts_before(self.planned.plan, problem)
         if before is not None:
-            now = pl.DataFrame(
-                {"slot_start": [start - slot], "slot_end": [start], "changed": [False], "parked": None}
-            )
-            rows = before.join(now, how="cross").select(table.columns).cast(table.schema)
-            table = pl.concat([rows, table])
-        moved = table.sort("slot_start").filter(
-            pl.col("layout") != pl.col("layout").shift(1).over("node", "gpu")
-        )
+            now = {"slot_start": start - slot, "slot_end": start, "changed": False, "parked": None}
+            rows = before.with_columns(pl.lit(value).alias(name) for name, value in now.items())
+            table = pl.concat([rows.select(table.columns).cast(table.schema), table])
+        changed = pl.col("layout") != pl.col("layout").shift(1).over("node", "gpu")
+        moved = table.sort("slot_start").filter(changed)
         if moved.is_empty():
             return pl.DataFrame(schema={"step": pl.Int64})
         return transition(table, at=moved["slot_start"][0], board=problem.board, change=problem.change)
@@ -135,12 +133,9 @@ def look(scenario: Scenario, every: int, earlier: Mapping[str, PastAdvice] | Non
         for at, advice in (earlier or {}).items()
         if _is_over(advice, known, scenario)
     }
-    worth = verdict.worth(scenario.watch_chance)
-    slots = min(every, problem.n_slots)
-    nodes = nodes_seen(known.trace.inventory, known.plan_start)
-    return FleetLook(
-        known.plan_start, planned, verdict, worth, slots, came, nodes, _outgrown(known, scenario)
-    )
+    worth, slots = verdict.worth(scenario.watch_chance), min(every, problem.n_slots)
+    nodes, outgrown = nodes_seen(known.trace.inventory, known.plan_start), _outgrown(known, scenario)
+    return FleetLook(known.plan_start, planned, verdict, worth, slots, came, nodes, outgrown)
 
 
 def _is_over(advice: PastAdvice, known: History, scenario: Scenario) -> bool:
@@ -158,9 +153,8 @@ def _outcome(advice: PastAdvice, jobs: RunOff, known: History, scenario: Scenari
     nobody = np.zeros(advice.slots)
     came = np.array([seen.get(name, nobody) for name in advice.problem.profiles])[None]
     problem = replace(advice.problem, demand=came)
-    plan = replace(
-        advice.plan, counts=advice.plan.counts[: advice.slots], parked=advice.plan.parked[: advice.slots]
-    )
+    counts, parked = (table[: advice.slots] for table in (advice.plan.counts, advice.plan.parked))
+    plan = replace(advice.plan, counts=counts, parked=parked)
     stands, best = standing_plan(plan, problem), planned_for(problem, scenario).plan.require()
     never, planned, least = realised_costs(problem, [stands, plan, best], came)[:, 0]
     advised = planned if advice.taken else never
@@ -275,21 +269,11 @@ def replay(
             told(at, verdict, verdicts[-1])
         return verdicts[-1]
 
-    def rolled(
-        believed: Callable[[int], Floats], asked: Accept | None = None, hindsight: Plan | None = None
-    ) -> Online:
-        return roll(
-            problem,
-            believed,
-            commit=every,
-            horizon=horizon,
-            accept=asked,
-            hindsight=hindsight,
-            **scenario.effort,
-        )
-
-    watched = rolled(forecast, accept)
-    always, reactive = (rolled(one, hindsight=watched.hindsight) for one in (forecast, as_now))
+    how: dict[str, Any] = {"commit": every, "horizon": horizon, **scenario.effort}
+    watched = roll(problem, forecast, accept=accept, **how)
+    always, reactive = (
+        roll(problem, believed, hindsight=watched.hindsight, **how) for believed in (forecast, as_now)
+    )
     least = min(one.hindsight_cost for one in (watched, always, reactive))
     stands = standing_plan(watched.hindsight, problem)
     never = realised_cost(problem, stands.layouts, stands.counts)
@@ -388,13 +372,10 @@ class Watched:
 
     def after(self, found: FleetLook, data: str) -> Watched:
         """What is remembered after a look at data of this hash."""
-        at, gpus = instant(found.at), found.planned.problem.gpus
+        at, gpus = stamp(found.at), found.planned.problem.gpus
         if at < self.at:
-            what, todo = (
-                "watch: end of the data",
-                "Look at the clock of the source; the state stays as it is.",
-            )
-            raise ScenarioError(what, f"{self.at}, which was seen, or later", at, todo)
+            todo = "Look at the clock of the source; the state stays as it is."
+            raise ScenarioError("watch: end of the data", f"{self.at}, which was seen, or later", at, todo)
         words = found.sentence
         if changed := nodes_changed(self.nodes, found.nodes):
             words += f" {changed}"
@@ -431,11 +412,6 @@ class Watched:
         return pl.DataFrame(rows, schema=schema)
 
 
-def instant(at: datetime) -> str:
-    """An instant of the state, whose texts stand in the order of time."""
-    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
-
-
 def state_of(out: Path) -> Watched:
     """The state of a folder; of an empty one, nothing seen yet."""
     place = out / STATE
@@ -447,19 +423,16 @@ def state_of(out: Path) -> Watched:
             raise ValueError(place.name)
         return of_plain(Watched, values)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ScenarioError(
-            str(place), f"a state of {FORMAT!r}", str(error), "Move it away; counts begin anew."
-        ) from None
+        todo = "Move it away; counts begin anew."
+        raise ScenarioError(str(place), f"a state of {FORMAT!r}", str(error), todo) from None
 
 
 def advice_of(out: Path, state: Watched) -> Mapping[str, PastAdvice]:
     """Plans of looks that are still to be judged, by when they were made; one that is gone is not judged."""
-    open_looks = {one.at: out / LOOKS / one.file for one in state.past if one.regret is None}
-    there = {one.at: (one.pack, one.slots) for one in state.past}
     return {
-        at: PastAdvice(*plan_from_json(place.read_text(encoding="utf-8")), *there[at])
-        for at, place in open_looks.items()
-        if place.exists()
+        one.at: PastAdvice(*plan_from_json(place.read_text(encoding="utf-8")), one.pack, one.slots)
+        for one in state.past
+        if one.regret is None and (place := out / LOOKS / one.file).exists()
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -44,15 +44,11 @@ def week_hours_of(text: str) -> list[tuple[int, int, int]] | None:
         spans = [(0, 24 * 60)] if times is None else windows_of(times)
         if spans is None or (first is not None and not {first, last} <= set(DAYS)):
             return None
-        begin, count = (
-            (0, 7) if first is None else (DAYS.index(first), (DAYS.index(last) - DAYS.index(first)) % 7 + 1)
-        )
-        found += [
-            ((begin + day) % 7, minute, minutes)
-            for day in range(count)
-            for minute, minutes in spans
-            if minutes
-        ]
+        days = range(7)
+        if first is not None:
+            begin = DAYS.index(first)
+            days = range(begin, begin + (DAYS.index(last) - begin) % 7 + 1)
+        found += [(day % 7, minute, minutes) for day in days for minute, minutes in spans if minutes]
     return found or None
 
 
@@ -90,14 +86,6 @@ TOP = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption", "st
 TEAM = ("name", "board", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
 COHORT = ("name", "board", "parent", "gpus", "borrow", "lend")
 HOURS = ("team", "tier", "hours")
-STOPPING = (
-    "by_tier",
-    "reclaim",
-    "min_run_minutes",
-    "restart_minutes",
-    "checkpoint_minutes",
-    "checkpoint_write_seconds",
-)
 ORDERS = ("fifo", "fair")
 MOST_GPUS = 1e7
 MOST_MINUTES = 1e6
@@ -147,6 +135,9 @@ class Stopping:
     restart_minutes: float = 0.0
     checkpoint_minutes: float | None = None
     checkpoint_write_seconds: float = 0.0
+
+
+STOPPING = tuple(one.name for one in fields(Stopping))
 
 
 @dataclass(frozen=True)
@@ -265,9 +256,8 @@ def rules_of(scenario: Scenario, known: History) -> SharingRules:
 
 def rules_in(path: str, known: History) -> SharingRules:
     """The rules of a file for the board that is planned."""
-    return read_quotas(path).on(
-        known.fleet.board.name, (str(one.board) for one in known.fleet.installed.pools)
-    )
+    boards = (str(one.board) for one in known.fleet.installed.pools)
+    return read_quotas(path).on(known.fleet.board.name, boards)
 
 
 def planned_quotas(rules: SharingRules, teams: Iterable[str]) -> dict[str, Quota]:
@@ -313,21 +303,16 @@ def _quota(given: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple
 
 def _tier(values: Any, file: str, tiers: tuple[str, ...]) -> str:  # noqa: ANN401 - of a file
     if not tiers:
-        raise fault(
-            file, values.lines["tier"], "a list tiers in the file", f"tier {values['tier']!r} and none"
-        )
+        got = f"tier {values['tier']!r} and none"
+        raise fault(file, values.lines["tier"], "a list tiers in the file", got)
     return word_of(values, "tier", file, tiers)
 
 
 def _start_hours(given: Any, file: str, line: int, tiers: tuple[str, ...]) -> StartHours:  # noqa: ANN401
     values = keys_of(given, HOURS, f"{file}, start_hours", line, needed=("hours",))
     if (values.get("team") is None) == (values.get("tier") is None):
-        raise fault(
-            file,
-            values.lines["hours"],
-            "a team or a tier",
-            "neither" if values.get("team") is None else "both",
-        )
+        got = "neither" if values.get("team") is None else "both"
+        raise fault(file, values.lines["hours"], "a team or a tier", got)
     if values.get("tier") is not None:
         _tier(values, file, tiers)
     if week_hours_of(str(values["hours"])) is None:
@@ -344,10 +329,9 @@ def is_board(word: str, board: str) -> bool:
 
 def _of_board(rows: tuple[TeamQuota, ...], board: str) -> tuple[TeamQuota, ...]:
     """Of each name the row for a board, else the one for any."""
-    own = {one.name for one in rows if one.board is not None and is_board(one.board, board)}
-    return tuple(
-        one for one in rows if (one.name not in own if one.board is None else is_board(one.board, board))
-    )
+    own = [one for one in rows if one.board is not None and is_board(one.board, board)]
+    named = {one.name for one in own}
+    return tuple(one for one in rows if one in own or (one.board is None and one.name not in named))
 
 
 def _stopping(top: Any, file: str, tiers: tuple[str, ...]) -> Stopping:  # noqa: ANN401 - of a file
@@ -409,12 +393,11 @@ def quotas_of_queues(table: pl.DataFrame, board: GpuModel) -> SharingRules:
         part = 1.0 if one["profile"] is None else quota_share(board, one["profile"])
         weight = one.get("weight") or 1.0
         before = rows.get(one["tenant"], TeamQuota(one["tenant"], 0.0, 0.0, 0.0, one["cohort"], weight))
-        rows[before.name] = replace(
-            before,
-            gpus=_sum(before.gpus, one["nominal"], part),
-            borrow=_sum(before.borrow, one["borrow"], part),
-            lend=_sum(before.lend, one["lend"], part),
-        )
+        columns = {"gpus": "nominal", "borrow": "borrow", "lend": "lend"}
+        sums: dict[str, Any] = {}
+        for name, column in columns.items():
+            sums[name] = _sum(getattr(before, name), one[column], part)
+        rows[before.name] = replace(before, **sums)
     return SharingRules(tuple(rows.values()), source="quotas that the data hold")
 
 

@@ -382,37 +382,29 @@ def open_study(directory: str | Path) -> Study:
     folder = Path(directory)
     try:
         values = json.loads((folder / "study.json").read_text(encoding="utf-8"))
-        kept = folder / "plan.json"
-        planned = plan_from_json(kept.read_text(encoding="utf-8")) if _has_plan(values) else (None, None)
-        scenario = Scenario(**values["scenario"])
+        plan = problem = None
+        if values["headline"]["plan_status"] is not None:
+            plan, problem = plan_from_json((folder / "plan.json").read_text(encoding="utf-8"))
         kept_tables = sorted(folder.glob("*.parquet")) or sorted((folder / TABLES).glob("*.parquet"))
         tables = {path.stem: pl.read_parquet(path) for path in kept_tables}
-        beside = tuple(of_plain(PlanChoice, one) for one in values["plan_choices"])
-        found = Study(
-            scenario=scenario,
+        return Study(
+            scenario=Scenario(**values["scenario"]),
             headline=Headline.of_dict(values["headline"]),
             findings=tuple(values["findings"]),
             tables=tables,
-            plan=planned[0],
-            problem=planned[1],
-            plan_choices=beside,
+            plan=plan,
+            problem=problem,
+            plan_choices=tuple(of_plain(PlanChoice, one) for one in values["plan_choices"]),
             over_fixed=of_plain(OverFixed, over) if (over := values["plan"]["over_fixed"]) else None,
             comparison=Comparison.from_dict(values["comparison"]),
             provenance=of_plain(Provenance, values["provenance"]),
         )
     except KeyError as missing:
-        raise ScenarioError(
-            str(folder), f"a study with {missing}", "one without, of an older version", "Evaluate again."
-        ) from missing
+        got = "one without, of an older version"
+        raise ScenarioError(str(folder), f"a study with {missing}", got, "Evaluate again.") from missing
     except (OSError, ValueError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
-        raise ScenarioError(
-            str(folder), "a folder written by a study", first_line(error), "Evaluate again."
-        ) from error
-    return found
-
-
-def _has_plan(values: Mapping[str, Any]) -> bool:
-    return values["headline"]["plan_status"] is not None
+        expected = "a folder written by a study"
+        raise ScenarioError(str(folder), expected, first_line(error), "Evaluate again.") from error
 
 
 def _rows(table: pl.DataFrame) -> list[dict[str, Any]]:

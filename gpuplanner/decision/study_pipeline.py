@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -293,11 +295,7 @@ TOLD = 0.0005
 
 def findings(headline: Headline, tables: Mapping[str, pl.DataFrame], decision: Decision) -> list[str]:
     """Say the three findings that a planner should take away; each states its own uncertainty."""
-    return [
-        _where_time_went(headline, tables),
-        _who_asks_too_much(headline),
-        decision.sentence,
-    ]
+    return [_where_time_went(headline, tables), _who_asks_too_much(headline), decision.sentence]
 
 
 def _where_time_went(headline: Headline, tables: Mapping[str, pl.DataFrame]) -> str:
@@ -432,17 +430,14 @@ def check_options(scenario: Scenario) -> None:
     gpuplanner.core.errors.ScenarioError: currency: expected USD, the currency of the list prices; got EUR. Set ...
     """
     faults = []
-    for check in (_region, _currency, _grid):
+    grid = partial(slot_ticks, scenario.slot_hours, where="scenario")
+    for check in (partial(carbon_factor, scenario.carbon_region), partial(_currency, scenario), grid):
         try:
-            check(scenario)
+            check()
         except GpuPlannerError as error:
             faults.append(str(error))
     if faults:
         raise ScenarioError(" ".join(faults))
-
-
-def _region(scenario: Scenario) -> None:
-    carbon_factor(scenario.carbon_region)
 
 
 def _currency(scenario: Scenario) -> None:
@@ -456,10 +451,6 @@ def _currency(scenario: Scenario) -> None:
         expected = f"{' or '.join(listed)}, the currency of the list prices"
         todo = "Set price_usd_per_gpu_hour to your own price in that currency."
         raise ScenarioError("currency", expected, scenario.currency, todo)
-
-
-def _grid(scenario: Scenario) -> None:
-    slot_ticks(scenario.slot_hours, where="scenario")
 
 
 MISMATCH = 1.5
@@ -574,15 +565,14 @@ def _compared_tables(found: Comparison) -> dict[str, pl.DataFrame]:
 
 
 def _layout_counts(planned: Planned) -> pl.DataFrame:
-    plan, times = planned.plan, planned.problem.slot_times
-    return pl.DataFrame(
-        [
-            {"slot_start": times[slot], "layout": layout, "gpus": int(plan.counts[slot, place])}
-            for slot in range(planned.problem.n_slots)
-            for place, layout in enumerate(plan.layouts)
-        ],
-        schema={"slot_start": pl.Datetime("us", "UTC"), "layout": pl.String, "gpus": pl.Int64},
-    )
+    plan = planned.plan
+    rows = [
+        (time, layout, int(plan.counts[slot, place]))
+        for slot, time in enumerate(planned.problem.slot_times[:-1])
+        for place, layout in enumerate(plan.layouts)
+    ]
+    schema: dict[str, Any] = {"slot_start": pl.Datetime("us", "UTC"), "layout": pl.String, "gpus": pl.Int64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _mismatch(scenario: Scenario, compared: Comparison) -> list[str]:

@@ -78,21 +78,18 @@ def isolated_outcomes(jobs: pl.DataFrame, entitled: Mapping[str, float], run: Sc
     tenants = jobs["tenant"].unique().sort()
     without = [tenant for tenant in tenants if not entitled.get(tenant, 0.0) > 0]
     if without:
-        raise SchemaError(
-            "finish-time fairness",
+        expected, todo = (
             "an entitlement above 0 for every tenant",
-            f"none for {without}",
             "Give all tenants a share, or drop their jobs.",
         )
+        raise SchemaError("finish-time fairness", expected, f"none for {without}", todo)
     parts = []
     for tenant in tenants:
         gpus = max(1, math.floor(entitled[tenant] + 1e-9))
         longer = (pl.col("gpus") / gpus).clip(lower_bound=1.0)
         times = [name for name in ("run_s", "limit_s") if name in jobs.columns]
-        mine = jobs.filter(tenant=tenant).with_columns(
-            pl.col(times) * longer, pl.col("gpus").clip(upper_bound=gpus)
-        )
-        parts.append(run(mine, gpus))
+        asked = pl.col("gpus").clip(upper_bound=gpus)
+        parts.append(run(jobs.filter(tenant=tenant).with_columns(pl.col(times) * longer, asked), gpus))
     return pl.concat(parts)
 
 
@@ -125,12 +122,9 @@ def finish_time_fairness(shared: pl.DataFrame, isolated: pl.DataFrame) -> pl.Dat
     [1.0, 1.5]
     """
     if sorted(shared["job_id"]) != sorted(isolated["job_id"]):
-        raise SchemaError(
-            "finish-time fairness",
-            "the same jobs shared and alone",
-            f"{shared.height} and {isolated.height} jobs, not all the same",
-            "Run both on the same jobs.",
-        )
+        expected, todo = "the same jobs shared and alone", "Run both on the same jobs."
+        got = f"{shared.height} and {isolated.height} jobs, not all the same"
+        raise SchemaError("finish-time fairness", expected, got, todo)
     alone = isolated.select("job_id", isolated_jct_s="jct_s")
     return (
         shared.select("job_id", "tenant", shared_jct_s="jct_s")
@@ -252,13 +246,8 @@ class Fairness:
 
     def to_tables(self) -> dict[str, pl.DataFrame]:
         """Everything as tables that a study keeps."""
-        facts = pl.DataFrame({"facts": [json.dumps(self._facts)]})
-        return {
-            "teams": self.teams,
-            "team_borrowing": self.borrowed,
-            "team_shares": self.shares,
-            "team_facts": facts,
-        }
+        tables = {"teams": self.teams, "team_borrowing": self.borrowed, "team_shares": self.shares}
+        return tables | {"team_facts": pl.DataFrame({"facts": [json.dumps(self._facts)]})}
 
     @classmethod
     def of_tables(cls, tables: Mapping[str, pl.DataFrame]) -> Self | None:
@@ -267,9 +256,8 @@ class Fairness:
             return None
         facts = json.loads(tables["team_facts"]["facts"][0])
         facts |= {"rules": of_plain(SharingRules, facts["rules"]), "notes": tuple(facts["notes"])}
-        return cls(
-            teams=tables["teams"], borrowed=tables["team_borrowing"], shares=tables["team_shares"], **facts
-        )
+        borrowed, shares = tables["team_borrowing"], tables["team_shares"]
+        return cls(teams=tables["teams"], borrowed=borrowed, shares=shares, **facts)
 
 
 @stage
@@ -281,22 +269,14 @@ def fairness(scenario: Scenario) -> Fairness:
     known, asked, arena, _ = opened(scenario)
     rules = rules_of(scenario, known)
     start, end, basis = asked.start_s, asked.end_s, "observed starts"
+    seconds = arena.waits.seconds * arena.waits.judged[:, None]
     if asked.starts_assumed:
         requests = asked.granted
         start = play(requests, asked.fleet, queue=scenario.queue).start_s
         end, basis = start + requests.run_s, "starts as played on today's fleet: the source states none"
-    seconds = arena.waits.seconds * arena.waits.judged[:, None]
-    if asked.starts_assumed:
         seconds = seconds_until(asked, start)
     waits = waits_by_team(asked, seconds)
     return shared(asked, rules, start, end, waits, basis, scenario.queue)
-
-
-def units_of(asked: Asked) -> NDArray[np.int64]:
-    """What each job counts against a quota: a slice the larger of its shares of compute and memory."""
-    parts = [1.0, *(quota_share(asked.board, name) for name in asked.fleet.profiles[1:])]
-    each = np.round(UNITS * np.array(parts)).astype(np.int64)
-    return np.asarray(each[asked.granted.profile] * asked.granted.total)
 
 
 def teams_of(asked: Asked) -> pl.Series:
@@ -314,7 +294,10 @@ def shared(
     queue: str,
 ) -> Fairness:
     """Account for jobs that held their GPUs from a start to an end; NaN: not while it was observed."""
-    units, team, requests = units_of(asked), teams_of(asked), asked.granted
+    team, requests = teams_of(asked), asked.granted
+    # A slice counts against a quota as the larger of its shares of compute and memory.
+    parts = [1.0, *(quota_share(asked.board, name) for name in asked.fleet.profiles[1:])]
+    units = np.round(UNITS * np.array(parts)).astype(np.int64)[requests.profile] * requests.total
     installed = float(asked.nodes.total)
     entitled, notes = entitled_gpus(rules, team, installed)
     frame = pl.DataFrame(
@@ -347,20 +330,15 @@ def shared(
     late, pairs = rho_by_tenant(rho), borrowing(claimed, entitled)
     lent = pl.DataFrame(lent_hours(claimed, entitled), schema=["tenant", "lent_gpu_hours"], orient="row")
     counts = frame.group_by("tenant").agg(jobs=pl.len())
-    teams = (
-        tenant_accounts(claimed, entitled)
-        .rename({"deficit_gpu_hours": "owed_gpu_hours", "above_gpu_hours": "borrowed_gpu_hours"})
-        .join(lent, on="tenant", how="left", maintain_order="left")
-        .join(counts, on="tenant", how="left", maintain_order="left")
-        .join(late.drop("jobs"), on="tenant", how="left", maintain_order="left")
-        .join(waits, on="tenant", how="left", maintain_order="left")
-        .with_columns(pl.col("jobs", "lent_gpu_hours", "^waited_.*$").fill_null(0))
+    teams = tenant_accounts(claimed, entitled).rename(
+        {"deficit_gpu_hours": "owed_gpu_hours", "above_gpu_hours": "borrowed_gpu_hours"}
     )
+    for table in (lent, counts, late.drop("jobs"), waits):
+        teams = teams.join(table, on="tenant", how="left", maintain_order="left")
+    teams = teams.with_columns(pl.col("jobs", "lent_gpu_hours", "^waited_.*$").fill_null(0))
     said = [why_it_waited(row, pairs) for row in teams.iter_rows(named=True)]
-    teams = teams.with_columns(
-        why=pl.Series([one[0] for one in said], dtype=pl.String),
-        next_step=pl.Series([one[1] for one in said], dtype=pl.String),
-    ).select(*_FIRST, pl.exclude(_FIRST))
+    reasons = pl.DataFrame(said, schema={"why": pl.String, "next_step": pl.String}, orient="row")
+    teams = teams.hstack(reasons).select(*_FIRST, pl.exclude(_FIRST))
     mean_rho, max_rho = rho.select(mean=pl.col("rho").mean(), max=pl.col("rho").max()).row(0)
     return Fairness(
         basis=basis, rules=rules, notes=notes, teams=teams, borrowed=pairs,
@@ -458,7 +436,6 @@ def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
         to = f", most of them held by {mine['borrower'][0]}" if mine.height else ""
         step = "Let it take back what others borrow (preemption with reclaim), or limit what they may borrow."
         return f"{why} It was owed {owed:,.1f} GPU-hours{to}.", step
-    held = (
-        "It held what it was due." if owed <= TINY_GPU_HOURS else f"It was owed {owed:,.1f} GPU-hours alone."
-    )
+    alone = f"It was owed {owed:,.1f} GPU-hours alone."
+    held = "It held what it was due." if owed <= TINY_GPU_HOURS else alone
     return f"{why} {held}", "A larger quota, at the cost of others, or more GPUs."

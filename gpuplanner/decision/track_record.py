@@ -32,19 +32,11 @@ from gpuplanner.usage.requested_demand import POOL, demand_series, pool
 
 KEY = ["unique_id", "cutoff", "ds"]
 SCHEMA = pl.Schema(
-    {
-        "unique_id": pl.String(),
-        "cutoff": pl.Datetime("us", "UTC"),
-        "ds": pl.Datetime("us", "UTC"),
-        "model": pl.String(),
-        "q05": pl.Float64(),
-        "q50": pl.Float64(),
-        "q95": pl.Float64(),
-        "planned": pl.Float64(),
-        "last_value": pl.Float64(),
-        "price": pl.Float64(),
-        "y": pl.Float64(),
-    }
+    [
+        (name, pl.Datetime("us", "UTC") if name in ("cutoff", "ds") else pl.String())
+        for name in (*KEY, "model")
+    ]
+    + [(name, pl.Float64()) for name in ("q05", "q50", "q95", "planned", "last_value", "price", "y")]
 )
 """``planned`` is the demand at the scenario's quantile, ``last_value`` what the naive forecast says, ``price`` that of
 a unit short in units planned, and ``y`` what came: null until a later report has seen the slot."""
@@ -99,10 +91,8 @@ def _before(past: pl.DataFrame, ledger: pl.DataFrame, study: Study) -> pl.DataFr
     missing = ledger.filter(pl.col("y").is_null())["ds"].sort()
     if missing.is_empty() or past.is_empty() or missing[0] >= (begin := past["ds"].sort()[0]):
         return past.select("unique_id", "ds", came="y").clear()
-    jobs = history(study.scenario).views["rightsized"]
-    earlier = demand_series(
-        jobs, slot_hours=study.scenario.slot_hours, start=missing[0], end=begin, clock="wanted"
-    )
+    jobs, slot_hours = history(study.scenario).views["rightsized"], study.scenario.slot_hours
+    earlier = demand_series(jobs, slot_hours=slot_hours, start=missing[0], end=begin, clock="wanted")
     return pool(earlier).select("unique_id", "ds", came="y")
 
 
@@ -144,13 +134,11 @@ def errors_in_money(
     share = {profile.name: board.share(profile.name) for profile in board.profiles}
     name = pl.col("unique_id").str.split("/").list.last()
     hours = name.replace_strict(share, default=1.0, return_dtype=pl.Float64) * scenario.slot_hours
-    over = (pl.col("planned") - pl.col("y")) * hours
-    short = (-over).clip(lower_bound=0.0)
-    cost = (over.clip(lower_bound=0.0) + (pl.col("price") - 1) * short) * per_gpu_hour
+    missed = (pl.col("planned") - pl.col("y")) * hours
+    over, short = missed.clip(lower_bound=0.0), (-missed).clip(lower_bound=0.0)
+    cost = (over + (pl.col("price") - 1) * short) * per_gpu_hour
     found = ledger.filter(pl.col("y").is_not_null()).group_by("cutoff")
-    return found.agg(
-        over_gpu_hours=over.clip(lower_bound=0.0).sum(), short_gpu_hours=short.sum(), cost=cost.sum()
-    ).sort("cutoff")
+    return found.agg(over_gpu_hours=over.sum(), short_gpu_hours=short.sum(), cost=cost.sum()).sort("cutoff")
 
 
 FORMAT = "gpuplanner savings 2"
@@ -322,9 +310,8 @@ def read_savings(path: str | Path) -> tuple[SavingsMonth, ...]:
             raise ValueError(values["format"])
         return tuple(of_plain(SavingsMonth, one) for one in values["months"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ScenarioError(
-            str(place), f"a file of {FORMAT!r}", first_line(error), "Name another file."
-        ) from None
+        expected = f"a file of {FORMAT!r}"
+        raise ScenarioError(str(place), expected, first_line(error), "Name another file.") from None
 
 
 def savings_json(months: tuple[SavingsMonth, ...]) -> str:
@@ -369,26 +356,18 @@ def outcomes(months: tuple[SavingsMonth, ...]) -> Iterator[SavingOutcome]:
 def savings_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
     """A row for each promise that came due: hours a week and money a week, step by step."""
     seen = {one.month: one.seen for one in months}
-    hours_of, money_of = (
-        ("promised", "low", "high", *REASONS, "realised"),
-        ("promised", *REASONS, "price", "realised"),
-    )
-    columns: dict[str, pl.DataType] = {
-        "month": pl.String(),
-        "seen_in": pl.String(),
-        "demand_ratio": pl.Float64(),
-    }
-    columns |= {f"{name}_gpu_hours": pl.Float64() for name in hours_of} | {
-        f"{name}_usd": CENTS for name in money_of
-    }
+    hours_of = ("promised", "low", "high", *REASONS, "realised")
+    money_of = ("promised", *REASONS, "price", "realised")
+    columns: dict[str, pl.DataType] = dict.fromkeys(("month", "seen_in"), pl.String())
+    columns |= dict.fromkeys(("demand_ratio", *(f"{name}_gpu_hours" for name in hours_of)), pl.Float64())
+    columns |= {f"{name}_usd": CENTS for name in money_of}
     rows = []
     for one in outcomes(months):
         then, now = seen[one.month].value_per_gpu_hour, seen[one.next_month].value_per_gpu_hour
         steps = {} if then is None or now is None else one.money(then, now)
         hours = (getattr(one, name) for name in hours_of)
-        rows.append(
-            (one.month, one.next_month, one.demand_ratio, *hours, *(steps.get(name) for name in money_of))
-        )
+        usd = (steps.get(name) for name in money_of)
+        rows.append((one.month, one.next_month, one.demand_ratio, *hours, *usd))
     return pl.DataFrame(rows, schema=columns, orient="row")
 
 
