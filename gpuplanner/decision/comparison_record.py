@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Self
 
@@ -209,7 +208,7 @@ def comparison_of(scenario: Scenario, answer: Answer) -> Comparison:
 def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
     """Compare, decide and answer what was announced; what was played before is read from disk."""
     found = priced(scenario, played(scenario, tell))
-    return found if found.today is None else dataclasses.replace(found, projects=answered(scenario))
+    return found if found.today is None else replace(found, projects=answered(scenario))
 
 
 def priced(scenario: Scenario, found: Comparison) -> Comparison:
@@ -222,13 +221,10 @@ def priced(scenario: Scenario, found: Comparison) -> Comparison:
         busy = min(found.today.busy_gpu_hours or 0.0, hours)
         energy = energy_of_week(scenario, busy_gpu_hours=busy, idle_gpu_hours=hours - busy)
         rows = (_with_energy(scenario, one, found, energy) for one in found.rows)
-        found = dataclasses.replace(found, today=next(rows), policies=tuple(rows))
-    freed = decision.fleet_gpus - decision.gpus
-    worth = worth_for(
-        scenario, decision.saving, freed=freed, fleet_gpus=decision.fleet_gpus, exhaustion=found.exhaustion
-    )
+        found = replace(found, today=next(rows), policies=tuple(rows))
+    worth = worth_for(scenario, decision.saving, decision.gpus, decision.fleet_gpus, found.exhaustion)
     worth = rounded(worth, DECIMALS)  # as all that is kept
-    return dataclasses.replace(found, decision=dataclasses.replace(decision, worth=worth))
+    return replace(found, decision=replace(decision, worth=worth))
 
 
 def _with_energy(
@@ -242,13 +238,11 @@ def _with_energy(
         saved = found.decision.saving.value
     off = powered_down_hours(scenario, max(saved, 0.0))
     kwh = electricity_kwh(power_of(history(scenario).fleet), off, pue_of(scenario))
-    row = dataclasses.replace(row, off_gpu_hours=off, saved_kwh=kwh)
+    row = replace(row, off_gpu_hours=off, saved_kwh=kwh)
     if today is not None and kwh is not None:
         value, low, high = (max(side - kwh, 0.0) for side in (today.value, today.low, today.high))
         kg = value * carbon_factor(scenario.carbon_region).gco2e_per_kwh / GRAMS_PER_KILOGRAM
-        row = dataclasses.replace(
-            row, energy_kwh=value, energy_kwh_low=low, energy_kwh_high=high, carbon_kg=kg
-        )
+        row = replace(row, energy_kwh=value, energy_kwh_low=low, energy_kwh_high=high, carbon_kg=kg)
     return rounded(row, DECIMALS)
 
 
@@ -311,7 +305,7 @@ def _as_recommended(row: PolicyRow, service: Sequence[SizeService]) -> PolicyRow
     """The row with the waits of the recommendation, by job size, in place of those of its own simulation."""
     jobs = max(sum(one.jobs for one in service), 1)
     added = max(one.recommended_p95_minutes - one.today_p95_minutes for one in service)
-    return dataclasses.replace(
+    return replace(
         row,
         late_mean_min=sum(one.jobs * one.recommended_mean_minutes for one in service) / jobs,
         added_minutes=max(added, 0.0),

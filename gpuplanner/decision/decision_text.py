@@ -69,7 +69,7 @@ def sentence(one: Decision, order_gpus: int = 0, changes: tuple[int, str] | None
     >>> no_decision(Scenario(), "no job states when it ran").sentence
     'No recommendation: no job states when it ran.'
     """
-    fleet = f"your {_fleet(one)}"
+    fleet = f"your {one.fleet_gpus:,} {one.board}" if one.board else f"your {counted(one.fleet_gpus, 'GPU')}"
     ordered = counted(order_gpus, "GPU")
     order = f"; order at least {ordered} now, as growth exhausts them" if order_gpus else ""
     if one.action == "none":
@@ -109,12 +109,6 @@ def _changes(one: Decision, found: Contest, trial: Trial) -> tuple[int, str] | N
     )
     which = f" ({', '.join(named)})" if found.asked.nodes.named and len(changed) <= MOST_CHANGES_NAMED else ""
     return sum(map(len, changed.values())), which
-
-
-def _fleet(one: Decision) -> str:
-    if one.board:
-        return f"{one.fleet_gpus:,} {one.board}"
-    return counted(one.fleet_gpus, "GPU")
 
 
 def _waits(one: Decision) -> str:

@@ -378,13 +378,13 @@ def worth_of(
 def worth_for(
     scenario: Scenario,
     saving: Saving,
-    *,
-    freed: int,
+    gpus: int,
     fleet_gpus: int,
     exhaustion: Exhaustion | None = None,
+    *,
     gone: bool = False,
 ) -> Worth:
-    """What a saving is worth by the scenario's prices and who owns the GPUs: nothing is played for it.
+    """What a saving that leaves so many GPUs of a fleet is worth by the scenario's prices and who owns the GPUs.
 
     A fleet that is exhausted is bought for; what a node of it costs is what the newest lot of the price book did. Hours
     that are ``gone`` draw no power, whatever the path can switch.
@@ -393,12 +393,12 @@ def worth_for(
     owned_as = scenario.ownership or stated_ownership(known.trace.inventory)
     upcoming = None
     if exhaustion is not None and exhaustion.date is not None and exhaustion.order_by is not None:
-        gpus, lots = known.fleet.node_size, book_of(scenario).lots_of(known.fleet.name)
-        capital = (lots[-1].capex * gpus, lots[-1].currency) if lots else ()
-        upcoming = NextPurchase(exhaustion.date, exhaustion.order_by, gpus, *capital)
+        node, lots = known.fleet.node_size, book_of(scenario).lots_of(known.fleet.name)
+        capital = (lots[-1].capex * node, lots[-1].currency) if lots else ()
+        upcoming = NextPurchase(exhaustion.date, exhaustion.order_by, node, *capital)
     off = saving.value or 0.0 if gone else powered_down_hours(scenario, saving.value or 0.0)
     return worth_of(
-        saving, gpus_freed_at_peak=max(freed, 0), fleet_gpus=fleet_gpus, ownership=owned_as,
+        saving, gpus_freed_at_peak=max(fleet_gpus - gpus, 0), fleet_gpus=fleet_gpus, ownership=owned_as,
         power=power_of(known.fleet), usd_per_kwh=per_kwh_of(scenario, known, "USD"),
         price=price_of(scenario, known.fleet),
         powered_down_gpu_hours=max(off, 0.0), pue=pue_of(scenario), next_purchase=upcoming,

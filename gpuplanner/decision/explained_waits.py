@@ -216,9 +216,8 @@ def unexplained_delay(seconds: Floats, tenant: Ints, tenants: int, latency_s: fl
     [500.0, 0.0]
     """
     unexplained = seconds[:, UNEXPLAINED]
-    share = np.bincount(tenant, unexplained, tenants) / np.maximum(
-        np.bincount(tenant, seconds.sum(axis=1), tenants), 1e-9
-    )
+    waited = np.bincount(tenant, seconds.sum(axis=1), tenants)
+    share = np.bincount(tenant, unexplained, tenants) / np.maximum(waited, 1e-9)
     return np.where((share > DELAY_SHARE)[tenant] & (unexplained > latency_s), unexplained, 0.0)
 
 
@@ -278,13 +277,13 @@ def explained_share(
         "all jobs of these nodes, of every user and partition (sacct --allusers), and the limits of accounts, "
         "partitions and QOS (sacctmgr show assoc, show qos)"
     )
-    hours = f"Jobs waited {waited.sum() / 3600:,.0f} h, and"
+    hours, why = f"Jobs waited {waited.sum() / 3600:,.0f} h, and", ""
     if seconds[:QUEUED_BEHIND].sum() + seconds[LIMITS] < NOTHING * seconds.sum():
-        text = f"{hours} while they did the nodes had what they requested: the record lacks jobs or limits."
-        gaps.append(RecordGap("capacity", text, add_jobs))
+        why = "while they did the nodes had what they requested: the record lacks jobs or limits."
     elif fraction < NOTHING:
-        text = f"{hours} a replay of the record explains nothing of it: the record lacks jobs or limits are unknown."
-        gaps.append(RecordGap("capacity", text, add_jobs))
+        why = "a replay of the record explains nothing of it: the record lacks jobs or limits are unknown."
+    if why:
+        gaps.append(RecordGap("capacity", f"{hours} {why}", add_jobs))
     if error > MAX_ERROR:
         text = f"A replay of the record is wrong by {error:.0%} of the waiting: waits are not stated by size."
         add = "time limits, priorities (partition, QOS) and node events (sacctmgr show event), as far as they lack"
@@ -414,19 +413,16 @@ def sum_waits(asked: Asked, waits: ExplainedWaits) -> WaitSummary:
             "job_size": pl.Series([names[number] for number in size], dtype=pl.Enum(names)),
             "team": tenant,
             "partition": asked.jobs["partition"].cast(pl.String).fill_null(NO_NAME),
-            **{cause: hours[cause] for cause in CAUSES},
+            **hours,
         }
     ).filter(waits.judged)
     held = np.bincount(waits.queue.tenant, waits.seconds[:, LIMITS] * waits.judged) > 0
     first = dict(zip(waits.queue.tenant.tolist(), tenant, strict=True))
-    return WaitSummary(
-        Causes(*(_by(table, name) for name in ("job_size", "team", "partition"))),
-        None if waits.share.fraction is None else round(waits.share.fraction, DECIMALS),
-        round(waits.share.error, DECIMALS),
-        tuple(
-            TenantLimit(first[limit.tenant], limit.gpus) for limit in waits.queue.limits if held[limit.tenant]
-        ),
-    )
+    at_limit = (limit for limit in waits.queue.limits if held[limit.tenant])
+    limits = tuple(TenantLimit(first[limit.tenant], limit.gpus) for limit in at_limit)
+    causes = Causes(*(_by(table, name) for name in ("job_size", "team", "partition")))
+    fraction = None if waits.share.fraction is None else round(waits.share.fraction, DECIMALS)
+    return WaitSummary(causes, fraction, round(waits.share.error, DECIMALS), limits)
 
 
 def _by(table: pl.DataFrame, name: str) -> tuple[CauseHours, ...]:

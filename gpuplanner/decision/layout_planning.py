@@ -356,11 +356,16 @@ def play(scenario: Scenario, planned: Planned) -> Played:
     for week in played_weeks(scenario, planned.layout_plan, problem):
         on, requests = week.gpu_hours_on(until_s), week.requests
         gpus = week.fleet.weights[requests.profile] * requests.total
-        waited = float(gpus @ np.maximum(week.waits_s(until_s), 0.0)) / SECONDS_PER_HOUR
+        waited = float(gpus @ np.maximum(_waits_s(week, until_s), 0.0)) / SECONDS_PER_HOUR
         cost = problem.on_price * on + parked_price * (installed - on) + UNMET_PRICE * waited
         weeks.append((cost, on, waited))
     cost, on, waited = np.mean(weeks, axis=0).tolist()
     return Played(cost, on, waited, len(weeks))
+
+
+def _waits_s(week: RehearsedWeek, until_s: float) -> np.ndarray:
+    """How long each request of a week waits, until it starts or until an instant [s]."""
+    return np.minimum(np.nan_to_num(week.outcome.start_s, nan=until_s), until_s) - week.requests.ready_s
 
 
 def calm_and_free(scenario: Scenario, planned: Planned) -> tuple[PlanChoice, ...]:
@@ -465,7 +470,7 @@ def _week(week: RehearsedWeek, until_s: float) -> tuple[float, pl.DataFrame]:
     asked = week.requests
     names = np.array(week.fleet.profiles)[asked.profile]
     size = np.where(asked.profile == 0, np.searchsorted(JOB_SIZES, asked.total).astype(str), names)
-    waits = pl.DataFrame({"size": size, "submit_s": asked.ready_s, "wait_s": week.waits_s(until_s)})
+    waits = pl.DataFrame({"size": size, "submit_s": asked.ready_s, "wait_s": _waits_s(week, until_s)})
     judged = waits.filter(pl.col("submit_s").is_between(0.0, until_s))
     p95 = judged.group_by("size").agg(pl.col("wait_s").quantile(0.95, "higher"))
     return week.gpu_hours_on(until_s), p95

@@ -212,11 +212,6 @@ class RehearsedWeek:
         """When each request ends [s]; NaN where it never starts."""
         return np.asarray(self.outcome.start_s + self.requests.run_s * self.outcome.factor)
 
-    def waits_s(self, until_s: float) -> NDArray[np.float64]:
-        """How long each request waits, until it starts or until an instant [s]."""
-        start_s = np.minimum(np.nan_to_num(self.outcome.start_s, nan=until_s), until_s)
-        return np.asarray(start_s - self.requests.ready_s)
-
     def gpu_hours_on(self, until_s: float) -> float:
         """GPU-hours of GPUs that are on from the begin of the week to an instant.
 

@@ -218,11 +218,9 @@ class Arena:
         which = which & self.judged
         todays_standing_s = self.today.late_s[:, self.standing].max(axis=0)
         kept = trial.late_s[:, self.standing] <= todays_standing_s + STANDING_S
-        return (
-            bool(kept.all())
-            and not np.isinf(trial.late_s[:, which]).any()
-            and self.excess(trial, which) <= later_minutes + 1e-9
-        )
+        if not kept.all() or np.isinf(trial.late_s[:, which]).any():
+            return False
+        return self.excess(trial, which) <= later_minutes + 1e-9
 
     def share_of_days(self, trial: Trial, which: Mask) -> float:
         """Share of the days on which each class of enough jobs, and all jobs, keep what they may be late by."""

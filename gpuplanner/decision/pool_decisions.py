@@ -203,9 +203,8 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
                 left = left * _served_part(left, beyond)
                 continue
 
-            gpus_for_one = (
-                problems[substitute.pool].board.share(substitute.profile) * substitute.instances_for_one
-            )
+            there_share = problems[substitute.pool].board.share(substitute.profile)
+            gpus_for_one = there_share * substitute.instances_for_one
             fits = np.minimum(left, own * substitute.part[:, None])
             amount = fits * _served_part(fits, room[substitute.pool].clip(0) / gpus_for_one)
             amount[amount < ROUNDING] = 0.0
@@ -215,10 +214,8 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
             left = left - amount
             room[substitute.pool] = room[substitute.pool] - amount.sum(axis=0) * gpus_for_one
             room[flexible.pool] = room[flexible.pool] + amount.sum(axis=0) * own_share
-            place = (substitute.pool, substitute.profile)
-            found.append(
-                Transfer((flexible.pool, flexible.profile), place, substitute.instances_for_one, amount)
-            )
+            origin, place = (flexible.pool, flexible.profile), (substitute.pool, substitute.profile)
+            found.append(Transfer(origin, place, substitute.instances_for_one, amount))
     return found
 
 
@@ -243,9 +240,8 @@ def apply_transfers(
     asked: what they refuse goes nowhere.
     """
     found = dict(problems)
-    for name in dict.fromkeys(
-        pool for transfer in transfers for pool, _ in (transfer.origin, transfer.place)
-    ):
+    touched = (pool for transfer in transfers for pool, _ in (transfer.origin, transfer.place))
+    for name in dict.fromkeys(touched):
         here = found[name]
         found[name] = replace(here, demand=here.admitted, limits=replace(here.limits, quotas={}))
 
@@ -319,10 +315,8 @@ def list_preferred_pools(own: Scenario, pool: str, pools: Mapping[str, PlanProbl
     """
     cluster = pool.rpartition("/")[0]
     there = {name.rpartition("/")[2]: name for name in pools if name.rpartition("/")[0] == cluster}
-    words = (word.strip() for word in (own.other_boards or "").split(","))
-    named = [
-        resolve(word, there, what="GPU model of other_boards", error=ScenarioError) for word in words if word
-    ]
+    words = filter(None, (word.strip() for word in (own.other_boards or "").split(",")))
+    named = (resolve(word, there, what="GPU model of other_boards", error=ScenarioError) for word in words)
     return [there[model] for model in dict.fromkeys(named)]
 
 
@@ -355,10 +349,8 @@ def _fits(
 ) -> pl.Expr:
     """Whether a job may run on another pool: partition and queue reach it, a node is wide enough, memory suffices."""
     cluster = other.rpartition("/")[0]
-    out_of_reach = [
-        place for (where, place), pools in reached.items() if where == cluster and other not in pools
-    ]
-    in_reach = ~pl.col("partition").is_in(out_of_reach).fill_null(value=False)
+    barred = [place for (where, place), pools in reached.items() if where == cluster and other not in pools]
+    in_reach = ~pl.col("partition").is_in(barred).fill_null(value=False)
     barred = queues_without_flavor(history(own).trace.quotas, there.board.name)
     in_reach &= ~pl.col("tenant").cast(pl.String).is_in(barred).fill_null(value=False)
     holds = (pl.col("gpus") <= there.gpus_per_node) & (pl.col("needs_gib") <= there.board.memory_gib)
@@ -546,9 +538,8 @@ class FleetPlanned:
     @property
     def table(self) -> pl.DataFrame:
         """A row for each pool, and one for all: what it costs, what no plan undercuts, and how many GPUs are on."""
-        rows = [_row(name, one) for name, one in self.pools.items()]
         fleet = self.plan
-        parts = pl.DataFrame(rows, infer_schema_length=None)
+        parts = pl.DataFrame([_row(name, one) for name, one in self.pools.items()], infer_schema_length=None)
         total = parts.select(
             pl.lit("all").alias("pool"),
             pl.lit(fleet.status).alias("status"),
@@ -577,11 +568,10 @@ class FleetPlanned:
             return None
         if not self.transfers:
             return "Demand that named no GPU model stays where it ran: no model that comes before has room for it."
-        gpus = sum(
-            float(transfer.amount.sum(axis=0).mean())
-            * self.problems[transfer.origin[0]].board.share(transfer.origin[1])
-            for transfer in self.transfers
-        )
+        gpus = 0.0
+        for transfer in self.transfers:
+            pool, profile = transfer.origin
+            gpus += float(transfer.amount.sum(axis=0).mean()) * self.problems[pool].board.share(profile)
         most_moved = self.moved.select("of", "to").head(3).iter_rows()
         listed = ", ".join(f"{one} to {other}" for one, other in most_moved)
         others = " and others" if len(self.transfers) > 3 else ""

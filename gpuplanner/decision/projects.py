@@ -23,6 +23,7 @@ from gpuplanner.decision.policy_comparison import opened
 from gpuplanner.decision.queue_model import joined_requests
 from gpuplanner.decision.recommendation import growth_of, wait_model, wait_target
 from gpuplanner.decision.requests import AS_TODAY
+from gpuplanner.decision.sharing_rules import refuse_twice
 from gpuplanner.decision.wait_curve import (
     REPLAYS,
     TOLERANCE_S,
@@ -112,9 +113,7 @@ def read_projects(path: str | Path) -> Announced:
     top = keys_of(read_yaml(path), ("projects", "calendar"), f"{text}, the file", 1)
     rows, days = (list_of(top, key, text) for key in ("projects", "calendar"))
     projects = tuple(_project(one, text, at) for one, at in rows)
-    twice = [one.name for one in projects if sum(one.name == each.name for each in projects) > 1]
-    if twice:
-        raise fault(text, 1, "projects of different names", repr(twice[0]))
+    refuse_twice([one.name for one in projects], text, "projects")
     return Announced(projects, tuple(_entry(one, text, at) for one, at in days))
 
 

@@ -448,9 +448,8 @@ def burst_plan(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     there = np.zeros(len(free), bool)
     for hour in busy:
         there |= (begin < hour + 1) & (begin + length > hour)
-    held = jobs.filter(there & ~free).group_by("reason").agg(
-        jobs=pl.len(), gpu_hours=(pl.col("gpus") * pl.col("hours")).sum()
-    )  # fmt: skip
+    gpu_hours = (pl.col("gpus") * pl.col("hours")).sum()
+    held = jobs.filter(there & ~free).group_by("reason").agg(jobs=pl.len(), gpu_hours=gpu_hours)
     return BurstPlan(
         jobs=out.with_columns(cost=pl.Series(split_exactly(total, exact), dtype=CENTS))
         .drop("from_h", "reason").sort("submit_time", "job_id"),

@@ -383,9 +383,8 @@ def closing_requests(
 
 def joined_requests(first: NodeRequests, second: NodeRequests) -> NodeRequests:
     """All of some requests and of others, in this order."""
-    return NodeRequests(
-        *(np.concatenate([getattr(first, one.name), getattr(second, one.name)]) for one in fields(first))
-    )
+    names = (one.name for one in fields(first))
+    return NodeRequests(*(np.concatenate([getattr(first, name), getattr(second, name)]) for name in names))
 
 
 @dataclass(frozen=True, eq=False)
@@ -427,11 +426,8 @@ class QueueModel:
         rows : array of int, optional
             Row of the record that each request is; None: they are the record.
         """
-        held = replace(
-            requests,
-            run_s=requests.run_s + self.handover.median_s,
-            limit_s=requests.limit_s + self.handover.median_s,
-        )
+        more_s = self.handover.median_s
+        held = replace(requests, run_s=requests.run_s + more_s, limit_s=requests.limit_s + more_s)
         placement = "spread" if self.spread else "best"
         order = self.rule.order(requests.ready_s, rows)
         tenant = self.tenant if rows is None else self.tenant[rows]
@@ -462,9 +458,8 @@ def starts_are_spread(seen: OccupancyChanges) -> bool:
     True
     """
     free, emptiest, fullest = seen.capacity.copy(), 0, 0
-    for node, profile, change in zip(
-        seen.node.tolist(), seen.profile.tolist(), seen.change.tolist(), strict=True
-    ):
+    changes = zip(seen.node.tolist(), seen.profile.tolist(), seen.change.tolist(), strict=True)
+    for node, profile, change in changes:
         here = free[:, profile]
         if change < 0 and here[node] >= -change:
             able = here[here >= -change]

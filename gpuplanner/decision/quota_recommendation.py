@@ -16,6 +16,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.decision.policy_simulation import order_statistic
 from gpuplanner.decision.sharing_rules import SharingRules, quota_share, rules_of
 from gpuplanner.forecast.demand_outlook import demands, paths_of
 from gpuplanner.hardware.gpu_models import GpuModel
@@ -71,9 +72,8 @@ class QuotaAdvice:
             "budgets": "GPU-hours of the month against budgets, and when they are used up",
             "checkpoints": "Minutes of work between checkpoints that cost least, by team",
         }
-        return tuple(
-            (title, getattr(self, name)) for name, title in titles.items() if getattr(self, name).height
-        )
+        told = ((title, getattr(self, name)) for name, title in titles.items())
+        return tuple((title, table) for title, table in told if table.height)
 
     def to_dict(self) -> dict[str, Any]:
         """The object of ``--json``."""
@@ -111,9 +111,7 @@ def quota_at(own: NDArray[np.float64], risk: float) -> int:
     >>> quota_at(np.arange(1.0, 21.0), 0.1)
     18
     """
-    values = np.sort(own, axis=None)
-    place = max(math.ceil((1.0 - risk) * values.size - 1e-9) - 1, 0)
-    return math.ceil(float(values[place]) - 1e-9)
+    return math.ceil(order_statistic(own.ravel(), 1.0 - risk) - 1e-9)
 
 
 def quotas_for(
@@ -146,18 +144,11 @@ def quotas_for(
         begin = 0.0 if now is None else now
         for each in np.unique(np.round(np.linspace(begin, needed, STEPS + 1))).tolist():
             if each > begin:
-                taken = _taken(own, full, begin, each)
-                steps.append({
-                    "team": name, "gpus": each, "risk": float((own > each + 1e-9).mean()),
-                    "costs_others_gpu_hours_week": taken,
-                })  # fmt: skip
-    schema = {
-        "team": pl.String,
-        "gpus": pl.Float64,
-        "risk": pl.Float64,
-        "costs_others_gpu_hours_week": pl.Float64,
-    }
-    return pl.DataFrame(rows, infer_schema_length=None), pl.DataFrame(steps, schema=schema)
+                left = float((own > each + 1e-9).mean())
+                steps.append((name, each, left, _taken(own, full, begin, each)))
+    names = ("gpus", "risk", "costs_others_gpu_hours_week")
+    schema = {"team": pl.String, **dict.fromkeys(names, pl.Float64)}
+    return pl.DataFrame(rows, infer_schema_length=None), pl.DataFrame(steps, schema=schema, orient="row")
 
 
 def _taken(own: NDArray[np.float64], full: NDArray[np.bool_], now: float, then: float) -> float:
@@ -232,9 +223,8 @@ def _held_hours(jobs: pl.DataFrame, begin: datetime, end: datetime) -> float:
     low = pl.max_horizontal(pl.col("start_time"), pl.lit(begin))
     high = pl.min_horizontal(pl.col("end_time").fill_null(end), pl.lit(end))
     seconds = (high - low).dt.total_microseconds().clip(lower_bound=0) / 1e6
-    return float(
-        jobs.filter(pl.col("start_time").is_not_null()).select((seconds * pl.col("gpus")).sum()).item()
-    ) / (SECONDS_PER_HOUR)
+    began = jobs.filter(pl.col("start_time").is_not_null())
+    return float(began.select((seconds * pl.col("gpus")).sum()).item()) / SECONDS_PER_HOUR
 
 
 def _checkpoints(scenario: Scenario, rules: SharingRules) -> pl.DataFrame:

@@ -200,9 +200,7 @@ def _decision(found: Contest, advice: Recommendation, course: Course) -> Decisio
         sentence="", action=measures[0].action if measures else advice.action, fleet_gpus=fleet,
         gpus=course.gpus, gpus_mean=course.gpus_mean, layouts=course.layouts, policy=course.policy, path=scenario.path,
         saving=course.saving,
-        worth=worth_for(
-            scenario, course.saving, freed=max(fleet - course.gpus, 0), fleet_gpus=fleet, exhaustion=advice.exhaustion
-        ),
+        worth=worth_for(scenario, course.saving, course.gpus, fleet, advice.exhaustion),
         purchase_lead_days=scenario.purchase_lead_days, reason=None if measures else advice.reason, measures=measures,
         service=advice.service, conditions=tuple(filter(None, (one.condition for one in measures))),
         teams=team_rows(scenario), left_out_share=_left_out(found), fleet_inferred=asked.nodes.inferred,

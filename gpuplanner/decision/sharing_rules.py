@@ -227,8 +227,8 @@ def read_quotas(path: str | Path) -> SharingRules:
     teams = tuple(_quota(one, TEAM, file, at, tiers) for one, at in list_of(top, "teams", file))
     cohorts = tuple(_quota(one, COHORT, file, at, tiers) for one, at in list_of(top, "cohorts", file))
     for kind, rows in (("teams", teams), ("cohorts", cohorts)):
-        _refuse_twice([f"{one.name} on {one.board}" if one.board else one.name for one in rows], file, kind)
-    _refuse_twice(list(tiers), file, "tiers")
+        refuse_twice([f"{one.name} on {one.board}" if one.board else one.name for one in rows], file, kind)
+    refuse_twice(list(tiers), file, "tiers")
     known = {one.name for one in cohorts} | {one.cohort for one in teams if one.cohort is not None}
     above = {one.name: one.cohort for one in cohorts}
     for name, upper in above.items():
@@ -240,7 +240,7 @@ def read_quotas(path: str | Path) -> SharingRules:
     half_life = number_of(top, "half_life_days", file, 1e-3, 1e5) if "half_life_days" in top else 7.0
     order = word_of(top, "order", file, ORDERS) if "order" in top else "fifo"
     hours = tuple(_start_hours(one, file, at, tiers) for one, at in list_of(top, "start_hours", file))
-    _refuse_twice([one.team or f"tier {one.tier}" for one in hours], file, "start_hours")
+    refuse_twice([one.team or f"tier {one.tier}" for one in hours], file, "start_hours")
     return SharingRules(teams, cohorts, tiers, order, half_life, _stopping(top, file, tiers), file, hours)
 
 
@@ -355,7 +355,8 @@ def _stopping(top: Any, file: str, tiers: tuple[str, ...]) -> Stopping:  # noqa:
     return Stopping(**found)
 
 
-def _refuse_twice(names: list[str], file: str, kind: str) -> None:
+def refuse_twice(names: list[str], file: str, kind: str) -> None:
+    """Refuse a list of a file in which a name stands twice."""
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise fault(file, 1, f"{kind} of different names", repr(twice[0]))

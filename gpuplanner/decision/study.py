@@ -156,12 +156,8 @@ def headline_of(
         saved_cost_per_week=decision.worth.usd_per_week,
     )
     if priced.price is not None:
-        found = replace(
-            found,
-            cost=str(tables["costs"]["EffectiveCost"].sum()),
-            currency=priced.price.currency,
-            price_per_gpu_hour=priced.price.value,
-        )
+        cost, price = str(tables["costs"]["EffectiveCost"].sum()), priced.price
+        found = replace(found, cost=cost, currency=price.currency, price_per_gpu_hour=price.value)
     if plan is not None:
         found = replace(
             found,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
+from gpuplanner.decision.policy_simulation import order_statistic
 from gpuplanner.decision.queue_model import arrival_jitter_s
 from gpuplanner.decision.requests import Asked
 from gpuplanner.decision.wait_causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
@@ -130,10 +131,7 @@ def simulate_waits(
 
 def percentile(waits_s: Floats) -> float:
     """Return the wait that 95 % of jobs do not pass."""
-    if not len(waits_s):
-        return 0.0
-    place = int(np.ceil(PERCENTILE * len(waits_s))) - 1
-    return float(np.partition(waits_s, place)[place])
+    return order_statistic(waits_s, PERCENTILE)
 
 
 SURE = 0.8
@@ -340,10 +338,9 @@ def pools_of(fleet: NodeFleet, stay: Collection[int] = ()) -> list[SizedPool]:
 def fleet_of_pools(pools: Sequence[SizedPool], units: Sequence[int]) -> NodeFleet:
     """Return all nodes of so many units of each pool."""
     fleets = [pool.resize(count) for pool, count in zip(pools, units, strict=True)]
-    columns = ("gpus", "capacity", "first")
-    joined: dict[str, Any] = {
-        name: np.concatenate([getattr(one, name) for one in fleets]) for name in columns
-    }
+    joined: dict[str, Any] = {}
+    for name in ("gpus", "capacity", "first"):
+        joined[name] = np.concatenate([getattr(one, name) for one in fleets])
     return replace(fleets[0], **joined)
 
 
