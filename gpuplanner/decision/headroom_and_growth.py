@@ -103,9 +103,8 @@ def fit_growth_per_week(work: Floats) -> FittedGrowth:
     """
     weeks = len(work)
     if weeks < MIN_WEEKS:
-        return FittedGrowth(
-            WeeklyGrowth(reason=f"{counted(weeks, 'whole week')} of jobs observed, {MIN_WEEKS} needed")
-        )
+        reason = f"{counted(weeks, 'whole week')} of jobs observed, {MIN_WEEKS} needed"
+        return FittedGrowth(WeeklyGrowth(reason=reason))
     if not (work > 0).all():
         return FittedGrowth(WeeklyGrowth(reason="in a whole week no work was submitted"))
     week, logs = np.arange(weeks) - (weeks - 1) / 2, np.log(work)
@@ -204,9 +203,8 @@ def date_exhaustion(
         return Exhaustion(reason="at today's load a job size misses the wait target already")
     if growth.slope <= 0:
         shrinks = weekly.high is not None and weekly.high < 0
-        return Exhaustion(
-            reason="the submitted work shrinks" if shrinks else "no growth of the submitted work is certain"
-        )
+        reason = "the submitted work shrinks" if shrinks else "no growth of the submitted work is certain"
+        return Exhaustion(reason=reason)
     weeks = weeks_to_exhaustion(growth, measured, seen_days)
     probability = float((weeks <= HORIZON_WEEKS).mean())
     if probability < MIN_PROBABILITY:

@@ -116,18 +116,16 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
     Work is waited for as long as a drain takes at most, and then starts again from its last checkpoint.
     """
     known = history(scenario)
-    parked_price, basis = idle_gpus(scenario, known.fleet)
-    if parked_price is None:
+    fleet, board = known.fleet, known.fleet.board
+    price, basis = idle_gpus(scenario, fleet)
+    if price is None:
         return None
     jobs = known.views[view].filter(pl.col("run_s") > 0, pl.col("instances") > 0)
-    remaining = {
-        str(profile): remaining_while_busy(
-            group["run_s"].to_numpy() / SECONDS_PER_HOUR, group["instances"].to_numpy()
-        ).tolist()
-        for (profile,), group in jobs.group_by("profile", maintain_order=True)
-        if profile is not None and group.height >= _FEWEST_JOBS
-    }
-    board = known.fleet.board
+    remaining = {}
+    for (profile,), group in jobs.group_by("profile", maintain_order=True):
+        if profile is not None and group.height >= _FEWEST_JOBS:
+            run_h = group["run_s"].to_numpy() / SECONDS_PER_HOUR
+            remaining[str(profile)] = remaining_while_busy(run_h, group["instances"].to_numpy()).tolist()
     change = cost_of_change(scenario, board)
     asked = set(jobs["profile"])
     # What nobody asks for by name would run work of the largest profile that it can stand in for.
@@ -135,13 +133,9 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
         served = [p for p in board.profiles if p.name in remaining and one.serves(p)]
         if one.name not in asked and served:
             remaining[one.name] = remaining[max(served, key=lambda p: p.size_order).name]
+    evicted_h = (known_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR
     return StatePrices.of(
-        change,
-        known.fleet.node_size,
-        parked_price=parked_price,
-        basis=basis,
-        remaining_h=remaining,
-        evicted_h=(known_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR,
+        change, fleet.node_size, parked_price=price, basis=basis, remaining_h=remaining, evicted_h=evicted_h
     )
 
 
@@ -553,14 +547,9 @@ def weigh_plans_over_paths(scenario: Scenario, method: str | None = None) -> Rob
 
     costs = realised_costs(problem, [one.plan for one in plans.values()], paths.sum(axis=1), waits=True)
     dearest = np.sort(costs, axis=1)[:, -max(1, round(DEAREST_SHARE * len(paths))) :]
-    table = pl.DataFrame(
-        {
-            "plan": list(plans),
-            "gpu_hours": [one.plan.gpu_hours_on for one in plans.values()],
-            "mean_cost": costs.mean(axis=1),
-            "cvar_cost": dearest.mean(axis=1),
-        }
-    )
+    hours = [one.plan.gpu_hours_on for one in plans.values()]
+    columns = {"mean_cost": costs.mean(axis=1), "cvar_cost": dearest.mean(axis=1)}
+    table = pl.DataFrame({"plan": list(plans), "gpu_hours": hours, **columns})
     return RobustPlans(plans, table.sort("mean_cost", maintain_order=True), len(paths))
 
 
@@ -602,7 +591,5 @@ def _fewest_gpus(scenario: Scenario, known: History, wanted: pl.DataFrame) -> tu
         wanted["profile"].to_list(), wanted["quantile"].to_numpy().reshape(1, -1, 1), unmet_price=1e4,
     )  # fmt: skip
     found = plan(problem, **scenario.but(gap_target=0.0).effort).require()
-    layouts = [
-        f"{count} x {text}" for text, count in zip(found.layouts, found.counts[0], strict=True) if count
-    ]
-    return int(found.counts[0].sum()), "; ".join(layouts)
+    counts = zip(found.layouts, found.counts[0], strict=True)
+    return int(found.counts[0].sum()), "; ".join(f"{count} x {text}" for text, count in counts if count)

@@ -96,10 +96,8 @@ class Tuning:
 
     def tuned(self, policy: str, searched: Sequence[Trial]) -> Trial | None:
         """Of settings that were tried the cheapest that holds: on earlier weeks, and at a slow lead."""
-        good = sorted(
-            (trial for trial in searched if id(trial) in self.good),
-            key=lambda trial: (self.rank(trial), trial.setting.gpus, self.strain(trial)),
-        )
+        good = [trial for trial in searched if id(trial) in self.good]
+        good.sort(key=lambda trial: (self.rank(trial), trial.setting.gpus, self.strain(trial)))
         for trial in good[:MOST_CHECKED]:
             full = self.arena.play(trial.setting)
             if self.arena.holds(full, self.earlier):
@@ -107,9 +105,8 @@ class Tuning:
         if good:
             self.reasons[policy] = "its settings hold in some replays only"
         elif any(self.arena.holds(trial, self.earlier) for trial in searched):
-            self.reasons[policy] = (
-                "its settings hold on the weeks seen, but not where nodes take long to come"
-            )
+            why = "its settings hold on the weeks seen, but not where nodes take long to come"
+            self.reasons[policy] = why
         else:
             self.reasons[policy] = "no setting of it starts jobs as today's fleet does"
         return None

@@ -200,15 +200,11 @@ class FleetRules:
         pools = {node: pool.layouts for pool in self.pools for node in pool.nodes}
         last = datetime.fromisoformat(self.begins or "2026-01-01T00:00:00+00:00")
         first, end = last - timedelta(hours=1), last + timedelta(days=28)
-        rows = [
-            row
-            for node, was in sorted(self.before.items())
-            for gpu, (old, new) in enumerate(line_up_layouts(was, pools.get(node)))
-            for row in (
-                (node, gpu, first, last, old, False, None),
-                (node, gpu, last, end, new, old != new and new != OFF, None),
-            )
-        ]
+        rows: list[tuple[object, ...]] = []
+        for node, was in sorted(self.before.items()):
+            for gpu, (old, new) in enumerate(line_up_layouts(was, pools.get(node))):
+                rows.append((node, gpu, first, last, old, False, None))
+                rows.append((node, gpu, last, end, new, old != new and new != OFF, None))
         return pl.DataFrame(rows, schema=_PLAN, orient="row")
 
 

@@ -142,9 +142,8 @@ class Arena:
         asked = self.asked
         layouts = tuple((layouts,) for layouts in asked.nodes.layouts)
         numbers = tuple(range(len(asked.nodes.gpus)))
-        return self.play(
-            WaySetting(TODAY, AS_TODAY, asked.fleet, layouts, numbers, knobs={"gpus": asked.nodes.total})
-        )
+        knobs: Knobs = {"gpus": asked.nodes.total}
+        return self.play(WaySetting(TODAY, AS_TODAY, asked.fleet, layouts, numbers, knobs=knobs))
 
     def play(self, setting: WaySetting, draws: int = DRAWS, *, hopeless: float | None = None) -> Trial:
         """Play a setting over the whole time; given up where more than a share of all jobs waits at once."""

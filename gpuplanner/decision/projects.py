@@ -377,10 +377,7 @@ def who_waits(model: WaitModel, wider: WaitModel) -> tuple[Waiter, ...]:
     """Job sizes and teams whose p95 queue wait rises on today's fleet from one model to a wider one."""
     asked, judged = model.asked, model.waits.judged
     before, after = (
-        [
-            np.minimum(one.replay_waits(asked.fleet, number)[: len(judged)], asked.seen_s)
-            for number in range(REPLAYS)
-        ]
+        [one.replay_waits(asked.fleet, number)[: len(judged)] for number in range(REPLAYS)]
         for one in (model, wider)
     )
     teams = asked.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
@@ -389,7 +386,10 @@ def who_waits(model: WaitModel, wider: WaitModel) -> tuple[Waiter, ...]:
     rows = []
     for kind, name, mine in groups:
         jobs = mine & judged
-        was_s, is_s = (np.median([percentile(one[jobs]) for one in waits]) for waits in (before, after))
+        was_s, is_s = (
+            np.median([min(percentile(one[jobs]), asked.seen_s) for one in waits])
+            for waits in (before, after)
+        )
         added = float(is_s - was_s) / SECONDS_PER_MINUTE
         if added >= MIN_ADDED_MINUTES:
             rows.append(Waiter(kind, name, int(jobs.sum()), round(added, 1)))

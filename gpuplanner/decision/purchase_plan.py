@@ -309,10 +309,8 @@ def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[
         states = money(scenario).states
         kwh = float(states["energy_kwh"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
         hourly = owned.price.value + kwh * per_kwh_of(scenario, known)
-        lead, months = (
-            math.ceil(scenario.purchase_lead_days / DAYS_PER_MONTH),
-            round(12 * lots[-1].life_years),
-        )
+        lead = math.ceil(scenario.purchase_lead_days / DAYS_PER_MONTH)
+        months = round(12 * lots[-1].life_years)
         offers.append(Offer("owned", hourly * HOURS_PER_MONTH, months, lead, lost_share=0.5))
         notes.append("Of what an owned board still stands for at the end, half is taken to be lost.")
     return offers, notes

@@ -310,9 +310,8 @@ class Closings:
 
     def on(self, nodes: int) -> NodeRequests:
         """The closings of so many nodes: further ones are closed as those of today are, in turn."""
-        return self.requests.take(
-            np.concatenate([np.flatnonzero(self.node == node % self.nodes) for node in range(nodes)])
-        )
+        rows = [np.flatnonzero(self.node == node % self.nodes) for node in range(nodes)]
+        return self.requests.take(np.concatenate(rows))
 
 
 def separate_spells(closed: Sequence[ClosedSpell]) -> list[ClosedSpell]:

@@ -340,19 +340,15 @@ def _row(
     ends_both = ~(waits[0]["never"] | waits[1]["never"])
     started = [one.filter(ends_both) for one in waits]
     row: dict[str, Any] = {"team": name, "jobs": waits[0].height}
-    row |= {
-        f"wait_{side}_min": one.select(pl.col("wait_s").mean() / SECONDS_PER_MINUTE).item()
-        for side, one in zip(("before", "after"), started, strict=True)
-    }
+    for side, one in zip(("before", "after"), started, strict=True):
+        row[f"wait_{side}_min"] = one.select(pl.col("wait_s").mean() / SECONDS_PER_MINUTE).item()
     row |= change_and_verdict("waited", *(a_week(one, "waited", length, count) for one in started))
     if never[0] != never[1]:
         row["verdict"] = MORE_NEVER_START if never[1] > never[0] else FEWER_NEVER_START
     row |= _changed("lost_", "lost", *(a_week(one, "lost", length, count) for one in ends))
     for side, other in zip(("before", "after"), ends, strict=True):
-        row |= {
-            f"{kind}_{side}": float(a_week(other, kind, length, count).mean())
-            for kind in ("stops", "failures")
-        }
+        for kind in ("stops", "failures"):
+            row[f"{kind}_{side}"] = float(a_week(other, kind, length, count).mean())
     return row | {"never_before": never[0], "never_after": never[1]}
 
 

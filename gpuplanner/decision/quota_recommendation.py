@@ -183,9 +183,8 @@ def _budgets(scenario: Scenario, rules: SharingRules) -> pl.DataFrame:
             | burn_down(sums, stated[name], used, known.plan_start, scenario.slot_hours)
             | {"month_share": (here - begin) / (end - begin)}
         )
-    return pl.DataFrame(rows, infer_schema_length=None).select(
-        pl.col(name).cast(kind) for name, kind in schema.items()
-    )
+    table = pl.DataFrame(rows, infer_schema_length=None)
+    return table.select(pl.col(name).cast(kind) for name, kind in schema.items())
 
 
 def burn_down(

@@ -158,9 +158,8 @@ def _outcome(advice: PastAdvice, jobs: RunOff, known: History, scenario: Scenari
     stands, best = standing_plan(plan, problem), planned_for(problem, scenario).plan.require()
     never, planned, least = realised_costs(problem, [stands, plan, best], came)[:, 0]
     advised = planned if advice.taken else never
-    return PastOutcome(
-        round(float(never - planned), 6), round(float(advised - min(never, planned, least)), 6)
-    )
+    regret = float(advised - min(never, planned, least))
+    return PastOutcome(round(float(never - planned), 6), round(regret, 6))
 
 
 def _outgrown(known: History, scenario: Scenario) -> pl.DataFrame:

@@ -356,12 +356,7 @@ MUCH_LONGER = 10.0
 
 def doubts(known: History, booked: pl.DataFrame, found: Comparison) -> list[str]:
     """Say what speaks against the figures of a study, most serious first."""
-    return [
-        *_more_than_there_is(known, booked),
-        *_thinning_end(known),
-        *_nobody_measured(known),
-        *_longer(found),
-    ]
+    return [*_more_than_there_is(known, booked), *_thin_record(known), *_longer(found)]
 
 
 def _more_than_there_is(known: History, booked: pl.DataFrame) -> Iterator[str]:
@@ -386,8 +381,8 @@ def _more_than_there_is(known: History, booked: pl.DataFrame) -> Iterator[str]:
         )
 
 
-def _thinning_end(known: History) -> Iterator[str]:
-    """Where a record holds only jobs that ended, its end lacks those that had not."""
+def _thin_record(known: History) -> Iterator[str]:
+    """A record that holds only jobs that ended lacks those that had not; energy rests on measured activity."""
     end = end_of(known.trace)
     whole = complete_until(known.trace.jobs.filter(~untimed()), end)
     if whole < known.plan_start - THINNING:
@@ -395,10 +390,6 @@ def _thinning_end(known: History) -> Iterator[str]:
             f"The record holds only jobs that ended: after {whole:%Y-%m-%d %H:%M} UTC more than a tenth of the "
             "demand is missing from it, so what is planned from it is too little. Choose a month that ends before."
         )
-
-
-def _nobody_measured(known: History) -> Iterator[str]:
-    """Activity that nobody measured is not stated, and energy rests on it."""
     if known.jobs["sm_activity"].null_count() == known.jobs.height:
         yield (
             "Nobody measured the activity of any job: none is stated, and energy, where it is, takes GPUs that are "

@@ -78,10 +78,8 @@ def isolated_outcomes(jobs: pl.DataFrame, entitled: Mapping[str, float], run: Sc
     tenants = jobs["tenant"].unique().sort()
     without = [tenant for tenant in tenants if not entitled.get(tenant, 0.0) > 0]
     if without:
-        expected, todo = (
-            "an entitlement above 0 for every tenant",
-            "Give all tenants a share, or drop their jobs.",
-        )
+        expected = "an entitlement above 0 for every tenant"
+        todo = "Give all tenants a share, or drop their jobs."
         raise SchemaError("finish-time fairness", expected, f"none for {without}", todo)
     parts = []
     for tenant in tenants:
@@ -155,18 +153,10 @@ def rho_by_tenant(fairness: pl.DataFrame) -> pl.DataFrame:
     ('x', 2, 2.0, 2.9, 3.0, 0.5)
     """
     rho = pl.col("rho")
-    return (
-        fairness.drop_nulls("rho")
-        .group_by("tenant")
-        .agg(
-            jobs=pl.len(),
-            mean_rho=rho.mean(),
-            p95_rho=rho.quantile(0.95, "linear"),
-            max_rho=rho.max(),
-            late_share=(rho > 1).mean(),
-        )
-        .sort("tenant")
-    )
+    p95, late = rho.quantile(0.95, "linear"), (rho > 1).mean()
+    tenants = fairness.drop_nulls("rho").group_by("tenant")
+    found = tenants.agg(jobs=pl.len(), mean_rho=rho.mean(), p95_rho=p95, max_rho=rho.max(), late_share=late)
+    return found.sort("tenant")
 
 
 UNITS = 5040
@@ -314,18 +304,11 @@ def shared(
     )
     seen = asked.seen_s
     begun = pl.col("start_s").fill_null(seen)
-    claimed = Claims(
-        frame.select(
-            "tenant",
-            submit_s="ready_s",
-            start_s=begun,
-            end_s=pl.col("end_s").fill_null(pl.max_horizontal(begun, pl.lit(seen))),
-            wanted="gpus",
-            held="gpus",
-        ),
-        UNITS,
-        (0.0, seen),
+    ended = pl.col("end_s").fill_null(pl.max_horizontal(begun, pl.lit(seen)))
+    claims = frame.select(
+        "tenant", submit_s="ready_s", start_s=begun, end_s=ended, wanted="gpus", held="gpus"
     )
+    claimed = Claims(claims, UNITS, (0.0, seen))
     rho = _rho(frame, {name: gpus * UNITS for name, gpus in entitled.items()}, queue)
     late, pairs = rho_by_tenant(rho), borrowing(claimed, entitled)
     lent = pl.DataFrame(lent_hours(claimed, entitled), schema=["tenant", "lent_gpu_hours"], orient="row")
@@ -357,10 +340,8 @@ _FIRST = (
 
 def _rho(frame: pl.DataFrame, entitled: dict[str, float], queue: str) -> pl.DataFrame:
     """Time from eligibility to end against that of the team's jobs alone on its share, one pool without fragments."""
-    promised = frame.filter(
-        pl.col("tenant").is_in([name for name, units in entitled.items() if units > 0]),
-        pl.col("start_s").is_not_null(),
-    )
+    tenants = [name for name, units in entitled.items() if units > 0]
+    promised = frame.filter(pl.col("tenant").is_in(tenants), pl.col("start_s").is_not_null())
 
     def alone(mine: pl.DataFrame, units: int) -> pl.DataFrame:
         submit, run, limit = (mine[name].to_numpy() for name in ("ready_s", "run_s", "limit_s"))

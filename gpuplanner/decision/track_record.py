@@ -31,13 +31,9 @@ from gpuplanner.usage.period_accounts import ledger as gpu_time
 from gpuplanner.usage.requested_demand import POOL, demand_series, pool
 
 KEY = ["unique_id", "cutoff", "ds"]
-SCHEMA = pl.Schema(
-    [
-        (name, pl.Datetime("us", "UTC") if name in ("cutoff", "ds") else pl.String())
-        for name in (*KEY, "model")
-    ]
-    + [(name, pl.Float64()) for name in ("q05", "q50", "q95", "planned", "last_value", "price", "y")]
-)
+_TIMES = dict.fromkeys(("cutoff", "ds"), pl.Datetime("us", "UTC"))
+_FIGURES = dict.fromkeys(("q05", "q50", "q95", "planned", "last_value", "price", "y"), pl.Float64())
+SCHEMA = pl.Schema({"unique_id": pl.String(), **_TIMES, "model": pl.String(), **_FIGURES})
 """``planned`` is the demand at the scenario's quantile, ``last_value`` what the naive forecast says, ``price`` that of
 a unit short in units planned, and ``y`` what came: null until a later report has seen the slot."""
 
@@ -470,10 +466,9 @@ def _waits(scenario: Scenario) -> pl.DataFrame:
 
 
 def _by_size(waits: pl.DataFrame, quantile: float) -> tuple[ClassWait, ...]:
-    found = waits.group_by("size").agg(
-        jobs=pl.len(), minutes=pl.col("minutes").quantile(quantile, interpolation="higher")
-    )
-    return tuple(ClassWait(*row) for row in found.sort("size").iter_rows())
+    minutes = pl.col("minutes").quantile(quantile, interpolation="higher")
+    found = waits.group_by("size").agg(jobs=pl.len(), minutes=minutes).sort("size")
+    return tuple(ClassWait(*row) for row in found.iter_rows())
 
 
 def _late(waits: pl.DataFrame, limits: Mapping[str, float]) -> float:

@@ -167,14 +167,7 @@ def find_limits(
     return tuple(found)
 
 
-CAUSES: tuple[str, ...] = (
-    "insufficient",
-    "fragmented",
-    "wrong_layout",
-    "queued_behind",
-    "limits",
-    "unexplained",
-)
+CAUSES = ("insufficient", "fragmented", "wrong_layout", "queued_behind", "limits", "unexplained")
 """Not enough free; enough, but not together; enough of the GPU model, as other instances; it fits, and others come
 first by the queue rule; it fits, and its tenant is at its limit; it fits, and nothing says why it waits."""
 FITS, INSUFFICIENT, FRAGMENTED, WRONG_LAYOUT = -1, 0, 1, 2
