@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,8 +24,7 @@ ClosedSpell: TypeAlias = tuple[float, float, int, float]
 """Begin and end of a spell out of service [s], the node, and how many of its GPUs; infinite: all of the node."""
 
 
-@dataclass(frozen=True, eq=False)
-class OccupancyChanges:
+class OccupancyChanges(NamedTuple):
     """Changes of free GPUs and instances, in order of time; of one instant, what is released comes first.
 
     Attributes

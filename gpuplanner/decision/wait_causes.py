@@ -177,8 +177,7 @@ UNEXPLAINED: int = 5
 TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True, eq=False)
-class FitTable:
+class FitTable(NamedTuple):
     """Whether each kind of request fits, from change to change of the occupancy.
 
     Attributes
@@ -220,20 +219,13 @@ def find_fits(requests: NodeRequests, seen: OccupancyChanges, weights: Floats) -
     kinds, kind = kinds_of(requests)
     instants = np.unique(seen.time_s)
     state = np.zeros((len(kinds), len(instants) + 1), np.int8)
-    fill_fits(seen.time_s, seen.node, seen.profile, seen.change, seen.capacity.copy(), kinds, weights, state)
+    fill_fits(seen, seen.capacity.copy(), kinds, weights, state)
     return FitTable(np.concatenate([[-np.inf], instants]), state, kind)
 
 
 @compiled_entry
 def fill_fits(
-    time: Floats,
-    node: Ints,
-    profile: Ints,
-    change: Ints,
-    free: Ints,
-    kinds: Ints,
-    weights: Floats,
-    state: NDArray[np.int8],
+    seen: OccupancyChanges, free: Ints, kinds: Ints, weights: Floats, state: NDArray[np.int8]
 ) -> None:
     """Go through the changes and write how each kind of request stands after each instant."""
     count, wide = len(kinds), free.shape[1]
@@ -259,14 +251,14 @@ def fill_fits(
                 state[number, column] = WRONG_LAYOUT
             else:
                 state[number, column] = INSUFFICIENT
-        if event == len(time):
+        if event == len(seen.time_s):
             break
-        now = time[event]
+        now = seen.time_s[event]
         column += 1
-        while event < len(time) and time[event] == now:
-            which, place = profile[event], node[event]
+        while event < len(seen.time_s) and seen.time_s[event] == now:
+            which, place = seen.profile[event], seen.node[event]
             before = free[place, which]
-            after = before + change[event]
+            after = before + seen.change[event]
             free[place, which] = after
             gained = max(after, 0) - max(before, 0)
             total[which] += gained
@@ -316,15 +308,13 @@ def attribute_waits(
     """
     seconds = np.zeros((len(eligible_s), len(CAUSES)))
     until = np.fmax(until_s, eligible_s)
-    add_seconds(fits.time_s, fits.state, fits.kind, eligible_s, until, simulated_s, latency_s, use, seconds)
+    add_seconds(fits, eligible_s, until, simulated_s, latency_s, use, seconds)
     return seconds
 
 
 @compiled_entry
 def add_seconds(
-    time: Floats,
-    state: NDArray[np.int8],
-    kind: Ints,
+    fits: FitTable,
     eligible: Floats,
     until: Floats,
     simulated: Floats,
@@ -336,11 +326,11 @@ def add_seconds(
     for job in range(len(eligible)):
         if not until[job] > eligible[job]:
             continue
-        place = np.searchsorted(time, eligible[job], side="right") - 1
+        place = np.searchsorted(fits.time_s, eligible[job], side="right") - 1
         now, kept, early, since = eligible[job], -1, 0.0, np.nan
         while now < until[job]:
-            cause = state[kind[job], place]
-            then = min(time[place + 1], until[job]) if place + 1 < len(time) else until[job]
+            cause = fits.state[fits.kind[job], place]
+            then = min(fits.time_s[place + 1], until[job]) if place + 1 < len(fits.time_s) else until[job]
             if cause == FITS and np.isnan(since):
                 since = now
             if not np.isnan(since) and (cause != FITS or then >= until[job]):
