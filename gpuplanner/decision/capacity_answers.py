@@ -49,8 +49,6 @@ MIN_WORTH = 0.1
 MIN_DAYS = 5.0
 MIN_JOBS = 50
 """Of a shorter record, or of fewer jobs, a 95th percentile is a matter of luck."""
-BUYABLE = (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED], "")
-"""Causes that further GPUs of today's layout end; the last one stands for any that nothing else ends."""
 MIN_GAIN_BY_MIXING = 0.02
 """Share of the GPUs that several layouts on one node save, to be recommended."""
 NAMED_LIMITS = 2
@@ -336,7 +334,9 @@ def end_waits(
                 units, gpus = change.smallest_units(limits)
                 if units is not None and gpus < enough:
                     return change_fleet(model, change, units, int(gpus))
-            if bought is not None and cause in BUYABLE and enough > model.asked.fleet.gpus.sum():
+            # Further GPUs of today's layout end these; the last one stands for any that nothing else ends.
+            buyable = cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED], "")
+            if bought is not None and buyable and enough > model.asked.fleet.gpus.sum():
                 return weigh_purchase(model, target, late, bought)
     return None
 

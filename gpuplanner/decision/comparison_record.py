@@ -42,7 +42,6 @@ from gpuplanner.usage.job_history import history
 
 LATER_S = 60.0
 """Who starts more than this later than today is said to start later."""
-FRONTIER_POINTS = 5
 
 
 @dataclass(frozen=True)
@@ -327,7 +326,7 @@ def _busy_hours(found: Contest, trial: Trial) -> float:
 
 
 def _frontier(found: Contest) -> typing.Iterator[FrontierPoint]:
-    """Settings of each way that no other of it beats in both hours and minutes, at most a few, evenly."""
+    """Settings of each way that no other of it beats in both hours and minutes, at most five, evenly."""
     arena = found.arena
     for policy in MEANINGS:
         if policy in BY_WAITS:  # the wait model finds their one setting
@@ -342,7 +341,7 @@ def _frontier(found: Contest) -> typing.Iterator[FrontierPoint]:
         for point in sorted(points):
             if np.isfinite(point[1]) and (not kept or point[1] < kept[-1][1]):
                 kept.append(point)
-        places = np.unique(np.linspace(0, len(kept) - 1, min(FRONTIER_POINTS, len(kept))).round().astype(int))
+        places = np.unique(np.linspace(0, len(kept) - 1, min(5, len(kept))).round().astype(int))
         for hours, added in (kept[place][:2] for place in places if kept):
             yield FrontierPoint(policy, round(hours, DECIMALS), round(added, DECIMALS))
 

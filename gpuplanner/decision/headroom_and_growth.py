@@ -26,9 +26,6 @@ MAX_LOAD = 4.0
 """Loads are looked at up to so many times today's, and down to its inverse."""
 HALVINGS = 3
 """How often the step of the load at which the target breaks is halved: to 2 % of the load."""
-HORIZON_WEEKS = 52
-MIN_PROBABILITY = 0.5
-"""An exhaustion that is less likely within the horizon gets no date."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,8 +203,8 @@ def date_exhaustion(
         reason = "the submitted work shrinks" if shrinks else "no growth of the submitted work is certain"
         return Exhaustion(reason=reason)
     weeks = weeks_to_exhaustion(growth, measured, seen_days)
-    probability = float((weeks <= HORIZON_WEEKS).mean())
-    if probability < MIN_PROBABILITY:
+    probability = float((weeks <= 52).mean())
+    if probability < 0.5:
         return Exhaustion(probability=probability, reason=f"{probability:.0%} likely within a year")
     day = end + timedelta(days=round(float(np.median(weeks)) * DAYS_A_WEEK))
     return Exhaustion(day.isoformat(), probability, (day - timedelta(days=lead_days)).isoformat())

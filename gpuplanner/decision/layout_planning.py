@@ -36,13 +36,10 @@ from gpuplanner.usage.period_accounts import WEEKLY_QUANTILE
 from gpuplanner.usage.requested_demand import demand_series, weekly
 from gpuplanner.usage.run_times import remaining_while_busy
 
-SETS_OF_LAYOUTS = 3
-"""Sets of layouts that take turns where whole nodes are emptied for a change, so that people know which is in force."""
 NAME_THEM = (
     "Add the list of nodes ('gpuplanner ingest nodes'), of one size, or 'nodes' to the problem; plan again."
 )
 """What to do where nodes have no names: a file for names that are made up would be applied to others."""
-TIER_ORDER = ("guaranteed", "standard", "best_effort")
 # Profiles with fewer jobs are emptied at the stated price.
 _FEWEST_JOBS = 30
 
@@ -166,7 +163,8 @@ def sets_of_layouts(scenario: Scenario, board: GpuModel) -> int:
     """Most sets of layouts that take turns; 0 for any number, as on boards that have no layouts."""
     if not board.profiles:
         return 0
-    few = SETS_OF_LAYOUTS if EMPTIED.get(scenario.path) == "node" else 0
+    # Where whole nodes are emptied for a change, few sets take turns, so that people know which is in force.
+    few = 3 if EMPTIED.get(scenario.path) == "node" else 0
     return few if scenario.calendars is None else scenario.calendars
 
 
@@ -222,7 +220,7 @@ def with_room_for_gangs(demand: np.ndarray, profiles: Sequence[str], gang: int) 
 def _tiers(jobs: pl.DataFrame, tenants: list[str]) -> list[str]:
     """Tier in which a tenant holds most GPU-hours; ``standard`` where the source names none of ours."""
     held = (
-        jobs.filter(pl.col("tier").is_in(TIER_ORDER))
+        jobs.filter(pl.col("tier").is_in(("guaranteed", "standard", "best_effort")))
         .group_by("tenant", "tier")
         .agg(gpu_s=(pl.col("gpus") * pl.col("run_s")).sum())
         .sort("gpu_s", "tier", descending=[True, False])
@@ -487,10 +485,6 @@ def plan_over_fixed(scenario: Scenario) -> OverFixed | None:
     return over_fixed(scenario, planned_calendar(scenario))
 
 
-DEAREST_SHARE = 0.1
-"""Share of the paths over which the conditional value at risk (CVaR) is the mean cost."""
-
-
 @dataclass(frozen=True, eq=False)
 class RobustPlans:
     """Plans for several demands, and what each costs over sample paths.
@@ -546,7 +540,8 @@ def weigh_plans_over_paths(scenario: Scenario, method: str | None = None) -> Rob
         one.plan.require()
 
     costs = realised_costs(problem, [one.plan for one in plans.values()], paths.sum(axis=1), waits=True)
-    dearest = np.sort(costs, axis=1)[:, -max(1, round(DEAREST_SHARE * len(paths))) :]
+    # The conditional value at risk (CVaR) is the mean cost of the dearest tenth of the paths.
+    dearest = np.sort(costs, axis=1)[:, -max(1, round(0.1 * len(paths))) :]
     hours = [one.plan.gpu_hours_on for one in plans.values()]
     columns = {"mean_cost": costs.mean(axis=1), "cvar_cost": dearest.mean(axis=1)}
     table = pl.DataFrame({"plan": list(plans), "gpu_hours": hours, **columns})

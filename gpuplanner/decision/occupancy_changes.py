@@ -14,7 +14,6 @@ from gpuplanner.simulator.simulation_state import Floats, Ints
 
 SHORTEST_LATENCY_S, LONGEST_LATENCY_S = 60.0, 300.0
 """Least and most time that a scheduler is taken to need from an end to the next start."""
-LATENCY_QUANTILE = 0.95
 FEWEST_GAPS = 20
 """Of fewer observed gaps the latency is not estimated."""
 WAITED_S = 60.0
@@ -207,7 +206,7 @@ def observe_handover(requests: NodeRequests, start_s: Floats, seen: OccupancyCha
     if len(found) < FEWEST_GAPS:
         return Handover(SHORTEST_LATENCY_S, 0.0)
     quick = found[found <= LONGEST_LATENCY_S]
-    latency = float(np.clip(np.quantile(found, LATENCY_QUANTILE), SHORTEST_LATENCY_S, LONGEST_LATENCY_S))
+    latency = float(np.clip(np.quantile(found, 0.95), SHORTEST_LATENCY_S, LONGEST_LATENCY_S))
     return Handover(latency, float(np.median(quick)) if len(quick) else 0.0)
 
 

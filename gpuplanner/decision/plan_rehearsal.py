@@ -28,9 +28,6 @@ from gpuplanner.simulator.simulation_run import play
 from gpuplanner.simulator.simulation_state import Ints
 from gpuplanner.usage.job_history import history
 
-REHEARSALS = 8
-"""Weeks that changes are rehearsed on."""
-
 RESERVE_HOURS = 168.0
 """How long before a planned change the scheduler keeps jobs away that would run past it. [h]"""
 
@@ -246,7 +243,7 @@ class RehearsedWeek:
 def played_weeks(
     scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem
 ) -> Iterator[RehearsedWeek]:
-    """Play a plan on drawn weeks, its changes made as the scenario's path makes them; the same weeks for every plan."""
+    """Play a plan on at most eight drawn weeks, the same for every plan, with the changes of the scenario's path."""
     known, drain = history(scenario), drain_of(scenario, problem.change)
     if (known.fleet.board.name, known.fleet.gpus) != (problem.board.name, problem.gpus):
         expected, got = f"{problem.gpus} x {problem.board.name}", f"{known.fleet.gpus} x {known.fleet.name}"
@@ -256,7 +253,7 @@ def played_weeks(
     planned = PlannedNodes.of(GpuCalendar.of(layout_plan, problem), problem, drain)
     fleet = planned.node_fleet(problem, past["profile_rightsized"].drop_nulls().unique())
     larger = larger_profiles(problem.board, fleet.profiles)
-    for number in range(min(scenario.replications, REHEARSALS)):
+    for number in range(min(scenario.replications, 8)):
         jobs = workload(replicate(scenario, known, past, number), "rightsized")
         requests = week_requests(jobs, fleet, problem.board)
         outcome = play(

@@ -48,7 +48,7 @@ from gpuplanner.decision.policy_simulation import (
 )
 from gpuplanner.decision.requests import REQUESTED, RIGHTSIZED, Asked, asked_of, larger_profiles, limits_of
 from gpuplanner.decision.sharing_rules import rules_in
-from gpuplanner.decision.wait_curve import scale_load, simulate_waits
+from gpuplanner.decision.wait_curve import DAYS_A_WEEK, scale_load, simulate_waits
 from gpuplanner.hardware.actuators import GPUS, PathAbilities, abilities
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.simulator.replications import student_t
@@ -69,8 +69,6 @@ HOPELESS = 0.05
 """Share of all jobs that wait at once where a setting is given up: one in twenty may be late at all."""
 IDLE_MINUTES = (1, 5, 10, 15, 30)
 """For how long a node may be idle before it goes."""
-SEARCH_DRAWS = 1
-"""Replays while settings are looked for; the chosen one is played in all."""
 MOST_CHECKED = 6
 """Settings that are played in full, cheapest first, until one holds."""
 
@@ -294,8 +292,8 @@ class Tuning:
 
 
 def _quickly(arena: Arena, setting: WaySetting) -> Trial:
-    """A setting in one replay, given up where it is hopeless."""
-    return arena.play(setting, SEARCH_DRAWS, hopeless=HOPELESS)
+    """A setting in one replay, given up where it is hopeless; the chosen one is played in all."""
+    return arena.play(setting, 1, hopeless=HOPELESS)
 
 
 MIG, POWER, INSTANCES = "MIG", "nodes that power down", "instances made for jobs"
@@ -525,7 +523,6 @@ def asked_policies(scenario: Scenario) -> list[str]:
     return [name for name in POLICY_NAMES if name in asked]
 
 
-WEEK_DAYS = 7
 LEVEL = 0.9
 MOST_ALIKE = 0.6
 """Autocorrelation of days that is believed at most: few days say little about it."""
@@ -544,8 +541,8 @@ def promised(daily_saved: NDArray[np.float64], most: float) -> tuple[float, floa
     (770, 710, 830)
     """
     mean = float(daily_saved.mean())
-    value = WEEK_DAYS * mean
-    half = WEEK_DAYS * max(by_draw(daily_saved), by_misses(daily_saved))
+    value = DAYS_A_WEEK * mean
+    half = DAYS_A_WEEK * max(by_draw(daily_saved), by_misses(daily_saved))
     return value, max(value - half, 0.0), min(value + half, most)
 
 
@@ -558,14 +555,14 @@ def by_draw(daily: NDArray[np.float64]) -> float:
     alike = float((apart[1:] @ apart[:-1]) / max(apart @ apart, 1e-12))
     alike = min(max(alike, 0.0), MOST_ALIKE)
     spread = float(np.sqrt(apart @ apart / (days - 1))) * np.sqrt((1 + alike) / (1 - alike))
-    return float(student_t((1 + LEVEL) / 2, days - 1) * spread * np.sqrt(1 / WEEK_DAYS + 1 / days))
+    return float(student_t((1 + LEVEL) / 2, days - 1) * spread * np.sqrt(1 / DAYS_A_WEEK + 1 / days))
 
 
 def by_misses(daily: NDArray[np.float64]) -> float:
     """Half width by what past weeks missed the mean of all days before them; 0 with fewer than three weeks."""
     missed: Sequence[float] = [
-        float(daily[at : at + WEEK_DAYS].mean() - daily[:at].mean())
-        for at in range(WEEK_DAYS, len(daily) - WEEK_DAYS + 1, WEEK_DAYS)
+        float(daily[at : at + DAYS_A_WEEK].mean() - daily[:at].mean())
+        for at in range(DAYS_A_WEEK, len(daily) - DAYS_A_WEEK + 1, DAYS_A_WEEK)
     ]
     if len(missed) < 2:
         return 0.0

@@ -19,6 +19,7 @@ from gpuplanner.core.stage_cache import data_folder
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import TODAY
 from gpuplanner.decision.explained_waits import ExplainedWaits
+from gpuplanner.decision.queue_model import JITTER_S
 from gpuplanner.decision.requests import AS_TODAY, Asked, counts_of, size_classes
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset, told_by
@@ -31,8 +32,6 @@ DRAWS = 7
 """Replays: the first as it was, the others with each job ready a little later."""
 FEW_DRAWS, MANY_JOBS = 3, 100_000
 """Replays where more than so many jobs are judged: what classes of them wait hardly differs between replays."""
-JITTER_S = 30.0
-"""By how much at most: two schedulers do not look at their queues in the same second."""
 CARRIED_S = 7200.0
 """For so long before the beginning what ran then is there, so that nodes have come up for it."""
 FEWEST_WAITING = 200
@@ -358,10 +357,6 @@ def cut_fleet(
 
 MAX_LEFT_OUT_SHARE = 0.20
 """Share of the GPU-hours left out or unresolved above which nothing is recommended but to correct the data."""
-REJECTED = "rejected: "
-"""How the lines of the quality report on rejected rows begin; those that are no loss, such as steps, are ``info``."""
-LEAVES_OUT = r"leave|left out|not counted"
-"""Words of the effect of a finding that takes GPU-hours out of every figure."""
 
 
 @dataclass(frozen=True)
@@ -398,7 +393,8 @@ def any_ran(jobs: pl.DataFrame) -> bool:
 
 def left_out_rows(trace: Dataset) -> int:
     """Rejected rows of the first source of a dataset, its jobs, but for those that are no loss."""
-    harmless = trace.quality.filter(severity="info")["check"].str.strip_prefix(REJECTED)
+    # Rejected rows that are no loss, such as steps, are ``info`` in the quality report.
+    harmless = trace.quality.filter(severity="info")["check"].str.strip_prefix("rejected: ")
     files = [file.name for file in trace.stated.files]
     lost = ~pl.col("reason").is_in(harmless.to_list()) & pl.col("file").is_in(files)
     return trace.rejects.filter(lost).height
@@ -429,7 +425,8 @@ def correction_of(data: str | Dataset) -> Correction | None:
     share = left_out_share(trace)
     if share <= MAX_LEFT_OUT_SHARE:
         return None
-    grave = trace.quality.filter(pl.col("severity") != "info", pl.col("effect").str.contains(LEAVES_OUT))
+    leaves_out = pl.col("effect").str.contains(r"leave|left out|not counted")
+    grave = trace.quality.filter(pl.col("severity") != "info", leaves_out)
     named_cause = pl.col("check") != UNKNOWN_GPUS.check
     first = grave.sort(named_cause, "gpu_hours", "rows", descending=True, nulls_last=True).head(1)
     if first.is_empty():

@@ -38,7 +38,6 @@ from gpuplanner.hardware.catalog import find_any_board
 from gpuplanner.simulator.simulated_fleet import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats
 
-KINDS = ("release", "freeze")
 PROJECT = ("name", "team", "gpus", "jobs", "board", "from", "to", "chance")
 JOBS = ("count", "gpus", "hours")
 CALENDAR = ("kind", "name", "from", "to", "factor")
@@ -144,7 +143,7 @@ def _project(given: Any, file: str, line: int) -> Project:  # noqa: ANN401 - of 
 
 def _entry(given: Any, file: str, line: int) -> CalendarEntry:  # noqa: ANN401 - of a file
     values = keys_of(given, CALENDAR, f"{file}, calendar", line, needed=("kind", "from", "to", "factor"))
-    kind = word_of(values, "kind", file, KINDS)
+    kind = word_of(values, "kind", file, ("release", "freeze"))
     begin, end = days_of(values, file)
     assert end is not None
     factor = number_of(values, "factor", file, 0, 100)

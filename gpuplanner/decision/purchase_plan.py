@@ -49,7 +49,6 @@ from gpuplanner.usage.job_history import History, history
 from gpuplanner.usage.period_accounts import ledger
 from gpuplanner.usage.requested_demand import occupancy
 
-PATHS = 50
 WEEK = int(HOURS_PER_WEEK)
 TERMS = {"reserved_1y": 12, "reserved_3y": 36}
 DAYS_PER_MONTH = 30.4375
@@ -167,7 +166,7 @@ def _hours(scenario: Scenario, known: History, margin: float) -> NDArray[np.floa
 
 
 def demand_paths(
-    hours: NDArray[np.float64], months: int, *, seed: int, paths: int = PATHS
+    hours: NDArray[np.float64], months: int, *, seed: int, paths: int = 50
 ) -> tuple[list[NDArray[np.float64]], float | None]:
     """GPUs wanted in the hours of each month, path by path: weeks of the past, at levels drawn by the law of growth.
 
@@ -332,7 +331,6 @@ def rented(scenario: Scenario, known: History, on_demand: float, spot_share: flo
 KEYS = ("stay", "spot", "data", "move")
 DATA = ("tenant", "gib", "source")
 MOVE = ("price", "unit", "gbit_per_s", "start_minutes", "source")
-GBIT_PER_GIB = 8 * 1.073741824
 STAYS, SLOW = "may not leave", "would begin later than here"
 LEAST_H = 1e-6
 """Overload of an hour below this many GPU-hours is none."""
@@ -424,7 +422,8 @@ def burst_plan(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     gib = tenant.replace_strict(dict(rules.gib), default=0.0, return_dtype=pl.Float64)
     spot = tenant.is_in(list(rules.spot))
     per_hour = pl.when(spot).then(rent.spot_price).otherwise(rent.on_demand)
-    begins = rules.start_minutes + gib * GBIT_PER_GIB / rules.gbit_per_s / 60
+    gbit = gib * (8 * 1.073741824)
+    begins = rules.start_minutes + gbit / rules.gbit_per_s / 60
     waited = (pl.col("start_time").fill_null(known.end) - waiting_since()).dt.total_seconds() / 60
     jobs = known.jobs.select(
         "job_id", tenant.alias("tenant"), "submit_time", "gpus", hours=hours,

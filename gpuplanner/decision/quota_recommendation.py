@@ -38,7 +38,6 @@ and 94, cost at most the work that runs.
 """
 WRITE_S = 60.0
 """Time to write a checkpoint where nobody states it."""
-STEPS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +141,7 @@ def quotas_for(
             }
         )  # fmt: skip
         begin = 0.0 if now is None else now
-        for each in np.unique(np.round(np.linspace(begin, needed, STEPS + 1))).tolist():
+        for each in np.unique(np.round(np.linspace(begin, needed, 6))).tolist():
             if each > begin:
                 left = float((own > each + 1e-9).mean())
                 steps.append((name, each, left, _taken(own, full, begin, each)))

@@ -287,11 +287,7 @@ def replay(
 
 
 STATE, METRICS, PAGE, PACK, LOOKS = "watch.json", "watch.prom", "watch.html", "pack", "looks"
-PLANS = "????-??-??T??????Z.json"
-"""Names of the plans in the folder of looks."""
 FORMAT = "gpuplanner.watch/3"
-KEPT_LOOKS = 400
-"""Looks of which the state tells one by one; all of them are in its sums."""
 
 
 @dataclass(frozen=True)
@@ -396,7 +392,8 @@ class Watched:
             judged=self.judged + len(newly),
             realised=round(self.realised + sum(one.realised or 0.0 for one in newly if one.pack), 6),
             regret=round(self.regret + sum(one.regret or 0.0 for one in newly), 6),
-            past=(*past, PastLook(at, found.worth, gain, chance, slots=found.slots))[-KEPT_LOOKS:],
+            # The last 400 looks are told one by one; all of them are in the sums.
+            past=(*past, PastLook(at, found.worth, gain, chance, slots=found.slots))[-400:],
             nodes=found.nodes,
             jobs=tuple(of_plain(JobAdvice, row) for row in found.jobs.to_dicts()),
         )  # fmt: skip
@@ -445,7 +442,7 @@ def keep(out: Path, state: Watched, found: FleetLook | None = None) -> None:
         write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"), guarded=False)
     write_record(out / METRICS, state.metrics())
     write_record(out / STATE, to_json({"format": FORMAT} | to_plain(state)))
-    for place in folder.glob(PLANS):
+    for place in folder.glob("????-??-??T??????Z.json"):
         if place.name not in open_looks:
             place.unlink()
 

@@ -22,8 +22,6 @@ from gpuplanner.usage.fair_share import entitlements
 from gpuplanner.usage.job_history import History
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-OPEN_AFTER = timedelta(weeks=4)
-"""So long after what was seen, hours no longer end: who still waits then starts."""
 _PART = re.compile(r"(?:([a-z]{3})(?:-([a-z]{3}))?)?\s*([\d:-]+)?")
 
 
@@ -66,7 +64,8 @@ def openings(text: str, tz: str, zero: datetime, seen_s: float) -> tuple[float, 
     """
     zone, spells = ZoneInfo(tz), []
     local = zero.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
-    for day in range(-1, int(seen_s // 86_400) + OPEN_AFTER.days + 8):
+    # Four weeks after what was seen, hours no longer end: who still waits then starts.
+    for day in range(-1, int(seen_s // 86_400) + 28 + 8):
         today = local + timedelta(days=day)
         for weekday, minute, minutes in week_hours_of(text) or ():
             if today.weekday() == weekday:
@@ -86,9 +85,7 @@ TOP = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption", "st
 TEAM = ("name", "board", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
 COHORT = ("name", "board", "parent", "gpus", "borrow", "lend")
 HOURS = ("team", "tier", "hours")
-ORDERS = ("fifo", "fair")
 MOST_GPUS = 1e7
-MOST_MINUTES = 1e6
 
 
 @dataclass(frozen=True)
@@ -238,7 +235,7 @@ def read_quotas(path: str | Path) -> SharingRules:
             raise fault(file, 1, f"a cohort that is named as parent of {name!r}", f"{upper!r}{hint}")
         _refuse_cycle(name, above, file)
     half_life = number_of(top, "half_life_days", file, 1e-3, 1e5) if "half_life_days" in top else 7.0
-    order = word_of(top, "order", file, ORDERS) if "order" in top else "fifo"
+    order = word_of(top, "order", file, ("fifo", "fair")) if "order" in top else "fifo"
     hours = tuple(_start_hours(one, file, at, tiers) for one, at in list_of(top, "start_hours", file))
     refuse_twice([one.team or f"tier {one.tier}" for one in hours], file, "start_hours")
     return SharingRules(teams, cohorts, tiers, order, half_life, _stopping(top, file, tiers), file, hours)
@@ -348,7 +345,7 @@ def _stopping(top: Any, file: str, tiers: tuple[str, ...]) -> Stopping:  # noqa:
         raise fault(file, values.lines["by_tier"], "a list of two tiers at least", "by_tier without them")
     for key in STOPPING[2:]:
         if values.get(key) is not None:
-            found[key] = number_of(values, key, file, 0, MOST_MINUTES)
+            found[key] = number_of(values, key, file, 0, 1e6)
     if found.get("checkpoint_minutes") == 0 and found.get("checkpoint_write_seconds"):
         got = "0 with checkpoint_write_seconds above 0"
         raise fault(file, values.lines["checkpoint_minutes"], "checkpoint_minutes above 0", got)

@@ -349,9 +349,6 @@ def _who_asks_too_much(headline: Headline) -> str:
 
 FULL = 1.001
 """Held over installed GPU-hours from which they cannot both be right; below it, rounding of instants."""
-THINNING = timedelta(days=1)
-"""A record may thin out so long before its end without a word: nothing that is planned rests on hours."""
-MUCH_LONGER = 10.0
 
 
 def doubts(known: History, booked: pl.DataFrame, found: Comparison) -> list[str]:
@@ -385,7 +382,8 @@ def _thin_record(known: History) -> Iterator[str]:
     """A record that holds only jobs that ended lacks those that had not; energy rests on measured activity."""
     end = end_of(known.trace)
     whole = complete_until(known.trace.jobs.filter(~untimed()), end)
-    if whole < known.plan_start - THINNING:
+    # Nothing that is planned rests on hours: a record may thin out a day before its end.
+    if whole < known.plan_start - timedelta(days=1):
         yield (
             f"The record holds only jobs that ended: after {whole:%Y-%m-%d %H:%M} UTC more than a tenth of the "
             "demand is missing from it, so what is planned from it is too little. Choose a month that ends before."
@@ -403,7 +401,7 @@ def _longer(found: Comparison) -> Iterator[str]:
     if today is None or best is None or best.policy == TODAY:
         return
     before, after = today.late_mean_min, best.late_mean_min
-    if before is not None and after is not None and after > max(MUCH_LONGER * before, 1.0):
+    if before is not None and after is not None and after > max(10.0 * before, 1.0):
         yield (
             f"Within the target jobs start later than today: {after:,.1f} minutes on average instead of {before:,.1f}, "
             "counted from when they started."

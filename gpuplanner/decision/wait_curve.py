@@ -386,11 +386,10 @@ def smallest_units(
     return known
 
 
-POINTS = 12
 DRAWS = 10
 SATURATED_S, SATURATED_DRAWS = 4 * SECONDS_PER_HOUR, 3
 """Where 5 % of the jobs wait longer, the queue hardly empties: replays are alike, and take long."""
-FACTORS = tuple(np.linspace(0.5, 2.0, POINTS).tolist())
+FACTORS = tuple(np.linspace(0.5, 2.0, 12).tolist())
 """Fleets of the curve, in times the one that it is drawn around."""
 
 
