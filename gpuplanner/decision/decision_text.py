@@ -104,9 +104,7 @@ def _changes(one: Decision, found: Contest, trial: Trial) -> tuple[int, str] | N
     """GPUs that are repartitioned, and the nodes that they are on with both layouts; None where jobs do it."""
     if one.policy != STATIC_MIG or not (changed := changed_layouts(found.asked, trial.setting)):
         return None
-    named = (
-        f"{nodes_text(list(dict.fromkeys(on)))} from {old} to {new}" for (old, new), on in changed.items()
-    )
+    named = (f"{nodes_text(on)} from {old} to {new}" for (old, new), on in changed.items())
     which = f" ({', '.join(named)})" if found.asked.nodes.named and len(changed) <= MOST_CHANGES_NAMED else ""
     return sum(map(len, changed.values())), which
 
@@ -132,14 +130,15 @@ def _waits(one: Decision) -> str:
     return f"{text}, and rises by {paid}." if text else f"p95 queue waits rise by {paid}."
 
 
-def nodes_text(names: Sequence[str]) -> str:
-    """List nodes by name, of many the first and the last.
+def nodes_text(nodes: Sequence[str]) -> str:
+    """List nodes by name, each once, of many the first and the last.
 
     Examples
     --------
     >>> nodes_text(("n1", "n2"))
     'n1, n2'
     """
+    names = list(dict.fromkeys(nodes))
     if len(names) <= MOST_NODES_NAMED:
         return ", ".join(names)
     return f"{names[0]} to {names[-1]} ({len(names)} nodes)"
@@ -196,7 +195,7 @@ def _steps_of(
     if measure.action in ("rightsize", "repartition", "autoscale"):
         changed = changed_layouts(found.asked, trial.setting) if one.policy == STATIC_MIG else {}
         for (old, new), nodes in changed.items() if found.asked.nodes.named else ():
-            where = nodes_text(list(dict.fromkeys(nodes)))
+            where = nodes_text(nodes)
             what = f"partition {counted(len(nodes), 'GPU')} of {where} as {new} (today {old})"
             yield NextStep(PLATFORM, what, files)
         for part in () if changed else one.layouts:

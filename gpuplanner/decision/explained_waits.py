@@ -408,14 +408,10 @@ def sum_waits(asked: Asked, waits: ExplainedWaits) -> WaitSummary:
     size, names = size_classes(asked, waits.judged)
     hours = dict(zip(CAUSES, waits.seconds.T / SECONDS_PER_HOUR, strict=True))
     tenant = asked.jobs["tenant"].cast(pl.String).fill_null(NO_NAME)
-    table = pl.DataFrame(
-        {
-            "job_size": pl.Series([names[number] for number in size], dtype=pl.Enum(names)),
-            "team": tenant,
-            "partition": asked.jobs["partition"].cast(pl.String).fill_null(NO_NAME),
-            **hours,
-        }
-    ).filter(waits.judged)
+    sizes = pl.Series([names[number] for number in size], dtype=pl.Enum(names))
+    partition = asked.jobs["partition"].cast(pl.String).fill_null(NO_NAME)
+    table = pl.DataFrame({"job_size": sizes, "team": tenant, "partition": partition, **hours})
+    table = table.filter(waits.judged)
     held = np.bincount(waits.queue.tenant, waits.seconds[:, LIMITS] * waits.judged) > 0
     first = dict(zip(waits.queue.tenant.tolist(), tenant, strict=True))
     at_limit = (limit for limit in waits.queue.limits if held[limit.tenant])

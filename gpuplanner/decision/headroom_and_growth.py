@@ -76,9 +76,8 @@ def weekly_work(jobs: pl.DataFrame, begin: datetime, end: datetime) -> Floats:
     >>> weekly_work(jobs, datetime(2026, 5, 31), end).tolist()
     [2.0, 4.0]
     """
-    known = jobs.filter(pl.col("run_s").is_not_null()).select(
-        "gpus", "run_s", submit_s=(pl.col("submit_time") - begin).dt.total_microseconds() / 1e6
-    )
+    submit = (pl.col("submit_time") - begin).dt.total_microseconds() / 1e6
+    known = jobs.filter(pl.col("run_s").is_not_null()).select("gpus", "run_s", submit_s=submit)
     submit_s, run_s = known["submit_s"].to_numpy(), known["run_s"].to_numpy()
     seen_s, week_s = (end - begin).total_seconds(), DAYS_A_WEEK * SECONDS_PER_DAY
     first_s = max(float((submit_s + run_s).min(initial=seen_s)), 0.0)

@@ -94,11 +94,9 @@ def problem_of(
     known = history(scenario)
     fleet = known.fleet
     begin = start or known.plan_start
-    limits = Limits(
-        whole_nodes_kept=min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size),
-        switches_per_day=scenario.switches_per_day,
-        change_slots=change_slots(scenario, fleet.board, begin),
-    )
+    kept = min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size)
+    slots = change_slots(scenario, fleet.board, begin)
+    limits = Limits(whole_nodes_kept=kept, switches_per_day=scenario.switches_per_day, change_slots=slots)
     # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
     return PlanProblem(
         fleet.board, fleet.gpus, fleet.node_size, begin, scenario.slot_hours, tenants, profiles, demand,
@@ -509,10 +507,8 @@ class RobustPlans:
     def sentence(self) -> str:
         """Which plan to prefer, and why."""
         best = self.table.row(0, named=True)
-        others = ", ".join(
-            f"{row['plan']} {row['mean_cost']:,.0f} ({row['cvar_cost']:,.0f})"
-            for row in self.table[1:].iter_rows(named=True)
-        )
+        rest = self.table[1:].iter_rows(named=True)
+        others = ", ".join(f"{row['plan']} {row['mean_cost']:,.0f} ({row['cvar_cost']:,.0f})" for row in rest)
         return (
             f"Prefer the plan for {best['plan']}: over {self.n_paths} paths it costs {best['mean_cost']:,.0f} "
             f"GPU-hours on average, {best['cvar_cost']:,.0f} in the dearest tenth (CVaR); the others: {others}."

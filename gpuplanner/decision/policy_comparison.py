@@ -120,7 +120,8 @@ class Tuning:
         if held and how is not None:
             slow = replace(trial.setting, switching=replace(how, lead_s=self.able.lead.high))
             slower_min = (self.able.lead.high - self.able.lead.value) / SECONDS_PER_MINUTE
-            held = self.arena.holds(_quickly(self.arena, slow), self.earlier, later_minutes=slower_min)
+            slow_trial = self.arena.play(slow, 1, hopeless=HOPELESS)
+            held = self.arena.holds(slow_trial, self.earlier, later_minutes=slower_min)
         if held:
             self.good.add(id(trial))
         return held
@@ -150,7 +151,8 @@ class Tuning:
         """Simulate settings once each, and note which of them are good."""
         tried = []
         for setting in settings:
-            trial = _quickly(self.arena, setting)
+            # One replay while settings are looked for: the chosen one is played in all.
+            trial = self.arena.play(setting, 1, hopeless=HOPELESS)
             if self.tell is not None:
                 self.tell(setting.policy, trial)
             self.is_good(trial)
@@ -289,11 +291,6 @@ class Tuning:
                 yield WaySetting(ON_DEMAND, view, fleet, named, tuple(numbers), switching, placement, knobs)
 
         return self.try_counts(settings_of, 1, len(asked.nodes.gpus)) if how else []
-
-
-def _quickly(arena: Arena, setting: WaySetting) -> Trial:
-    """A setting in one replay, given up where it is hopeless; the chosen one is played in all."""
-    return arena.play(setting, 1, hopeless=HOPELESS)
 
 
 MIG, POWER, INSTANCES = "MIG", "nodes that power down", "instances made for jobs"

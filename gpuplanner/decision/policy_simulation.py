@@ -311,11 +311,8 @@ def gpu_hours(
     >>> gpu_hours(np.array([-3600.0, 1800.0]), np.array([7200.0, np.inf]), np.array([8, 2]), [0.0, 3600.0, 7200.0])
     array([ 9., 10.])
     """
-    inside = (
-        np.clip(np.minimum(end_s, high) - np.maximum(begin_s, low), 0.0, None)
-        for low, high in pairwise(edges_s)
-    )
-    return np.array([gpus @ seconds for seconds in inside]) / SECONDS_PER_HOUR
+    shared = (np.minimum(end_s, high) - np.maximum(begin_s, low) for low, high in pairwise(edges_s))
+    return np.array([gpus @ np.clip(seconds, 0.0, None) for seconds in shared]) / SECONDS_PER_HOUR
 
 
 def held_gpu_hours(asked: Asked, which: Mask) -> float:

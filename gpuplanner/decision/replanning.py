@@ -179,10 +179,8 @@ def _frozen(scenario: Scenario) -> int:
 
 def _jobs(known: History, scenario: Scenario) -> RunOff:
     """Jobs of the fleet by the profile that they need, from the recent past on."""
-    view = known.views["rightsized" if known.fleet.can_be_cut else "whole"]
-    return run_off(
-        view, start=known.recent, slot_hours=scenario.slot_hours, series="profile", size="instances"
-    )
+    view, slot_hours = known.views["rightsized" if known.fleet.can_be_cut else "whole"], scenario.slot_hours
+    return run_off(view, start=known.recent, slot_hours=slot_hours, series="profile", size="instances")
 
 
 def _paths(jobs: RunOff, origin: int, steps: int, seed: int) -> Floats:
@@ -270,19 +268,16 @@ def replay(
 
     how: dict[str, Any] = {"commit": every, "horizon": horizon, **scenario.effort}
     watched = roll(problem, forecast, accept=accept, **how)
-    always, reactive = (
-        roll(problem, believed, hindsight=watched.hindsight, **how) for believed in (forecast, as_now)
-    )
+    how |= {"hindsight": watched.hindsight}
+    always, reactive = (roll(problem, believed, **how) for believed in (forecast, as_now))
     least = min(one.hindsight_cost for one in (watched, always, reactive))
     stands = standing_plan(watched.hindsight, problem)
     never = realised_cost(problem, stands.layouts, stands.counts)
-    costs = {
-        WATCHED: (watched.cost, watched.replans), NEVER: (never, 0), ALWAYS: (always.cost, always.replans),
-        REACTIVE: (reactive.cost, reactive.replans), HINDSIGHT: (least, 1),
-    }  # fmt: skip
-    rows = tuple(
-        ReplayRow(way, cost, packs, never - cost, cost - least) for way, (cost, packs) in costs.items()
-    )
+    costs = (
+        (WATCHED, watched.cost, watched.replans), (NEVER, never, 0), (ALWAYS, always.cost, always.replans),
+        (REACTIVE, reactive.cost, reactive.replans), (HINDSIGHT, least, 1),
+    )  # fmt: skip
+    rows = tuple(ReplayRow(way, cost, packs, never - cost, cost - least) for way, cost, packs in costs)
     return Replay(problem.slot_start, days, len(verdicts), verdicts.count(False), rows)
 
 

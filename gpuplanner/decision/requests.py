@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_DAY
-from gpuplanner.decision.sharing_rules import SharingRules, quotas_of_queues
+from gpuplanner.decision.sharing_rules import SharingRules, rules_of_queues
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import OFF, parse_layout
 from gpuplanner.ingest.gpu_model_resolution import known_nodes
@@ -147,7 +147,7 @@ def asked_of(known: History) -> Asked:
     standing = endless | (jobs["job_class"] == SERVICE).fill_null(False).to_numpy()
     return Asked(
         jobs, nodes, fleet, board, views, start, stop, _pins(jobs, nodes), starts_assumed, zero, end, standing,
-        closed_nodes(known, nodes, zero, end), stated_limits(known),
+        closed_nodes(known, nodes, zero, end), limits_of(rules_of_queues(known)),
     )  # fmt: skip
 
 
@@ -167,12 +167,6 @@ def closed_nodes(
         if node in place and begin_s < end_s:
             found.append((begin_s, end_s, place[node], np.inf if gpus is None else float(gpus)))
     return tuple(found)
-
-
-def stated_limits(known: History) -> dict[str, float]:
-    """GPUs that tenants may hold at once, where the data state such a limit."""
-    table = known.trace.quotas
-    return {} if table is None or table.is_empty() else limits_of(quotas_of_queues(table, known.fleet.board))
 
 
 def limits_of(rules: SharingRules) -> dict[str, float]:

@@ -245,10 +245,13 @@ def rules_of(scenario: Scenario, known: History) -> SharingRules:
     """The rules that a scenario names, else those that the data hold, for the board that is planned."""
     if scenario.quotas is not None:
         return rules_in(scenario.quotas, known)
+    return rules_of_queues(known)
+
+
+def rules_of_queues(known: History) -> SharingRules:
+    """The rules that the data hold for the board that is planned; no quotas where they hold none."""
     table = known.trace.quotas
-    if table is None or table.is_empty():
-        return SharingRules()
-    return quotas_of_queues(table, known.fleet.board)
+    return SharingRules() if table is None or table.is_empty() else quotas_of_queues(table, known.fleet.board)
 
 
 def rules_in(path: str, known: History) -> SharingRules:
@@ -434,9 +437,8 @@ def entitled_gpus(
     if not rules.stated:
         weights = {one.name: one.weight for one in rules.teams}
         by = "the weights" if rules.teams else "equal shares"
-        return entitlements(fleet_gpus, names, weights), (
-            f"No team has a quota: each is due its part of the {fleet_gpus:,.0f} GPUs by {by}.",
-        )
+        note = f"No team has a quota: each is due its part of the {fleet_gpus:,.0f} GPUs by {by}."
+        return entitlements(fleet_gpus, names, weights), (note,)
     given = {one.name: one.gpus or 0.0 for one in rules.teams}
     total = sum(given.values())
     factor = min(1.0, fleet_gpus / total) if total else 1.0

@@ -341,18 +341,11 @@ class Study:
         """The study as JSON: the same input and seed give the same bytes."""
         tables = {name: _rows(self.tables[name]) for name in JSON_TABLES if name in self.tables}
         comparison = self.comparison.to_dict()
+        as_they_are = ("scenario", "findings", "plan_choices", "provenance")
+        found = {name: to_plain(getattr(self, name)) for name in as_they_are}
+        found |= {"headline": self.headline.to_dict(), "plan": {"over_fixed": to_plain(self.over_fixed)}}
         return to_json(
-            {
-                "scenario": to_plain(self.scenario),
-                "headline": self.headline.to_dict(),
-                "findings": list(self.findings),
-                "plan_choices": to_plain(self.plan_choices),
-                "plan": {"over_fixed": to_plain(self.over_fixed)},
-                "decision": comparison["decision"],
-                "comparison": comparison,
-                "provenance": to_plain(self.provenance),
-                "tables": tables,
-            }
+            found | {"decision": comparison["decision"], "comparison": comparison, "tables": tables}
         )
 
     def save(self, directory: str | Path) -> Path:

@@ -305,17 +305,14 @@ def shared(
     seen = asked.seen_s
     begun = pl.col("start_s").fill_null(seen)
     ended = pl.col("end_s").fill_null(pl.max_horizontal(begun, pl.lit(seen)))
-    claims = frame.select(
-        "tenant", submit_s="ready_s", start_s=begun, end_s=ended, wanted="gpus", held="gpus"
-    )
-    claimed = Claims(claims, UNITS, (0.0, seen))
+    jobs = frame.select("tenant", submit_s="ready_s", start_s=begun, end_s=ended, wanted="gpus", held="gpus")
+    claimed = Claims(jobs, UNITS, (0.0, seen))
     rho = _rho(frame, {name: gpus * UNITS for name, gpus in entitled.items()}, queue)
     late, pairs = rho_by_tenant(rho), borrowing(claimed, entitled)
     lent = pl.DataFrame(lent_hours(claimed, entitled), schema=["tenant", "lent_gpu_hours"], orient="row")
     counts = frame.group_by("tenant").agg(jobs=pl.len())
-    teams = tenant_accounts(claimed, entitled).rename(
-        {"deficit_gpu_hours": "owed_gpu_hours", "above_gpu_hours": "borrowed_gpu_hours"}
-    )
+    names = {"deficit_gpu_hours": "owed_gpu_hours", "above_gpu_hours": "borrowed_gpu_hours"}
+    teams = tenant_accounts(claimed, entitled).rename(names)
     for table in (lent, counts, late.drop("jobs"), waits):
         teams = teams.join(table, on="tenant", how="left", maintain_order="left")
     teams = teams.with_columns(pl.col("jobs", "lent_gpu_hours", "^waited_.*$").fill_null(0))
@@ -411,9 +408,8 @@ def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
     if not row["entitled_gpus"] > 0:
         return f"{why} It has no quota.", "A quota of its own, or patience."
     if owed > max(TINY_GPU_HOURS, LITTLE * row["waited_gpu_hours"]):
-        mine = pairs.filter(pl.col("lender") == row["tenant"], pl.col("borrower") != NOBODY).sort(
-            "gpu_hours", "borrower", descending=[True, False]
-        )
+        mine = pairs.filter(pl.col("lender") == row["tenant"], pl.col("borrower") != NOBODY)
+        mine = mine.sort("gpu_hours", "borrower", descending=[True, False])
         to = f", most of them held by {mine['borrower'][0]}" if mine.height else ""
         step = "Let it take back what others borrow (preemption with reclaim), or limit what they may borrow."
         return f"{why} It was owed {owed:,.1f} GPU-hours{to}.", step

@@ -160,9 +160,8 @@ def find_limits(
         before = np.searchsorted(ends, start_s[late] + 0.5) - 1
         after_own = (before >= 0) & (start_s[late] - ends[np.maximum(before, 0)] <= latency_s)
         chance = 1.0 - np.exp(-len(ends) * latency_s / seen_s)
-        if at_limit > TIME_AT_LIMIT * unexplained_s[late].sum() and after_own.mean() > max(
-            STARTS_AFTER_OWN_END, min(TIMES_CHANCE * chance, 1.0 - 1e-9)
-        ):
+        fewest = max(STARTS_AFTER_OWN_END, min(TIMES_CHANCE * chance, 1.0 - 1e-9))
+        if at_limit > TIME_AT_LIMIT * unexplained_s[late].sum() and after_own.mean() > fewest:
             found.append(NamedLimit(number, most))
     return tuple(found)
 
