@@ -27,6 +27,7 @@ from gpuplanner.ingest.gpu_shares import UNTRACKED
 from gpuplanner.ingest.quality_report import UNKNOWN_GPUS, QualityWarning, warnings_of
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Outcome, Switching
 from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_state import Floats
 
 DRAWS = 7
 """Replays: the first as it was, the others with each job ready a little later."""
@@ -87,9 +88,9 @@ class Trial:
     """
 
     setting: WaySetting
-    late_s: NDArray[np.float64]
-    wait_s: NDArray[np.float64]
-    day_hours: NDArray[np.float64]
+    late_s: Floats
+    wait_s: Floats
+    day_hours: Floats
     outcome: Outcome
 
 
@@ -188,7 +189,7 @@ class Arena:
         limit = np.where(self.carried, np.maximum(limit, run), limit)
         return replace(asked, ready_s=ready, run_s=run, limit_s=limit)
 
-    def late_minutes(self, trial: Trial, which: Mask) -> NDArray[np.float64]:
+    def late_minutes(self, trial: Trial, which: Mask) -> Floats:
         """For each class, and last the mean of all jobs, the median over replays of how late they start [min]."""
         found = np.zeros((len(trial.late_s), len(self.classes) + 1))
         which = which & self.judged
@@ -198,7 +199,7 @@ class Arena:
             found[draw, -1] = late[which].mean() if which.any() else 0.0
         return np.median(found, axis=0) / SECONDS_PER_MINUTE
 
-    def todays_minutes(self, which: Mask, draws: int = DRAWS) -> NDArray[np.float64]:
+    def todays_minutes(self, which: Mask, draws: int = DRAWS) -> Floats:
         """How late today's fleet makes each class, and last the mean, over all weeks if more [min]."""
         today = replace(self.today, late_s=self.today.late_s[:draws])
         return np.maximum(self.late_minutes(today, which), self.late_minutes(today, self.judged))
@@ -287,7 +288,7 @@ def servable_requests(
     return np.asarray(~np.isnan(started)[kind.reshape(-1)])
 
 
-def order_statistic(values: NDArray[np.float64], quantile: float) -> float:
+def order_statistic(values: Floats, quantile: float) -> float:
     """The value that such a share of all does not exceed: no interpolation; 0 without any.
 
     Examples
@@ -301,9 +302,7 @@ def order_statistic(values: NDArray[np.float64], quantile: float) -> float:
     return float(np.partition(values, place)[place])
 
 
-def gpu_hours(
-    begin_s: NDArray[np.float64], end_s: NDArray[np.float64], gpus: NDArray[Any], edges_s: Sequence[float]
-) -> NDArray[np.float64]:
+def gpu_hours(begin_s: Floats, end_s: Floats, gpus: NDArray[Any], edges_s: Sequence[float]) -> Floats:
     """GPU-hours of what holds GPUs for a time, from each instant to the next.
 
     Examples

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario, slowdowns_of
@@ -43,6 +42,7 @@ from gpuplanner.simulator.scheduling_rules import (
 )
 from gpuplanner.simulator.simulated_fleet import NodeNetwork
 from gpuplanner.simulator.simulation_run import play_shared
+from gpuplanner.simulator.simulation_state import Floats, Ints
 from gpuplanner.usage.job_history import History, history
 
 EVERYBODY = "(all)"
@@ -290,7 +290,7 @@ def sharing_of(played: PlayedRules, asked: Asked) -> Sharing:
     )
 
 
-def _hours(rules: SharingRules, team: pl.Series, tier: NDArray[np.int64]) -> NDArray[np.int64]:
+def _hours(rules: SharingRules, team: pl.Series, tier: Ints) -> Ints:
     """The hours in which each job may start: those of its team, else of its tier, else all."""
     found = np.full(len(team), -1)
     for number, one in sorted(enumerate(rules.start_hours), key=lambda each: each[1].team is not None):
@@ -299,7 +299,7 @@ def _hours(rules: SharingRules, team: pl.Series, tier: NDArray[np.int64]) -> NDA
     return found
 
 
-def _tiers(rules: SharingRules, team: pl.Series, own: pl.Series) -> NDArray[np.int64]:
+def _tiers(rules: SharingRules, team: pl.Series, own: pl.Series) -> Ints:
     """The tier of each job: its team's, else its own, else behind all that are named."""
     place = {name: number for number, name in enumerate(rules.tiers)}
     names = (rules.of(name).tier or mine for name, mine in zip(team, own, strict=True))
@@ -352,24 +352,20 @@ def _row(
     return row | {"never_before": never[0], "never_after": never[1]}
 
 
-def a_week(table: pl.DataFrame, column: str, length: float, count: int) -> NDArray[np.float64]:
+def a_week(table: pl.DataFrame, column: str, length: float, count: int) -> Floats:
     """Sums over the parts of the observation, as if each were a week; what is outside counts nowhere."""
     inside = table.filter(pl.col("at_s").is_between(0, count * length, closed="left"))
     block = (inside["at_s"].to_numpy() // length).astype(np.int64)
     return np.asarray(np.bincount(block, inside[column].to_numpy(), count) * WEEK_S / length, np.float64)
 
 
-def change_and_verdict(
-    kind: str, before: NDArray[np.float64], after: NDArray[np.float64]
-) -> dict[str, float | str | None]:
+def change_and_verdict(kind: str, before: Floats, after: Floats) -> dict[str, float | str | None]:
     """Means of two sets of weeks, the mean change with its interval, and whether it is surely more or less."""
     row = _changed("", kind, before, after)
     return row | {"verdict": SAME if np.allclose(before, after, rtol=0.0, atol=1e-9) else _verdict(row)}
 
 
-def _changed(
-    prefix: str, kind: str, before: NDArray[np.float64], after: NDArray[np.float64]
-) -> dict[str, float | None]:
+def _changed(prefix: str, kind: str, before: Floats, after: Floats) -> dict[str, float | None]:
     """Means of two sets of weeks, and the mean change with its interval."""
     change = paired(before, after).difference
     return {

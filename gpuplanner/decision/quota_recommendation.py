@@ -22,6 +22,7 @@ from gpuplanner.forecast.demand_outlook import demands, paths_of
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.simulator.scheduling_rules import Checkpoints, Failures
+from gpuplanner.simulator.simulation_state import Floats
 from gpuplanner.usage.job_history import history
 
 RISK = 0.1
@@ -95,14 +96,14 @@ def quota_advice(scenario: Scenario) -> QuotaAdvice:
     return QuotaAdvice(quotas, steps, _budgets(scenario, rules), _checkpoints(scenario, rules), notes)
 
 
-def _gpus(scenario: Scenario, teams: list[str], board: GpuModel) -> NDArray[np.float64]:
+def _gpus(scenario: Scenario, teams: list[str], board: GpuModel) -> Floats:
     """Sample paths of the GPUs of each team, as quotas count them [path, team, slot]."""
     profiles = demands(scenario)["rightsized"]["profile"].unique().sort().to_list()
     share = np.array([1.0 if name == WHOLE_GPU else quota_share(board, name) for name in profiles])
     return np.asarray(np.einsum("ktps,p->kts", paths_of(scenario, teams, profiles), share))
 
 
-def quota_at(own: NDArray[np.float64], risk: float) -> int:
+def quota_at(own: Floats, risk: float) -> int:
     """The fewest GPUs of which the demand asks for more in at most such a share of all hours and paths.
 
     Examples
@@ -114,7 +115,7 @@ def quota_at(own: NDArray[np.float64], risk: float) -> int:
 
 
 def quotas_for(
-    rules: SharingRules, teams: list[str], paths: NDArray[np.float64], fleet_gpus: float
+    rules: SharingRules, teams: list[str], paths: Floats, fleet_gpus: float
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The tables ``quotas`` and ``steps`` of :class:`QuotaAdvice`; paths of GPUs by path, team and slot.
 
@@ -150,7 +151,7 @@ def quotas_for(
     return pl.DataFrame(rows, infer_schema_length=None), pl.DataFrame(steps, schema=schema, orient="row")
 
 
-def _taken(own: NDArray[np.float64], full: NDArray[np.bool_], now: float, then: float) -> float:
+def _taken(own: Floats, full: NDArray[np.bool_], now: float, then: float) -> float:
     """GPU-hours a week that a team has of its own with a larger quota, and not with the one before, in full hours."""
     more = np.clip(own, 0.0, then) - np.clip(own, 0.0, now)
     return float((more * full).mean() * HOURS_PER_WEEK)
@@ -186,9 +187,7 @@ def _budgets(scenario: Scenario, rules: SharingRules) -> pl.DataFrame:
     return table.select(pl.col(name).cast(kind) for name, kind in schema.items())
 
 
-def burn_down(
-    sums: NDArray[np.float64], budget: float, used: float, now: datetime, slot_hours: float
-) -> dict[str, Any]:
+def burn_down(sums: Floats, budget: float, used: float, now: datetime, slot_hours: float) -> dict[str, Any]:
     """When sums of GPU-hours, by path and slot, pass a budget: the median, the 5 % and 95 % ends, and how likely.
 
     A date is None where the budget lasts in more than that share of the paths.

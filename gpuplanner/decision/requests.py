@@ -18,6 +18,7 @@ from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import OFF, parse_layout
 from gpuplanner.ingest.gpu_model_resolution import known_nodes
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_state import Floats, Ints
 from gpuplanner.usage.job_history import History, todays_nodes
 from gpuplanner.usage.observed_nodes import TodaysNodes
 
@@ -59,8 +60,8 @@ class Asked:
     fleet: NodeFleet
     board: GpuModel
     views: dict[str, NodeRequests]
-    start_s: NDArray[np.float64]
-    end_s: NDArray[np.float64]
+    start_s: Floats
+    end_s: Floats
     pins: list[list[int] | None]
     starts_assumed: bool
     zero: datetime
@@ -74,7 +75,7 @@ class Asked:
         """What jobs hold today."""
         return self.views[AS_TODAY]
 
-    def gpus(self, view: str = AS_TODAY) -> NDArray[np.float64]:
+    def gpus(self, view: str = AS_TODAY) -> Floats:
         """GPUs of each job, a slice as its share of one."""
         requests = self.views[view]
         return np.asarray(self.fleet.weights[requests.profile] * requests.total)
@@ -250,9 +251,9 @@ def _views(
     mask: pl.Series,
     fleet: NodeFleet,
     board: GpuModel,
-    came: tuple[NDArray[np.float64], NDArray[np.float64]],
-    run: NDArray[np.float64],
-    limit: NDArray[np.float64],
+    came: tuple[Floats, Floats],
+    run: Floats,
+    limit: Floats,
 ) -> dict[str, NodeRequests]:
     whole = known.views["whole"].filter(mask)
     offered = [name for n, name in enumerate(fleet.profiles) if n and fleet.capacity[:, 0, n].any()]
@@ -277,7 +278,7 @@ def _views(
 
 
 def _moved(
-    asked: NodeRequests, needed: NodeRequests, used: NDArray[np.float64], fleet: NodeFleet, board: GpuModel
+    asked: NodeRequests, needed: NodeRequests, used: Floats, fleet: NodeFleet, board: GpuModel
 ) -> NodeRequests:
     """Jobs on another size than they asked for, that run as long as they may, by the share of SMs that they used."""
     sizes = [board.profile(name) for name in fleet.profiles[1:]]
@@ -289,7 +290,7 @@ def _moved(
     return replace(needed, run_s=needed.run_s * times, limit_s=needed.limit_s * times)
 
 
-def slow_end(busy: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+def slow_end(busy: Floats, times: Floats) -> Floats:
     """How many times as long a job runs at most, if it was busy for such a share on so many times what it gets.
 
     Busy are SMs on which a warp is resident, one that waits for memory as well. Where all of that comes in bursts of
@@ -307,9 +308,9 @@ def requests_of(
     table: pl.DataFrame,
     fleet: NodeFleet,
     board: GpuModel,
-    came: tuple[NDArray[np.float64], NDArray[np.float64]],
-    run: NDArray[np.float64],
-    limit: NDArray[np.float64],
+    came: tuple[Floats, Floats],
+    run: Floats,
+    limit: Floats,
 ) -> NodeRequests:
     """Requests of jobs on the nodes of a fleet.
 
@@ -368,7 +369,7 @@ def _pins(jobs: pl.DataFrame, nodes: TodaysNodes) -> list[list[int] | None]:
     return [lists[text] for text in jobs["node_list"]]
 
 
-def _cut_by_successors(jobs: pl.DataFrame, start: NDArray[np.float64], stop: NDArray[np.float64]) -> None:
+def _cut_by_successors(jobs: pl.DataFrame, start: Floats, stop: Floats) -> None:
     """A job that was preempted ends when its successor starts, at the latest."""
     if not (jobs["attempt"] > 1).any():
         return
@@ -382,7 +383,7 @@ def _cut_by_successors(jobs: pl.DataFrame, start: NDArray[np.float64], stop: NDA
 
 def size_classes(
     asked: Asked, judged: NDArray[np.bool_], fewest: int = FEWEST_JOBS
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+) -> tuple[Ints, tuple[str, ...]]:
     """Number of the class of each job by what it asked for, and the names: profiles by memory, then whole GPUs.
 
     One with few judged jobs joins its larger neighbour, the largest its smaller; profiles join only profiles.
@@ -400,8 +401,8 @@ def size_classes(
 
 
 def joined(
-    number: NDArray[np.int64], names: Sequence[str], sliced: int, judged: NDArray[np.bool_], fewest: int
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    number: Ints, names: Sequence[str], sliced: int, judged: NDArray[np.bool_], fewest: int
+) -> tuple[Ints, tuple[str, ...]]:
     """Put small classes to their neighbours of the same kind.
 
     Examples
