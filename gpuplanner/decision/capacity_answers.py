@@ -355,7 +355,8 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
         yield from repartition(model, "repartition", "Repartition GPUs for who waits", AS_TODAY)
     measured = RIGHTSIZED in asked.views and asked.jobs["sm_activity"].count()
     if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and measured:
-        smaller = replace(model, asked=asked.requesting(RIGHTSIZED))
+        views = asked.views | {AS_TODAY: asked.views[RIGHTSIZED]}
+        smaller = replace(model, asked=replace(asked, views=views))
         text = "Run jobs of low measured use on smaller profiles"
         yield from repartition(smaller, "rightsize", text, RIGHTSIZED)
     if cause == CAUSES[LIMITS]:

@@ -327,7 +327,8 @@ def _lasts(seen: _Judged) -> GateCheck:
 
 CHECK_FORMAT = "gpuplanner check 1"
 """First line of ``check.prom``, by which a folder of alerts is known."""
-_MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "@\u200b"}
+_MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "@\u200b"})
+"""Of the text that this gives, chats make no link, mention or markup of their own."""
 
 
 @dataclass(frozen=True)
@@ -364,7 +365,7 @@ class Alerts:
         name = hashlib.sha256(to_json(event).encode()).hexdigest()[:32]
         return {
             "alertmanager": [_alert(found, one) for one in found.failed],
-            "chat": {"text": _plain_markup("\n".join([title, *(f"- {line}" for line in lines)]))},
+            "chat": {"text": "\n".join([title, *(f"- {line}" for line in lines)]).translate(_MARKUP)},
             "mail": {"subject": title, "body": "\n".join([*lines, "", f"Data up to {_day(found)}.", ""])},
             "webhook": {
                 "specversion": "1.0",
@@ -423,8 +424,3 @@ def _day(found: Gate) -> str:
 def _word(text: str) -> str:
     """Letters, digits and underscores alone: part of an address or of a label."""
     return re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_") or "unnamed"
-
-
-def _plain_markup(text: str) -> str:
-    """Text of which chats make no link, mention or markup of their own."""
-    return "".join(_MARKUP.get(one, one) for one in text)

@@ -408,8 +408,7 @@ def worth_for(
 def powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> float:
     """GPU-hours of a saving in which GPUs draw no power: all where nodes are switched or returned and stay idle."""
     able = scenario_abilities(scenario, history(scenario).fleet.board)
-    stops = able.switches_nodes or able.returns == RETURNED
-    return saved_gpu_hours if stops else 0.0
+    return saved_gpu_hours if able.switches_nodes or able.returns == RETURNED else 0.0
 
 
 def usd_per_kwh_of(scenario: Scenario) -> float:

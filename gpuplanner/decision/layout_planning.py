@@ -450,8 +450,7 @@ def compare_with_fixed(
     ]
     added = wait_s[0].join(wait_s[1], on="size", suffix="_fixed")
     added_s = added.select((pl.col("wait_s") - pl.col("wait_s_fixed")).max()).item() or 0.0
-    per_week = HOURS_PER_WEEK * SECONDS_PER_HOUR / until_s
-    saved = per_week * float(fixed_hours - hours)
+    saved = HOURS_PER_WEEK * SECONDS_PER_HOUR / until_s * float(fixed_hours - hours)
     return rounded(OverFixed(saved, added_s / SECONDS_PER_MINUTE, len(weeks)), DECIMALS)
 
 

@@ -236,8 +236,7 @@ class RehearsedWeek:
         lasting_s = np.diff(np.clip(at[order], 0.0, until_s), append=until_s)
         beyond = np.maximum(np.cumsum(step[order]), 0) * self.fleet.weights[what[order]]
         gpus_on = (self.planned.pools >= 0).sum(axis=1)
-        seconds = gpus_on[pool] @ powered_s + beyond @ lasting_s
-        return hours_from_seconds(float(seconds))
+        return hours_from_seconds(float(gpus_on[pool] @ powered_s + beyond @ lasting_s))
 
 
 def played_weeks(

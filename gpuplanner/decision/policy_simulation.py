@@ -165,8 +165,11 @@ class Arena:
             if draw == 0:
                 first, wait = found, started - self.ready_s
         assert first is not None
+        # Begin of each day that was observed, and the end of the last one, as far as it went.
+        days = int(np.ceil(asked.seen_s / SECONDS_PER_DAY - 1e-9))
+        edges_s = [min(day * SECONDS_PER_DAY, asked.seen_s) for day in range(days + 1)]
         node, since, until = (first.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
-        hours = gpu_hours(since, until, setting.fleet.gpus[node], asked.day_edges_s)
+        hours = gpu_hours(since, until, setting.fleet.gpus[node], edges_s)
         trial = Trial(setting, late, wait, hours, first)
         self.trials.append(trial)
         return trial
@@ -405,8 +408,7 @@ def left_out_share(trace: Dataset) -> float:
     untracked = float(trace.quality.filter(check=UNTRACKED)["gpu_hours"].sum())
     lost = stated.quarantined_gpu_hours + stated.unresolved_gpu_hours + untracked
     counted = stated.gpu_hours / (stated.gpu_hours + lost) if lost else 1.0
-    rows = max(stated.rows_in, 1)
-    return 1.0 - counted * (1.0 - min(left_out_rows(trace) / rows, 1.0))
+    return 1.0 - counted * (1.0 - min(left_out_rows(trace) / max(stated.rows_in, 1), 1.0))
 
 
 def correction_of(data: str | Dataset) -> Correction | None:

@@ -219,14 +219,14 @@ def answered(scenario: Scenario) -> tuple[ProjectAnswer, ...]:
     together = overlapping(announced.projects)
     if len(together) > 1:
         groups.append(together)
+    plain = [_describe(projects, len(announced.projects)) for projects in groups]
     reason = why_none(model)
     if reason is not None:
-        plain = (_describe(projects, len(announced.projects)) for projects in groups)
         return tuple(replace(one, sentence=f"{_name(one)}: no answer, {reason}.") for one in plain)
     # A size that is late today is the concern of the recommendation: with a project it must not wait longer.
     limit_s = np.maximum(*wait_limits(model, wait_target(scenario)))
     case = _Case(scenario, model, growth_of(known), announced.calendar, limit_s)
-    return tuple(case.answer(_describe(projects, len(announced.projects)), projects) for projects in groups)
+    return tuple(case.answer(one, projects) for one, projects in zip(plain, groups, strict=True))
 
 
 def overlapping(projects: Sequence[Project]) -> list[Project]:

@@ -181,8 +181,7 @@ def demand_paths(
     hours = hours if len(hours) >= WEEK else np.resize(hours, WEEK)
     weeks = hours[len(hours) % WEEK :].reshape(-1, WEEK)
     ahead = math.ceil(months * HOURS_PER_MONTH / WEEK)
-    rng = np.random.default_rng(seed)
-    drawn = weeks[rng.integers(len(weeks), size=(paths, ahead))]
+    drawn = weeks[np.random.default_rng(seed).integers(len(weeks), size=(paths, ahead))]
     growth = None
     if len(weeks) >= FEWEST_WEEKS:
         law = fit_growth(weeks.mean(axis=1))
@@ -267,8 +266,7 @@ def refresh(scenario: Scenario, months: int, board: str, speed: float) -> Refres
         now = hourly(mine, mode)
         if not ways or now is None:
             lacks = newer if not ways else mine
-            todo = "Give them in a price book."
-            raise ScenarioError("refresh", f"prices of {lacks}", "none", todo)
+            raise ScenarioError("refresh", f"prices of {lacks}", "none", "Give them in a price book.")
         cheapest = min(ways, key=lambda way: (ways[way], way))
         rows.append(RefreshMonth(month + 1, now, ways[cheapest] / speed, cheapest))
     dear = [row.month for row in rows if row.newer >= row.today]
@@ -422,8 +420,8 @@ def burst_plan(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     gib = tenant.replace_strict(dict(rules.gib), default=0.0, return_dtype=pl.Float64)
     spot = tenant.is_in(list(rules.spot))
     per_hour = pl.when(spot).then(rent.spot_price).otherwise(rent.on_demand)
-    gbit = gib * (8 * 1.073741824)
-    begins = rules.start_minutes + gbit / rules.gbit_per_s / 60
+    gbit_per_gib = 8 * 1.073741824
+    begins = rules.start_minutes + gib * gbit_per_gib / rules.gbit_per_s / 60
     waited = (pl.col("start_time").fill_null(known.end) - waiting_since()).dt.total_seconds() / 60
     jobs = known.jobs.select(
         "job_id", tenant.alias("tenant"), "submit_time", "gpus", hours=hours,

@@ -166,8 +166,7 @@ def rules_at_hand(scenario: Scenario) -> SharingRules:
 
 def tried_with(scenario: Scenario, before: SharingRules, after: SharingRules) -> SharingTried:
     """Play the recent past on today's fleet under two sets of rules, with the failures of the scenario."""
-    sides = (_played(rules.source, rules, scenario) for rules in (before, after))
-    return _between(scenario, *sides)
+    return _between(scenario, *(_played(rules.source, rules, scenario) for rules in (before, after)))
 
 
 def _between(scenario: Scenario, before: PlayedRules, after: PlayedRules) -> SharingTried:
@@ -203,7 +202,8 @@ def _basis(arena: Arena) -> str:
     """How far the waits of the trace are explained by what is played."""
     if arena.asked.starts_assumed:
         return "The data state no starts: waits are those of the queue that is played, and nothing confirms them."
-    if not waits_seen(arena):
+    waited_s = arena.asked.start_s - arena.asked.granted.ready_s
+    if not (waited_s[arena.judged] > NEAR_S).any():
         return "Nobody waited for 10 minutes in the data: nothing confirms what is played, and nothing contradicts it."
     error = arena.waits.share.error
     if error <= MAX_ERROR:
@@ -212,12 +212,6 @@ def _basis(arena: Arena) -> str:
         f"NOT EXPLAINED: the replay of today differs from the observed waits by {error:.0%} of them: trust directions "
         "more than figures."
     )
-
-
-def waits_seen(arena: Arena) -> bool:
-    """Whether a job that is judged waited for long in the data."""
-    waited = arena.asked.start_s - arena.asked.granted.ready_s
-    return bool((waited[arena.judged] > NEAR_S).any())
 
 
 def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTried:
@@ -255,8 +249,7 @@ def sharing_of(played: PlayedRules, asked: Asked) -> Sharing:
     team = teams_of(asked)
     teams = list(dict.fromkeys([*(one.name for one in rules.teams), *sorted(set(team))]))
     given = {one.name: one for one in rules.cohorts}
-    named = [one.cohort for one in rules.teams if one.cohort is not None]
-    cohorts = list(dict.fromkeys([*given, *named]))
+    cohorts = list(dict.fromkeys([*given, *(one.cohort for one in rules.teams if one.cohort is not None)]))
     number: dict[str | None, int] = {None: -1}
     number |= {name: len(teams) + place for place, name in enumerate(cohorts)}
     groups = [

@@ -214,8 +214,7 @@ def _course(found: Contest, advice: Recommendation) -> Course:
     asked, arena, action = found.asked, found.arena, advice.action
     fleet = asked.nodes.total
     if action in ("repartition", "rightsize"):
-        setting = _partitioned(asked, advice)
-        policy, trial = STATIC_MIG, arena.play(setting)
+        policy, trial = STATIC_MIG, arena.play(_partitioned(asked, advice))
         layouts = _layouts(asked, trial)
     else:
         numbers = _kept_nodes(advice.pools, advice.units)
@@ -228,9 +227,7 @@ def _course(found: Contest, advice: Recommendation) -> Course:
     freed = float(max(fleet - gpus, 0) * HOURS_PER_WEEK)
     nothing = Saving(None, reason="no GPU is released or powered down")
     saving = Saving(freed, freed, freed) if freed else nothing
-    measures = advice.measures
-    if measures:
-        measures = (*measures[:-1], replace(measures[-1], gpus=gpus))
+    measures = (*advice.measures[:-1], *(replace(last, gpus=gpus) for last in advice.measures[-1:]))
     return Course(measures, policy, trial, gpus, float(gpus), layouts, saving)
 
 
@@ -372,8 +369,7 @@ def team_rows(scenario: Scenario) -> tuple[TeamRow, ...]:
     jobs = dict(in_window.group_by("tenant").len().iter_rows())
     rows = []
     for row in by_tenant(booked).sort("held_gpu_hours", descending=True).iter_rows(named=True):
-        measured = row["used"] + row["held_idle"] > 0
-        idle = float(row["held_idle"]) if measured else None
+        idle = float(row["held_idle"]) if row["used"] + row["held_idle"] > 0 else None
         hours, count = float(row["held_gpu_hours"]), int(jobs.get(row["tenant"], 0))
         rows.append(TeamRow(str(row["tenant"]), hours, idle, count))
     buckets = dict(by_bucket(booked).select("bucket", "gpu_hours").iter_rows())

@@ -12,7 +12,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.schemas import SERVICE, WHOLE_GPU
-from gpuplanner.core.units import SECONDS_PER_DAY
 from gpuplanner.decision.sharing_rules import SharingRules, rules_of_queues
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import OFF, parse_layout
@@ -80,21 +79,11 @@ class Asked:
         requests = self.views[view]
         return np.asarray(self.fleet.weights[requests.profile] * requests.total)
 
-    def requesting(self, view: str) -> Asked:
-        """The same jobs where they hold what a view says."""
-        return replace(self, views=self.views | {AS_TODAY: self.views[view]})
-
     @property
     def usual_node(self) -> int:
         """GPUs of most nodes."""
         sizes = self.nodes.gpus
         return max(set(sizes), key=lambda size: (sizes.count(size), size))
-
-    @property
-    def day_edges_s(self) -> list[float]:
-        """Begin of each day that was observed, and the end of the last one, as far as it went [s]."""
-        days = int(np.ceil(self.seen_s / SECONDS_PER_DAY - 1e-9))
-        return [min(day * SECONDS_PER_DAY, self.seen_s) for day in range(days + 1)]
 
     @property
     def standing_gpus(self) -> float:

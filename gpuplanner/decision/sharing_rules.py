@@ -243,9 +243,7 @@ def read_quotas(path: str | Path) -> SharingRules:
 
 def rules_of(scenario: Scenario, known: History) -> SharingRules:
     """The rules that a scenario names, else those that the data hold, for the board that is planned."""
-    if scenario.quotas is not None:
-        return rules_in(scenario.quotas, known)
-    return rules_of_queues(known)
+    return rules_of_queues(known) if scenario.quotas is None else rules_in(scenario.quotas, known)
 
 
 def rules_of_queues(known: History) -> SharingRules:

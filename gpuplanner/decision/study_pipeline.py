@@ -380,8 +380,7 @@ def _more_than_there_is(known: History, booked: pl.DataFrame) -> Iterator[str]:
 
 def _thin_record(known: History) -> Iterator[str]:
     """A record that holds only jobs that ended lacks those that had not; energy rests on measured activity."""
-    end = end_of(known.trace)
-    whole = complete_until(known.trace.jobs.filter(~untimed()), end)
+    whole = complete_until(known.trace.jobs.filter(~untimed()), end_of(known.trace))
     # Nothing that is planned rests on hours: a record may thin out a day before its end.
     if whole < known.plan_start - timedelta(days=1):
         yield (

@@ -265,8 +265,7 @@ def fairness(scenario: Scenario) -> Fairness:
         start = play(requests, asked.fleet, queue=scenario.queue).start_s
         end, basis = start + requests.run_s, "starts as played on today's fleet: the source states none"
         seconds = seconds_until(asked, start)
-    waits = waits_by_team(asked, seconds)
-    return shared(asked, rules, start, end, waits, basis, scenario.queue)
+    return shared(asked, rules, start, end, waits_by_team(asked, seconds), basis, scenario.queue)
 
 
 def teams_of(asked: Asked) -> pl.Series:
@@ -288,8 +287,7 @@ def shared(
     # A slice counts against a quota as the larger of its shares of compute and memory.
     parts = [1.0, *(quota_share(asked.board, name) for name in asked.fleet.profiles[1:])]
     units = np.round(UNITS * np.array(parts)).astype(np.int64)[requests.profile] * requests.total
-    installed = float(asked.nodes.total)
-    entitled, notes = entitled_gpus(rules, team, installed)
+    entitled, notes = entitled_gpus(rules, team, float(asked.nodes.total))
     frame = pl.DataFrame(
         {
             "job_id": pl.int_range(len(team), eager=True).cast(pl.String),

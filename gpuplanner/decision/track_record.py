@@ -440,8 +440,7 @@ def _seen(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingP
         allowed = {one.size: one.minutes + last.promise.minutes for one in last.seen.waits}
         late_before = _late(waits, allowed) / weeks
     fleet = known.fleet.gpus
-    everything = Saving(fleet * HOURS_PER_WEEK)
-    worth = worth_for(scenario, everything, 0, fleet, gone=True)
+    worth = worth_for(scenario, Saving(fleet * HOURS_PER_WEEK), 0, fleet, gone=True)
     per_hour = max(fleet * HOURS_PER_WEEK, 1.0)
     return MonthSeen(
         begin=known.begin.isoformat(), end=known.end.isoformat(), gpus=installed / HOURS_PER_WEEK,

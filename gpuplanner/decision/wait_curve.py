@@ -477,8 +477,7 @@ def best_layout(model: WaitModel) -> dict[str, int] | None:
         return None
     costs: list[Floats] = []
     for profile in used:
-        name = fleet.profiles[profile]
-        instances = 1 if profile == 0 else board.profile(name).max_instances
+        instances = 1 if profile == 0 else board.profile(fleet.profiles[profile]).max_instances
         costs.append(hours_by_gpus(model, profile, total, instances, per_node))
     shares, _ = share_out(costs, total)
     names = (fleet.profiles[profile] for profile in used)
