@@ -44,8 +44,6 @@ from gpuplanner.decision.wait_curve import (
 from gpuplanner.simulator.simulated_fleet import NodeFleet
 from gpuplanner.simulator.simulation_state import Floats
 
-MIN_WORTH = 0.1
-"""GPU-hours of waiting that a bought GPU-hour ends, at least, where the planner stated no target."""
 MIN_DAYS = 5.0
 MIN_JOBS = 50
 """Of a shorter record, or of fewer jobs, a 95th percentile is a matter of luck."""
@@ -412,7 +410,8 @@ def weigh_purchase(
     bought_s = np.minimum(model.replay_waits(found.fleet), asked.seen_s)
     more = found.gpus - found.fleet_gpus
     worth = float(((today_s - bought_s) * asked.gpus())[model.waits.judged].sum() / (more * asked.seen_s))
-    if worth < MIN_WORTH and not target.stated:
+    # Where the planner stated no target, a bought GPU-hour ends a tenth of one of waiting at least.
+    if worth < 0.1 and not target.stated:
         target_min = target.target_s / SECONDS_PER_MINUTE
         reason = (
             f"the p95 queue wait of jobs on {size_names(model, late)} is over {target_min:g} minutes, and "

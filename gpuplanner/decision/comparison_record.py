@@ -40,9 +40,6 @@ from gpuplanner.decision.recommendation import Answer, decide
 from gpuplanner.hardware.power_and_carbon import carbon_factor
 from gpuplanner.usage.job_history import history
 
-LATER_S = 60.0
-"""Who starts more than this later than today is said to start later."""
-
 
 @dataclass(frozen=True)
 class PolicyRow:
@@ -282,7 +279,8 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
         most_gpus=arena.most_gpus(trial),
         late_mean_min=float(late[np.isfinite(late)].mean()) / SECONDS_PER_MINUTE if len(late) else 0.0,
         added_minutes=max(float(added_minutes.max()), 0.0),
-        later_share=float(np.mean(late - arena.today.late_s[0, which] > LATER_S)) if len(late) else 0.0,
+        # Who starts more than a minute later than today is said to start later.
+        later_share=float(np.mean(late - arena.today.late_s[0, which] > SECONDS_PER_MINUTE)) if len(late) else 0.0,
         longest_min=float(late.max(initial=0.0)) / SECONDS_PER_MINUTE,
         completion_mean_min=float(done[finite].mean()) / SECONDS_PER_MINUTE if finite.any() else None,
         power_ups_per_week=None if trial.setting.switching is None else power_ups(trial, found.later_days) / weeks,

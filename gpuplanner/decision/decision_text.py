@@ -32,15 +32,9 @@ from gpuplanner.ingest.telemetry.telemetry_quality import match_words
 
 WHOLE_LIST = 0.02
 """Of a fleet that is held below this share nothing is recommended before the list of jobs is known to be whole."""
-QUARANTINE = 0.01
 MOST_NODES_NAMED = 6
-MOST_CHANGES_NAMED = 3
-WELL_EXPLAINED = 0.9
-"""Job sizes of whose waiting the replay reproduces less are named."""
 IDLE_ACTIONS = ("power_down", "autoscale")
 """Measures under which jobs may wait for a node to come."""
-NOTICED_MIN = 1.0
-"""A p95 wait that changes by less is not said to change [min]."""
 PLATFORM, PLANNER = "platform team", "planner"
 
 
@@ -105,7 +99,7 @@ def _changes(one: Decision, found: Contest, trial: Trial) -> tuple[int, str] | N
     if one.policy != STATIC_MIG or not (changed := changed_layouts(found.asked, trial.setting)):
         return None
     named = (f"{nodes_text(on)} from {old} to {new}" for (old, new), on in changed.items())
-    which = f" ({', '.join(named)})" if found.asked.nodes.named and len(changed) <= MOST_CHANGES_NAMED else ""
+    which = f" ({', '.join(named)})" if found.asked.nodes.named and len(changed) <= 3 else ""
     return sum(map(len, changed.values())), which
 
 
@@ -117,7 +111,8 @@ def _waits(one: Decision) -> str:
             "How long each job size waits then is not stated: a replay of today is too far from the record."
         )
     worst = max(one.service, key=lambda row: row.added_p95_minutes)
-    fell = latest.today_p95_minutes - latest.recommended_p95_minutes >= NOTICED_MIN
+    # A p95 wait that changes by less than a minute is not said to change.
+    fell = latest.today_p95_minutes - latest.recommended_p95_minutes >= 1.0
     now, then = (wait_text(each) for each in (latest.today_p95_minutes, latest.recommended_p95_minutes))
     text = f"p95 queue wait on {latest.size} falls from {now} to {then}" if fell else ""
     if text and (observed := wait_text(latest.observed_p95_minutes)) != now:
@@ -278,13 +273,14 @@ def likely_board(word: str) -> str:
 
 def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator[str]:
     """What it rests on, in words that a director knows."""
-    if one.left_out_share > QUARANTINE:
+    if one.left_out_share > 0.01:
         yield f"{one.left_out_share:.0%} of the GPU-hours are left out, as their jobs cannot be true beside the others."
     if matched := match_words(found.known.trace):
         yield f"{matched}."
     share, days = advice.model.waits.share, int(found.asked.seen_s // 86_400)
     if share.fraction is not None:
-        less = [f"{part:.0%} on {name}" for name, part in share.by_size.items() if part < WELL_EXPLAINED]
+        # Job sizes of whose waiting the replay reproduces less are named.
+        less = [f"{part:.0%} on {name}" for name, part in share.by_size.items() if part < 0.9]
         yield (
             f"A replay of {counted(days, 'day')} reproduces {share.fraction:.0%} of the waiting"
             f"{' (' + ', '.join(less) + ')' if less else ''}; by team and size it is wrong by {share.error:.0%}."

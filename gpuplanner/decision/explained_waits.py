@@ -37,10 +37,6 @@ from gpuplanner.decision.wait_causes import (
 )
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
-DELAY_SHARE = 0.1
-"""A tenant's waiting of which a smaller share is unexplained has what a replay gets wrong anyhow, and no delay."""
-
-
 MAX_ERROR = 0.3
 """Replay error above which no waits are stated by size: a third of the waiting is then at the wrong place."""
 NOTHING = 0.005
@@ -218,7 +214,8 @@ def unexplained_delay(seconds: Floats, tenant: Ints, tenants: int, latency_s: fl
     unexplained = seconds[:, UNEXPLAINED]
     waited = np.bincount(tenant, seconds.sum(axis=1), tenants)
     share = np.bincount(tenant, unexplained, tenants) / np.maximum(waited, 1e-9)
-    return np.where((share > DELAY_SHARE)[tenant] & (unexplained > latency_s), unexplained, 0.0)
+    # Less than a tenth of a tenant's waiting is what a replay gets wrong anyhow, and no delay.
+    return np.where((share > 0.1)[tenant] & (unexplained > latency_s), unexplained, 0.0)
 
 
 def explained_share(

@@ -19,13 +19,10 @@ from gpuplanner.simulator.simulation_state import Floats
 
 MIN_WEEKS = 6
 """With fewer whole weeks the growth cannot be told from the noise of a week."""
-GROWTH_DRAWS = 4000
 LOAD_DRAWS = 10
 LOAD_STEP = 2**0.25
 MAX_LOAD = 4.0
 """Loads are looked at up to so many times today's, and down to its inverse."""
-HALVINGS = 3
-"""How often the step of the load at which the target breaks is halved: to 2 % of the load."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +104,7 @@ def fit_growth_per_week(work: Floats) -> FittedGrowth:
     slope = float(week @ logs / (week @ week))
     left = logs - logs.mean() - slope * week
     error = math.sqrt(float(left @ left) / (weeks - 2) / float(week @ week))
-    slopes = slope + error * np.random.default_rng(3).standard_t(weeks - 2, GROWTH_DRAWS)
+    slopes = slope + error * np.random.default_rng(3).standard_t(weeks - 2, 4000)
     low, high = np.expm1(np.quantile(slopes, INTERVAL)).tolist()
     return FittedGrowth(WeeklyGrowth(math.expm1(slope), low, high), slopes)
 
@@ -145,7 +142,8 @@ def measure_headroom(
         met = meets(1.0, row)
         while low > 1 / MAX_LOAD and high < MAX_LOAD and meets(high if met else low, row) == met:
             low, high = (high, high * LOAD_STEP) if met else (low / LOAD_STEP, low)
-        for _ in range(HALVINGS):
+        # The step is halved to 2 % of the load.
+        for _ in range(3):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if meets(middle, row) else (low, middle)
         factors.append(low)

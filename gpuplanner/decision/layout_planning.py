@@ -40,8 +40,6 @@ NAME_THEM = (
     "Add the list of nodes ('gpuplanner ingest nodes'), of one size, or 'nodes' to the problem; plan again."
 )
 """What to do where nodes have no names: a file for names that are made up would be applied to others."""
-# Profiles with fewer jobs are emptied at the stated price.
-_FEWEST_JOBS = 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +116,8 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
     jobs = known.views[view].filter(pl.col("run_s") > 0, pl.col("instances") > 0)
     remaining = {}
     for (profile,), group in jobs.group_by("profile", maintain_order=True):
-        if profile is not None and group.height >= _FEWEST_JOBS:
+        # Profiles with fewer jobs are emptied at the stated price.
+        if profile is not None and group.height >= 30:
             run_h = group["run_s"].to_numpy() / SECONDS_PER_HOUR
             remaining[str(profile)] = remaining_while_busy(run_h, group["instances"].to_numpy()).tolist()
     change = cost_of_change(scenario, board)
@@ -398,10 +397,6 @@ def choice_sentence(found: Sequence[PlanChoice]) -> str:
     )
 
 
-JOB_SIZES = (1, 4, 8)
-"""GPUs of a job on full GPUs up to which it is of the same size."""
-
-
 @dataclass(frozen=True)
 class OverFixed:
     """A schedule of layouts against the best fixed layout.
@@ -458,7 +453,8 @@ def _week(week: RehearsedWeek, until_s: float) -> tuple[float, pl.DataFrame]:
     """GPU-hours provisioned, and the p95 queue wait of each job size [s]."""
     asked = week.requests
     names = np.array(week.fleet.profiles)[asked.profile]
-    size = np.where(asked.profile == 0, np.searchsorted(JOB_SIZES, asked.total).astype(str), names)
+    # On full GPUs, jobs up to these numbers of GPUs are of the same size.
+    size = np.where(asked.profile == 0, np.searchsorted((1, 4, 8), asked.total).astype(str), names)
     waits = pl.DataFrame({"size": size, "submit_s": asked.ready_s, "wait_s": _waits_s(week, until_s)})
     judged = waits.filter(pl.col("submit_s").is_between(0.0, until_s))
     p95 = judged.group_by("size").agg(pl.col("wait_s").quantile(0.95, "higher"))

@@ -14,8 +14,6 @@ from gpuplanner.simulator.simulation_state import Floats, Ints
 
 SHORTEST_LATENCY_S, LONGEST_LATENCY_S = 60.0, 300.0
 """Least and most time that a scheduler is taken to need from an end to the next start."""
-FEWEST_GAPS = 20
-"""Of fewer observed gaps the latency is not estimated."""
 WAITED_S = 60.0
 """A job that waited longer was in the queue when the GPUs that it got became free."""
 
@@ -203,7 +201,8 @@ def observe_handover(requests: NodeRequests, start_s: Floats, seen: OccupancyCha
         before = np.searchsorted(ends, starts, side="right")
         gaps.append((starts - ends[np.maximum(before - 1, 0)])[before > 0] if len(ends) else np.zeros(0))
     found = np.concatenate(gaps)
-    if len(found) < FEWEST_GAPS:
+    # Of fewer gaps the latency is not estimated.
+    if len(found) < 20:
         return Handover(SHORTEST_LATENCY_S, 0.0)
     quick = found[found <= LONGEST_LATENCY_S]
     latency = float(np.clip(np.quantile(found, 0.95), SHORTEST_LATENCY_S, LONGEST_LATENCY_S))

@@ -61,16 +61,10 @@ USUAL_IDLE_MINUTES = (10, 30)
 LEAST_GAIN_BY_IDLE = 0.03
 LEAST_GAIN_BY_MIXING = 0.02
 """Share of the GPU-hours that a shorter idle time gains, or several layouts on one node, to be chosen."""
-MIN_DAYS_WITHIN_LIMIT = 0.9
-"""Share of the days in the training window on which a setting meets the limit, if today's fleet replayed does."""
 NEAR = 2
 """How many more, or fewer, idle nodes are tried where another knob is turned."""
 HOPELESS = 0.05
 """Share of all jobs that wait at once where a setting is given up: one in twenty may be late at all."""
-IDLE_MINUTES = (1, 5, 10, 15, 30)
-"""For how long a node may be idle before it goes."""
-MOST_CHECKED = 6
-"""Settings that are played in full, cheapest first, until one holds."""
 
 
 @dataclass(eq=False)
@@ -96,7 +90,8 @@ class Tuning:
         """Of settings that were tried the cheapest that holds: on earlier weeks, and at a slow lead."""
         good = [trial for trial in searched if id(trial) in self.good]
         good.sort(key=lambda trial: (self.rank(trial), trial.setting.gpus, self.strain(trial)))
-        for trial in good[:MOST_CHECKED]:
+        # Settings are played in full, cheapest first, until one holds.
+        for trial in good[:6]:
             full = self.arena.play(trial.setting)
             if self.arena.holds(full, self.earlier):
                 return full
@@ -130,7 +125,8 @@ class Tuning:
     def least_days(self) -> float:
         """Share of the training days on which a setting has to meet the limit: no more than today's fleet replayed."""
         again = replace(self.arena.today, late_s=self.arena.today.late_s[1:])
-        return min(MIN_DAYS_WITHIN_LIMIT, self.arena.share_of_days(again, self.earlier))
+        # Nine days in ten, if today's fleet replayed meets the limit on as many.
+        return min(0.9, self.arena.share_of_days(again, self.earlier))
 
     def strain(self, trial: Trial) -> float:
         """How late its jobs start on average [min]: of equals the one with room is taken."""
@@ -209,7 +205,7 @@ class Tuning:
         self, setting_of: Callable[[int, str, int], WaySetting], placements: Sequence[str]
     ) -> list[Trial]:
         """The fewest idle nodes kept at one idle time, then other idle times and placements from there on."""
-        idles = [idle for idle in IDLE_MINUTES if idle * SECONDS_PER_MINUTE >= self.able.shortest_idle_s]
+        idles = [idle for idle in (1, 5, 10, 15, 30) if 60 * idle >= self.able.shortest_idle_s]
         usual = min(idles, key=lambda idle: abs(idle - USUAL_IDLE_MINUTES[0]))
         most = len(self.arena.asked.nodes.gpus)
         found = self.try_counts(lambda kept: [setting_of(usual, placements[0], kept)], 0, most)
@@ -352,8 +348,6 @@ SHORT = {name: way.short for name, way in WAYS.items()}
 POLICY_NAMES = tuple(WAYS)[1:]
 
 
-WEEKS_FROM_DAYS = 14
-MOST_HELD_BACK_DAYS = 14
 FEWEST_JOBS = 100
 """Jobs that policies are fitted on, and evaluated on, at least."""
 ALIKE = 0.01
@@ -503,10 +497,11 @@ def judge(policy: str, trial: Trial, *, holds: bool, days: tuple[Mask, Mask]) ->
 
 def holdout_from(asked: Asked, arena: Arena, days: int) -> int | None:
     """The day from which policies are evaluated; None where the record is too short to keep days back from fitting."""
-    split = days - min(days // 2, MOST_HELD_BACK_DAYS)
+    split = days - min(days // 2, 14)
     late = arena.judged & (arena.ready_s >= split * SECONDS_PER_DAY)
     early = arena.judged & ~late
-    if asked.nodes.snapshot or asked.starts_assumed or days < WEEKS_FROM_DAYS:
+    # A record of less than two weeks is too short to keep days back.
+    if asked.nodes.snapshot or asked.starts_assumed or days < 14:
         return None
     return split if min(int(late.sum()), int(early.sum())) >= FEWEST_JOBS else None
 
@@ -521,8 +516,6 @@ def asked_policies(scenario: Scenario) -> list[str]:
 
 
 LEVEL = 0.9
-MOST_ALIKE = 0.6
-"""Autocorrelation of days that is believed at most: few days say little about it."""
 
 
 def promised(daily_saved: NDArray[np.float64], most: float) -> tuple[float, float, float]:
@@ -550,7 +543,8 @@ def by_draw(daily: NDArray[np.float64]) -> float:
         return float(abs(daily).max(initial=0.0))
     apart = daily - daily.mean()
     alike = float((apart[1:] @ apart[:-1]) / max(apart @ apart, 1e-12))
-    alike = min(max(alike, 0.0), MOST_ALIKE)
+    # Few days say little about their autocorrelation: more than this is not believed.
+    alike = min(max(alike, 0.0), 0.6)
     spread = float(np.sqrt(apart @ apart / (days - 1))) * np.sqrt((1 + alike) / (1 - alike))
     return float(student_t((1 + LEVEL) / 2, days - 1) * spread * np.sqrt(1 / DAYS_A_WEEK + 1 / days))
 

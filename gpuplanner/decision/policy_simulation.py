@@ -36,10 +36,6 @@ FEW_DRAWS, MANY_JOBS = 3, 100_000
 CARRIED_S = 7200.0
 """For so long before the beginning what ran then is there, so that nodes have come up for it."""
 FEWEST_WAITING = 200
-STANDING_S = 3600.0
-"""What has no end gets its GPUs within an hour of when today's fleet gives them: it keeps them for days."""
-FEWEST_IN_CLASS = 20
-"""Jobs of a class on one day below twice which the class is not judged by itself."""
 MAX_MEMORY_BYTES = 256 << 20
 """Size of the simulation runs in memory beyond which those not used for longest are dropped. [B]"""
 
@@ -219,7 +215,8 @@ class Arena:
         """
         which = which & self.judged
         todays_standing_s = self.today.late_s[:, self.standing].max(axis=0)
-        kept = trial.late_s[:, self.standing] <= todays_standing_s + STANDING_S
+        # What has no end gets its GPUs within an hour of when today's fleet gives them: it keeps them for days.
+        kept = trial.late_s[:, self.standing] <= todays_standing_s + SECONDS_PER_HOUR
         if not kept.all() or np.isinf(trial.late_s[:, which]).any():
             return False
         return self.excess(trial, which) <= later_minutes + 1e-9
@@ -231,7 +228,8 @@ class Arena:
         for number in np.unique(day[which]):
             jobs = which & (day == number)
             groups = [jobs & (self.size == place) for place in range(len(self.classes))]
-            groups = [jobs, *(group for group in groups if group.sum() >= 2 * FEWEST_IN_CLASS)]
+            # A class of fewer than 40 jobs on one day is not judged by itself.
+            groups = [jobs, *(group for group in groups if group.sum() >= 40)]
             added = [
                 order_statistic(trial.late_s[0, group], self.quantile)
                 - order_statistic(self.today.late_s[0, group], self.quantile)

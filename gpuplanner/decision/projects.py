@@ -150,8 +150,6 @@ def _entry(given: Any, file: str, line: int) -> CalendarEntry:  # noqa: ANN401 -
     return CalendarEntry(kind, str(values.get("name", kind)), begin, end, factor)
 
 
-MIN_ADDED_MINUTES = 1.0
-"""A wait that rises by less is not listed [min]."""
 ALL = "all projects"
 
 
@@ -390,7 +388,8 @@ def who_waits(model: WaitModel, wider: WaitModel) -> tuple[Waiter, ...]:
             for waits in (before, after)
         )
         added = float(is_s - was_s) / SECONDS_PER_MINUTE
-        if added >= MIN_ADDED_MINUTES:
+        # A wait that rises by less than a minute is not listed.
+        if added >= 1.0:
             rows.append(Waiter(kind, name, int(jobs.sum()), round(added, 1)))
     return tuple(sorted(rows, key=lambda row: (-row.added_minutes, row.kind, row.name)))
 

@@ -17,16 +17,10 @@ from gpuplanner.simulator.simulation_run import play, play_shared
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 EASY, PASS = "easy", "pass"
-MOST_PAIRS = 20_000
-"""Head starts are fitted to at most so many pairs of jobs, taken evenly from all: more make them no surer."""
-SWEEPS = 20
-"""Times that each head start is moved to its best value, at most."""
 NEAR_S = 1.0
 """Head starts that move by less have been found [s]."""
 JITTER_S = 30.0
 """Replays differ by arrivals up to so much later: a queue is chaotic, and one replay is a draw."""
-GOOD_ERROR = 0.05
-"""Where the plain rule is wrong by no more, no other is tried: forecasts of waits are not that sure in any case."""
 REPLAYS = 4
 """Replays of which the mean is compared with the record: two halves of two show what is chance."""
 
@@ -132,7 +126,8 @@ def choose_rule(
     if seen.jobs_queued and head_start_s is not None:
         others += [QueueRule(EASY, head_start_s), QueueRule(PASS, head_start_s)]
 
-    for rule in others if errors[plain.name] > max(chance, GOOD_ERROR) else ():
+    # Where the plain rule is wrong by no more, no other is tried: forecasts of waits are not that sure in any case.
+    for rule in others if errors[plain.name] > max(chance, 0.05) else ():
         found = [replay(rule, late[0])]
         # A rule of a larger error will not be taken: its other replays are left out.
         if seen.error(found[0]) <= min(errors[plain.name], errors[best.name] + chance):
@@ -194,7 +189,8 @@ def find_head_starts(
     asked = np.stack([requests.profile, requests.per, requests.nodes, number], axis=1)
     arguments = (by_start, by_ready, start, requests.ready_s, requests.limit_s, asked, use, latency_s)
     count = fill_pairs(*arguments, 1, np.zeros((0, 2), np.int64))
-    every = max(-(-count // MOST_PAIRS), 1)
+    # Pairs are taken evenly from all: more make head starts no surer.
+    every = max(-(-count // 20_000), 1)
     pairs = np.zeros((-(-count // every), 2), np.int64)
     fill_pairs(*arguments, every, pairs)
 
@@ -275,7 +271,7 @@ def fit_head_starts(groups: Sequence[Ints], pairs: Ints, later_s: Floats) -> lis
     """
     found = [np.zeros(int(group.max(initial=0)) + 1) for group in groups]
     lead = -later_s
-    for _ in range(SWEEPS):
+    for _ in range(20):
         moved = 0.0
         for values, group in zip(found, groups, strict=True):
             first, second = group[pairs[:, 0]], group[pairs[:, 1]]

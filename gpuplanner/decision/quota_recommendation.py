@@ -37,8 +37,6 @@ and 94, cost at most the work that runs.
 .. [1] NVIDIA, Analyzing Xid Errors with the Xid Catalog, column *Immediate Action* (docs.nvidia.com/deploy/xid-errors);
    the same actions stand in NVIDIA/NVSentinel, ``xiderrorsmapping.csv`` at 6f8b0fc; both read 2026-11-27.
 """
-WRITE_S = 60.0
-"""Time to write a checkpoint where nobody states it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +226,8 @@ def _checkpoints(scenario: Scenario, rules: SharingRules) -> pl.DataFrame:
     """The interval between checkpoints of each team, for the GPUs that its work holds at once in one job."""
     known = history(scenario)
     mtbf_s = mtbf_seen_s(known.trace) or Failures().mtbf_s(1)
-    write_s = rules.stopping.checkpoint_write_seconds or WRITE_S
+    # A checkpoint is taken to be written in a minute where nobody states it.
+    write_s = rules.stopping.checkpoint_write_seconds or 60.0
     work = pl.col("gpus") * pl.col("run_s")
     sizes = (
         known.jobs.filter(pl.col("gpus") > 0)

@@ -161,8 +161,6 @@ def rho_by_tenant(fairness: pl.DataFrame) -> pl.DataFrame:
 
 UNITS = 5040
 """Parts of a GPU in which quotas are counted: divisible by every share of a board that the catalogue has."""
-SLOTS = 120
-"""Slots over the observation in which the shares of teams are shown."""
 NO_TEAM = "(no team)"
 NEXT_STEPS = {
     "fragmented": "Fill nodes one after the other, or request fewer GPUs on one node.",
@@ -172,11 +170,7 @@ NEXT_STEPS = {
     "unexplained": "Add what the record lacks: all jobs of these nodes, and limits of accounts, partitions and QOS.",
 }
 """What a team can do by the largest cause of its waits; too few GPUs depend on quotas as well."""
-TINY_HOURS = 0.05
-"""Hours of waiting that are shown as none."""
 TINY_GPU_HOURS = 0.05
-LITTLE = 0.1
-"""A team that waited for more, and was owed less than this share of it, is not helped by what others borrow."""
 _FACTS = ("basis", "rules", "notes", "mean_rho", "max_rho", "jain_satisfaction", "jain_rho")
 
 
@@ -320,7 +314,8 @@ def shared(
     mean_rho, max_rho = rho.select(mean=pl.col("rho").mean(), max=pl.col("rho").max()).row(0)
     return Fairness(
         basis=basis, rules=rules, notes=notes, teams=teams, borrowed=pairs,
-        shares=shares_over_time(claimed, slot_s=max(seen / SLOTS, SECONDS_PER_HOUR)),
+        # Shares of teams are shown in at most 120 slots.
+        shares=shares_over_time(claimed, slot_s=max(seen / 120, SECONDS_PER_HOUR)),
         mean_rho=mean_rho, max_rho=max_rho,
         jain_satisfaction=jain_index(teams["satisfaction"].drop_nulls().to_numpy()),
         jain_rho=jain_index(1 / late["mean_rho"].to_numpy()),
@@ -395,7 +390,7 @@ def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
     """
     waited = {name: row[f"waited_{name}_hours"] for name in CAUSES}
     total, cause = sum(waited.values()), max(CAUSES, key=lambda name: waited[name])
-    if total <= TINY_HOURS:
+    if total <= 0.05:  # hours that are shown as none
         return "Its jobs did not wait.", "Nothing to do."
     hours = counted(round(total), "hour") if total >= 1 else "less than an hour"
     why = f"Its jobs waited {hours}, {waited[cause] / total:.0%} of it {WORDS[cause]}."
@@ -405,7 +400,8 @@ def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
     owed = row["owed_gpu_hours"]
     if not row["entitled_gpus"] > 0:
         return f"{why} It has no quota.", "A quota of its own, or patience."
-    if owed > max(TINY_GPU_HOURS, LITTLE * row["waited_gpu_hours"]):
+    # A team that waited for more, and was owed less than a tenth of it, is not helped by what others borrow.
+    if owed > max(TINY_GPU_HOURS, 0.1 * row["waited_gpu_hours"]):
         mine = pairs.filter(pl.col("lender") == row["tenant"], pl.col("borrower") != NOBODY)
         mine = mine.sort("gpu_hours", "borrower", descending=[True, False])
         to = f", most of them held by {mine['borrower'][0]}" if mine.height else ""

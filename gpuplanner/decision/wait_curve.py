@@ -23,8 +23,6 @@ from gpuplanner.simulator.simulation_state import Floats, Ints
 
 REPLAYS = 5
 """Replays of one record with arrivals up to half a minute later: one alone is a draw of something chaotic."""
-APART_S = 1800.0
-"""Standard deviation of the hour of a job that comes once more [s]."""
 PERCENTILE = 0.95
 INTERVAL = (0.1, 0.9)
 DAYS_A_WEEK = 7
@@ -111,7 +109,8 @@ def scale_load(
     count = len(arrival_s)
     rng = np.random.default_rng(7)
     copies = np.where(fixed, 1, np.floor(load + rng.random(count))).astype(np.int64)
-    weeks, apart = rng.random(count), rng.normal(0, APART_S, count)
+    # A job that comes once more does so half an hour apart, as a standard deviation.
+    weeks, apart = rng.random(count), rng.normal(0, 1800.0, count)
     rows = np.repeat(np.arange(count), copies)
     nth = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
     others = max(int(seen_s / (DAYS_A_WEEK * SECONDS_PER_DAY)) - 1, 1)
@@ -136,8 +135,6 @@ def percentile(waits_s: Floats) -> float:
 
 SURE = 0.8
 """Share of drawn records in which something must hold."""
-PAIRED_DRAWS = 20
-DAY_DRAWS = 200
 MOST_TIMES = 4
 """How many times as many nodes as today are looked at, at most."""
 TOLERANCE_S = 1.0
@@ -250,7 +247,7 @@ def late_sizes(model: WaitModel, target: WaitTarget) -> list[int]:
     waits, rng = model.waits, np.random.default_rng(5)
     day = np.floor(np.maximum(waits.arrival_s - waits.delay_s, 0) / SECONDS_PER_DAY).astype(np.int64)
     days = int(day.max()) + 1
-    drawn = [np.bincount(rng.integers(0, days, days), minlength=days) for _ in range(DAY_DRAWS)]
+    drawn = [np.bincount(rng.integers(0, days, days), minlength=days) for _ in range(200)]
     found = []
     for number in model.sizes:
         mine = np.flatnonzero(waits.judged & (model.size == number))
@@ -284,7 +281,8 @@ def wait_limits(model: WaitModel, target: WaitTarget) -> tuple[Floats, Floats]:
 
     A size that meets the target today may wait only so much longer than today; any other is held to the target.
     """
-    today = np.array([model.percentiles(model.asked.fleet, row) for row in range(1 + PAIRED_DRAWS)])
+    # The record and twenty drawn ones.
+    today = np.array([model.percentiles(model.asked.fleet, row) for row in range(21)])
     limit = np.minimum(target.target_s, today + target.added_s)
     return today, np.where(today <= target.target_s, limit, target.target_s)
 
@@ -442,10 +440,6 @@ def allocated_gpu_hours(model: WaitModel, waits_s: Floats) -> float:
     return float(np.where(np.isfinite(begin), np.maximum(run_s, 0.0), 0.0) @ asked.gpus() / SECONDS_PER_HOUR)
 
 
-TINY_H = 0.01
-"""Waiting below so many hours is none: more GPUs of that profile are not looked at [h]."""
-
-
 def uniform_fleet(fleet: NodeFleet, profile: int, gpus: int, instances: int, per_node: int) -> NodeFleet:
     """So many GPUs, all partitioned into instances of one profile, on nodes of the usual size.
 
@@ -496,7 +490,8 @@ def hours_by_gpus(model: WaitModel, profile: int, most: int, instances: int, per
         if np.isinf(waited[judged]).any():
             continue  # somebody never starts
         found[gpus] = waited[judged].sum() / 3600
-        if found[gpus] < TINY_H:
+        # Where hardly anybody waits, more GPUs of that profile are not looked at.
+        if found[gpus] < 0.01:
             found[gpus:] = found[gpus]
             break
     return found
