@@ -420,10 +420,7 @@ def sum_waits(asked: Asked, waits: ExplainedWaits) -> WaitSummary:
 
 def _by(table: pl.DataFrame, name: str) -> tuple[CauseHours, ...]:
     """Hours by cause of each value of a column."""
-    rows = (
-        table.group_by(name)
-        .agg(pl.len().alias("jobs"), pl.sum_horizontal(CAUSES).sum().alias("waited"), pl.col(CAUSES).sum())
-        .sort(name)
-        .with_columns(pl.selectors.float().round(DECIMALS))
-    )
+    waited = pl.sum_horizontal(CAUSES).sum()
+    rows = table.group_by(name).agg(pl.len().alias("jobs"), waited.alias("waited"), pl.col(CAUSES).sum())
+    rows = rows.sort(name).with_columns(pl.selectors.float().round(DECIMALS))
     return tuple(CauseHours(*row) for row in rows.iter_rows())

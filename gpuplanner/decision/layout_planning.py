@@ -64,12 +64,9 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
     tenants = wanted["tenant"].unique().sort().to_list()
     profiles = wanted["profile"].unique().sort().to_list()
     slots = wanted["ds"].unique().sort()
-    dense = (
-        pl.DataFrame({"tenant": tenants})
-        .join(pl.DataFrame({"profile": profiles}), how="cross")
-        .join(slots.to_frame(), how="cross")
-        .join(wanted, on=["tenant", "profile", "ds"], how="left", maintain_order="left")
-    )
+    grid = pl.DataFrame({"tenant": tenants}).join(pl.DataFrame({"profile": profiles}), how="cross")
+    grid = grid.join(slots.to_frame(), how="cross")
+    dense = grid.join(wanted, on=["tenant", "profile", "ds"], how="left", maintain_order="left")
     demand = dense["y"].fill_null(0.0).to_numpy().reshape(len(tenants), len(profiles), len(slots))
     demand = with_room_for_gangs(demand * scenario.arrival_scale, profiles, largest_gang(scenario))
     found = problem_of(scenario, tenants, profiles, demand, prices=_state_prices(scenario, view))
@@ -216,13 +213,10 @@ def with_room_for_gangs(demand: np.ndarray, profiles: Sequence[str], gang: int) 
 
 def _tiers(jobs: pl.DataFrame, tenants: list[str]) -> list[str]:
     """Tier in which a tenant holds most GPU-hours; ``standard`` where the source names none of ours."""
-    held = (
-        jobs.filter(pl.col("tier").is_in(("guaranteed", "standard", "best_effort")))
-        .group_by("tenant", "tier")
-        .agg(gpu_s=(pl.col("gpus") * pl.col("run_s")).sum())
-        .sort("gpu_s", "tier", descending=[True, False])
-        .unique("tenant", keep="first", maintain_order=True)
-    )
+    named = jobs.filter(pl.col("tier").is_in(("guaranteed", "standard", "best_effort")))
+    held = named.group_by("tenant", "tier").agg(gpu_s=(pl.col("gpus") * pl.col("run_s")).sum())
+    held = held.sort("gpu_s", "tier", descending=[True, False])
+    held = held.unique("tenant", keep="first", maintain_order=True)
     known = dict(held.select("tenant", "tier").iter_rows())
     return [known.get(tenant, "standard") for tenant in tenants]
 

@@ -229,13 +229,8 @@ def _checkpoints(scenario: Scenario, rules: SharingRules) -> pl.DataFrame:
     # A checkpoint is taken to be written in a minute where nobody states it.
     write_s = rules.stopping.checkpoint_write_seconds or 60.0
     work = pl.col("gpus") * pl.col("run_s")
-    sizes = (
-        known.jobs.filter(pl.col("gpus") > 0)
-        .group_by(team="tenant")
-        .agg(gpus_of_a_job=(pl.col("gpus") * work).sum() / work.sum())
-        .drop_nulls()
-        .sort("team")
-    )
+    teams = known.jobs.filter(pl.col("gpus") > 0).group_by(team="tenant")
+    sizes = teams.agg(gpus_of_a_job=(pl.col("gpus") * work).sum() / work.sum()).drop_nulls().sort("team")
     rows = []
     for name, gpus in sizes.iter_rows():
         mean = mtbf_s / gpus

@@ -139,9 +139,8 @@ def _none_within(minutes: float) -> str:
 
 def _at_demand(found: Comparison, times: float) -> Comparison:
     """The settings that were tried as so many times the jobs would keep them on; today's fleet is on whatever comes."""
-    points = tuple(
-        replace(one, gpu_hours=times * one.gpu_hours) for one in found.frontier if one.policy != TODAY
-    )
+    tried = (one for one in found.frontier if one.policy != TODAY)
+    points = tuple(replace(one, gpu_hours=times * one.gpu_hours) for one in tried)
     rows = tuple(
         replace(row, gpu_hours_promised=row.gpu_hours_promised and times * row.gpu_hours_promised)
         for row in found.policies

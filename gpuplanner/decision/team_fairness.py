@@ -123,14 +123,11 @@ def finish_time_fairness(shared: pl.DataFrame, isolated: pl.DataFrame) -> pl.Dat
         expected, todo = "the same jobs shared and alone", "Run both on the same jobs."
         got = f"{shared.height} and {isolated.height} jobs, not all the same"
         raise SchemaError("finish-time fairness", expected, got, todo)
+    together = shared.select("job_id", "tenant", shared_jct_s="jct_s")
     alone = isolated.select("job_id", isolated_jct_s="jct_s")
-    return (
-        shared.select("job_id", "tenant", shared_jct_s="jct_s")
-        .join(alone, on="job_id", how="left", maintain_order="left")
-        .with_columns(
-            rho=pl.when(pl.col("isolated_jct_s") > 0).then(pl.col("shared_jct_s") / pl.col("isolated_jct_s"))
-        )
-    )
+    both = together.join(alone, on="job_id", how="left", maintain_order="left")
+    rho = pl.col("shared_jct_s") / pl.col("isolated_jct_s")
+    return both.with_columns(rho=pl.when(pl.col("isolated_jct_s") > 0).then(rho))
 
 
 def rho_by_tenant(fairness: pl.DataFrame) -> pl.DataFrame:

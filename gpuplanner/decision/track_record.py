@@ -62,24 +62,15 @@ def remember(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
     last = past.sort("ds").group_by("unique_id").agg(last_value=pl.col("y").last())
     forecast = study.tables["forecast"].filter(of_pool)
     planned = at_quantile(forecast, study.scenario.quantile).rename({"y": "planned"})
-    new = (
-        forecast.join(planned, on=["unique_id", "ds"])
-        .join(last, on="unique_id")
-        .with_columns(price=pl.lit(UNMET_PRICE), y=pl.lit(None))
-        .select(list(SCHEMA))
-        .cast(SCHEMA)
-    )
+    new = forecast.join(planned, on=["unique_id", "ds"]).join(last, on="unique_id")
+    new = new.with_columns(price=pl.lit(UNMET_PRICE), y=pl.lit(None)).select(list(SCHEMA)).cast(SCHEMA)
     came = pl.concat([_before(past, ledger, study), past.select("unique_id", "ds", came="y")])
     times = pl.lit(came["ds"])
     seen = pl.col("ds").is_between(times.min(), times.max())  # what nobody wanted has no row there
-    return (
-        pl.concat([ledger, new])
-        .unique(KEY, keep="first", maintain_order=True)
-        .join(came, on=["unique_id", "ds"], how="left")
-        .with_columns(y=pl.coalesce("y", "came", pl.when(seen).then(0.0)))
-        .select(list(SCHEMA))
-        .sort(KEY)
-    )
+    rows = pl.concat([ledger, new]).unique(KEY, keep="first", maintain_order=True)
+    rows = rows.join(came, on=["unique_id", "ds"], how="left")
+    outcome = pl.coalesce("y", "came", pl.when(seen).then(0.0))
+    return rows.with_columns(y=outcome).select(list(SCHEMA)).sort(KEY)
 
 
 def _before(past: pl.DataFrame, ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
@@ -106,18 +97,15 @@ def record_of(ledger: pl.DataFrame) -> pl.DataFrame:
         short = (pl.col("y") - pl.col(plan)).clip(lower_bound=0.0)
         return (pl.col(plan) + pl.col("price") * short).sum() / pl.col("y").sum()
 
-    return (
-        known.group_by("cutoff")
-        .agg(
-            slots=pl.col("ds").n_unique(),
-            mae=(pl.col("y") - pl.col("q50")).abs().mean(),
-            naive_mae=(pl.col("y") - pl.col("last_value")).abs().mean(),
-            coverage_90=pl.col("y").is_between("q05", "q95").mean(),
-            cost=cost("planned"),
-            naive_cost=cost("last_value"),
-        )
-        .sort("cutoff")
+    found = known.group_by("cutoff").agg(
+        slots=pl.col("ds").n_unique(),
+        mae=(pl.col("y") - pl.col("q50")).abs().mean(),
+        naive_mae=(pl.col("y") - pl.col("last_value")).abs().mean(),
+        coverage_90=pl.col("y").is_between("q05", "q95").mean(),
+        cost=cost("planned"),
+        naive_cost=cost("last_value"),
     )
+    return found.sort("cutoff")
 
 
 def errors_in_money(

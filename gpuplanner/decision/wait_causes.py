@@ -92,11 +92,9 @@ def known_limits(stated: Mapping[int, float], use: TenantUse) -> tuple[NamedLimi
     >>> [limit.tenant for limit in known_limits({0: 2.0, 1: 3.0}, use)]
     [0]
     """
-    return tuple(
-        NamedLimit(tenant, gpus)
-        for tenant, gpus in stated.items()
-        if use.gpus[use.first[tenant] : use.first[tenant + 1]].max(initial=0.0) <= gpus + TOLERANCE
-    )
+    most = {one: use.gpus[use.first[one] : use.first[one + 1]].max(initial=0.0) for one in stated}
+    kept = {tenant: gpus for tenant, gpus in stated.items() if most[tenant] <= gpus + TOLERANCE}
+    return tuple(NamedLimit(tenant, gpus) for tenant, gpus in kept.items())
 
 
 @part
