@@ -458,10 +458,8 @@ def wait_curve(model: WaitModel, found: Recommendation) -> list[CurvePoint]:
     known = {1.0, *FACTORS, (found.enough_gpus or found.fleet_gpus) / found.fleet_gpus}
     for name, one in curves:
         same = one.fleet_gpus / one.fleet.gpus.sum()
-        fleets = [
-            fleet_of_pools(one.pools, [max(round(factor * same * count), 1) for count in one.units])
-            for factor in sorted(known)
-        ]
+        units = ([max(round(factor * same * count), 1) for count in one.units] for factor in sorted(known))
+        fleets = [fleet_of_pools(one.pools, counts) for counts in units]
         points += curve_points(one.model, name, fleets)
     # The table of waits and the curve state the same waits where both are of one fleet.
     stated = {}

@@ -154,16 +154,10 @@ class Comparison:
         """The object of ``compare --json``: ``decision``, and the figures behind it."""
         found: dict[str, Any] = to_plain(self, DECIMALS)
         saving = self.decision.saving
-        found |= {
-            "decision": to_plain(self.decision.to_dict(), DECIMALS),
-            "target": {"quantile": self.quantile, "minutes": self.minutes},
-            "winner": self.winner,
-            "saving_gpu_hours_per_week": saving.value,
-            "saving_low": saving.low,
-            "saving_high": saving.high,
-            "reason": saving.reason,
-        }
-        return found
+        found["decision"] = to_plain(self.decision.to_dict(), DECIMALS)
+        found |= {"target": {"quantile": self.quantile, "minutes": self.minutes}, "winner": self.winner}
+        found |= {"saving_gpu_hours_per_week": saving.value, "saving_low": saving.low}
+        return found | {"saving_high": saving.high, "reason": saving.reason}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

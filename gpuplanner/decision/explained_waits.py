@@ -255,9 +255,8 @@ def explained_share(
     judged, parts = record.judged, int(record.group.max(initial=0)) + 1
     owner = np.zeros(parts, np.int64)
     owner[record.group] = size
-    waited, reproduced = (
-        np.bincount(record.group[judged], waits[judged], parts) for waits in (record.waited_s, simulated_s)
-    )
+    group, both = record.group[judged], (record.waited_s, simulated_s)
+    waited, reproduced = (np.bincount(group, waits_s[judged], parts) for waits_s in both)
     reproduced = np.minimum(np.maximum(reproduced, 0.0), waited)
     by_size = {
         name: float(reproduced[owner == number].sum() / waited[owner == number].sum())

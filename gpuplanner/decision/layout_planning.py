@@ -550,9 +550,7 @@ def weeks(scenario: Scenario) -> pl.DataFrame:
     summed = {view: weekly(series, quantile=WEEKLY_QUANTILE) for view, series in demand.items()}
     rows = []
     for week, slots in summed["whole"].select("week", "slots").unique(maintain_order=True).iter_rows():
-        fewest = {
-            view: _fewest_gpus(scenario, known, table.filter(week=week)) for view, table in summed.items()
-        }
+        fewest = {view: _fewest_gpus(scenario, known, one.filter(week=week)) for view, one in summed.items()}
         whole = summed["whole"].filter(week=week)
         row = {"week": week.date(), "hours": slots, "mean_gpus_whole": float(whole["mean"].sum())}
         row |= {f"gpus_{view}": fewest[view][0] for view in ("whole", "requested", "rightsized")}

@@ -222,15 +222,12 @@ class RehearsedWeek:
         # What jobs hold beyond what their node offers, by profile: each event is a step of the difference.
         offered = self.fleet.capacity[node, pool]
         row, profile = np.nonzero(offered)
-        steps = [
-            (node[row], profile, at[row], sign * offered[row, profile])
-            for at, sign in ((from_s, -1), (to_s, 1))
-        ]
+        count = offered[row, profile]
+        steps = [(node[row], profile, at[row], sign * count) for at, sign in ((from_s, -1), (to_s, 1))]
         job, amount = held["request"].to_numpy(), held["amount"].to_numpy()
         place = held["node"].to_numpy(), held["profile"].to_numpy()
-        steps += [
-            (*place, at[job], sign * amount) for at, sign in ((self.outcome.start_s, 1), (self.ends_s, -1))
-        ]
+        starts_and_ends = ((self.outcome.start_s, 1), (self.ends_s, -1))
+        steps += [(*place, at[job], sign * amount) for at, sign in starts_and_ends]
         where, what, at, step = (np.concatenate(column) for column in zip(*steps, strict=True))
         order = np.lexsort((step, at, what, where))
         lasting_s = np.diff(np.clip(at[order], 0.0, until_s), append=until_s)
@@ -282,9 +279,8 @@ def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem
             start_s=outcome.start_s[outcome.held["request"]],
             end_s=week.ends_s[outcome.held["request"]],
         )  # fmt: skip
-        running = made.join(spells, on="place").filter(
-            pl.col("start_s") < pl.col("wanted_s"), pl.col("end_s") > pl.col("wanted_s")
-        )
+        running = made.join(spells, on="place")
+        running = running.filter(pl.col("start_s") < pl.col("wanted_s"), pl.col("end_s") > pl.col("wanted_s"))
         busy = running.group_by("row").agg(in_the_way=pl.col("amount").sum())
         weeks.append(made.join(busy, on="row", how="left", maintain_order="left"))
     late_s = pl.coalesce("drained_s", "ended_s", pl.lit(np.inf)) - pl.col("wanted_s")

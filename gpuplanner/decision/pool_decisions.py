@@ -312,14 +312,11 @@ def _work_of_jobs(own: Scenario) -> pl.DataFrame:
     """Jobs of the recent past: their work, whether they named no GPU model, and the memory that they need [GiB]."""
     known = history(own)
     recent = known.views["rightsized"].filter(pl.col("submit_time") >= known.recent)
+    partition, unnamed = pl.col("partition").cast(pl.String), ~pl.col("board_named").fill_null(value=True)
+    needs_gib = (pl.col("memory_peak_gib") * (1 + HEADROOM)).fill_null(0.0)
+    work = (pl.col("instances") * pl.col("run_s")).fill_null(0.0)
     return recent.select(
-        "tenant",
-        "profile",
-        "gpus",
-        pl.col("partition").cast(pl.String),
-        unnamed=~pl.col("board_named").fill_null(value=True),
-        needs_gib=(pl.col("memory_peak_gib") * (1 + HEADROOM)).fill_null(0.0),
-        work=(pl.col("instances") * pl.col("run_s")).fill_null(0.0),
+        "tenant", "profile", "gpus", partition, unnamed=unnamed, needs_gib=needs_gib, work=work
     )
 
 

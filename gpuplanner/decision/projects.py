@@ -373,16 +373,14 @@ def share_within(model: WaitModel, limit_s: Floats, load: float | Floats) -> flo
 def who_waits(model: WaitModel, wider: WaitModel) -> tuple[Waiter, ...]:
     """Job sizes and teams whose p95 queue wait rises on today's fleet from one model to a wider one."""
     asked, judged = model.asked, model.waits.judged
-    before, after = (
-        [one.replay_waits(asked.fleet, number)[: len(judged)] for number in range(REPLAYS)]
-        for one in (model, wider)
-    )
+    numbers, fleet = range(REPLAYS), asked.fleet
+    before, after = ([one.replay_waits(fleet, number) for number in numbers] for one in (model, wider))
     teams = asked.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
     groups = [("size", name, model.size == number) for number, name in enumerate(model.names)]
     groups += [("team", str(name), teams == name) for name in np.unique(teams)]
     rows = []
     for kind, name, mine in groups:
-        jobs = mine & judged
+        jobs = np.flatnonzero(mine & judged)
         was_s, is_s = (
             np.median([min(percentile(one[jobs]), asked.seen_s) for one in waits])
             for waits in (before, after)
@@ -390,7 +388,7 @@ def who_waits(model: WaitModel, wider: WaitModel) -> tuple[Waiter, ...]:
         added = float(is_s - was_s) / SECONDS_PER_MINUTE
         # A wait that rises by less than a minute is not listed.
         if added >= 1.0:
-            rows.append(Waiter(kind, name, int(jobs.sum()), round(added, 1)))
+            rows.append(Waiter(kind, name, len(jobs), round(added, 1)))
     return tuple(sorted(rows, key=lambda row: (-row.added_minutes, row.kind, row.name)))
 
 

@@ -176,11 +176,9 @@ def _budgets(scenario: Scenario, rules: SharingRules) -> pl.DataFrame:
     for number, name in enumerate(teams):
         used = _held_hours(known.jobs.filter(pl.col("tenant") == name), begin, known.plan_start)
         sums = used + np.cumsum(ahead[:, number], axis=1)
-        rows.append(
-            {"team": name, "budget_gpu_hours": stated[name], "used_gpu_hours": used}
-            | burn_down(sums, stated[name], used, known.plan_start, scenario.slot_hours)
-            | {"month_share": (here - begin) / (end - begin)}
-        )
+        row = {"team": name, "budget_gpu_hours": stated[name], "used_gpu_hours": used}
+        row |= burn_down(sums, stated[name], used, known.plan_start, scenario.slot_hours)
+        rows.append(row | {"month_share": (here - begin) / (end - begin)})
     table = pl.DataFrame(rows, infer_schema_length=None)
     return table.select(pl.col(name).cast(kind) for name, kind in schema.items())
 

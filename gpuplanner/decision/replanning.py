@@ -128,11 +128,8 @@ def look(scenario: Scenario, every: int, earlier: Mapping[str, PastAdvice] | Non
     planned = planned_for(problem, scenario)
     stands, days = standing_plan(planned.plan.require(), problem), (known.plan_start - known.recent).days
     verdict = weigh(problem, stands, planned.plan, paths, until=every, days=max(days, 1))
-    came = {
-        at: _outcome(advice, jobs, known, scenario)
-        for at, advice in (earlier or {}).items()
-        if _is_over(advice, known, scenario)
-    }
+    over = {at: advice for at, advice in (earlier or {}).items() if _is_over(advice, known, scenario)}
+    came = {at: _outcome(advice, jobs, known, scenario) for at, advice in over.items()}
     worth, slots = verdict.worth(scenario.watch_chance), min(every, problem.n_slots)
     nodes, outgrown = nodes_seen(known.trace.inventory, known.plan_start), _outgrown(known, scenario)
     return FleetLook(known.plan_start, planned, verdict, worth, slots, came, nodes, outgrown)

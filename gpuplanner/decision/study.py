@@ -344,9 +344,8 @@ class Study:
         as_they_are = ("scenario", "findings", "plan_choices", "provenance")
         found = {name: to_plain(getattr(self, name)) for name in as_they_are}
         found |= {"headline": self.headline.to_dict(), "plan": {"over_fixed": to_plain(self.over_fixed)}}
-        return to_json(
-            found | {"decision": comparison["decision"], "comparison": comparison, "tables": tables}
-        )
+        found |= {"decision": comparison["decision"], "comparison": comparison, "tables": tables}
+        return to_json(found)
 
     def save(self, directory: str | Path) -> Path:
         """Write the study as a folder that :func:`open_study` reads."""

@@ -279,22 +279,15 @@ def shared(
     parts = [1.0, *(quota_share(asked.board, name) for name in asked.fleet.profiles[1:])]
     units = np.round(UNITS * np.array(parts)).astype(np.int64)[requests.profile] * requests.total
     entitled, notes = entitled_gpus(rules, team, float(asked.nodes.total))
-    frame = pl.DataFrame(
-        {
-            "job_id": pl.int_range(len(team), eager=True).cast(pl.String),
-            "tenant": team,
-            "ready_s": np.where(start_s < 0, start_s, requests.ready_s),
-            "start_s": pl.Series(start_s).fill_nan(None),
-            "end_s": pl.Series(end_s).fill_nan(None),
-            "gpus": units,
-            "run_s": requests.run_s,
-            "limit_s": requests.limit_s,
-        }
-    )
+    job_id = pl.int_range(len(team), eager=True).cast(pl.String)
+    began, ended = (pl.Series(times_s).fill_nan(None) for times_s in (start_s, end_s))
+    frame = pl.DataFrame({"job_id": job_id, "tenant": team, "start_s": began, "end_s": ended, "gpus": units})
+    ready_s = np.where(start_s < 0, start_s, requests.ready_s)
+    frame = frame.with_columns(ready_s=ready_s, run_s=requests.run_s, limit_s=requests.limit_s)
     seen = asked.seen_s
     begun = pl.col("start_s").fill_null(seen)
-    ended = pl.col("end_s").fill_null(pl.max_horizontal(begun, pl.lit(seen)))
-    jobs = frame.select("tenant", submit_s="ready_s", start_s=begun, end_s=ended, wanted="gpus", held="gpus")
+    end = pl.col("end_s").fill_null(pl.max_horizontal(begun, pl.lit(seen)))
+    jobs = frame.select("tenant", submit_s="ready_s", start_s=begun, end_s=end, wanted="gpus", held="gpus")
     claimed = Claims(jobs, UNITS, (0.0, seen))
     rho = _rho(frame, {name: gpus * UNITS for name, gpus in entitled.items()}, queue)
     late, pairs = rho_by_tenant(rho), borrowing(claimed, entitled)
