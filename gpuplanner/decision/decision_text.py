@@ -167,7 +167,9 @@ def _steps_of(
     match measure.action:
         case "buy":
             gpus = counted(measure.gpus - one.fleet_gpus, "GPU")
-            yield NextStep("finance", f"order {gpus} {_order_day(found, advice)}{when}")
+            due, end = advice.exhaustion.order_by, found.asked.end.date().isoformat()
+            day = "at once" if due is None or due <= end else f"by {day_text(due)}"
+            yield NextStep("finance", f"order {gpus} {day}{when}")
         case "pack":
             words = measure_words("pack", able.path)
             yield NextStep(PLATFORM, f"fill nodes first: {words['edit']}", words["command"] or None)
@@ -209,12 +211,6 @@ def _check_again(found: Contest) -> NextStep:
         return NextStep(PLANNER, "check again in a week, on newly exported data", "gpuplanner start FILES")
     what = f"in a week, export {', '.join(files)} again (docs/export_from_your_cluster.md), and check again"
     return NextStep(PLANNER, what, f"gpuplanner start {shlex.join(files)}")
-
-
-def _order_day(found: Contest, advice: Recommendation) -> str:
-    """When GPUs are ordered: at once where they are late already."""
-    due = advice.exhaustion.order_by
-    return "at once" if due is None or due <= found.asked.end.date().isoformat() else f"by {day_text(due)}"
 
 
 def _drained(one: Decision, found: Contest, when: str) -> Iterator[NextStep]:

@@ -172,17 +172,15 @@ def change_slots(scenario: Scenario, board: GpuModel, start: datetime) -> tuple[
     for slot in range(scenario.horizon_slots):
         now = (start + timedelta(hours=slot * scenario.slot_hours)).astimezone(zone)
         minute = now.hour * 60 + now.minute
-        for begin, minutes in windows:
-            since = (minute - begin) % day
-            # The slot before began ahead of the window, so that this one is the first in it.
-            if since < minutes and since < scenario.slot_hours * 60:
-                found.append(slot)
+        # The slot before began ahead of the window, so that this one is the first in it.
+        if any((minute - begin) % day < min(minutes, scenario.slot_hours * 60) for begin, minutes in windows):
+            found.append(slot)
     if not found:
         expected = f"windows in which one of the plan's slots of {scenario.slot_hours:g} h begins"
         got = f"{scenario.change_windows} in {scenario.tz}, slots from {start:%H:%M} UTC on"
         todo = "Move the windows, or choose shorter slots."
         raise ScenarioError("scenario: change_windows", expected, got, todo)
-    return tuple(sorted(set(found)))
+    return tuple(found)
 
 
 @stage

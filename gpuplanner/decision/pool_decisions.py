@@ -177,7 +177,8 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
     >>> sent[0].amount.tolist()  # one and a half GPUs of room, at three for one
     [[0.5]]
     """
-    room = {name: _gpus_beyond_demand(problem) for name, problem in problems.items()}
+    # GPUs that a pool's own demand leaves, slot by slot; below 0 where it is more than there is.
+    room = {name: one.gpus_allowed_on - one.shares @ one.pooled for name, one in problems.items()}
     found = []
     for flexible in demand:
         home = problems[flexible.pool]
@@ -205,11 +206,6 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
             origin, place = (flexible.pool, flexible.profile), (substitute.pool, substitute.profile)
             found.append(Transfer(origin, place, substitute.instances_for_one, amount))
     return found
-
-
-def _gpus_beyond_demand(problem: PlanProblem) -> Floats:
-    """GPUs of a pool that its own demand leaves, shape (n_slots,); below 0 where it is more than there is."""
-    return np.asarray(problem.gpus_allowed_on - problem.shares @ problem.pooled, dtype=np.float64)
 
 
 def _served_part(wanted: Floats, instances: Floats) -> Floats:

@@ -335,7 +335,9 @@ def _row(
     row: dict[str, Any] = {"team": name, "jobs": waits[0].height}
     for side, one in zip(("before", "after"), started, strict=True):
         row[f"wait_{side}_min"] = one.select(pl.col("wait_s").mean() / SECONDS_PER_MINUTE).item()
-    row |= change_and_verdict("waited", *(a_week(one, "waited", length, count) for one in started))
+    before, after = (a_week(one, "waited", length, count) for one in started)
+    row |= _changed("", "waited", before, after)
+    row["verdict"] = SAME if np.allclose(before, after, rtol=0.0, atol=1e-9) else _verdict(row)
     if never[0] != never[1]:
         row["verdict"] = MORE_NEVER_START if never[1] > never[0] else FEWER_NEVER_START
     row |= _changed("lost_", "lost", *(a_week(one, "lost", length, count) for one in ends))
@@ -350,12 +352,6 @@ def a_week(table: pl.DataFrame, column: str, length: float, count: int) -> Float
     inside = table.filter(pl.col("at_s").is_between(0, count * length, closed="left"))
     block = (inside["at_s"].to_numpy() // length).astype(np.int64)
     return np.asarray(np.bincount(block, inside[column].to_numpy(), count) * WEEK_S / length, np.float64)
-
-
-def change_and_verdict(kind: str, before: Floats, after: Floats) -> dict[str, float | str | None]:
-    """Means of two sets of weeks, the mean change with its interval, and whether it is surely more or less."""
-    row = _changed("", kind, before, after)
-    return row | {"verdict": SAME if np.allclose(before, after, rtol=0.0, atol=1e-9) else _verdict(row)}
 
 
 def _changed(prefix: str, kind: str, before: Floats, after: Floats) -> dict[str, float | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -421,12 +421,8 @@ def _seen(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingP
     rest = max(down - months[0].seen.down_gpu_hours, 0.0) if may_rest else 0.0
     waits = _waits(scenario)
     own = _by_size(waits, promise.quantile)
-    limits = {one.size: one.minutes + promise.minutes for one in own}
-    late_before = None
-    if months:
-        last = months[-1]
-        allowed = {one.size: one.minutes + last.promise.minutes for one in last.seen.waits}
-        late_before = _late(waits, allowed) / weeks
+    last = months[-1] if months else None
+    late_before = None if last is None else _late(waits, last.seen.waits, last.promise.minutes) / weeks
     fleet = known.fleet.gpus
     worth = worth_for(scenario, Saving(fleet * HOURS_PER_WEEK), 0, fleet, gone=True)
     per_hour = max(fleet * HOURS_PER_WEEK, 1.0)
@@ -434,10 +430,10 @@ def _seen(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingP
         begin=known.begin.isoformat(), end=known.end.isoformat(), gpus=installed / HOURS_PER_WEEK,
         installed_gpu_hours=installed, down_gpu_hours=down, rest_gpu_hours=rest,
         busy_gpu_hours=sum(by_bucket.get(bucket, 0.0) for bucket in HELD_BUCKETS) / weeks, waits=own,
-        late_gpu_hours=_late(waits, limits) / weeks, later_gpu_hours=late_before, ownership=worth.ownership,
+        late_gpu_hours=_late(waits, own, promise.minutes) / weeks, later_gpu_hours=late_before,
         value_per_gpu_hour=None if worth.usd_per_week is None else worth.usd_per_week / per_hour,
         kwh_per_gpu_hour=None if worth.kwh_per_week is None else worth.kwh_per_week / per_hour,
-        measured=not known.fleet.installed.inferred,
+        ownership=worth.ownership, measured=not known.fleet.installed.inferred,
     )  # fmt: skip
 
 
@@ -458,9 +454,10 @@ def _by_size(waits: pl.DataFrame, quantile: float) -> tuple[ClassWait, ...]:
     return tuple(ClassWait(*row) for row in found.iter_rows())
 
 
-def _late(waits: pl.DataFrame, limits: Mapping[str, float]) -> float:
-    """GPU-hours that jobs waited longer than their size may; a size that was not there has the widest limit."""
+def _late(waits: pl.DataFrame, sizes: Sequence[ClassWait], minutes: float) -> float:
+    """GPU-hours that jobs waited longer than their size and so much; a size that was not there has the widest limit."""
+    limits = {one.size: one.minutes + minutes for one in sizes}
     widest = max(limits.values(), default=float("inf"))
-    limit = pl.col("size").replace_strict(dict(limits), default=widest, return_dtype=pl.Float64)
+    limit = pl.col("size").replace_strict(limits, default=widest, return_dtype=pl.Float64)
     over = pl.col("gpus") * (pl.col("minutes") - limit).clip(lower_bound=0.0) / 60
     return float(waits.select(over.sum()).item() or 0.0)
