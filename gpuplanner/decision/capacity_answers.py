@@ -396,8 +396,7 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
         instances = asked.board.profile(name).max_instances if profile else 1
         resized = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.usual_node)
         pools.append(SizedPool((profile,), total, resized, movable=True))
-    fleet = fleet_of_pools(pools, list(layout.values()))
-    repartitioned = replace(model, asked=replace(asked, fleet=fleet))
+    repartitioned = replace(model, asked=replace(asked, fleet=fleet_of_pools(pools, list(layout.values()))))
     yield Change(action, text, repartitioned, pools, asked.usual_node, view)
 
 

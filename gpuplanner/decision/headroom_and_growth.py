@@ -120,8 +120,7 @@ def measure_headroom(
     nothing explains, are left out: more GPUs end neither.
     """
     model = model.without_limits()
-    seen_s = model.asked.seen_s
-    weeks = (model.waits.arrival_s - seen_s / 2) / (DAYS_A_WEEK * SECONDS_PER_DAY)
+    weeks = (model.waits.arrival_s - model.asked.seen_s / 2) / (DAYS_A_WEEK * SECONDS_PER_DAY)
     level = np.exp(-growth.slope * weeks)
 
     def waits(load: float, row: int) -> Floats:

@@ -460,8 +460,7 @@ def over_fixed(scenario: Scenario, planned: Planned) -> OverFixed | None:
         return None
     problem = planned.problem
     schedule, static = (played_weeks(scenario, one.layout_plan, problem) for one in (planned, fixed))
-    until_s = problem.n_slots * problem.slot_hours * SECONDS_PER_HOUR
-    return compare_with_fixed(schedule, static, until_s)
+    return compare_with_fixed(schedule, static, problem.n_slots * problem.slot_hours * SECONDS_PER_HOUR)
 
 
 @stage

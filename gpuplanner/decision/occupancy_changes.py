@@ -221,8 +221,7 @@ def close_gaps(seen: OccupancyChanges, latency_s: float) -> OccupancyChanges:
     >>> closed.time_s.tolist(), closed.change.tolist()
     ([10.0, 13.0, 13.0, 20.0], [2, 2, -2, 2])
     """
-    profiles = seen.capacity.shape[1]
-    slot = seen.node * profiles + seen.profile
+    slot = seen.node * seen.capacity.shape[1] + seen.profile
     by_slot = np.argsort(slot, kind="stable")
     row, time, change = move_releases(by_slot, slot, seen.time_s, seen.change, latency_s)
     order = np.lexsort((-change, time))

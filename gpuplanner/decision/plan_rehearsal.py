@@ -92,8 +92,7 @@ class GpuCalendar:
         place = {node: number for number, node in enumerate(problem.node_names)}
         slot_of = {time: slot for slot, time in enumerate(problem.slot_times)}
         plan = check(layout_plan, LayoutPlan, where="layout plan")
-        texts = {*plan["layout"], *plan["parked"].drop_nulls()} - {OFF, WHOLE_GPU}
-        layouts = (WHOLE_GPU, *sorted(texts))
+        layouts = (WHOLE_GPU, *sorted({*plan["layout"], *plan["parked"].drop_nulls()} - {OFF, WHOLE_GPU}))
         on = np.full((problem.n_slots, len(place) * problem.gpus_per_node), -1)
         held = np.full_like(on, -1 if problem.prices is None else 0)
         for row in plan.iter_rows(named=True):

@@ -271,8 +271,7 @@ def refresh(scenario: Scenario, months: int, board: str, speed: float) -> Refres
         rows.append(RefreshMonth(month + 1, now, ways[cheapest] / speed, cheapest))
     dear = [row.month for row in rows if row.newer >= row.today]
     first = max(dear, default=0) + 1
-    saved = sum(row.today - row.newer for row in rows[first - 1 :])
-    worth = saved * known.fleet.gpus * HOURS_PER_MONTH
+    worth = sum(row.today - row.newer for row in rows[first - 1 :]) * known.fleet.gpus * HOURS_PER_MONTH
     return Refresh(newer, speed, scenario.currency, tuple(rows), first if first <= months else None, worth)
 
 
@@ -503,5 +502,4 @@ def wanted(begin: Array, hours: Array, gpus: Array, until: int) -> Array:
     >>> wanted(np.array([-1.0, 0.5]), np.array([1.5, 2.0]), np.array([4.0, 2.0]), 3).tolist()
     [3.0, 2.0, 1.0]
     """
-    end = begin + hours
-    return np.asarray(occupancy(begin, end, gpus, np.zeros(len(begin), np.int64), 1, until)[0])
+    return np.asarray(occupancy(begin, begin + hours, gpus, np.zeros(len(begin), np.int64), 1, until)[0])

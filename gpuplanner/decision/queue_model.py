@@ -194,8 +194,8 @@ def find_head_starts(
     pairs = np.zeros((-(-count // every), 2), np.int64)
     fill_pairs(*arguments, every, pairs)
 
-    later_s = requests.ready_s[pairs[:, 0]] - requests.ready_s[pairs[:, 1]]
-    found = fit_head_starts(groups, pairs, later_s)
+    ready_s = requests.ready_s[pairs]
+    found = fit_head_starts(groups, pairs, ready_s[:, 0] - ready_s[:, 1])
     total = sum((values[group] for values, group in zip(found, groups, strict=True)), np.zeros(len(start)))
     return total if total.any() else None
 

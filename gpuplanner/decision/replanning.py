@@ -250,8 +250,7 @@ def replay(
         return wanted[at]
 
     def as_now(at: int) -> Floats:
-        now = jobs.seen(jobs.names, first + at - frozen)[:, -1:]
-        return np.repeat(now[None], horizon, axis=2)
+        return np.repeat(jobs.seen(jobs.names, first + at - frozen)[None, :, -1:], horizon, axis=2)
 
     verdicts: list[bool] = []
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -132,7 +133,9 @@ def asked_of(known: History) -> Asked:
     profiles = _profiles(board, nodes, known, mask)
     fleet = fleet_of(nodes, board, profiles)
     eligible = np.where(np.isnan(eligible), submit, np.fmax(np.fmin(eligible, start), submit))
-    views = _views(known, mask, fleet, board, (submit, eligible), run, limit)
+    came = (submit, eligible)
+    requested = partial(requests_of, fleet=fleet, board=board, came=came, run=run, limit=limit)
+    views = _views(known, mask, fleet, requested)
     endless = jobs["time_limit_s"].is_null().to_numpy() & np.isnan(stop) & (start < 0)
     standing = endless | (jobs["job_class"] == SERVICE).fill_null(False).to_numpy()
     return Asked(
@@ -236,14 +239,9 @@ def larger_profiles(board: GpuModel, profiles: Sequence[str]) -> list[list[int]]
 
 
 def _views(
-    known: History,
-    mask: pl.Series,
-    fleet: NodeFleet,
-    board: GpuModel,
-    came: tuple[Floats, Floats],
-    run: Floats,
-    limit: Floats,
+    known: History, mask: pl.Series, fleet: NodeFleet, requested: Callable[[pl.DataFrame], NodeRequests]
 ) -> dict[str, NodeRequests]:
+    board = known.fleet.board
     whole = known.views["whole"].filter(mask)
     offered = [name for n, name in enumerate(fleet.profiles) if n and fleet.capacity[:, 0, n].any()]
     asked = known.views["requested"].filter(mask)
@@ -257,7 +255,7 @@ def _views(
     tables: dict[str, Any] = {AS_TODAY: granted}
     if board.profiles:
         tables |= {REQUESTED: asked, RIGHTSIZED: known.views["rightsized"].filter(mask)}
-    views = {name: requests_of(table, fleet, board, came, run, limit) for name, table in tables.items()}
+    views = {name: requested(table) for name, table in tables.items()}
     if board.profiles and board.sms:
         by_class = pl.when(evidence="class").then("sms_needed")
         sizes = known.rightsizing.filter(mask).select(pl.coalesce(tables[RIGHTSIZED]["sms_needed"], by_class))
@@ -353,8 +351,7 @@ def _pins(jobs: pl.DataFrame, nodes: TodaysNodes) -> list[list[int] | None]:
     lists: dict[str | None, list[int] | None] = {None: None}
     for text in jobs["node_list"].unique():
         if text is not None:
-            found = [place[name] for name in known_nodes(text) or () if name in place]
-            lists[text] = found or None
+            lists[text] = [place[name] for name in known_nodes(text) or () if name in place] or None
     return [lists[text] for text in jobs["node_list"]]
 
 

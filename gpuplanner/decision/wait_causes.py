@@ -304,8 +304,7 @@ def attribute_waits(
     {'insufficient': 500.0, 'queued_behind': 300.0, 'unexplained': 1100.0}
     """
     seconds = np.zeros((len(eligible_s), len(CAUSES)))
-    until = np.fmax(until_s, eligible_s)
-    add_seconds(fits, eligible_s, until, simulated_s, latency_s, use, seconds)
+    add_seconds(fits, eligible_s, np.fmax(until_s, eligible_s), simulated_s, latency_s, use, seconds)
     return seconds
 
 
