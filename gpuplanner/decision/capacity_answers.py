@@ -97,8 +97,7 @@ class Change:
 
         Each profile has nodes of its own unless they are more GPUs by over :data:`MIN_GAIN_BY_MIXING`.
         """
-        units = smallest_units(self.model, self.pools, limit_s)
-        if units is None:
+        if (units := smallest_units(self.model, self.pools, limit_s)) is None:
             return None, math.inf
         gpus = int(fleet_of_pools(self.pools, units).gpus.sum())
         gpus = self.node_gpus * math.ceil(gpus / self.node_gpus)

@@ -105,8 +105,7 @@ def _changes(one: Decision, found: Contest, trial: Trial) -> tuple[int, str] | N
 
 def _waits(one: Decision) -> str:
     """What it does to the size that waits longest, and what others pay for it."""
-    latest = one.latest
-    if latest is None:
+    if (latest := one.latest) is None:
         return (
             "How long each job size waits then is not stated: a replay of today is too far from the record."
         )

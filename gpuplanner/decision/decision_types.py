@@ -366,8 +366,7 @@ def worth_of(
         RENTED: (rented[0], _text(rented[1])),
         RESERVED: (0.0, _text(released, reserved, upcoming)),
     }
-    payer = ownership_of(ownership)
-    if payer is None:
+    if (payer := ownership_of(ownership)) is None:
         said = f"{hours:,.0f} GPU-hours a week; nobody says who pays for the GPUs."
         lines = (f"If {case}: {text}" for case, (_, text) in cases.items())
         return Worth(UNKNOWN, None, "\n".join([_text(none) if saving.value is None else said, *lines]))

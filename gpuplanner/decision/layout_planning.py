@@ -164,8 +164,7 @@ def sets_of_layouts(scenario: Scenario, board: GpuModel) -> int:
 
 def change_slots(scenario: Scenario, board: GpuModel, start: datetime) -> tuple[int, ...] | None:
     """The first slot that begins in each of the scenario's windows; None without windows."""
-    windows = open_windows(scenario, board)
-    if windows is None:
+    if (windows := open_windows(scenario, board)) is None:
         return None
     zone, day = ZoneInfo(scenario.tz), 24 * 60
     found = []

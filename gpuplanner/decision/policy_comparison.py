@@ -465,8 +465,7 @@ def contest(scenario: Scenario, tell: Callable[[str, Trial], object] | None = No
 
     today, judged = judged_way(TODAY, arena.today), []
     for policy in asked_policies(scenario) if split is not None else ():
-        why_not = WAYS[policy].why_not(able, known.fleet)
-        if why_not is not None:
+        if (why_not := WAYS[policy].why_not(able, known.fleet)) is not None:
             judged.append(replace(judged_way(policy, None, why_not), performable=False))
             continue
         trial = WAYS[policy].tuned(tuning, policy)

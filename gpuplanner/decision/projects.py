@@ -127,8 +127,7 @@ def _project(given: Any, file: str, line: int) -> Project:  # noqa: ANN401 - of 
         inner = keys_of(values["jobs"], JOBS, f"{file}, jobs", lines["jobs"], needed=JOBS)
         count, gpus, hours = (number_of(inner, key, file, 1e-9, 1e6, whole=key == "gpus") for key in JOBS)
         jobs = JobsADay(count, int(gpus), hours)
-    board = values.get("board")
-    if board is not None:
+    if (board := values.get("board")) is not None:
         try:
             board = find_any_board(str(board))
         except GpuPlannerError as error:
@@ -218,8 +217,7 @@ def answered(scenario: Scenario) -> tuple[ProjectAnswer, ...]:
     if len(together) > 1:
         groups.append(together)
     plain = [_describe(projects, len(announced.projects)) for projects in groups]
-    reason = why_none(model)
-    if reason is not None:
+    if (reason := why_none(model)) is not None:
         return tuple(replace(one, sentence=f"{_name(one)}: no answer, {reason}.") for one in plain)
     # A size that is late today is the concern of the recommendation: with a project it must not wait longer.
     limit_s = np.maximum(*wait_limits(model, wait_target(scenario)))
@@ -351,8 +349,7 @@ def gpus_more(model: WaitModel, limit_s: Floats, load: float | Floats) -> int | 
     pools, services = pools_of(asked.fleet), asked.standing_gpus
     times, own = max(float(np.max(load)), 1.0), math.ceil(services / asked.usual_node)
     wide = [replace(pool, today=math.ceil(times * pool.today) + own, movable=True) for pool in pools]
-    units = smallest_units(model, wide, limit_s, load=load)
-    if units is None:
+    if (units := smallest_units(model, wide, limit_s, load=load)) is None:
         return None
     kept = [max(count, pool.today) for count, pool in zip(units, pools, strict=True)]
     return int(fleet_of_pools(pools, kept).gpus.sum() - asked.fleet.gpus.sum())

@@ -183,8 +183,7 @@ def mtbf_hours(scenario: Scenario) -> float | None:
     stated = scenario.gpu_mtbf_hours
     if not isinstance(stated, str):
         return stated
-    seen = mtbf_seen_s(history(scenario).trace)
-    if seen is None:
+    if (seen := mtbf_seen_s(history(scenario).trace)) is None:
         todo = "State hours instead: gpu_mtbf_hours: 50000."
         expected = f"jobs that ended as {NODE_FAIL}, or XID errors of hardware"
         raise ScenarioError("scenario: gpu_mtbf_hours", expected, "none", todo)

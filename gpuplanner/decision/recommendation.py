@@ -110,11 +110,9 @@ class Course:
 
 def decide(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Answer:
     """Decide what to do with a fleet."""
-    correction = correction_of(scenario.data)
-    if correction is not None:
+    if (correction := correction_of(scenario.data)) is not None:
         return Answer(uncorrected_decision(scenario, correction))
-    reason = nothing_ran(scenario)
-    if reason is not None:
+    if (reason := nothing_ran(scenario)) is not None:
         return Answer(no_decision(scenario, reason))
     found = contest(scenario, tell)
     # Neither policies nor who changes the fleet plays a part in what is recommended.
@@ -239,8 +237,7 @@ def _idle_powered_down(found: Contest, advice: Recommendation) -> tuple[Recommen
         return advice, course
     more, trial = 0, winner.trial
     if winner.policy != ON_DEMAND:
-        fitted = _fitted_on_kept(found, trial, advice)
-        if fitted is None:
+        if (fitted := _fitted_on_kept(found, trial, advice)) is None:
             return advice, course
         more, trial = fitted
     saving = _saving(found, trial)

@@ -96,8 +96,7 @@ class FleetLook:
         """The first change of the plan, GPU by GPU, in the order that keeps fewest requests waiting; may be empty."""
         table, problem = self.planned.layout_plan, self.planned.problem
         start, slot = problem.slot_start, timedelta(hours=problem.slot_hours)
-        before = layouts_before(self.planned.plan, problem)
-        if before is not None:
+        if (before := layouts_before(self.planned.plan, problem)) is not None:
             now = {"slot_start": start - slot, "slot_end": start, "changed": False, "parked": None}
             rows = before.with_columns(pl.lit(value).alias(name) for name, value in now.items())
             table = pl.concat([rows.select(table.columns).cast(table.schema), table])
