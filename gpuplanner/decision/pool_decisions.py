@@ -563,10 +563,8 @@ class FleetPlanned:
         )
 
 
-MOVED = {
-    "of": pl.String, "to": pl.String, "instances_for_one": pl.Float64, "instances": pl.Float64,
-    "instances_there": pl.Float64,
-}  # fmt: skip
+_INSTANCES = dict.fromkeys(("instances_for_one", "instances", "instances_there"), pl.Float64)
+MOVED = {"of": pl.String, "to": pl.String, **_INSTANCES}
 SUMMED = ("gpus", "objective", "bound", "mean_gpus", "unmet_gpu_hours", "changes")
 """Columns of the table that are added up over the pools."""
 

@@ -93,10 +93,8 @@ class Purchase:
     def costs(self) -> pl.DataFrame:
         """``way_to_pay, cost``: the mix and the plain ways."""
         one = self.portfolio
-        ways = {
-            "this mix": one.cost, "its dearest tenth": one.risk, "all on demand": one.all_rented,
-            "all reserved at the mean": one.all_reserved,
-        }  # fmt: skip
+        ways = {"this mix": one.cost, "its dearest tenth": one.risk}
+        ways |= {"all on demand": one.all_rented, "all reserved at the mean": one.all_reserved}
         return pl.DataFrame({"way_to_pay": list(ways), "cost": list(ways.values())})
 
     @property

@@ -157,11 +157,10 @@ def _taken(own: Floats, full: NDArray[np.bool_], now: float, then: float) -> flo
 
 def _budgets(scenario: Scenario, rules: SharingRules) -> pl.DataFrame:
     """GPU-hours of the calendar month that the plan begins in, against the budgets of teams that have one."""
-    schema: dict[str, type[pl.DataType] | pl.DataType] = {
-        "team": pl.String, "budget_gpu_hours": pl.Float64, "used_gpu_hours": pl.Float64, "used_share": pl.Float64,
-        "month_share": pl.Float64, "expected_gpu_hours": pl.Float64, "exhausted_on": pl.Datetime("us", "UTC"),
-        "early": pl.Datetime("us", "UTC"), "late": pl.Datetime("us", "UTC"), "chance": pl.Float64,
-    }  # fmt: skip
+    figures = ("budget_gpu_hours", "used_gpu_hours", "used_share", "month_share", "expected_gpu_hours")
+    dates = dict.fromkeys(("exhausted_on", "early", "late"), pl.Datetime("us", "UTC"))
+    schema: dict[str, Any] = {"team": pl.String, **dict.fromkeys(figures, pl.Float64)}
+    schema |= {**dates, "chance": pl.Float64}
     stated = {one.name: one.gpu_hours_per_month for one in rules.teams if one.gpu_hours_per_month is not None}
     if not stated:
         return pl.DataFrame(schema=schema)

@@ -390,10 +390,8 @@ class Watched:
 
     def table(self) -> pl.DataFrame:
         """Its looks, the last one first."""
-        schema = {
-            "at": pl.String, "pack": pl.Boolean, "gain": pl.Float64, "chance": pl.Float64, "realised": pl.Float64,
-            "regret": pl.Float64,
-        }  # fmt: skip
+        figures = dict.fromkeys(("gain", "chance", "realised", "regret"), pl.Float64)
+        schema = {"at": pl.String, "pack": pl.Boolean, **figures}
         rows = [{name: vars(one)[name] for name in schema} for one in reversed(self.past)]
         return pl.DataFrame(rows, schema=schema)
 

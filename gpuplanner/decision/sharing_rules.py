@@ -290,10 +290,8 @@ def _quota(given: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple
     for key, (low, high) in limits.items():
         if values.get(key) is not None:
             found[key] = number_of(values, key, file, low, high)
-    above = values.get("cohort" if keys == TEAM else "parent")
-    found["cohort"] = None if above is None else str(above)
-    if values.get("board") is not None:
-        found["board"] = str(values["board"])
+    for key, stated in (("cohort", "cohort" if keys == TEAM else "parent"), ("board", "board")):
+        found[key] = None if values.get(stated) is None else str(values[stated])
     if values.get("tier") is not None:
         found["tier"] = _tier(values, file, tiers)
     return TeamQuota(**found)
