@@ -39,7 +39,7 @@ from gpuplanner.ingest.dataset_writer import (
 )
 from gpuplanner.ingest.job_table import SUPERSEDED
 from gpuplanner.ingest.large_tables import MONTH, SAMPLES
-from gpuplanner.ingest.source_definition import useful
+from gpuplanner.ingest.source_definition import load, useful
 from gpuplanner.ingest.source_registry import (
     AUTO,
     JOB_SOURCES,
@@ -212,8 +212,9 @@ def add(
             # In the folder itself nothing may stand half-written; beside it, what a killed run leaves is swept.
             with spare_room(directory) as room:
                 files = useful(f"source {name!r}", given, SOURCES[name].options)
+                target = {"into": room} if whole else {"way": Way(room, f"{layer}.parquet")}
                 with naming_foreign_forms(fresh):
-                    read_long = change(long(fresh, Way(room, f"{layer}.parquet"), **files))
+                    read_long = change(load(long)(fresh, **target, **files))
                 facts_read = {**read_long.provenance, **own}
                 _refuse_rivals({*read_long.tables, *(["jobs"] if whole else [])}, facts, layer)
                 grown = with_files(draft, replace(read_long, provenance=facts_read), layer, room)

@@ -148,7 +148,44 @@ def replace_dataset(directory: str | Path, draft: Draft) -> Path:
     """Put a folder in place of what stood there."""
     directory = Path(directory)
     with replaced_directory(directory, mark=MARK) as folder:
-        _fill(folder, _judged(draft))
+        draft = _judged(draft)
+        for name, table in draft.tables.items():
+            _write_table(table, folder / f"{name}.parquet")
+        for (month, source), samples in draft.months.items():
+            path = folder / SAMPLES / month / f"{source}.parquet"
+            if isinstance(samples, Path):
+                linked(samples, path)
+            else:
+                write_month(samples, path)
+        for source, layer in draft.layers.items():
+            _write_layer(folder / SOURCES / source, layer)
+        for (source, key), part in draft.parts.items():
+            place = part_of(folder, source, key)
+            if isinstance(part, Path):
+                shutil.copytree(part, place, copy_function=linked)
+            else:
+                write_part(place, part)
+        layers = list(draft.layers.values())
+        rejects = [layer.rejects for layer in layers]
+        together = rejects[0] if len(rejects) == 1 else pl.concat(map(scan_table, rejects))
+        _write_table(together, folder / "rejects.parquet")
+        rows = {name: height_of(folder / f"{name}.parquet") for name in [*draft.tables, "rejects"]}
+        stored = Stored(folder, {"sources": [layer.facts for layer in layers]})
+        for name, table in _of_each(stored, layers).items():
+            write_table(table, folder / f"{name}.parquet")
+            rows[name] = table.height
+        told: dict[str, Any] = {}
+        findings = [Finding(*row) for layer in layers for row in layer.quality.iter_rows()]
+        if stored.telemetry:
+            raw = scan_months(of_span(folder, stored.telemetry, None, None))
+            rows[SAMPLES] = raw.select(pl.len()).collect().item()
+            if "jobs" in draft.tables:
+                told["join"], found = _join(folder, stored, raw, draft.tables)
+                findings += found
+        quality = layers[0].quality if len(layers) == 1 and not told else report(combined(findings))
+        (folder / "quality.json").write_text(to_json(quality.to_dicts()), encoding="utf-8")
+        stated = {"format": FORMAT, "sources": [layer.facts for layer in layers], "rows": rows, **told}
+        (folder / "provenance.json").write_text(to_json(stated), encoding="utf-8")
     return directory
 
 
@@ -192,46 +229,6 @@ def _judged(draft: Draft) -> Draft:
     quality = report([*kept, *found, *quarantine_findings(marked, until)])
     layers = {**draft.layers, name: replace(layer, facts={**layer.facts, **counted}, quality=quality)}
     return replace(draft, layers=layers, tables={**draft.tables, "jobs": marked, "inventory": sized})
-
-
-def _fill(folder: Path, draft: Draft) -> None:
-    for name, table in draft.tables.items():
-        _write_table(table, folder / f"{name}.parquet")
-    for (month, source), samples in draft.months.items():
-        path = folder / SAMPLES / month / f"{source}.parquet"
-        if isinstance(samples, Path):
-            linked(samples, path)
-        else:
-            write_month(samples, path)
-    for source, layer in draft.layers.items():
-        _write_layer(folder / SOURCES / source, layer)
-    for (source, key), part in draft.parts.items():
-        place = part_of(folder, source, key)
-        if isinstance(part, Path):
-            shutil.copytree(part, place, copy_function=linked)
-        else:
-            write_part(place, part)
-    layers = list(draft.layers.values())
-    rejects = [layer.rejects for layer in layers]
-    together = rejects[0] if len(rejects) == 1 else pl.concat(map(scan_table, rejects))
-    _write_table(together, folder / "rejects.parquet")
-    rows = {name: height_of(folder / f"{name}.parquet") for name in [*draft.tables, "rejects"]}
-    stored = Stored(folder, {"sources": [layer.facts for layer in layers]})
-    for name, table in _of_each(stored, layers).items():
-        write_table(table, folder / f"{name}.parquet")
-        rows[name] = table.height
-    told: dict[str, Any] = {}
-    findings = [Finding(*row) for layer in layers for row in layer.quality.iter_rows()]
-    if stored.telemetry:
-        raw = scan_months(of_span(folder, stored.telemetry, None, None))
-        rows[SAMPLES] = raw.select(pl.len()).collect().item()
-        if "jobs" in draft.tables:
-            told["join"], found = _join(folder, stored, raw, draft.tables)
-            findings += found
-    quality = layers[0].quality if len(layers) == 1 and not told else report(combined(findings))
-    (folder / "quality.json").write_text(to_json(quality.to_dicts()), encoding="utf-8")
-    stated = {"format": FORMAT, "sources": [layer.facts for layer in layers], "rows": rows, **told}
-    (folder / "provenance.json").write_text(to_json(stated), encoding="utf-8")
 
 
 def _join(

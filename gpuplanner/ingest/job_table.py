@@ -235,7 +235,8 @@ def assemble(
     instants = [pl.col("submit_time", "start_time", "end_time").max()]
     seen = pl.max_horizontal(*instants, *([] if last_seen is None else [last_seen.max()]))
     if isinstance(rows, Rows):
-        long = LongRows.of([_without_duplicates(rows.reject(ORDER_FAULTS), seen)])
+        long = LongRows()
+        long.add(_without_duplicates(rows.reject(ORDER_FAULTS), seen))
     else:
         long = rows.then(lambda part: part.reject(ORDER_FAULTS)).settle()
     counting = Counting.of(long.good, inventory, boards, any_device=any_device)
@@ -253,12 +254,19 @@ def assemble(
     require_some(long, source)
     marks = quarantine_of(long.good, counting.inventory)
     require_believed(marks["quarantined"], long.height, source)
-    checked, marked, until, hours = _check_jobs(long, marks, seen, [*JOB_CHECKS, *checks])
+    if marks.height:
+        long.then(
+            lambda part: replace(
+                part,
+                good=part.good.drop("quarantined").join(marks, on="place", how="left", maintain_order="left"),
+            )
+        ).settle()
+    checked, marked, until, hours = _check_jobs(long, seen, [*JOB_CHECKS, *checks])
     found = [*counting.findings, *checked, *findings, *file_findings(long, [SUPERSEDED, *harmless])]
     found += quarantine_findings(marked, until)
     inventory = counting.inventory
     if inventory is not None:
-        held_on_nodes = pl.concat(long.good.tables(HELD_ON_NODES)).join(marks, on="place", how="left")
+        held_on_nodes = pl.concat(long.good.tables(HELD_ON_NODES))
         found += outgrown_nodes(held_on_nodes, inventory)
         inventory = with_past_nodes(believed(held_on_nodes), inventory)
     told = hours.drop_nulls()
@@ -268,13 +276,22 @@ def assemble(
 
     def ordered() -> Iterator[pl.DataFrame]:
         for part in long.good.in_order("submit_time", _bounds(hours), ["place"]):
-            marked_part = _marked(part, marks)
-            jobs = marked_part.select(*Jobs.columns())
-            unresolved.append(unresolved_gpu_hours(believed(marked_part), until))
+            jobs = part.select(*Jobs.columns())
+            unresolved.append(unresolved_gpu_hours(believed(part), until))
             held.append(gpu_hours(believed(jobs), until))
             yield jobs
 
-    tables, rejects = _written(ordered, long, into)
+    if into is None:
+        rejects = pl.concat(long.rejects.tables()).sort("file", "row", maintain_order=True)
+        tables = {"jobs": pl.concat(ordered(), rechunk=True)}
+    else:
+        rejects, tables = pl.DataFrame(schema=REJECTS), {}
+        types = pl.Schema({name: column.dtype for name, column in Jobs.columns().items()})
+        write_parts(ordered, types, into / "jobs.parquet")
+        long.good.clear()
+        bounds = list(range(PART_ROWS, long.last_reject + 1, PART_ROWS))
+        write_parts(lambda: long.rejects.in_order("row", bounds), REJECTS, into / "rejects.parquet")
+        long.rejects.clear()
     known = provenance(
         long,
         source=source,
@@ -298,7 +315,7 @@ def unresolved_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
 
 
 def _check_jobs(
-    long: LongRows, marks: pl.DataFrame, seen: pl.Expr, checks: Sequence[Check]
+    long: LongRows, seen: pl.Expr, checks: Sequence[Check]
 ) -> tuple[list[Finding], pl.DataFrame, datetime, pl.DataFrame]:
     """Findings, the jobs in quarantine, the end of the observation, and the hours of all jobs.
 
@@ -307,8 +324,7 @@ def _check_jobs(
     findings: list[Finding] = []
     marked, hours, until = [], [], []
     latest = pl.lit(None, pl.Datetime("us", "UTC"))
-    for table in long.good.tables():
-        part = _marked(table, marks)
+    for part in long.good.tables():
         sound = believed(part)
         before = pl.max_horizontal(pl.col("submit_time").cum_max(), latest)
         unsorted = replace(UNSORTED, condition=pl.col("submit_time") < before)
@@ -332,32 +348,10 @@ def _check_jobs(
     return combined(findings), pl.concat(marked), max(until), by_hour
 
 
-def _marked(part: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
-    if marks.is_empty():
-        return part
-    return part.drop("quarantined").join(marks, on="place", how="left", maintain_order="left")
-
-
 def _bounds(hours: pl.DataFrame) -> list[datetime]:
     """Hours that part the jobs, in the order of their submission, into as many as may be in memory."""
     part = (hours["rows"].cum_sum() - 1) // PART_ROWS
     return hours.filter((part.diff() > 0).fill_null(value=False))["hour"].to_list()
-
-
-def _written(
-    ordered: Callable[[], Iterator[pl.DataFrame]], long: LongRows, into: Path | None
-) -> tuple[dict[str, pl.DataFrame], pl.DataFrame]:
-    """Jobs and rejects in order: in memory, or in files of a folder."""
-    if into is None:
-        rejects = pl.concat(long.rejects.tables()).sort("file", "row", maintain_order=True)
-        return {"jobs": pl.concat(ordered(), rechunk=True)}, rejects
-    types = pl.Schema({name: column.dtype for name, column in Jobs.columns().items()})
-    write_parts(ordered, types, into / "jobs.parquet")
-    long.good.clear()
-    bounds = list(range(PART_ROWS, long.last_reject + 1, PART_ROWS))
-    write_parts(lambda: long.rejects.in_order("row", bounds), REJECTS, into / "rejects.parquet")
-    long.rejects.clear()
-    return {}, pl.DataFrame(schema=REJECTS)
 
 
 def _without_duplicates(rows: Rows, seen: pl.Expr) -> Rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -307,17 +307,6 @@ class LongRows:
         self.rejects.add(pl.DataFrame(schema=REJECTS))
         self.reasons = reasons_of(pl.DataFrame(schema=REJECTS))
 
-    @classmethod
-    def of(cls, rows: Iterable[Rows], room: Path | None = None) -> LongRows:
-        """Put rows aside, each as a piece."""
-        found = cls(room)
-        for part in rows:
-            found.count += part.count
-            found.blank += part.blank
-            found.unused |= dict.fromkeys(part.unused)
-            found._add(part)
-        return found
-
     def then(self, *steps: Step) -> LongRows:
         """Take every piece through more steps once :meth:`settle` is called."""
         self.steps += steps
@@ -330,7 +319,7 @@ class LongRows:
             rows = Rows(self.files, 0, table, pl.DataFrame(schema=REJECTS))
             for step in self.steps:
                 rows = step(rows)
-            self._add(rows)
+            self.add(rows)
         before.clear()
         self.steps.clear()
         return self
@@ -339,8 +328,12 @@ class LongRows:
         """As ``Rows`` tells them."""
         return names_of(self.files)
 
-    def _add(self, rows: Rows) -> None:
+    def add(self, rows: Rows) -> None:
+        """Put rows aside as a piece."""
         self.files = rows.files
+        self.count += rows.count
+        self.blank += rows.blank
+        self.unused |= dict.fromkeys(rows.unused)
         if rows.good.width:
             self.good.add(rows.good)
         self.height += rows.good.height
@@ -362,7 +355,8 @@ class LongRows:
         Examples
         --------
         >>> table = pl.DataFrame({"file": 0, "line": [2, 3, 4], "raw": "", "id": ["a", "b", "a"]})
-        >>> rows = LongRows.of([Rows((), 3, table, pl.DataFrame(schema=REJECTS))])
+        >>> rows = LongRows()
+        >>> rows.add(Rows((), 3, table, pl.DataFrame(schema=REJECTS)))
         >>> rows.twins("id", ["id"]).rows()
         [(0, 2, 'a'), (0, 4, 'a')]
         """

@@ -89,7 +89,8 @@ def quarantine_of(jobs: LongTable, inventory: pl.DataFrame | None) -> pl.DataFra
 
 
 HELD_ON_NODES = (
-    "place", "gpus", "node_list", "gpu_model", "profile_requested", "instances", "start_time", "end_time", "state",
+    "gpus", "node_list", "gpu_model", "profile_requested", "instances", "start_time", "end_time", "state",
+    "quarantined",
 )  # fmt: skip
 OTHER_LAYOUT = "; no GPU (?:is whole|has such an instance) today$"
 OUTGROWN = "node that lists fewer GPUs than jobs held on it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -304,28 +304,25 @@ def read_row_blocks(
     files = tuple(blocks.files)
     headings: dict[int, Heading] = {}
 
-    def cut(number: int, block: TextFile, page: Rows) -> Rows:
+    for number, block, page in in_blocks(blocks, pl.col("raw") == "", source=source):
         if block.table is not None:
-            return typed(_picked(files, number, block.table, columns, source, dialect), columns)
+            yield typed(_picked(files, number, block.table, columns, source, dialect), columns)
+            continue
         lines = page.good
+        if not lines.width:
+            yield page
+            continue
         if number not in headings:
             headings[number] = heading_of(lines, columns, block.path, source, dialect)
             lines = lines if headings[number].header is None else lines.slice(1)
         body = Body(files, number, block, lines, headings[number], columns, dialect)
-        return replace(typed(body.cut(), columns), blank=page.blank)
-
-    return in_blocks(blocks, cut, pl.col("raw") == "", source=source)
+        yield replace(typed(body.cut(), columns), blank=page.blank)
 
 
 def in_blocks(
-    blocks: FileBlocks,
-    cut: Callable[[int, TextFile, Rows], Rows],
-    blank: pl.Expr,
-    *,
-    source: str,
-    twins: bool = False,
-) -> Iterator[Rows]:
-    """Rows of files, block by block: `cut` makes them of the number of a file, a block of it and its lines.
+    blocks: FileBlocks, blank: pl.Expr, *, source: str, twins: bool = False
+) -> Iterator[tuple[int, TextFile, Rows]]:
+    """Number of a file, a block of it, and its lines but for blank ones; a block without any has no columns.
 
     No file may be empty, and none may come twice unless `twins` are fine.
     """
@@ -341,9 +338,9 @@ def in_blocks(
         page = Rows(files, good.height, good, NONE, blank=block.lines.height - good.height)
         if good.height or block.table is not None:
             begun.add(number)
-            yield cut(number, block, page)
         else:
-            yield replace(page, good=pl.DataFrame())
+            page = replace(page, good=pl.DataFrame())
+        yield number, block, page
     for number, file in enumerate(files):
         if number not in begun:
             raise TraceFormatError(str(file.path), f"rows of {source}", "an empty file", OTHER_FILE)

@@ -47,10 +47,11 @@ class Source:
         one takes back all it said. Otherwise the files of one call belong together.
     by_metric : bool
         Of telemetry: rows are readings of single metrics, and several make a sample; otherwise each row is one.
-    read_long : callable, optional
-        Of files that may be longer than the memory: reads paths with the same options, and a folder ``into``. Of
-        telemetry it gets a file by the name ``name`` in each month and what is given back has no samples; of a list of
-        jobs it gets the tables of jobs and rejects, and what is given back has neither.
+    read_long : str, optional
+        Where the reader is of files that may be longer than the memory, ``module:name`` below ``gpuplanner.ingest``:
+        it takes the same options. Of a list of jobs it takes a folder ``into`` too, which gets the tables of jobs and
+        rejects, and what is given back has neither; of telemetry a ``way``, whose folder gets a file in each month,
+        and what is given back has no samples.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Source:
     kind: Callable[[str | Path], str | None] = lambda _: None
     whole_files: Callable[[str | Path], bool] = lambda _: True
     by_metric: bool = False
-    read_long: Callable[..., Dataset] | None = None
+    read_long: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,6 @@ def published(
         found: Dataset = load(form.entry)(paths, **useful(where, options, form.options))
         return found
 
-    def long(paths: Sequence[str | Path], way: Any, **options: Any) -> Dataset:  # noqa: ANN401
-        of_jobs = forms[0].whole_files
-        target = {"into": way.into} if of_jobs else {"way": way}
-        found: Dataset = load(forms[0].entry)(paths, **target, **options)
-        return found
-
     return Source(
         name,
         description,
@@ -124,7 +119,7 @@ def published(
         kind=lambda path: of(path).what if len(forms) > 1 else None,
         whole_files=lambda path: of(path).whole_files,
         by_metric=by_metric,
-        read_long=long if in_blocks else None,
+        read_long=forms[0].entry if in_blocks else None,
     )
 
 

@@ -131,21 +131,6 @@ class TextFile:
     text: Text = b""
 
 
-def of_text(data: bytes, path: Path, lines_before: int = 0) -> TextFile:
-    """A file, or a block of whole lines of one, from its unpacked bytes; without hash and size."""
-    require_utf8(data, path, lines_before)
-    lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=lines_before + 1)
-    ends_open = bool(data) and not data.endswith(b"\n")
-    return TextFile(
-        path=path,
-        lines=lines,
-        has_quotes=b'"' in data,
-        has_controls=_has_controls(data, line_ends=lines.height - ends_open),
-        ends_open=ends_open,
-        text=data,
-    )
-
-
 def fingerprint(path: str | Path) -> str:
     """Hash (SHA-256) of the bytes of a file that a reader would take, to tell whether it was read before."""
     path = Path(path)
@@ -312,7 +297,7 @@ class FileBlocks:
         total = sum(_size(file.path) for file in self.files)
         before = 0
         for number, file in enumerate(self.files):
-            digest, lines, ends_open = hashlib.sha256(), 0, False
+            digest, before_block, ends_open = hashlib.sha256(), 0, False
             limit = size_limit(self.limit)
             with explained(file.path), regular(file.path, limit).open("rb") as raw:
                 if self.tables and raw.read(len(PARQUET)) == PARQUET:
@@ -327,10 +312,15 @@ class FileBlocks:
                     continue
                 raw.seek(0)
                 for data in self.blocks_of(file.path, raw, digest.update):
-                    block = of_text(data, file.path, lines)
-                    self._post(number, lines + 1, block, raw.tell() - len(data))
-                    lines += block.lines.height
-                    ends_open = block.ends_open
+                    require_utf8(data, file.path, before_block)
+                    lines = pl.read_lines(
+                        data, name="text", row_index_name="line", row_index_offset=before_block + 1
+                    )
+                    ends_open = bool(data) and not data.endswith(b"\n")
+                    controls = _has_controls(data, line_ends=lines.height - ends_open)
+                    block = TextFile(file.path, "", 0, lines, b'"' in data, controls, ends_open, text=data)
+                    self._post(number, before_block + 1, block, raw.tell() - len(data))
+                    before_block += lines.height
                     yield number, block
                     tell_progress(before + raw.tell(), total)
                 size = raw.tell()
@@ -352,31 +342,28 @@ class FileBlocks:
         """Unpacked text, cut behind line ends; at least one block, which may be empty."""
         head = raw.read(_LOOK_AT)
         raw.seek(0)
-        first, is_packed = True, head.startswith(GZIP)
-        if not is_packed:
-            refuse_other_formats(head, path)
-        cut = self._unpacked(path, raw, seen) if is_packed else self._plain(raw, seen)
-        for data in cut:
-            if first and is_packed:
-                refuse_other_formats(data, path)
-            yield data.removeprefix(BYTE_ORDER_MARK) if first else data
-            first = False
-        if first:
-            yield b""
-
-    def _plain(self, raw: BinaryIO, seen: Callable[[bytes], object]) -> Iterator[bytes]:
-        """Blocks of text as it lies on disk: where a block ends is looked up first, so that none is copied."""
-        end = raw.seek(0, io.SEEK_END)
         begin = 0
-        while begin < end:
-            cut = _line_end(raw, begin, begin + self.block_bytes, end)
-            raw.seek(begin)
-            data = raw.read(cut - begin)
-            if not data:  # the file has become shorter
-                return
-            seen(data)
-            begin += len(data)
-            yield data
+        if head.startswith(GZIP):
+            for data in self._unpacked(path, raw, seen):
+                if not begin:
+                    refuse_other_formats(data, path)
+                yield data if begin else data.removeprefix(BYTE_ORDER_MARK)
+                begin += len(data)
+        else:
+            refuse_other_formats(head, path)
+            # Where a block ends is looked up first, so that none is copied.
+            end = raw.seek(0, io.SEEK_END)
+            while begin < end:
+                cut = _line_end(raw, begin, begin + self.block_bytes, end)
+                raw.seek(begin)
+                data = raw.read(cut - begin)
+                if not data:  # the file has become shorter
+                    break
+                seen(data)
+                yield data if begin else data.removeprefix(BYTE_ORDER_MARK)
+                begin += len(data)
+        if not begin:
+            yield b""
 
     def _unpacked(self, path: Path, raw: BinaryIO, seen: Callable[[bytes], object]) -> Iterator[bytes]:
         size, limit = _size(path), size_limit(self.limit)

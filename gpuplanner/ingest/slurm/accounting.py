@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from gpuplanner.ingest.slurm.accounting_fields import (
     SEEN_AGAIN,
     TYPED_GPU,
     UNSET,
+    attempts_of,
     derived_times,
     duration_s,
     known_fields,
@@ -32,7 +33,6 @@ from gpuplanner.ingest.slurm.accounting_fields import (
     of_cluster,
     several_clusters,
     step_use,
-    with_attempts,
     with_our_states,
     with_resources,
     with_times,
@@ -505,14 +505,29 @@ def read_slurm(
     named: list[pl.DataFrame] = []
 
     def with_measured_use(rows: Rows) -> Rows:
+        rows = with_use(rows, attempts, used, several=len(clusters) > 1)
         # Tasks of arrays are known by their own number where a prolog names the job to telemetry.
         names = rows.good.select(name="job_id_raw", job_id="job_id")
         named.append(names.filter(pl.col("name") != pl.col("job_id")))
-        return with_use(rows, used, several=len(clusters) > 1)
+        return rows
 
-    rows = _read(paths, columns, read, into)
+    json = [str(path) for path in paths if is_json(head(path))]
+    text = [str(path) for path in paths if str(path) not in json]
+    if json and text:
+        got = f"JSON in {examples(json)} and text in {examples(text)}"
+        raise TraceFormatError("slurm", "files of one form", got, "Read each form on its own.")
+    rows = LongRows(None if json else into)
+    if json:
+        rows.add(read(read_slurm_json(paths, COLUMN_MAP)))
+    else:
+        dialect = SACCT if columns is None else replace(SACCT, names=lambda _: columns)
+        blocks = FileBlocks(paths, limit=MAX_BYTES if into is None else MAX_STREAM_BYTES)
+        for part in read_row_blocks(blocks, COLUMN_MAP, source="slurm", dialect=dialect):
+            rows.add(read(part) if part.good.width else part)
+        rows.files = tuple(blocks.files)
     derived, time_checks = derived_times(times.keys() - given)
-    rows = with_attempts(rows.then(with_requests)).then(with_measured_use)
+    attempts = attempts_of(rows.then(with_requests))
+    rows.then(with_measured_use)
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
     trace = assemble(
         rows,
@@ -532,28 +547,6 @@ def read_slurm(
     )
     names = pl.concat(named).unique("name", maintain_order=True).sort("name")
     return trace.with_tables(job_names=names if names.height else None)
-
-
-def _read(
-    paths: Sequence[str | Path],
-    columns: Sequence[str] | None,
-    step: Callable[[Rows], Rows],
-    room: Path | None,
-) -> LongRows:
-    """The fields of sacct, taken through a step, from files that are all JSON or all text."""
-    json = [str(path) for path in paths if is_json(head(path))]
-    text = [str(path) for path in paths if str(path) not in json]
-    if json and text:
-        got = f"JSON in {examples(json)} and text in {examples(text)}"
-        raise TraceFormatError("slurm", "files of one form", got, "Read each form on its own.")
-    if json:
-        return LongRows.of([step(read_slurm_json(paths, COLUMN_MAP))])
-    dialect = SACCT if columns is None else replace(SACCT, names=lambda _: columns)
-    blocks = FileBlocks(paths, limit=MAX_BYTES if room is None else MAX_STREAM_BYTES, tables=dialect.tables)
-    parts = read_row_blocks(blocks, COLUMN_MAP, source="slurm", dialect=dialect)
-    found = LongRows.of((step(part) if part.good.width else part for part in parts), room)
-    found.files = tuple(blocks.files)
-    return found
 
 
 NAMED = ("JobID", "State")

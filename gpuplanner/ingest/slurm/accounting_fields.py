@@ -331,25 +331,21 @@ def with_resources(rows: Rows) -> Rows:
     )
 
 
-def with_attempts(rows: LongRows) -> LongRows:
-    """Number the submissions of each job; of the same submission seen twice keep what knows most.
+ATTEMPTS = {"file": pl.UInt32, "line": pl.UInt32, "attempt": pl.UInt32}
+
+
+def attempts_of(rows: LongRows) -> pl.DataFrame:
+    """Numbers of the submissions of each job that has several; 0: of the same one another row knows more.
 
     Slurm keeps one record per job id and submission: a requeued job, or a reused id, is submitted again.
     """
     if not rows.has_twins("job_id"):
-        return rows.then(lambda part: part.with_columns(attempt=pl.lit(1)))
+        return pl.DataFrame(schema=ATTEMPTS)
     twins = rows.settle().twins("job_id", ["submit_time", "start_time", "end_time"])
     knows = pl.col("end_time").is_not_null().cast(pl.Int8) * 2 + pl.col("start_time").is_not_null()
     rank = knows.rank("ordinal", descending=True).over("job_id", "submit_time")
     attempt = pl.col("submit_time").rank("dense").over("job_id")
-    numbers = twins.select("file", "line", attempt=pl.when(rank == 1).then(attempt).otherwise(0))
-
-    def numbered(part: Rows) -> Rows:
-        table = part.good.join(numbers, on=["file", "line"], how="left", maintain_order="left")
-        part = replace(part, good=table.with_columns(pl.col("attempt").fill_null(1)))
-        return part.reject({SEEN_AGAIN: pl.col("attempt") == 0})
-
-    return rows.then(numbered)
+    return twins.select("file", "line", attempt=pl.when(rank == 1).then(attempt).otherwise(0))
 
 
 JOBSTATS = "JS1:"
@@ -393,12 +389,15 @@ def step_use(rows: pl.DataFrame) -> list[pl.DataFrame]:
     ]
 
 
-def with_use(rows: Rows, used: Sequence[pl.DataFrame], *, several: bool) -> Rows:
-    """Jobs with the mean activity of their GPUs, and the memory used where they held one.
+def with_use(rows: Rows, attempts: pl.DataFrame, used: Sequence[pl.DataFrame], *, several: bool) -> Rows:
+    """Jobs with their numbers, the mean activity of their GPUs, and the memory used where they held one.
 
     Of a job that ran several times it is not known which run a step belongs to, and of MIG instances NVML states no
     use: both stay without. jobstats goes first, as it has each GPU.
     """
+    numbered = rows.good.join(attempts, on=["file", "line"], how="left", maintain_order="left")
+    rows = replace(rows, good=numbered.with_columns(pl.col("attempt").fill_null(1)))
+    rows = rows.reject({SEEN_AGAIN: pl.col("attempt") == 0})
     stats = _jobstats(rows.good)
     columns = rows.good.select("job_id").with_columns(
         sm_activity=pl.lit(None, pl.Float64), memory_peak_gib=pl.lit(None, pl.Float64)

@@ -26,7 +26,7 @@ from gpuplanner.ingest.telemetry.metric_definitions import (
     is_blank,
     without_blanks,
 )
-from gpuplanner.ingest.text_files import CONTROL_PATTERN, MAX_BYTES, WHOLE, FileBlocks, TextFile
+from gpuplanner.ingest.text_files import CONTROL_PATTERN, MAX_BYTES, WHOLE, FileBlocks
 
 NAIVE = r"^(\d{4})[-/](\d{2})[-/](\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)$"
 OFFSET = r"^(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)(Z|[+-]\d{2}:?\d{2})$"
@@ -379,15 +379,15 @@ def read_page_blocks(
     """Read files block by block; each but the first of a file is parsed with the first line of its file."""
     firsts: dict[int, str] = {}
 
-    def cut(number: int, block: TextFile, page: Rows) -> Rows:
-        first = str(page.good["raw"][0])
-        page = parse(page, firsts.get(number))
-        firsts.setdefault(number, first)
-        if not block.has_controls:
-            return page
-        return page.reject({CONTROL: pl.col("raw").str.contains(CONTROL_PATTERN)})
-
-    return in_blocks(blocks, cut, pl.col("raw").str.strip_chars() == "", source=source, twins=twins)
+    blank = pl.col("raw").str.strip_chars() == ""
+    for number, block, page in in_blocks(blocks, blank, source=source, twins=twins):
+        if page.good.width:
+            first = str(page.good["raw"][0])
+            page = parse(page, firsts.get(number))
+            firsts.setdefault(number, first)
+            if block.has_controls:
+                page = page.reject({CONTROL: pl.col("raw").str.contains(CONTROL_PATTERN)})
+        yield page
 
 
 def path_of(page: Rows) -> Path:
