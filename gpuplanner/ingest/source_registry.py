@@ -5,6 +5,7 @@ Of each family the more special kinds of files stand first. Readers are named he
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,130 +30,132 @@ COUNTED = frozenset({"node", "origin", "interval_s"})
 NODES, OBJECTS = "nodes", "kubernetes"
 """Node lists come in the forms of two families, of which neither knows the other."""
 
+DESCRIPTIONS = {
+    "philly": "Microsoft Philly, 2017: job table (CSV), job log with attempts (JSON) or node sequence (CSV)",
+    "itp": "Microsoft ITP job tables of ElasticFlow, 2021 (CSV, one file per cluster)",
+    "openb": "Alibaba OpenB, 2023: pod list with GPU shares (CSV; node list with nodes)",
+    "helios": "SenseTime Helios, 2020: job table, sequences of virtual clusters or their quotas by day (CSV)",
+    "acme": "Shanghai AI Laboratory Acme, 2023: job tables of Seren and Kalos, or distributions (CSV)",
+    "pai": "Alibaba PAI, 2020: task table with job and instance tables, or mini-batch times (CSV)",
+    "dlrm": "Alibaba DLRM serving instances, 2025 (CSV)",
+    "genai": "Alibaba GenAI serving gauges, 2026 (CSV under its own name)",
+    "spot": "Alibaba spot GPU cluster, 2026: job list or node list (CSV)",
+    "simulator": "job list of a simulator: job_id, submit_time, duration, num_gpus in seconds (CSV)",
+    "miso": "MISO experiment, 2022: arrivals and run times of its jobs (two JSON files)",
+    "azure-llm": "Azure LLM inference requests, 2023 (CSV; needs tz)",
+    "supercloud": "MIT Supercloud Slurm accounting table with integer resources, 2021 (CSV)",
+    "focus": "bill in FOCUS 1.0, 1.1 or 1.2 (CSV or Parquet, or a folder of parts)",
+    "cur": "AWS Cost and Usage Report, legacy or 2.0 (CSV or Parquet, or a folder of parts)",
+    "azure": (
+        "Azure cost details, actual or amortised, of an Enterprise or Customer Agreement (CSV or "
+        "Parquet, or a folder)"
+    ),
+    "gcp": "Google Cloud billing export, standard or detailed (lines of JSON or Parquet)",
+    "slurm-states": "Slurm accounting without times: what jobs there were and how they ended",
+    "slurm": "Slurm accounting: sacct --parsable2, with or without header, or sacct --json (alias: sacct)",
+    OBJECTS: "Kubernetes dump: kubectl get pods,jobs,nodes -A -o json (or yaml), with Kueue and DRA (alias: kubectl)",
+    "kube-state-metrics": (
+        "pods and nodes as kube-state-metrics tells them: its page, or saved answers of the "
+        "Prometheus HTTP API (JSON)"
+    ),
+    NODES: (
+        "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo, slurm.conf, "
+        "kubectl get nodes -o json"
+    ),
+    "changes": "log of layout changes, as the scripts of a pack write it (CSV)",
+    "slurm-events": "Slurm's events of nodes: sacctmgr show event --parsable2, with start and end (needs tz)",
+    "slurm-reservations": "Slurm's reservations: scontrol show reservation (needs tz)",
+    "slurm-associations": "limits and shares of Slurm's accounts: sacctmgr show assoc --parsable2",
+    "dcgm-exporter": (
+        "text pages of exporters of GPUs (DCGM, AMD, Slurm jobs), or OpenMetrics (origin if without times)"
+    ),
+    "dcgm-csv": "DCGM exporter readings in long form (CSV)",
+    "node-csv": "one row per GPU and time with profiling fields, one file per node (CSV)",
+    "prometheus": "saved answers of the Prometheus HTTP API (JSON)",
+    "dcgmi-dmon": "dcgmi dmon (needs origin)",
+    "smi-transcript": "transcript of nvidia-smi commands with a heading each (its --query-gpu parts)",
+    "smi-pmon": "nvidia-smi pmon: processes (needs origin if without times)",
+    "smi-dmon": "nvidia-smi dmon (needs origin if without times)",
+    "smi-apps": "nvidia-smi --query-compute-apps: processes (CSV; needs gpu)",
+    "nvidia-smi": "nvidia-smi --query-gpu (CSV; needs tz, and columns if without header)",
+}
+"""Source → what its files are, in a line."""
+
+_together = functools.partial(Form, whole_files=False)
+"""A form of which the files of one call belong together."""
+
+
+def _source(name: str, *forms: Form, by_metric: bool = False, in_blocks: bool = False) -> Source:
+    return published(name, DESCRIPTIONS[name], *forms, by_metric=by_metric, in_blocks=in_blocks)
+
+
 PUBLIC = (
-    published(
+    _source(
         "philly",
-        "Microsoft Philly, 2017: job table (CSV), job log with attempts (JSON) or node sequence (CSV)",
         Form("job table", "public.job_lists:PHILLY", TZ),
         Form("job log", "public.attempt_logs:read_philly_log", TZ),
-        Form("node sequence", "public.usage_series:read_philly_nodes", TZ, whole_files=False),
+        _together("node sequence", "public.usage_series:read_philly_nodes", TZ),
     ),
-    published(
-        "itp",
-        "Microsoft ITP job tables of ElasticFlow, 2021 (CSV, one file per cluster)",
-        Form("job table", "public.job_lists:ITP", ORIGIN),
-    ),
-    published(
+    _source("itp", Form("job table", "public.job_lists:ITP", ORIGIN)),
+    _source(
         "openb",
-        "Alibaba OpenB, 2023: pod list with GPU shares (CSV; node list with nodes)",
         Form("pod list", "public.job_lists:OPENB", ORIGIN | {"nodes"}),
-        Form("node list", "slurm.node_records:read_nodes", whole_files=False, header=("sn", "gpu", "model")),
+        _together("node list", "slurm.node_records:read_nodes", header=("sn", "gpu", "model")),
     ),
-    published(
+    _source(
         "helios",
-        "SenseTime Helios, 2020: job table, sequences of virtual clusters or their quotas by day (CSV)",
         Form("job table", "public.job_lists:HELIOS", TZ),
-        Form("sequence", "public.usage_series:read_helios_sequence", TZ, whole_files=False),
-        Form("quotas", "public.usage_series:read_helios_quotas", whole_files=False),
+        _together("sequence", "public.usage_series:read_helios_sequence", TZ),
+        _together("quotas", "public.usage_series:read_helios_quotas"),
     ),
-    published(
+    _source(
         "acme",
-        "Shanghai AI Laboratory Acme, 2023: job tables of Seren and Kalos, or distributions (CSV)",
         Form("job table", "public.job_lists:ACME"),
-        Form("distribution", "public.usage_series:read_distributions", whole_files=False),
+        _together("distribution", "public.usage_series:read_distributions"),
     ),
-    published(
+    _source(
         "pai",
-        "Alibaba PAI, 2020: task table with job and instance tables, or mini-batch times (CSV)",
-        Form("tables", "public.attempt_logs:read_pai", ORIGIN, whole_files=False),
-        Form("mini-batch times", "public.usage_series:read_step_times", whole_files=False),
+        _together("tables", "public.attempt_logs:read_pai", ORIGIN),
+        _together("mini-batch times", "public.usage_series:read_step_times"),
     ),
-    published(
-        "dlrm",
-        "Alibaba DLRM serving instances, 2025 (CSV)",
-        Form("instances", "public.job_lists:DLRM", ORIGIN),
-    ),
-    published(
-        "genai",
-        "Alibaba GenAI serving gauges, 2026 (CSV under its own name)",
-        Form("gauges", "public.usage_series:read_genai", whole_files=False),
-    ),
-    published(
+    _source("dlrm", Form("instances", "public.job_lists:DLRM", ORIGIN)),
+    _source("genai", _together("gauges", "public.usage_series:read_genai")),
+    _source(
         "spot",
-        "Alibaba spot GPU cluster, 2026: job list or node list (CSV)",
         Form("job list", "public.job_lists:SPOT", ORIGIN),
         Form("node list", "slurm.node_records:read_nodes", header=("node_name", "gpu_capacity_num")),
     ),
-    published(
-        "simulator",
-        "job list of a simulator: job_id, submit_time, duration, num_gpus in seconds (CSV)",
-        Form("job list", "public.job_lists:SIMULATOR", ORIGIN),
-    ),
-    published(
-        "miso",
-        "MISO experiment, 2022: arrivals and run times of its jobs (two JSON files)",
-        Form("arrivals and run times", "public.attempt_logs:read_miso", ORIGIN, whole_files=False),
-    ),
-    published(
-        "azure-llm",
-        "Azure LLM inference requests, 2023 (CSV; needs tz)",
-        Form("requests", "public.usage_series:read_azure_llm", TZ, whole_files=False),
-    ),
-    published(
-        "supercloud",
-        "MIT Supercloud Slurm accounting table with integer resources, 2021 (CSV)",
-        Form("job table", "public.attempt_logs:read_supercloud"),
-    ),
+    _source("simulator", Form("job list", "public.job_lists:SIMULATOR", ORIGIN)),
+    _source("miso", _together("arrivals and run times", "public.attempt_logs:read_miso", ORIGIN)),
+    _source("azure-llm", _together("requests", "public.usage_series:read_azure_llm", TZ)),
+    _source("supercloud", Form("job table", "public.attempt_logs:read_supercloud")),
 )
 
 BILLS = (
-    published(
-        "focus",
-        "bill in FOCUS 1.0, 1.1 or 1.2 (CSV or Parquet, or a folder of parts)",
-        Form("charges", "bills.aws_and_focus_bills:read_focus", whole_files=False),
-    ),
-    published(
-        "cur",
-        "AWS Cost and Usage Report, legacy or 2.0 (CSV or Parquet, or a folder of parts)",
-        Form("charges", "bills.aws_and_focus_bills:read_cur", whole_files=False),
-    ),
-    published(
-        "azure",
-        "Azure cost details, actual or amortised, of an Enterprise or Customer Agreement (CSV or Parquet, or a folder)",
-        Form("charges", "bills.azure_and_gcp_bills:read_azure", whole_files=False),
-    ),
-    published(
-        "gcp",
-        "Google Cloud billing export, standard or detailed (lines of JSON or Parquet)",
-        Form("charges", "bills.azure_and_gcp_bills:read_gcp", whole_files=False),
-    ),
+    _source("focus", _together("charges", "bills.aws_and_focus_bills:read_focus")),
+    _source("cur", _together("charges", "bills.aws_and_focus_bills:read_cur")),
+    _source("azure", _together("charges", "bills.azure_and_gcp_bills:read_azure")),
+    _source("gcp", _together("charges", "bills.azure_and_gcp_bills:read_gcp")),
 )
 
 SLURM = (
-    published(
-        "slurm-states",
-        "Slurm accounting without times: what jobs there were and how they ended",
-        Form("states", "slurm.accounting:read_slurm_states", whole_files=False),
-    ),
-    published(
+    _source("slurm-states", _together("states", "slurm.accounting:read_slurm_states")),
+    _source(
         "slurm",
-        "Slurm accounting: sacct --parsable2, with or without header, or sacct --json (alias: sacct)",
         Form("accounting", "slurm.accounting:read_slurm", frozenset({"tz", "nodes", "columns", "boards"})),
         in_blocks=True,
     ),
 )
 
 KUBERNETES = (
-    published(
+    _source(
         OBJECTS,
-        "Kubernetes dump: kubectl get pods,jobs,nodes -A -o json (or yaml), with Kueue and DRA (alias: kubectl)",
         # Pods of one file stand on the nodes of another.
-        Form("dump", "kubernetes.cluster_reader:read_kubernetes", BOARDS, whole_files=False),
+        _together("dump", "kubernetes.cluster_reader:read_kubernetes", BOARDS),
     ),
-    published(
+    _source(
         "kube-state-metrics",
-        "pods and nodes as kube-state-metrics tells them: its page, or saved answers of the Prometheus HTTP API (JSON)",
-        Form("metrics", "kubernetes.state_metrics:read_state_metrics", BOARDS | ORIGIN, whole_files=False),
+        _together("metrics", "kubernetes.state_metrics:read_state_metrics", BOARDS | ORIGIN),
     ),
 )
 
@@ -175,7 +178,7 @@ def _read_nodes(paths: Sequence[str | Path], **options: object) -> Dataset:
 LISTS = (
     Source(
         NODES,
-        "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo, slurm.conf, kubectl get nodes -o json",
+        DESCRIPTIONS[NODES],
         _read_nodes,
         Form("node list", "slurm.node_records:read_nodes").sniff,
         BOARDS | TZ,
@@ -184,88 +187,36 @@ LISTS = (
 )
 
 CHANGES = (
-    published(
-        "changes",
-        "log of layout changes, as the scripts of a pack write it (CSV)",
-        Form("log", "slurm.node_events:read_changes", whole_files=False),
-    ),
-    published(
-        "slurm-events",
-        "Slurm's events of nodes: sacctmgr show event --parsable2, with start and end (needs tz)",
-        Form("events", "slurm.node_events:read_slurm_events", TZ, whole_files=False),
-    ),
-    published(
-        "slurm-reservations",
-        "Slurm's reservations: scontrol show reservation (needs tz)",
-        Form("reservations", "slurm.node_events:read_slurm_reservations", TZ, whole_files=False),
-    ),
-    published(
-        "slurm-associations",
-        "limits and shares of Slurm's accounts: sacctmgr show assoc --parsable2",
-        Form("associations", "slurm.accounting:read_slurm_associations", whole_files=False),
-    ),
+    _source("changes", _together("log", "slurm.node_events:read_changes")),
+    _source("slurm-events", _together("events", "slurm.node_events:read_slurm_events", TZ)),
+    _source("slurm-reservations", _together("reservations", "slurm.node_events:read_slurm_reservations", TZ)),
+    _source("slurm-associations", _together("associations", "slurm.accounting:read_slurm_associations")),
 )
 
 TELEMETRY = (
-    published(
-        "dcgm-exporter",
-        "text pages of exporters of GPUs (DCGM, AMD, Slurm jobs), or OpenMetrics (origin if without times)",
-        Form("pages", "telemetry.monitor_logs:read_exporter", COUNTED, whole_files=False),
-        by_metric=True,
+    _source(
+        "dcgm-exporter", _together("pages", "telemetry.monitor_logs:read_exporter", COUNTED), by_metric=True
     ),
-    published(
+    _source(
         "dcgm-csv",
-        "DCGM exporter readings in long form (CSV)",
-        Form("readings", "telemetry.monitor_logs:read_dcgm_csv", NODE | TZ, whole_files=False),
+        _together("readings", "telemetry.monitor_logs:read_dcgm_csv", NODE | TZ),
         by_metric=True,
         in_blocks=True,
     ),
-    published(
-        "node-csv",
-        "one row per GPU and time with profiling fields, one file per node (CSV)",
-        Form("log", "telemetry.monitor_logs:read_node_csv", NODE | TZ, whole_files=False),
-        in_blocks=True,
-    ),
-    published(
+    _source("node-csv", _together("log", "telemetry.monitor_logs:read_node_csv", NODE | TZ), in_blocks=True),
+    _source(
         "prometheus",
-        "saved answers of the Prometheus HTTP API (JSON)",
-        Form("answers", "telemetry.prometheus:read_prometheus", NODE | QUERY, whole_files=False),
+        _together("answers", "telemetry.prometheus:read_prometheus", NODE | QUERY),
         by_metric=True,
     ),
-    published(
-        "dcgmi-dmon",
-        "dcgmi dmon (needs origin)",
-        Form("table", "telemetry.monitor_logs:read_dcgmi_dmon", COUNTED, whole_files=False),
-    ),
-    published(
-        "smi-transcript",
-        "transcript of nvidia-smi commands with a heading each (its --query-gpu parts)",
-        Form("transcript", "telemetry.nvidia_smi:read_smi_transcript", NODE | TZ, whole_files=False),
-    ),
-    published(
-        "smi-pmon",
-        "nvidia-smi pmon: processes (needs origin if without times)",
-        Form("table", "telemetry.monitor_logs:read_smi_pmon", COUNTED | TZ, whole_files=False),
-    ),
-    published(
-        "smi-dmon",
-        "nvidia-smi dmon (needs origin if without times)",
-        Form("table", "telemetry.monitor_logs:read_smi_dmon", COUNTED | TZ, whole_files=False),
-    ),
-    published(
-        "smi-apps",
-        "nvidia-smi --query-compute-apps: processes (CSV; needs gpu)",
-        Form("list", "telemetry.nvidia_smi:read_smi_apps", NODE | TZ | {"gpu"}, whole_files=False),
-    ),
-    published(
+    _source("dcgmi-dmon", _together("table", "telemetry.monitor_logs:read_dcgmi_dmon", COUNTED)),
+    _source("smi-transcript", _together("transcript", "telemetry.nvidia_smi:read_smi_transcript", NODE | TZ)),
+    _source("smi-pmon", _together("table", "telemetry.monitor_logs:read_smi_pmon", COUNTED | TZ)),
+    _source("smi-dmon", _together("table", "telemetry.monitor_logs:read_smi_dmon", COUNTED | TZ)),
+    _source("smi-apps", _together("list", "telemetry.nvidia_smi:read_smi_apps", NODE | TZ | {"gpu"})),
+    _source(
         "nvidia-smi",
-        "nvidia-smi --query-gpu (CSV; needs tz, and columns if without header)",
-        Form(
-            "log",
-            "telemetry.nvidia_smi:read_smi_query",
-            COUNTED | TZ | {"gpu", "columns"},
-            whole_files=False,
-        ),
+        _together("log", "telemetry.nvidia_smi:read_smi_query", COUNTED | TZ | {"gpu", "columns"}),
         in_blocks=True,
     ),
 )
