@@ -209,10 +209,12 @@ def open_dataset(
 def told_by(folder: Path) -> Dataset:
     """What a folder says of itself, without its tables."""
     provenance = read_provenance(folder)
-    first, *others = (
-        {name: value for name, value in facts.items() if name != "tables"}
-        for facts in ordered_facts(Stored(folder, provenance).facts)
+    # That of the jobs first, then that of the samples, else as they came.
+    ordered = sorted(
+        Stored(folder, provenance).facts.values(),
+        key=lambda facts: ("jobs" not in facts["tables"], SAMPLES not in facts["tables"]),
     )
+    first, *others = ({name: value for name, value in facts.items() if name != "tables"} for facts in ordered)
     quality, none = read_findings(folder / "quality.json"), pl.DataFrame(schema=REJECTS)
     return Dataset({}, none, quality, first, others=tuple(others), join=provenance.get("join"))
 
@@ -292,15 +294,6 @@ def _table_on_top(folder: Path, name: str, columns: Sequence[str] | None, *, see
         return read_table(path, TABLES[name])
     with explained(path, "a table"):
         return read_jobs(path, [*dict.fromkeys(["job_id", *columns])] if seen else columns)
-
-
-def ordered_facts(facts: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Facts of the sources, that of the jobs first, then that of the samples, else as they came."""
-    rank = ("jobs", SAMPLES)
-    return sorted(
-        facts.values(),
-        key=lambda each: next((n for n, name in enumerate(rank) if name in each["tables"]), len(rank)),
-    )
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:

@@ -60,12 +60,8 @@ if TYPE_CHECKING:
     from gpuplanner.ingest.telemetry.prometheus import Server
 
 
-KIND = "kind"
-PROMETHEUS = "prometheus"
 LASTING = ("tz", "columns", "boards", "pseudonyms")
 """Options that must be the same in every run; the others tell of the files of one run."""
-NUMBERED = frozenset({"dcgm-exporter"})
-"""Sources whose files, where they carry no times, are numbered through all that are given."""
 Change = Callable[[Dataset], Dataset]
 
 
@@ -214,10 +210,9 @@ def add(
                 files = useful(f"source {name!r}", given, SOURCES[name].options)
                 target = {"into": room} if whole else {"way": Way(room, f"{layer}.parquet")}
                 with naming_foreign_forms(fresh):
-                    read_long = change(load(long)(fresh, **target, **files))
-                facts_read = {**read_long.provenance, **own}
+                    read_long = changed(load(long)(fresh, **target, **files))
                 _refuse_rivals({*read_long.tables, *(["jobs"] if whole else [])}, facts, layer)
-                grown = with_files(draft, replace(read_long, provenance=facts_read), layer, room)
+                grown = with_files(draft, read_long, layer, room)
                 replace_dataset(directory, grown)
         else:
             seen = [Path(path).absolute() if isinstance(workers, str) else path for path in fresh]
@@ -272,7 +267,7 @@ def add_live(
 
     folder = Path(directory)
     known = read_sources(folder) if (folder / MARK.file).exists() else []
-    seen = (each.span[1] for each in known if each.source == PROMETHEUS)
+    seen = (each.span[1] for each in known if each.source == "prometheus")
     since = max(seen, default=until - timedelta(seconds=at_first_s))
     return add_read(read_live(server, since, until), directory)
 
@@ -339,9 +334,8 @@ def _terms(name: str, kind: str | None, given: Mapping[str, Any], more: Mapping[
     """What all files of a source are read with, ready for JSON; what means nothing to it may differ."""
     options = SOURCES[name].options
     names = set(LASTING if "node" in options else (*LASTING, "origin")) & options
-    stated = {each: given[each] for each in sorted(names) if each in given} | dict(more)
-    if kind is not None:
-        stated[KIND] = kind
+    stated = {each: given[each] for each in names if each in given} | dict(more)
+    stated |= {} if kind is None else {"kind": kind}
     return {each: _plain(value) for each, value in sorted(stated.items())}
 
 
@@ -364,7 +358,7 @@ def _require_terms(directory: Path, known: Mapping[str, Any] | None, wanted: Map
 
 def _refuse_numbered(name: str, known: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
     """Pages without times are numbered from the first to the last, so they must come at once."""
-    if known is not None and name in NUMBERED and given.keys() & {"origin", "interval_s"}:
+    if known is not None and name == "dcgm-exporter" and given.keys() & {"origin", "interval_s"}:
         expected, got = "pages that carry their times", "an origin to count from"
         todo = "Scrape Prometheus instead, or give all pages at once, with --replace."
         raise TraceFormatError(f"source {name!r}", expected, got, todo)
@@ -420,7 +414,10 @@ def parts_of(paths: Sequence[str | Path]) -> tuple[SourcePart, ...]:
         groups.setdefault((source, SOURCES[source].kind(path)), []).append(path)
     _join_objects(groups)
     found = [SourcePart(source, tuple(files), kind) for (source, kind), files in groups.items()]
-    return tuple(sorted(_with_own_nodes(found), key=lambda part: _rank(part.source)))
+    in_order = sorted(
+        _with_own_nodes(found), key=lambda part: (part.source not in JOB_SOURCES, part.source != NODES)
+    )
+    return tuple(in_order)
 
 
 def add_together(parts: Sequence[SourcePart], directory: str | Path, **options: Any) -> list[Added]:  # noqa: ANN401 - of any reader
@@ -504,10 +501,6 @@ def _with_own_nodes(parts: Sequence[SourcePart]) -> Iterator[SourcePart]:
             yield part
 
 
-def _rank(source: str) -> int:
-    return 0 if source in JOB_SOURCES else 1 if source == NODES else 2
-
-
 def _has(directory: Path, part: SourcePart, given: Mapping[str, Any]) -> bool:
     """Whether a dataset says of a source what these very files say, read in the same way."""
     if not (directory / MARK.file).is_file():
@@ -518,9 +511,8 @@ def _has(directory: Path, part: SourcePart, given: Mapping[str, Any]) -> bool:
         terms = facts.get("read_with", {})
         same = all(terms.get(name) == given.get(name) for name in ("tz", "boards"))
         files = [*part.files, *((part.nodes,) if part.nodes else ())]
-        return same and {str(file["sha256"]) for file in facts["files"]} == {
-            fingerprint(path) for path in files
-        }
+        stated = {str(file["sha256"]) for file in facts["files"]}
+        return same and stated == set(map(fingerprint, files))
     return True
 
 

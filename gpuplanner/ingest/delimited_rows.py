@@ -227,8 +227,7 @@ class Records:
         [8.0, 4.0]
         """
         texts = {RAW + name: pl.String for name in self.columns}
-        empty = Rows(tuple(files), 0, pl.DataFrame(), pl.DataFrame(schema=REJECTS))
-        names = empty.file_names()
+        names = names_of(files)
         rejects = [(names[file], place, reason, raw) for file, place, reason, raw in self._bad]
         rows = Rows(
             files=tuple(files),
@@ -446,10 +445,6 @@ class Body:
     columns: Mapping[str, Field]
     dialect: Dialect
 
-    def cut(self) -> Rows:
-        """Rows with the raw fields of our columns; ragged and unreadable lines are rejected."""
-        return self._at_once() or (self._quoted() if self._has_quotes else self._one_by_one(self.lines))
-
     @property
     def _has_quotes(self) -> bool:
         return self.dialect.quotes and self.file.has_quotes
@@ -481,7 +476,7 @@ class Body:
         placed = self.lines.select("line", "raw", file=pl.lit(self.number, pl.UInt32)).select(*PLACE)
         return placed.with_columns(found)
 
-    def _at_once(self) -> Rows | None:
+    def at_once(self) -> Rows | None:
         """Cut the lines with their numbers; None if they hold more than that."""
         names, places, separator = self.heading.names, self.heading.places, self.dialect.separator
         numbers = {places[name] for name, field in self.columns.items() if field.at_once and name in places}
@@ -503,10 +498,10 @@ class Body:
         cells, short = read
         return self._rows(self._placed(cells)).reject(self._again | {TOO_FEW: pl.lit(short)})
 
-    def _quoted(self) -> Rows:
-        """Cut lines all of whose fields stand in quotation marks, and the others one by one."""
-        if len(self.heading.names) < 2:
-            return self._one_by_one(self.lines)
+    def quoted(self) -> Rows | None:
+        """Cut lines all of whose fields stand in quotation marks, and the others one by one; None without such."""
+        if not self._has_quotes or len(self.heading.names) < 2:
+            return None
         raw = self.lines["raw"]
         cells, sound = all_quoted(raw, self.dialect.separator, len(self.heading.names), self._marks())
         if self.heading.header is not None:
@@ -514,7 +509,7 @@ class Body:
         if self.file.has_controls:
             sound &= ~raw.str.contains(CONTROL_PATTERN)
         quick = without_words(self._placed(cells).filter(sound), self.dialect)
-        rest = self._one_by_one(self.lines.filter(~sound))
+        rest = self.one_by_one(self.lines.filter(~sound))
         good = pl.concat([quick, rest.good]).sort("line") if rest.good.height else quick
         return replace(rest, count=self.lines.height, good=good)
 
@@ -525,8 +520,8 @@ class Body:
         above = self.file.lines["text"].head(self._above).str.count_matches('"', literal=True).sum()
         return count_bytes(self.file.text, lambda codes: codes == ord('"')) - int(above)
 
-    def _one_by_one(self, lines: pl.DataFrame) -> Rows:
-        """Cut some of the lines, whatever stands in each."""
+    def one_by_one(self, lines: pl.DataFrame) -> Rows:
+        """Cut some of the lines, whatever stands in each; ragged and unreadable ones are rejected."""
         names, places, separator = self.heading.names, self.heading.places, self.dialect.separator
         faults, text = self._again, pl.col("raw")
         if self.heading.ends_in_separator:

@@ -595,14 +595,14 @@ def _line(
         sum(count for _, count, _ in items),
         sum(compute) if len(compute) == len(items) else None,
         sum(memory) if len(memory) == len(items) else None,
-        sum(math.ceil(count) for word, count, device in items if device.profile or _is_partition(word)),
+        sum(
+            math.ceil(count)
+            for word, count, device in items
+            if device.profile or (PARTITION.fullmatch(word) and not SHARED.fullmatch(word))
+        ),
         "|".join(name for name in names if name) or None,
         profiles.pop() if len(profiles) == 1 else None,
     )
-
-
-def _is_partition(word: str) -> bool:
-    return PARTITION.fullmatch(word) is not None and SHARED.fullmatch(word) is None
 
 
 def _finding(check: str, severity: str, rows: Counter[str], effect: str) -> list[Finding]:

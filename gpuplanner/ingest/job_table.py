@@ -17,7 +17,7 @@ from gpuplanner.core.errors import OTHER_SOURCE, TraceFormatError, file_name
 from gpuplanner.core.schema_checks import check, conform, filter_rows
 from gpuplanner.core.schemas import TABLES, Jobs
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
-from gpuplanner.ingest.delimited_rows import HEADER_AGAIN, REJECTS, Rows
+from gpuplanner.ingest.delimited_rows import HEADER_AGAIN, REJECTS, Rows, names_of
 from gpuplanner.ingest.gpu_shares import Counting
 from gpuplanner.ingest.large_tables import PART_ROWS, LongRows, write_parts
 from gpuplanner.ingest.quality_report import (
@@ -154,7 +154,7 @@ UNRESOLVED = "unresolved_gpus"
 def file_findings(rows: Rows | LongRows, harmless: Sequence[str] = ()) -> list[Finding]:
     """What the rejects, and the files themselves, make one doubt."""
     faults = reject_findings(rows.reasons, rows.count, [HEADER_AGAIN, *harmless])
-    return [*faults, *of_files(rows.file_names(), [file.ends_open for file in rows.files], rows.blank)]
+    return [*faults, *of_files(names_of(rows.files), [file.ends_open for file in rows.files], rows.blank)]
 
 
 def provenance(
@@ -169,7 +169,7 @@ def provenance(
 ) -> dict[str, Any]:
     """Where the rows came from and how many there were; ready for JSON."""
     unused = [f"columns not read: {', '.join(name[:40] for name in rows.unused)}"] if rows.unused else []
-    named = zip(rows.file_names(), rows.files, strict=True)
+    named = zip(names_of(rows.files), rows.files, strict=True)
     return {
         "source": source,
         "files": [
@@ -195,7 +195,7 @@ def require_some(rows: Rows | LongRows, source: str, what: str = "job") -> None:
     reasons = rows.reasons.sort("rows", descending=True, maintain_order=True).head(5).iter_rows()
     got = "; ".join(f"{reason} in {count} row(s)" for reason, count, *_ in reasons)
     raise TraceFormatError(
-        f"{source}: {', '.join(rows.file_names()[:5])}",
+        f"{source}: {', '.join(names_of(rows.files)[:5])}",
         f"at least one readable {what}",
         f"{rows.count} rows and none of them: {got}" if rows.count else "no rows below the header",
         OTHER_SOURCE,
@@ -232,8 +232,8 @@ def assemble(
     hold no attempt twice. With a folder ``into``, jobs and rejects are written there, and what is given back has
     neither.
     """
-    instants = [pl.col("submit_time", "start_time", "end_time").max()]
-    seen = pl.max_horizontal(*instants, *([] if last_seen is None else [last_seen.max()]))
+    latest = pl.max_horizontal(pl.col("submit_time", "start_time", "end_time").max())
+    seen = latest if last_seen is None else pl.max_horizontal(latest, last_seen.max())
     if isinstance(rows, Rows):
         long = LongRows()
         long.add(_without_duplicates(rows.reject(ORDER_FAULTS), seen))
@@ -444,9 +444,8 @@ def _sum(old: Any, new: Any) -> Any:  # noqa: ANN401 - a number, or exact digits
     return str(Decimal(old) + Decimal(new)) if isinstance(old, str) else old + new
 
 
-def _extreme(choose: Callable[..., str], *instants: str | None) -> str | None:
-    known = [instant for instant in instants if instant is not None]
-    return choose(known, key=datetime.fromisoformat) if known else None
+def _extreme(choose: Callable[..., str | None], *instants: str | None) -> str | None:
+    return choose(filter(None, instants), key=datetime.fromisoformat, default=None)
 
 
 def assemble_reading(

@@ -21,7 +21,7 @@ from gpuplanner.core.errors import SchemaError, TraceFormatError, first_line
 from gpuplanner.core.privacy import merged_groups
 from gpuplanner.core.schema_checks import check, empty
 from gpuplanner.core.schemas import LATER_COUNTERS, Jobs, Samples
-from gpuplanner.ingest.delimited_rows import REJECTS, Rows, names_of
+from gpuplanner.ingest.delimited_rows import REJECTS, Rows
 from gpuplanner.ingest.quality_report import COLUMNS as QUALITY
 from gpuplanner.ingest.quality_report import reasons_of
 from gpuplanner.ingest.text_files import TextFile
@@ -94,7 +94,8 @@ def read_jobs(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
     for piece in checked_jobs(path):
         for name in columns:
             parts[name].append(piece[name].cast(slim[name]))
-    known = {name: pl.concat(parts.pop(name)) for name in columns if any(map(_any, parts[name]))}
+    filled = [name for name in columns if any(part.null_count() < len(part) for part in parts[name])]
+    known = {name: pl.concat(parts.pop(name)) for name in filled}
     if not known:
         return pl.DataFrame({name: pl.concat(series) for name, series in parts.items()})
     absent = [pl.lit(None, slim[name]).alias(name) for name in parts]
@@ -115,11 +116,6 @@ def slim_types(columns: Sequence[str]) -> dict[str, pl.DataType]:
         name: pl.Categorical() if dtype == pl.String and name not in NAMES else dtype
         for name, dtype in types.items()
     }
-
-
-def _any(series: pl.Series) -> bool:
-    """Whether a column has any value."""
-    return series.null_count() < len(series)
 
 
 ROWS = 1 << 21
@@ -323,10 +319,6 @@ class LongRows:
         before.clear()
         self.steps.clear()
         return self
-
-    def file_names(self) -> list[str]:
-        """As ``Rows`` tells them."""
-        return names_of(self.files)
 
     def add(self, rows: Rows) -> None:
         """Put rows aside as a piece."""

@@ -140,8 +140,8 @@ def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iter
     file, text = read_document(path)
     if _after_space(text, 0) == len(text):
         raise TraceFormatError(str(path), "JSON", "an empty file", OTHER_FILE)
-    walk = _lines if _is_lines(text) else _documents
-    return file, walk(text, _Decoder(lists), file.path)
+    decoder = _Decoder(lists)
+    return file, _lines(text, decoder) if _is_lines(text) else _documents(text, decoder, file.path)
 
 
 def is_json(lines: Collection[str]) -> bool:
@@ -169,8 +169,7 @@ def _is_lines(text: str) -> bool:
     return True
 
 
-def _lines(text: str, decoder: _Decoder, path: Path) -> Iterator[Item]:
-    del path  # a fault rejects its line
+def _lines(text: str, decoder: _Decoder) -> Iterator[Item]:
     start, number = 0, 0
     while start < len(text):
         end = text.find("\n", start)
@@ -316,7 +315,8 @@ def read_row_blocks(
             headings[number] = heading_of(lines, columns, block.path, source, dialect)
             lines = lines if headings[number].header is None else lines.slice(1)
         body = Body(files, number, block, lines, headings[number], columns, dialect)
-        yield replace(typed(body.cut(), columns), blank=page.blank)
+        rows = body.at_once() or body.quoted() or body.one_by_one(lines)
+        yield replace(typed(rows, columns), blank=page.blank)
 
 
 def in_blocks(

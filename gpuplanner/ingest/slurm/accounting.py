@@ -51,6 +51,7 @@ COLUMNS = {
     "Par Name": Field("cohort", nullable=True, optional=True),
 }
 ROOT = "root"
+LISTING = Dialect(separator="|", quotes=False)
 
 
 @looks(header_has(("Account", "User", "Share", "GrpTRES"), "|"))
@@ -67,9 +68,7 @@ def read_slurm_associations(paths: Sequence[str | Path]) -> Dataset:
     ...     table.select("tenant", "cohort", "gpu_model", "nominal", "borrow", "weight").rows()
     [('ads', 'web', 'a100', 16.0, 0.0, 40.0)]
     """
-    rows = read_rows(
-        paths, COLUMNS, source="slurm-associations", dialect=Dialect(separator="|", quotes=False)
-    )
+    rows = read_rows(paths, COLUMNS, source="slurm-associations", dialect=LISTING)
     limited = pl.col("tres").fill_null("").str.contains(r"gres/gpu(?::[^=,]+)?=\d")
     shared = pl.col("share").str.contains(r"^[1-9]\d*$").fill_null(value=False)
     skipped = {
@@ -145,8 +144,6 @@ HAS_NO_END = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "S
 
 SPAN = ("time.start", "time.eligible", "time.end", "time.elapsed", "time.suspended")
 
-NOT_A_JOB = "not a job: no object with a job_id"
-
 
 def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -> Rows:
     """Read JSON into the fields that the text form of sacct has."""
@@ -159,7 +156,9 @@ def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -
             listed += 1
             job = item.value
             if item.fault or not isinstance(job, dict) or "job_id" not in job:
-                records.reject(number, item.place, item.raw, item.fault or NOT_A_JOB)
+                records.reject(
+                    number, item.place, item.raw, item.fault or "not a job: no object with a job_id"
+                )
                 continue
             try:
                 live = "tres_req_str" in job
@@ -560,8 +559,6 @@ STATE_COLUMNS = {
     "AllocCPUS": Field("cpus", "number", nullable=True, optional=True, high=2**31 - 1),
     "ExitCode": Field("exit_code", nullable=True, optional=True),
 }
-LISTING = Dialect(separator="|", quotes=False)
-STEP_OF_A_JOB = "step of a job"
 NO_TIMES = f"no times and no GPUs: to read it as jobs run {export_command('sacct')}"
 
 
@@ -579,7 +576,7 @@ def read_slurm_states(paths: Sequence[str | Path]) -> Dataset:
     [('7', 'vision', 'COMPLETED')]
     """
     rows = read_rows(paths, STATE_COLUMNS, source="slurm-states", dialect=LISTING)
-    rows = rows.reject({STEP_OF_A_JOB: pl.col("job_id").str.contains(".", literal=True)})
+    rows = rows.reject({"step of a job": pl.col("job_id").str.contains(".", literal=True)})
     rows = with_our_states(rows)
     return assemble_reading(
         rows,

@@ -399,9 +399,6 @@ def with_use(rows: Rows, attempts: pl.DataFrame, used: Sequence[pl.DataFrame], *
     rows = replace(rows, good=numbered.with_columns(pl.col("attempt").fill_null(1)))
     rows = rows.reject({SEEN_AGAIN: pl.col("attempt") == 0})
     stats = _jobstats(rows.good)
-    columns = rows.good.select("job_id").with_columns(
-        sm_activity=pl.lit(None, pl.Float64), memory_peak_gib=pl.lit(None, pl.Float64)
-    )
     if used:
         steps = pl.concat(used)
         steps = steps.with_columns(job_id=of_cluster("job_id")) if several else steps
@@ -419,12 +416,8 @@ def with_use(rows: Rows, attempts: pl.DataFrame, used: Sequence[pl.DataFrame], *
             ),
             memory_peak_gib=pl.when(once & (pl.col("gpus") == 1)).then("gib"),
         )
-    return rows.with_columns(
-        *(
-            pl.Series(name, stats[name]).fill_null(columns[name])
-            for name in ("sm_activity", "memory_peak_gib")
-        )
-    )
+        stats = stats.with_columns(pl.col(name).fill_null(columns[name]) for name in columns.columns)
+    return rows.with_columns(stats["sm_activity"], stats["memory_peak_gib"])
 
 
 def _jobstats(rows: pl.DataFrame) -> pl.DataFrame:

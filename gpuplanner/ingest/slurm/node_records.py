@@ -434,11 +434,6 @@ def _rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Rows
     return read_rows(paths, columns, source="node list")
 
 
-def looks_like_nodes(lines: Sequence[str]) -> bool:
-    """True if the first lines of a file look like a node list."""
-    return columns_of_nodes(lines) is not None or is_slurm_nodes(lines)
-
-
 def with_closing(rows: Rows, tz: str | None) -> Rows:
     """Nodes with the instant at which they were closed, where the list says it: ``closed_from``."""
     if "since" not in rows.good.columns:
@@ -470,7 +465,7 @@ def closed_nodes(nodes: pl.DataFrame) -> pl.DataFrame | None:
     return check(found, TABLES["out_of_service"], where="node list") if found.height else None
 
 
-@looks(looks_like_nodes)
+@looks(lambda lines: columns_of_nodes(lines) is not None or is_slurm_nodes(lines))
 def read_nodes(
     paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None, tz: str | None = None
 ) -> Dataset:
