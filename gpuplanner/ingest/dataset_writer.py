@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,10 @@ class Draft:
     - ``parts``: Source and key → a part of its list of jobs, or the folder that holds it as it is.
     """
 
-    layers: Mapping[str, Layer]
-    tables: Mapping[str, pl.DataFrame | Path]
-    months: Mapping[tuple[str, str], pl.DataFrame | Path]
-    parts: Mapping[tuple[str, str], Dataset | Path]
+    layers: Mapping[str, Layer] = field(default_factory=dict)
+    tables: Mapping[str, pl.DataFrame | Path] = field(default_factory=dict)
+    months: Mapping[tuple[str, str], pl.DataFrame | Path] = field(default_factory=dict)
+    parts: Mapping[tuple[str, str], Dataset | Path] = field(default_factory=dict)
 
     @classmethod
     def of(cls, dataset: Dataset) -> Draft:
@@ -95,8 +95,12 @@ class Draft:
             {source: as_layer(dataset)},
             {name: table for name, table in dataset.tables.items() if name not in (SAMPLES, *OF_EACH)},
             {(month, source): part for month, part in by.items()},
-            {},
         )
+
+    def grown(self, more: Draft) -> Draft:
+        """All that this and another one hold; the other one counts where both have something."""
+        names = ("layers", "tables", "months", "parts")
+        return Draft(**{name: {**getattr(self, name), **getattr(more, name)} for name in names})
 
 
 def write_dataset(dataset: Dataset, directory: str | Path) -> Path:
@@ -195,9 +199,7 @@ def _judged(draft: Draft) -> Draft:
     if jobs is None or not isinstance(inventory, pl.DataFrame):
         return draft
     jobs = jobs if isinstance(jobs, pl.DataFrame) else read_table(jobs, Jobs)
-    name = next((name for name, layer in draft.layers.items() if "jobs" in layer.facts["tables"]), None)
-    if name is None:
-        return draft
+    name = next(name for name, layer in draft.layers.items() if "jobs" in layer.facts["tables"])
     layer = draft.layers[name]
     found: list[Finding] = []
     before = jobs
@@ -305,7 +307,7 @@ HASH_LETTERS = 16
 def as_it_is(directory: Path) -> tuple[Mapping[str, Mapping[str, Any]], Draft]:
     """Facts of the sources that a folder has, and all that it holds, to be kept as it is."""
     if not (directory / MARK.file).is_file():
-        return {}, Draft({}, {}, {}, {})
+        return {}, Draft()
     # All is checked; the jobs, which may be many, stay where they are.
     whole = open_dataset(directory, columns=["attempt"])
     stored = Stored(directory, read_provenance(directory))
@@ -347,25 +349,19 @@ def laid_over(
         return _with_parts(draft, name, new, known)
     [only] = new
     if known is None:
-        fresh = Draft.of(only)
-        return Draft(
-            {**draft.layers, **fresh.layers}, {**draft.tables, **fresh.tables},
-            {**draft.months, **fresh.months}, draft.parts,
-        )  # fmt: skip
+        return draft.grown(Draft.of(only))
     layer = draft.layers[name]
     old = Dataset(layer.tables, scan_table(layer.rejects).collect(), layer.quality, layer.facts)
     if kind == SAMPLES:
         there = {month: path for (month, source), path in draft.months.items() if source == name}
         files = {month: path for month, path in there.items() if isinstance(path, Path)}
         whole, changed = grow(old, files, only, by_metric=by_metric)
-        kept = {**draft.months, **{(month, name): samples for month, samples in changed.items()}}
-        layers = {**draft.layers, name: as_layer(whole, [SAMPLES])}
-        return replace(draft, layers=layers, months=kept)
+        fresh = {(month, name): samples for month, samples in changed.items()}
+        return draft.grown(Draft({name: as_layer(whole, [SAMPLES])}, months=fresh))
     there_now = layer.tables[kind] if kind in OF_EACH else draft.tables[kind]
     merged = merge_tables(old, only, scan_table(there_now).collect())
     beside = {each: layer.tables.get(each) for each in OF_EACH if each != kind} | dict(only.tables)
-    grown = Draft.of(merged.with_tables(**beside | {kind: merged.table}))
-    return replace(draft, layers={**draft.layers, **grown.layers}, tables={**draft.tables, **grown.tables})
+    return draft.grown(Draft.of(merged.with_tables(**beside | {kind: merged.table})))
 
 
 def with_files(draft: Draft, read: Dataset, layer: str, room: Path) -> Draft:
@@ -374,12 +370,10 @@ def with_files(draft: Draft, read: Dataset, layer: str, room: Path) -> Draft:
         rejects = room / "rejects.parquet"
         told = replace(as_layer(read, ["jobs"]), rejects=rejects)
         write_part(room, read, rejects)
-        tables = {**draft.tables, **Draft.of(read).tables, "jobs": jobs}
-        parts = {**draft.parts, (layer, _key(read)): room}
-        return replace(draft, layers={**draft.layers, layer: told}, tables=tables, parts=parts)
+        tables = {**Draft.of(read).tables, "jobs": jobs}
+        return draft.grown(Draft({layer: told}, tables, parts={(layer, _key(read)): room}))
     found = {(path.parent.name, layer): path for path in sorted(room.glob(f"{MONTH}*/{layer}.parquet"))}
-    layers = {**draft.layers, layer: as_layer(read, [SAMPLES])}
-    return replace(draft, layers=layers, months={**draft.months, **found})
+    return draft.grown(Draft({layer: as_layer(read, [SAMPLES])}, months=found))
 
 
 def _with_parts(draft: Draft, name: str, new: Sequence[Dataset], known: Mapping[str, Any] | None) -> Draft:
@@ -395,12 +389,7 @@ def _with_parts(draft: Draft, name: str, new: Sequence[Dataset], known: Mapping[
     mine = [part for key, part in parts.items() if key[0] == name]
     opened = [open_part(part) if isinstance(part, Path) else part for part in mine]
     merged = merge(opened) if len(opened) > 1 else opened[0]
-    return replace(
-        draft,
-        layers={**draft.layers, name: as_layer(merged)},
-        tables={**draft.tables, **merged.tables},
-        parts=parts,
-    )
+    return replace(draft.grown(Draft({name: as_layer(merged)}, merged.tables)), parts=parts)
 
 
 def _key(part: Dataset) -> str:

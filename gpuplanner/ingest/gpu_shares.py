@@ -30,6 +30,7 @@ from gpuplanner.ingest.gpu_model_resolution import (
 )
 from gpuplanner.ingest.large_tables import LongTable
 from gpuplanner.ingest.quality_report import Finding
+from gpuplanner.ingest.source_fields import map_texts
 
 DEVICES = "devices"
 """Column of rows on their way to jobs: words for the devices held, each with its number (``a100=2,a100_1g.5gb=3``).
@@ -230,12 +231,17 @@ def _with_words(jobs: pl.DataFrame) -> pl.DataFrame:
     sliced = profile.is_not_null() & (profile != WHOLE_GPU)
     plain = (
         pl.when(sliced & pl.col("instances").is_null() & (pl.col("gpus") > 0))
-        .then(pl.concat_str([word, pl.lit("="), pl.col("gpus").cast(pl.String)]))
+        .then(_item(word))
         # Shares that were read before the nodes were known.
         .when(profile.is_in(SHARES) & pl.col("gpus").is_null())
-        .then(pl.concat_str([profile, pl.lit("="), pl.col("instances").cast(pl.String)]))
+        .then(_item(profile, "instances"))
     )
     return rows.with_columns(pl.coalesce(pl.col(DEVICES).cast(pl.String), plain).alias(DEVICES))
+
+
+def _item(word: pl.Expr | str, count: str = "gpus") -> pl.Expr:
+    """One device of a text of devices, with its number."""
+    return pl.concat_str(word, pl.lit("="), pl.col(count).cast(pl.String))
 
 
 def _has_words(jobs: pl.DataFrame) -> bool:
@@ -283,12 +289,8 @@ def _profiles(layouts: str | None) -> list[str]:
 
 def _nodes(inventory: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[Finding]]:
     """Nodes with their boards, and those whose boards the catalogue does not know by the words for them."""
-    texts = inventory["gpu_model"].drop_nulls().unique()
-    models = {text: _joined(text, boards) for text in texts}
-    nodes = inventory.with_columns(
-        pl.col("gpu_model").replace_strict(models, default=None, return_dtype=pl.String)
-    )
-    nodes, found = _with_partitions(nodes)
+    models = map_texts(inventory["gpu_model"], lambda text: _joined(text, boards), pl.String)
+    nodes, found = _with_partitions(inventory.with_columns(models))
     undecided, strange = Counter[str](), Counter[str]()
     for text in inventory.filter(pl.col("gpus") > 0)["gpu_model"].drop_nulls():
         for word in text.split("|"):
@@ -446,15 +448,11 @@ def _placed(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: bool) ->
     nameless = held & ~known & pl.col("gpu_model").is_null()
     if not any_device:
         nameless &= pl.col("device_only") != AMBIGUOUS
-    of_node = pl.when(nameless).then(
-        pl.concat_str("device_only", pl.lit("="), pl.col("gpus").cast(pl.String))
-    )
+    of_node = pl.when(nameless).then(_item("device_only"))
     rows = jobs.join(_places(jobs, nodes), on="node_list", how="left", maintain_order="left")
     partitioned = held & ~known & pl.col("device_parts").str.starts_with(f"{WHOLE_GPU}:")
-    text = pl.concat_str(
-        pl.col("gpu_model").fill_null(WHOLE_GPU), pl.lit("="), pl.col("gpus").cast(pl.String)
-    )
-    rows = rows.with_columns(pl.coalesce(DEVICES, pl.when(partitioned).then(text)).alias(DEVICES))
+    whole = _item(pl.col("gpu_model").fill_null(WHOLE_GPU))
+    rows = rows.with_columns(pl.coalesce(DEVICES, pl.when(partitioned).then(whole)).alias(DEVICES))
     if nodes is not None and rows["device_parts"].null_count() < rows.height:
         both = rows.select(DEVICES, "device_parts").drop_nulls().unique()
         texts = [_in_parts(devices, parts) for devices, parts in both.iter_rows()]

@@ -394,8 +394,7 @@ def _huge(jobs: pl.DataFrame) -> pl.Series:
     huge = jobs.filter(pl.col("gpus") > HUGE_GPUS).sort("gpus", "row")
     if huge.is_empty():
         return huge["row"]
-    known = (pl.col("gpus") > 0) & pl.col("start_time").is_not_null() & ~untimed()
-    held = jobs.filter(known, pl.col("gpus") <= HUGE_GPUS)
+    held = _ran(jobs).filter(pl.col("gpus") <= HUGE_GPUS)
     if held.height < OTHERS:
         return huge["row"].clear()
     most, broken = _peak(held), []
@@ -403,7 +402,7 @@ def _huge(jobs: pl.DataFrame) -> pl.Series:
         if gpus > HUGE_FACTOR * most:
             broken.append(row)
         else:
-            held = pl.concat([held, huge.filter(row=row).filter(known)])
+            held = pl.concat([held, _ran(huge.filter(row=row))])
             most = max(most, _peak(held))
     return pl.Series("row", broken, huge.schema["row"])
 

@@ -154,6 +154,21 @@ def seconds(expression: pl.Expr) -> pl.Expr:
     return (expression * 1e6).round().cast(pl.Int64).cast(pl.Duration("us"))
 
 
+def map_texts(
+    texts: pl.Series, read: Callable[[str], object], dtype: pl.DataType | type[pl.DataType]
+) -> pl.Expr:
+    """What each text of a column says; each different one is read once.
+
+    Examples
+    --------
+    >>> texts = pl.Series("n", ["a", "bb", "a", None])
+    >>> texts.to_frame().select(map_texts(texts, len, pl.Int64)).to_series().to_list()
+    [1, 2, 1, None]
+    """
+    found = {text: read(text) for text in texts.drop_nulls().unique()}
+    return pl.col(texts.name).replace_strict(found, default=None, return_dtype=dtype)
+
+
 def iso(instant: datetime | None) -> str | None:
     """Print an instant in UTC, the same way everywhere.
 

@@ -17,7 +17,7 @@ from gpuplanner.ingest.row_reader import read_rows
 from gpuplanner.ingest.slurm.accounting_fields import slurm_state, with_times
 from gpuplanner.ingest.slurm.node_records import read_inventory
 from gpuplanner.ingest.source_definition import Form, columns_of, looks, published
-from gpuplanner.ingest.source_fields import Dialect, Field, known_zone
+from gpuplanner.ingest.source_fields import Dialect, Field, known_zone, map_texts
 
 COLUMNS = {
     "job_id": Field("job_id"),
@@ -106,10 +106,8 @@ def _with_states(rows: Rows) -> Rows:
 def _with_nodes(rows: Rows) -> Rows:
     """Node lists as Slurm writes them, the number of their nodes, and a team for everybody."""
     rows = rows.with_columns(node_list=pl.col("node_list").str.replace_all(r"[+; ]+", ","))
-    texts = rows.good["node_list"].drop_nulls().unique()
-    counts = {text: len(known_nodes(text) or ()) or None for text in texts}
     return rows.with_columns(
-        nodes=pl.col("node_list").replace_strict(counts, default=None, return_dtype=pl.Int64),
+        nodes=map_texts(rows.good["node_list"], lambda text: len(known_nodes(text) or ()) or None, pl.Int64),
         team_missing=pl.col("tenant").is_null(),
         tenant=pl.col("tenant").fill_null("unknown"),
     )

@@ -21,7 +21,7 @@ from gpuplanner.ingest.large_tables import LongRows
 from gpuplanner.ingest.quality_report import Check, Finding
 from gpuplanner.ingest.row_reader import is_json
 from gpuplanner.ingest.source_definition import header_has
-from gpuplanner.ingest.source_fields import INSTANT, seconds, to_utc
+from gpuplanner.ingest.source_fields import INSTANT, map_texts, seconds, to_utc
 
 STATES: dict[str, str] = dict(facts("slurm_states").select("state", "ours").iter_rows())
 """State of Slurm → ours. A suspended or stopped job keeps its GPUs; a requeued one lost them."""
@@ -276,8 +276,7 @@ def _absolute(text: pl.Expr) -> pl.Expr:
 
 def with_our_states(rows: Rows) -> Rows:
     """Our states for those of Slurm."""
-    states = {word: slurm_state(word) for word in rows.good["slurm_state"].unique()}
-    state = pl.col("slurm_state").replace_strict(states, return_dtype=pl.String)
+    state = map_texts(rows.good["slurm_state"], slurm_state, pl.String)
     return rows.with_columns(state=state).reject({"State: not a state of Slurm": pl.col("state").is_null()})
 
 

@@ -16,7 +16,7 @@ from gpuplanner.ingest.row_reader import read_rows
 from gpuplanner.ingest.slurm.accounting_fields import NO_VALUE
 from gpuplanner.ingest.slurm.node_records import scontrol_records
 from gpuplanner.ingest.source_definition import header_has, looks
-from gpuplanner.ingest.source_fields import Dialect, Field, known_zone, to_utc
+from gpuplanner.ingest.source_fields import Dialect, Field, known_zone, map_texts, to_utc
 from gpuplanner.ingest.text_files import read_text_file, refuse_twins
 
 CHANGE_LOG_COLUMNS = {
@@ -159,8 +159,7 @@ def read_slurm_reservations(paths: Sequence[str | Path], *, tz: str | None = Non
             shown = {name: value for name, value in told.items() if value not in NO_VALUE}
             records.add(place, number, line, shown)
     rows = records.rows(files)
-    names = {text: known_nodes(text) for text in rows.good["nodes"].drop_nulls().unique()}
-    nodes = pl.col("nodes").replace_strict(names, default=None, return_dtype=pl.List(pl.String))
+    nodes = map_texts(rows.good["nodes"], known_nodes, pl.List(pl.String))
     rows = rows.with_columns(node=nodes).reject({
         "nodes: none, or not such as n[1-4]": pl.col("node").is_null(),
         "times: none of Slurm": _no_time("start_time") | _no_time("end_time"),

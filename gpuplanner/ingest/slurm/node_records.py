@@ -32,7 +32,7 @@ from gpuplanner.ingest.quality_report import Check
 from gpuplanner.ingest.row_reader import faultless, is_json, read_rows
 from gpuplanner.ingest.slurm.accounting_fields import NO_VALUE
 from gpuplanner.ingest.source_definition import looks
-from gpuplanner.ingest.source_fields import CSV, INSTANT, Field, header_names, known_zone
+from gpuplanner.ingest.source_fields import CSV, INSTANT, Field, header_names, known_zone, map_texts
 from gpuplanner.ingest.text_files import TextFile, head, read_text_file
 
 SINFO_HEADER = {"NODELIST", "GRES"}
@@ -372,11 +372,9 @@ def columns_of_nodes(lines: Sequence[str]) -> dict[str, Field] | None:
 
 def _with_layouts(rows: Rows) -> Rows:
     """MIG mode as a truth, and layouts that are some."""
-    counts = {text: _layout_counts(text) for text in rows.good["layouts"].drop_nulls().unique()}
-    cut, gpus = ({text: found[place] for text, found in counts.items()} for place in (0, 1))
+    has_cut = map_texts(rows.good["layouts"], lambda text: _layout_counts(text)[0], pl.Int64) > 0
+    number = map_texts(rows.good["layouts"], lambda text: _layout_counts(text)[1], pl.Int64)
     word, layouts = pl.col("mig_enabled").str.strip_chars().str.to_lowercase(), pl.col("layouts")
-    has_cut = layouts.replace_strict(cut, default=None, return_dtype=pl.Int64) > 0
-    number = layouts.replace_strict(gpus, default=None, return_dtype=pl.Int64)
     mode = word.replace_strict(SWITCH, default=None, return_dtype=pl.Boolean)
     checked = rows.reject(
         {
@@ -439,8 +437,7 @@ def with_closing(rows: Rows, tz: str | None) -> Rows:
     if "since" not in rows.good.columns:
         return rows.with_columns(state=pl.lit(None, pl.String), closed_from=pl.lit(None, INSTANT))
     zone = None if tz is None else ZoneInfo(known_zone(tz))
-    instants = {text: _instant(text, zone) for text in rows.good["since"].drop_nulls().unique()}
-    since = pl.col("since").replace_strict(instants, default=None, return_dtype=INSTANT)
+    since = map_texts(rows.good["since"], lambda text: _instant(text, zone), INSTANT)
     return rows.with_columns(closed_from=pl.when(IS_CLOSED).then(since))
 
 
