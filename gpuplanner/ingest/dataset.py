@@ -74,8 +74,17 @@ class Stated:
         return begin, end
 
 
-COUNTS = ("source", "rows_in", "rows_kept", "rows_rejected", "span_start", "span_end")
-"""Facts that every source has."""
+SHOWN_FIRST = (
+    "source",
+    "table",
+    "rows_in",
+    "rows_kept",
+    "rows_rejected",
+    "span_start",
+    "span_end",
+    "gpu_hours",
+)
+"""Facts of a source in the order in which they are shown; table and GPU hours are not of every one."""
 
 
 COMMON = ("jobs", "samples")
@@ -247,16 +256,7 @@ def summary_of(facts: Mapping[str, Any]) -> dict[str, object]:
     ...             "span_end": None, "gpu_hours": 8.0, "notes": []})["gpu_hours"]
     8.0
     """
-    table = {"table": facts["table"]} if "table" in facts else {}
-    held = {"gpu_hours": facts["gpu_hours"]} if "gpu_hours" in facts else {}
-    first, *rest = COUNTS
-    return (
-        {first: facts[first]}
-        | table
-        | {key: facts[key] for key in rest}
-        | held
-        | dict(facts.get("totals", {}))
-    )
+    return {key: facts[key] for key in SHOWN_FIRST if key in facts} | dict(facts.get("totals", {}))
 
 
 def gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
@@ -319,24 +319,18 @@ def without_names(trace: Dataset, key: bytes, columns: Sequence[str] = NAMED) ->
         got = examples(strange) if strange else "none"
         raise PrivacyError("pseudonyms", f"columns of {examples(list(NAMED))}", got, "Name them.")
 
-    names = {
-        column: sorted(
-            {
-                name
-                for table in trace.tables.values()
-                if column in table.columns
-                for name in table[column].drop_nulls().unique()
-            }
-        )
-        for column in columns
-    }
+    names: dict[str, set[str]] = {column: set() for column in columns}
+    for table in trace.tables.values():
+        for column in names.keys() & {*table.columns}:
+            names[column] |= {*table[column].drop_nulls().unique()}
     known = {name: pseudonym(name, key, column) for column in columns for name in names[column]}
     quality = trace.quality.with_columns(example=pl.lit(WITHHELD))
+    effect = "who it is can be read there: replace that column too, or leave it out before it is shared"
     left = [
-        finding
+        Finding(f"{kept}: holds a {column} that was replaced elsewhere", "warning", rows, effect, WITHHELD)
         for table in trace.tables.values()
         for column in columns
-        for finding in _left(table, column, names[column], columns)
+        for kept, rows in rows_that_name(table, sorted(names[column]), but=columns).items()
     ]
     return replace(
         trace,
@@ -348,20 +342,6 @@ def without_names(trace: Dataset, key: bytes, columns: Sequence[str] = NAMED) ->
         quality=report([*left, *(Finding(*row) for row in quality.iter_rows())]),
         provenance={**_scrubbed(trace.provenance, known), "pseudonyms": list(columns)},
     )
-
-
-def _left(table: pl.DataFrame, column: str, names: Sequence[str], replaced: Sequence[str]) -> list[Finding]:
-    """A warning for each column in which names of `column` can still be read."""
-    return [
-        Finding(
-            f"{kept}: holds a {column} that was replaced elsewhere",
-            "warning",
-            rows,
-            "who it is can be read there: replace that column too, or leave it out before it is shared",
-            WITHHELD,
-        )
-        for kept, rows in rows_that_name(table, names, but=replaced).items()
-    ]
 
 
 def _scrubbed(value: Any, known: Mapping[str, str]) -> Any:  # noqa: ANN401 - anything that JSON can hold

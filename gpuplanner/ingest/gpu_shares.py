@@ -313,10 +313,8 @@ def _nodes(inventory: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[
 
 def _following_jobs(inventory: pl.DataFrame, jobs: LongTable, boards: Boards) -> pl.DataFrame:
     """Nodes whose word leaves several GPU models, with the one that all jobs name which name one there."""
-    models = inventory.filter(~pl.col("gpu_model").str.contains("|", literal=True)).select(
-        "node", "gpu_model"
-    )
-    maybe = {node: boards.device(word).maybe for node, word in models.iter_rows()}
+    of_one = inventory.filter(~pl.col("gpu_model").str.contains("|", literal=True))
+    maybe = {node: boards.device(word).maybe for node, word in of_one["node", "gpu_model"].iter_rows()}
     maybe = {node: several for node, several in maybe.items() if len(several) > 1}
     named: dict[str, set[str]] = {}
     for part in jobs.tables(LOOKED_AT) if maybe else ():
@@ -343,9 +341,8 @@ def _following_jobs(inventory: pl.DataFrame, jobs: LongTable, boards: Boards) ->
 def _with_partitions(nodes: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     """Nodes that list more units than a server has, in GPUs where the units are partitions of them."""
     parts, words, many = dict[str, int](), [], []
-    for node, model, gpus in nodes.filter(pl.col("gpus") > MAX_GPUS_PER_NODE)[
-        "node", "gpu_model", "gpus"
-    ].iter_rows():
+    large = nodes.filter(pl.col("gpus") > MAX_GPUS_PER_NODE)
+    for node, model, gpus in large["node", "gpu_model", "gpus"].iter_rows():
         each = partitions_of_units(model or "", int(gpus))
         if each is None:
             many.append(f"{node}: {gpus:g}")
@@ -425,11 +422,8 @@ def _untracked(jobs: LongTable, nodes: pl.DataFrame | None) -> list[Finding]:
     for table in jobs.tables((*LOOKED_AT, "start_time", "end_time")):
         part = _with_words(table)
         texts = part["node_list"].drop_nulls().unique()
-        there = part.filter(
-            pl.col("node_list").is_in(
-                [text for text in texts if shared.keys() & {*(known_nodes(text) or ())}]
-            )
-        )
+        near = [text for text in texts if shared.keys() & {*(known_nodes(text) or ())}]
+        there = part.filter(pl.col("node_list").is_in(near))
         share = pl.col("gpus").is_null() | (pl.col("gpus") % 1 > 0) & pl.col("instances").is_null()
         tracked |= bool(there.select(share.any()).item())
         without = there.filter(pl.col("gpus") == 0)
@@ -501,15 +495,13 @@ def _counted(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     cut = (pl.col("device_cut") > 0).fill_null(value=False) & ~known
     of_share = ~known & pl.col("gpus").is_null() & pl.col("device_compute").is_not_null()
     either = pl.col(DEVICES).str.starts_with(f"{AMBIGUOUS}=").fill_null(value=False)
+
+    def held_gpus(stated: str, share: str) -> pl.Expr:
+        return pl.when(cut | of_share).then(pl.col(share) * fewer + beyond).when(~either).then(stated)
+
     table = rows.join(facts, on=KEY, how="left", nulls_equal=True, maintain_order="left").with_columns(
-        gpus=pl.when(cut | of_share)
-        .then(pl.col("device_compute") * fewer + beyond)
-        .when(~either)
-        .then("gpus"),
-        gpus_by_memory=pl.when(cut | of_share)
-        .then(pl.col("device_memory") * fewer + beyond)
-        .when(~either)
-        .then("gpus_by_memory"),
+        gpus=held_gpus("gpus", "device_compute"),
+        gpus_by_memory=held_gpus("gpus_by_memory", "device_memory"),
         instances=pl.when(cut).then("device_cut").when(~of_share).then("instances"),
         gpu_model=pl.coalesce(
             pl.when(held | pl.col(DEVICES).is_not_null()).then("device_board"), "gpu_model"
@@ -521,12 +513,11 @@ def _counted(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
 
 def _names_board(rows: pl.DataFrame) -> pl.Expr:
     """Whether the words of a row say a board; where it ran says nothing of that."""
-    texts = rows[DEVICES].drop_nulls().unique()
-    named = {
-        text: any(parse_device(word.partition("@")[0]).board is not None for word, _ in _items(text))
-        for text in texts
-    }
-    said = pl.col(DEVICES).replace_strict(named, default=False, return_dtype=pl.Boolean)
+
+    def named(text: str) -> bool:
+        return any(parse_device(word.partition("@")[0]).board is not None for word, _ in _items(text))
+
+    said = map_texts(rows[DEVICES], named, pl.Boolean).fill_null(value=False)
     return pl.col("gpu_model").is_not_null() | said
 
 
@@ -574,11 +565,9 @@ def _line(
     if not items:
         only = boards.device(None, near).board
         return None, None, None, None, only if model is None else _joined(model, boards, near), None
-    shares = [(count, device.share) for _, count, device in items]
-    compute = [count * share.compute for count, share in shares if share is not None]
-    memory = [
-        count * share.memory for count, share in shares if share is not None and share.memory is not None
-    ]
+    shares = [(count, device.share) for _, count, device in items if device.share is not None]
+    compute = [count * share.compute for count, share in shares]
+    memory = [count * share.memory for count, share in shares if share.memory is not None]
     names = dict.fromkeys(
         device.board
         or (

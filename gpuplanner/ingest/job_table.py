@@ -194,12 +194,9 @@ def require_some(rows: Rows | LongRows, source: str, what: str = "job") -> None:
         return
     reasons = rows.reasons.sort("rows", descending=True, maintain_order=True).head(5).iter_rows()
     got = "; ".join(f"{reason} in {count} row(s)" for reason, count, *_ in reasons)
-    raise TraceFormatError(
-        f"{source}: {', '.join(names_of(rows.files)[:5])}",
-        f"at least one readable {what}",
-        f"{rows.count} rows and none of them: {got}" if rows.count else "no rows below the header",
-        OTHER_SOURCE,
-    )
+    got = f"{rows.count} rows and none of them: {got}" if rows.count else "no rows below the header"
+    where = f"{source}: {', '.join(names_of(rows.files)[:5])}"
+    raise TraceFormatError(where, f"at least one readable {what}", got, OTHER_SOURCE)
 
 
 ORDER_FAULTS = {
@@ -254,13 +251,13 @@ def assemble(
     require_some(long, source)
     marks = quarantine_of(long.good, counting.inventory)
     require_believed(marks["quarantined"], long.height, source)
+
+    def marked_part(part: Rows) -> Rows:
+        known = part.good.drop("quarantined")
+        return replace(part, good=known.join(marks, on="place", how="left", maintain_order="left"))
+
     if marks.height:
-        long.then(
-            lambda part: replace(
-                part,
-                good=part.good.drop("quarantined").join(marks, on="place", how="left", maintain_order="left"),
-            )
-        ).settle()
+        long.then(marked_part).settle()
     checked, marked, until, hours = _check_jobs(long, seen, [*JOB_CHECKS, *checks])
     found = [*counting.findings, *checked, *findings, *file_findings(long, [SUPERSEDED, *harmless])]
     found += quarantine_findings(marked, until)
@@ -412,12 +409,9 @@ def merge_tables(old: Dataset, new: Dataset, table: pl.DataFrame) -> Dataset:
     again = new.table.select(key).join(table.select(key), on=key, how="semi", nulls_equal=True)
     if again.height:
         words = ", ".join(f"{name} {value}" for name, value in again.row(0, named=True).items())
-        raise TraceFormatError(
-            f"{kind} of {new.provenance['source']}",
-            "rows of which nothing is there yet",
-            f"{again.height} row(s) more, such as {words}",
-            "Read the source anew from all its files, with --replace.",
-        )
+        where, got = f"{kind} of {new.provenance['source']}", f"{again.height} row(s) more, such as {words}"
+        todo = "Read the source anew from all its files, with --replace."
+        raise TraceFormatError(where, "rows of which nothing is there yet", got, todo)
     rows = pl.concat([table, new.table]).sort(key, maintain_order=True)
     before, now = old.provenance, new.provenance
     totals = {

@@ -66,9 +66,8 @@ def explained(path: Path, what: str = "tables") -> Iterator[None]:
     try:
         yield
     except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
-        raise TraceFormatError(
-            str(path), f"{what} written by this program", first_line(error), REMEDY
-        ) from error
+        expected = f"{what} written by this program"
+        raise TraceFormatError(str(path), expected, first_line(error), REMEDY) from error
 
 
 PIECE = 1 << 19

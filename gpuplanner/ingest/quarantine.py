@@ -114,14 +114,8 @@ def proven_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, int]:
     {'n1': 8}
     """
     name = pl.col("node").str.replace_all(r"\d+", "#")
-    powers = [2**i for i in range(MAX_GPUS_PER_NODE.bit_length())]
-    next_power = (
-        pl.col("gpus")
-        .cast(pl.Int64)
-        .replace_strict(
-            {i: min(size for size in powers if size >= i) for i in range(1, MAX_GPUS_PER_NODE)}, default=0
-        )
-    )
+    powers = {i: 1 << (i - 1).bit_length() for i in range(1, MAX_GPUS_PER_NODE)}
+    next_power = pl.col("gpus").cast(pl.Int64).replace_strict(powers, default=0)
     most = pl.max_horizontal(pl.col("gpus").max().over(name), next_power)
     small = inventory.select("node", room="gpus", most=most).filter(pl.col("most") > pl.col("room"))
     held = _ran(jobs).join(small, left_on="node_list", right_on="node").rename({"node_list": "node"})
@@ -209,15 +203,9 @@ def with_past_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame
 
 def _with_proven_spans(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
     """Nodes from their first job and to their last, where the list has them for a shorter time."""
-    seen = (
-        _on_each_node(jobs, inventory)
-        .group_by("node")
-        .agg(
-            first=pl.col("start_time").min(),
-            last=pl.col("end_time").max(),
-            still=pl.col("end_time").is_null().any(),
-        )
-    )
+    spread = _on_each_node(jobs, inventory).group_by("node")
+    end = pl.col("end_time")
+    seen = spread.agg(first=pl.col("start_time").min(), last=end.max(), still=end.is_null().any())
     spans = inventory.join(seen, on="node", how="left", maintain_order="left")
     first = pl.min_horizontal("installed", "first")
     last = pl.max_horizontal("retired", "last")
@@ -316,14 +304,11 @@ def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:
     found = []
     for name in RULES:
         mine = marked.filter(quarantined=name)
-        if mine.height:
-            hours = stated_gpu_hours(mine, until)
-            effect = (
-                f"kept in the table and left out of every figure, with the {hours:,.1f} GPU-hours they state"
-            )
-            found.append(
-                Finding(QUARANTINED + name, "error", mine.height, effect, f"job {mine['job_id'][0]}", hours)
-            )
+        if mine.is_empty():
+            continue
+        hours, job = stated_gpu_hours(mine, until), f"job {mine['job_id'][0]}"
+        effect = f"kept in the table and left out of every figure, with the {hours:,.1f} GPU-hours they state"
+        found.append(Finding(QUARANTINED + name, "error", mine.height, effect, job, hours))
     return found
 
 
@@ -357,13 +342,12 @@ def _broken(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tupl
     listed = pl.col("gpus") - pl.col("own").fill_null(0.0)
     jobs = jobs.join(own, on="row", how="left", maintain_order="left").with_columns(least=listed).drop("own")
     past = with_past_nodes(jobs, inventory)
-    here = past.filter(pl.col("node").is_in(inventory["node"].implode()))
+    is_listed = pl.col("node").is_in(inventory["node"].implode())
+    here = past.filter(is_listed)
     fits = pl.col("least") <= int(here["gpus"].sum()) + ROUNDING_GPUS
     yield BEYOND_INVENTORY, jobs.filter(~fits)["row"]
     held = _ran(jobs).filter(fits).sort("start_time", "row")
-    largest = (
-        pl.when(pl.col("node").is_in(inventory["node"].implode())).then("gpus").otherwise(MAX_GPUS_PER_NODE)
-    )
+    largest = pl.when(is_listed).then("gpus").otherwise(MAX_GPUS_PER_NODE)
     full = _on_full_nodes(held, past.with_columns(gpus=pl.min_horizontal("gpus", largest)))
     yield FULL_NODE, full
     yield FULL_POOL, _beyond_boards(_without(held, full), here)
@@ -441,9 +425,8 @@ def _beyond_boards(held: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
     if not nodes["gpu_model"].has_nulls():
         named = held["gpu_model"].drop_nulls().cast(pl.String)
         pool_of = _pools_of_models([*nodes["gpu_model"].unique().sort(), *named.unique().sort()])
-        pool = (
-            pl.col("gpu_model").cast(pl.String).replace_strict(pool_of, default=None, return_dtype=pl.Int64)
-        )
+        model = pl.col("gpu_model").cast(pl.String)
+        pool = model.replace_strict(pool_of, default=None, return_dtype=pl.Int64)
         of_node = nodes.with_columns(pool=pool)
         apart = [(held.filter(pool == i), of_node.filter(pool=i)) for i in of_node["pool"].unique().sort()]
         pools = [*apart, *pools]

@@ -113,9 +113,8 @@ def column_places(
     if not places and not missing:  # every column may be absent, but not all of them
         missing = [tuple(columns)]
     if twice:
-        raise TraceFormatError(
-            str(path), "each column once", f"{examples(twice)} more than once", "Rename one."
-        )
+        got = f"{examples(twice)} more than once"
+        raise TraceFormatError(str(path), "each column once", got, "Rename one.")
     if missing:
         wanted = ", ".join(" or ".join(map(repr, group)) for group in missing)
         shown = [name[:MAX_NAME] for name in names]
@@ -195,9 +194,8 @@ def known_zone(name: str) -> str:
     except pl.exceptions.ComputeError:
         pass
     near = nearest(name, sorted(zoneinfo.available_timezones())) or ["Europe/Oslo", "UTC"]
-    raise TraceFormatError(
-        f"time zone {name!r}", "a name of the time zone database", repr(name), f"Try {examples(near)}."
-    )
+    expected, todo = "a name of the time zone database", f"Try {examples(near)}."
+    raise TraceFormatError(f"time zone {name!r}", expected, repr(name), todo)
 
 
 def known_origin(origin: datetime | str) -> datetime:

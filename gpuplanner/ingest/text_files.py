@@ -222,12 +222,9 @@ def require_utf8(data: bytes, path: Path, lines_before: int = 0) -> None:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = lines_before + data.count(b"\n", 0, error.start) + 1
-        raise TraceFormatError(
-            f"{path}, line {line}",
-            "UTF-8 text",
-            f"byte 0x{data[error.start]:02x} ({error.reason})",
-            "Convert the file, for example from Latin-1: iconv -f ISO-8859-1 -t UTF-8.",
-        ) from error
+        got = f"byte 0x{data[error.start]:02x} ({error.reason})"
+        todo = "Convert the file, for example from Latin-1: iconv -f ISO-8859-1 -t UTF-8."
+        raise TraceFormatError(f"{path}, line {line}", "UTF-8 text", got, todo) from error
 
 
 @contextmanager
@@ -236,14 +233,11 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TraceFormatError(
-            str(path), "a whole gzip file", first_line(error), "Copy or download it again."
-        ) from error
+        todo = "Copy or download it again."
+        raise TraceFormatError(str(path), "a whole gzip file", first_line(error), todo) from error
     except OSError as error:
-        reason = error.strerror or first_line(error)
-        raise TraceFormatError(
-            str(path), "a readable file", reason, "Check the path and its permissions."
-        ) from error
+        reason, todo = error.strerror or first_line(error), "Check the path and its permissions."
+        raise TraceFormatError(str(path), "a readable file", reason, todo) from error
 
 
 BLOCK_BYTES = 24 << 20

@@ -191,9 +191,7 @@ def _sacct(job: Mapping[str, Any]) -> Record:
     repaired = told is not None and start is not None and told > start + 1
     return {
         "JobID": _job_id(job),
-        "State": _state(
-            _at(job, "state.current") if isinstance(job.get("state"), dict) else job.get("state")
-        ),
+        "State": _state(_at(job, "state.current", job.get("state"))),
         "Submit": _plain(_number(job, "time.submission") or None),
         "Eligible": _plain(eligible or None),
         "Start": _plain(told if repaired else start or None),

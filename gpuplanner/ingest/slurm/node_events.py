@@ -189,12 +189,8 @@ def read_slurm_reservations(paths: Sequence[str | Path], *, tz: str | None = Non
 
 def _stated_zone(tz: str | None, source: str, program: str) -> str:
     if tz is None:
-        raise TraceFormatError(
-            f"{source}: times",
-            "a stated time zone",
-            "times without an offset",
-            f"Say in which zone {program} ran: --tz Europe/Oslo or --tz UTC.",
-        )
+        todo = f"Say in which zone {program} ran: --tz Europe/Oslo or --tz UTC."
+        raise TraceFormatError(f"{source}: times", "a stated time zone", "times without an offset", todo)
     return known_zone(tz)
 
 
