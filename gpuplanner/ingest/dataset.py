@@ -68,9 +68,8 @@ class Stated:
     @property
     def span(self) -> tuple[datetime, datetime]:
         """First instant of the observation, and the first after it [UTC]."""
-        begin, end = (
-            datetime.fromisoformat(str(text)).astimezone(UTC) for text in (self.span_start, self.span_end)
-        )
+        instants = (self.span_start, self.span_end)
+        begin, end = (datetime.fromisoformat(str(instant)).astimezone(UTC) for instant in instants)
         return begin, end
 
 

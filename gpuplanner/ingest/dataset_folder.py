@@ -123,9 +123,8 @@ class Stored:
         if devices is None or spans is None:
             return samples
         told = (self.table("job_names"), self.table("shared_names"))
-        names = pl.concat(
-            [NAMES.to_frame(), *(each.select(NAMES.names()) for each in told if each is not None)]
-        )
+        known = (each.select(NAMES.names()) for each in told if each is not None)
+        names = pl.concat([NAMES.to_frame(), *known])
         return Holders(devices, spans, names).give_jobs(samples)
 
     def scan_held(self, start: datetime | None = None, end: datetime | None = None) -> pl.LazyFrame:
@@ -137,9 +136,7 @@ class Stored:
             None if one is None else one.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
             for one in (start, end)
         )
-        held = self.scan(
-            None if first is None else first - DAY, None if last is None else last + DAY
-        ).map_batches(with_until)
+        held = self.scan(first and first - DAY, last and last + DAY).map_batches(with_until)
         if start is not None:
             held = held.filter((pl.col("until") > start) | (pl.col("time") >= start))
         return held if end is None else held.filter(pl.col("time") < end)

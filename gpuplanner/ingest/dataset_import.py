@@ -413,11 +413,9 @@ def parts_of(paths: Sequence[str | Path]) -> tuple[SourcePart, ...]:
         source = detect(path)
         groups.setdefault((source, SOURCES[source].kind(path)), []).append(path)
     _join_objects(groups)
-    found = [SourcePart(source, tuple(files), kind) for (source, kind), files in groups.items()]
-    in_order = sorted(
-        _with_own_nodes(found), key=lambda part: (part.source not in JOB_SOURCES, part.source != NODES)
-    )
-    return tuple(in_order)
+    parts = [SourcePart(source, tuple(files), kind) for (source, kind), files in groups.items()]
+    found = _with_own_nodes(parts)
+    return tuple(sorted(found, key=lambda part: (part.source not in JOB_SOURCES, part.source != NODES)))
 
 
 def add_together(parts: Sequence[SourcePart], directory: str | Path, **options: Any) -> list[Added]:  # noqa: ANN401 - of any reader

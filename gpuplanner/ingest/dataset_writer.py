@@ -379,9 +379,8 @@ def with_files(draft: Draft, read: Dataset, layer: str, room: Path) -> Draft:
 def _with_parts(draft: Draft, name: str, new: Sequence[Dataset], known: Mapping[str, Any] | None) -> Draft:
     """Lists of jobs, those read before and the new ones, as one; a file of the same name takes the other's place."""
     told = {part.provenance["files"][0]["name"] for part in new}
-    gone = {
-        str(file["sha256"])[:HASH_LETTERS] for file in (known or {}).get("files", ()) if file["name"] in told
-    }
+    files = (known or {}).get("files", ())
+    gone = {str(file["sha256"])[:HASH_LETTERS] for file in files if file["name"] in told}
     parts: dict[tuple[str, str], Dataset | Path] = {
         key: part for key, part in draft.parts.items() if not (key[0] == name and key[1] in gone)
     }

@@ -97,9 +97,8 @@ class Rows:
             reason=reasons.to_series(),
             raw=pl.col("raw"),
         )
-        return replace(
-            self, good=self.good.filter(~faulty), rejects=pl.concat([self.rejects, bad.cast(REJECTS)])
-        )
+        rejects = pl.concat([self.rejects, bad.cast(REJECTS)])
+        return replace(self, good=self.good.filter(~faulty), rejects=rejects)
 
 
 def names_of(files: Sequence[TextFile]) -> list[str]:
@@ -138,9 +137,8 @@ def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
             if each.high < math.inf:
                 faults[f"{name}: above {each.high:g}"] = finite & (value > each.high)
         elif each.kind == "time":
-            values.append(
-                raw.str.to_datetime(each.format, time_unit="us", strict=False, cache=False).alias(each.name)
-            )
+            time = raw.str.to_datetime(each.format, time_unit="us", strict=False, cache=False)
+            values.append(time.alias(each.name))
             faults[f"{name}: not a time like {each.format}"] = filled & value.is_null()
             faults[f"{name}: {OUT_OF_TIME}"] = out_of_time(value)
         elif each.kind == "instant":
@@ -203,9 +201,8 @@ class Records:
     def add(self, file: int, place: int, raw: str, record: Record) -> None:
         """Keep a record of the item at `place` of file number `file`; text that cannot be shown rejects it."""
         values = [record.get(name) for name in self.columns]
-        hidden = [
-            name for name, value in zip(self.columns, values, strict=True) if not (value or "").isprintable()
-        ]
+        texts = zip(self.columns, values, strict=True)
+        hidden = [name for name, text in texts if not (text or "").isprintable()]
         if hidden:
             self.reject(file, place, raw, f"{hidden[0]}: {CONTROL}")
         else:
@@ -416,9 +413,8 @@ def heading_of(
     if names is None:
         header = str(lines["raw"][0])
         names = header_names(header, dialect)
-        if (
-            names[-1:] == [""] and dialect.separator != ","
-        ):  # sacct --parsable ends each line with its separator
+        # sacct --parsable ends each line with its separator.
+        if names[-1:] == [""] and dialect.separator != ",":
             names, open_end = names[:-1], True
     places = column_places(names, columns, path, source, dialect)
     return Heading(list(names), places, header, open_end)
@@ -533,9 +529,8 @@ class Body:
             faults["a quotation mark that is not closed"] = pl.col("fields").is_null()
         if self.file.has_controls:
             faults["a control character"] = pl.col("raw").str.contains(CONTROL_PATTERN)
-        cut = lines.select(
-            "line", "raw", fields=pl.col("text").str.split(separator), file=pl.lit(self.number, pl.UInt32)
-        )
+        file = pl.lit(self.number, pl.UInt32)
+        cut = lines.select("line", "raw", fields=pl.col("text").str.split(separator), file=file)
         fields, count = pl.col("fields"), pl.col("fields").list.len()
         free = [place for place, name in enumerate(names) if name.casefold() in self.dialect.free_tail]
         faults[TOO_FEW] = count < len(names)

@@ -98,10 +98,8 @@ class Boards:
         nameless = parts.board is None and parts.profile is None
         for known in (near, self.installed, self.told.get(parts.board or "", ())):
             there = {board for name in known for board in possible_boards(name)}
-            here = (
-                tuple(known) if nameless and not maybe else tuple(board for board in maybe if board in there)
-            )
-            maybe = here or maybe
+            here = tuple(board for board in maybe if board in there)
+            maybe = (tuple(known) if nameless and not maybe else here) or maybe
         board = maybe[0] if len(maybe) == 1 else None
         profile = parts.profile and ((board and profile_on(board, parts.profile)) or parts.profile)
         return Device(board, profile, common_share(maybe, parts.profile), maybe)
@@ -124,13 +122,11 @@ def possible_boards(model: str) -> tuple[str, ...]:
     >>> possible_boards("A100-40GB"), possible_boards("a100"), possible_boards("Tesla")
     (('A100-40GB',), ('A100-40GB', 'A100-80GB'), ('tesla',))
     """
-    words = model.split("|")
-    meant = [
-        (word,) if word in all_boards() else boards_meant(parse_device(word).board, None) for word in words
-    ]
-    return tuple(
-        dict.fromkeys(b for word, boards in zip(words, meant, strict=True) for b in boards or (word.lower(),))
-    )
+    boards: dict[str, None] = {}
+    for word in model.split("|"):
+        meant = (word,) if word in all_boards() else boards_meant(parse_device(word).board, None)
+        boards |= dict.fromkeys(meant or (word.lower(),))
+    return tuple(boards)
 
 
 def keys_of(word: str | None) -> tuple[str, ...]:
@@ -164,10 +160,9 @@ def stated_boards(boards: Mapping[str, str] | None) -> dict[str, str]:
         profile = profile_on(board, stated) if stated else None
         if stated and profile is None:
             known = [one.name for one in any_board(board).profiles]
-            expected = (
-                f"a MIG profile of {board}: {', '.join(known)}" if known else f"no profile: {board} has none"
-            )
-            todo = "Name one of them." if known else f"Say {word}={name} alone."
+            expected, todo = f"no profile: {board} has none", f"Say {word}={name} alone."
+            if known:
+                expected, todo = f"a MIG profile of {board}: {', '.join(known)}", "Name one of them."
             raise TraceFormatError(where, expected, repr(stated), todo)
         found[word.casefold()] = f"{board}:{profile}" if profile else board
     return found

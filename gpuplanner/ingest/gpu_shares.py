@@ -98,9 +98,8 @@ def device_words(counts: Mapping[str, float]) -> str | None:
     >>> device_words({"a100": 2, "a100_1g.5gb": 3, "t4": 0})
     'a100=2,a100_1g.5gb=3'
     """
-    return (
-        ",".join(f"{word.replace(',', '_')}={count:.17g}" for word, count in counts.items() if count) or None
-    )
+    items = [f"{word.replace(',', '_')}={count:.17g}" for word, count in counts.items() if count]
+    return ",".join(items) or None
 
 
 def resolve_jobs(
@@ -279,9 +278,8 @@ def _profiles(layouts: str | None) -> list[str]:
     found: dict[str, None] = {}
     for text in (layouts or "").split(";"):
         try:
-            found |= dict.fromkeys(
-                name for name in (parse_layout(text) if text.strip() else ()) if name != WHOLE_GPU
-            )
+            names = parse_layout(text) if text.strip() else ()
+            found |= dict.fromkeys(name for name in names if name != WHOLE_GPU)
         except GeometryError:
             return []
     return list(found)
@@ -380,9 +378,8 @@ def _places(jobs: pl.DataFrame, nodes: pl.DataFrame | None) -> pl.DataFrame:
     places = []
     if nodes is not None:
         columns = ("node", "gpu_model", "layouts", "shares")
-        there = nodes.with_columns(
-            pl.lit(None, pl.String).alias(name) for name in columns if name not in nodes.columns
-        )
+        absent = [name for name in columns if name not in nodes.columns]
+        there = nodes.with_columns(pl.lit(None, pl.String).alias(name) for name in absent)
         facts = {row[0]: row[1:] for row in there.select(columns).iter_rows()}
         places = [(text, *_place(text, facts)) for text in jobs["node_list"].drop_nulls().unique()]
     names = ("node_list", "device_near", "device_only", "device_parts")
@@ -495,6 +492,7 @@ def _counted(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     cut = (pl.col("device_cut") > 0).fill_null(value=False) & ~known
     of_share = ~known & pl.col("gpus").is_null() & pl.col("device_compute").is_not_null()
     either = pl.col(DEVICES).str.starts_with(f"{AMBIGUOUS}=").fill_null(value=False)
+    board = pl.when(held | pl.col(DEVICES).is_not_null()).then("device_board")
 
     def held_gpus(stated: str, share: str) -> pl.Expr:
         return pl.when(cut | of_share).then(pl.col(share) * fewer + beyond).when(~either).then(stated)
@@ -503,9 +501,7 @@ def _counted(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
         gpus=held_gpus("gpus", "device_compute"),
         gpus_by_memory=held_gpus("gpus_by_memory", "device_memory"),
         instances=pl.when(cut).then("device_cut").when(~of_share).then("instances"),
-        gpu_model=pl.coalesce(
-            pl.when(held | pl.col(DEVICES).is_not_null()).then("device_board"), "gpu_model"
-        ),
+        gpu_model=pl.coalesce(board, "gpu_model"),
         profile_requested=pl.when(cut).then("device_profile").when(~of_share).then("profile_requested"),
     )
     return table.drop("device_near", "device_only", "device_parts", DEVICES, *FACTS)

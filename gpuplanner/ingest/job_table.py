@@ -120,9 +120,8 @@ def _quality(parts: Sequence[Dataset], jobs: pl.DataFrame, superseded: pl.DataFr
     found += quarantine_findings(jobs, until)
     if superseded.height:
         effect = "none: the latest row of each job counts"
-        found.append(
-            Finding(f"rejected: {SUPERSEDED}", "info", superseded.height, effect, superseded["raw"].min())  # type: ignore[arg-type]
-        )
+        first = str(superseded["raw"].min())
+        found.append(Finding(f"rejected: {SUPERSEDED}", "info", superseded.height, effect, first))
     remade = {check.check for check in JOB_CHECKS}
     remade |= {each.check for part in parts for each in gap_findings(part.jobs["submit_time"])}
     remade |= {QUARANTINED + rule for rule in RULES}
@@ -328,11 +327,8 @@ def _check_jobs(
         findings += run_checks(sound, [unsorted, *checks])
         marked.append(part.filter(pl.col("quarantined").is_not_null()))
         true = pl.col("submit_time").filter(pl.col("quarantined").is_null())
-        hours.append(
-            part.group_by(hour=pl.col("submit_time").dt.truncate("1h")).agg(
-                rows=pl.len(), first=true.min(), last=true.max()
-            )
-        )
+        submitted = part.group_by(hour=pl.col("submit_time").dt.truncate("1h"))
+        hours.append(submitted.agg(rows=pl.len(), first=true.min(), last=true.max()))
         if sound.height:
             until.append(sound.select(seen).item())
             latest = pl.lit(sound.select(before.max()).item(), pl.Datetime("us", "UTC"))

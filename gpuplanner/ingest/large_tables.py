@@ -189,9 +189,8 @@ class LongJobs:
         """The same with tenants of fewer people under one name; 0: as they are."""
         if not smallest:
             return self
-        return replace(
-            self, table=self.table.with_columns(merged_groups(self.believed(), "tenant", "user", smallest))
-        )
+        tenant = merged_groups(self.believed(), "tenant", "user", smallest)
+        return replace(self, table=self.table.with_columns(tenant))
 
     def _believed(self, table: pl.LazyFrame, columns: Sequence[str] | None) -> pl.LazyFrame:
         names = table.collect_schema().names()

@@ -365,9 +365,8 @@ def _picked(
 ) -> Rows:
     """Pick the columns of a Parquet file, as text; its rows are numbered as lines below a header are."""
     path, names = files[number].path, table.columns
-    places = {
-        name: names[place] for name, place in column_places(names, columns, path, source, dialect).items()
-    }
+    found_at = column_places(names, columns, path, source, dialect)
+    places = {name: names[place] for name, place in found_at.items()}
     require_types(table.schema, {places[name]: columns[name] for name in places}, path)
     texts = table.select(as_text(name, dtype) for name, dtype in table.schema.items())
     found = [
@@ -402,9 +401,8 @@ def read_faultless(path: str | Path, columns: Mapping[str, Field], what: str) ->
     [8]
     """
     numbers = {name: pl.col(field.name) for name, field in columns.items() if field.kind == "number"}
-    rows = read_rows([path], columns, source=what).reject(
-        {f"{name} is not a whole number": value != value.floor() for name, value in numbers.items()}
-    )
+    faults = {f"{name} is not a whole number": value != value.floor() for name, value in numbers.items()}
+    rows = read_rows([path], columns, source=what).reject(faults)
     good = faultless(rows, str(path), f"a {what} without faults").good
     return good.drop(PLACE).with_columns(value.cast(pl.Int64) for value in numbers.values())
 

@@ -250,9 +250,8 @@ def _by_day(naive: pl.Series, tz: str) -> pl.Series:
         return pl.Series(naive.name, [None], INSTANT).new_from_index(0, len(naive))
     midnights = pl.int_range(first, last + 2, dtype=pl.Int32, eager=True).cast(pl.Date).cast(naive.dtype)
     offsets = midnights - _zoned(midnights, tz, "null").dt.replace_time_zone(None)
-    steady = offsets.to_frame("offset").select(
-        pl.when(pl.col("offset") == pl.col("offset").shift(-1)).then(pl.col("offset"))
-    )
+    offset = pl.col("offset")
+    steady = offsets.to_frame("offset").select(pl.when(offset == offset.shift(-1)).then(offset))
     return (naive - steady.to_series().gather(days - first)).dt.replace_time_zone("UTC")
 
 

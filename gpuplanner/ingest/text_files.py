@@ -300,20 +300,18 @@ class FileBlocks:
                     digest.update(data)
                     table = table_of(data, file.path, limit)
                     yield number, replace(file, table=table)
-                    self.files[number] = replace(
-                        file, sha256=digest.hexdigest(), bytes=len(data), table=table.clear()
-                    )
+                    known = replace(file, sha256=digest.hexdigest(), bytes=len(data))
+                    self.files[number] = replace(known, table=table.clear())
                     continue
                 raw.seek(0)
                 for data in self.blocks_of(file.path, raw, digest.update):
                     require_utf8(data, file.path, before_block)
-                    lines = pl.read_lines(
-                        data, name="text", row_index_name="line", row_index_offset=before_block + 1
-                    )
+                    first = before_block + 1
+                    lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=first)
                     ends_open = bool(data) and not data.endswith(b"\n")
                     controls = _has_controls(data, line_ends=lines.height - ends_open)
                     block = TextFile(file.path, "", 0, lines, b'"' in data, controls, ends_open, text=data)
-                    self._post(number, before_block + 1, block, raw.tell() - len(data))
+                    self._post(number, first, block, raw.tell() - len(data))
                     before_block += lines.height
                     yield number, block
                     tell_progress(before + raw.tell(), total)
@@ -326,9 +324,8 @@ class FileBlocks:
         every = block.lines["text"].str.len_bytes().cast(pl.Int64)
         places = pl.concat([pl.Series([begin]), (every + 1).cum_sum() + begin])[:-1].gather_every(POST_LINES)
         sure = places[:1] if b"\r" in block.text else places
-        self.posts.setdefault(number, {}).update(
-            zip(range(line, line + POST_LINES * len(sure), POST_LINES), sure.to_list(), strict=True)
-        )
+        numbers = range(line, line + POST_LINES * len(sure), POST_LINES)
+        self.posts.setdefault(number, {}).update(zip(numbers, sure.to_list(), strict=True))
 
     def blocks_of(
         self, path: Path, raw: BinaryIO, seen: Callable[[bytes], object] = lambda _: None

@@ -116,9 +116,8 @@ def _with_nodes(rows: Rows) -> Rows:
 def _with_runs(rows: Rows) -> Rows:
     """Number the runs of each job by their start; the same run again is rejected."""
     begin = pl.coalesce("start_time", "submit_time")
-    rows = rows.reject(
-        {"the same job and start as an earlier row": ~pl.struct("job_id", begin).is_first_distinct()}
-    )
+    again = ~pl.struct("job_id", begin).is_first_distinct()
+    rows = rows.reject({"the same job and start as an earlier row": again})
     return rows.with_columns(attempt=begin.rank("ordinal").over("job_id"))
 
 

@@ -156,9 +156,8 @@ def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -
             listed += 1
             job = item.value
             if item.fault or not isinstance(job, dict) or "job_id" not in job:
-                records.reject(
-                    number, item.place, item.raw, item.fault or "not a job: no object with a job_id"
-                )
+                reason = item.fault or "not a job: no object with a job_id"
+                records.reject(number, item.place, item.raw, reason)
                 continue
             try:
                 live = "tres_req_str" in job
@@ -526,13 +525,12 @@ def read_slurm(
     attempts = attempts_of(rows.then(with_requests))
     rows.then(with_measured_use)
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
+    seen_running = pl.col("start_time") + seconds(pl.col("elapsed_s"))
     trace = assemble(
         rows,
         source="slurm",
         time_zone=zone,
-        last_seen=pl.when(pl.col("end_time").is_null()).then(
-            pl.col("start_time") + seconds(pl.col("elapsed_s"))
-        ),
+        last_seen=pl.when(pl.col("end_time").is_null()).then(seen_running),
         checks=[*CHECKS, *time_checks],
         findings=[several_clusters(clusters)] if len(clusters) > 1 else [],
         harmless=[STEP, SEEN_AGAIN],

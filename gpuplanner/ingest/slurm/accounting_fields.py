@@ -234,9 +234,8 @@ def with_times(
     """
     names = [f"{text}_time" for text in labels]
     frame = rows.good.with_columns(pl.when(~pl.col(text).is_in(NO_VALUE)).then(text) for text in labels)
-    naive = frame.with_columns(
-        pl.col(list(labels)).str.to_datetime(NAIVE, time_unit="us", strict=False).name.suffix("_time")
-    )
+    local = pl.col(list(labels)).str.to_datetime(NAIVE, time_unit="us", strict=False)
+    naive = frame.with_columns(local.name.suffix("_time"))
     zoneless = naive.filter(pl.any_horizontal(pl.col(names).is_not_null()))
     if zone is None and zoneless.height:
         shown = zoneless.select(pl.coalesce(*labels)).item(0, 0)
@@ -325,9 +324,8 @@ def with_resources(rows: Rows) -> Rows:
             time_limit_s=pl.coalesce(minutes, duration_s(pl.col("limit"))),
         )
     )
-    return replace(rows, good=good).reject(
-        {f"GPUs: above {MAX_GPUS_PER_JOB}": pl.col("gpus") > MAX_GPUS_PER_JOB}
-    )
+    too_many = pl.col("gpus") > MAX_GPUS_PER_JOB
+    return replace(rows, good=good).reject({f"GPUs: above {MAX_GPUS_PER_JOB}": too_many})
 
 
 ATTEMPTS = {"file": pl.UInt32, "line": pl.UInt32, "attempt": pl.UInt32}
@@ -401,18 +399,15 @@ def with_use(rows: Rows, attempts: pl.DataFrame, used: Sequence[pl.DataFrame], *
     if used:
         steps = pl.concat(used)
         steps = steps.with_columns(job_id=of_cluster("job_id")) if several else steps
-        whole = rows.good.select(
-            "job_id", "gpus", "attempt", run_s=(pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
-        )
-        busy = steps.group_by("job_id").agg(
-            busy_s=(pl.col("percent") * pl.col("seconds")).sum() / 100.0, gib=pl.col("gib").max()
-        )
+        run_s = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
+        whole = rows.good.select("job_id", "gpus", "attempt", run_s=run_s)
+        busy_s = (pl.col("percent") * pl.col("seconds")).sum() / 100.0
+        busy = steps.group_by("job_id").agg(busy_s=busy_s, gib=pl.col("gib").max())
         once = (pl.len().over("job_id") == 1) & (pl.col("attempt") == 1) & (pl.col("gpus") >= 1)
         once &= ~rows.good["devices"].str.contains(r"\dg\.").fill_null(value=False)
+        activity = (pl.col("busy_s") / (pl.col("gpus") * pl.col("run_s"))).clip(0.0, 1.0)
         columns = whole.join(busy, on="job_id", how="left", maintain_order="left").select(
-            sm_activity=pl.when(once & (pl.col("run_s") > 0)).then(
-                (pl.col("busy_s") / (pl.col("gpus") * pl.col("run_s"))).clip(0.0, 1.0)
-            ),
+            sm_activity=pl.when(once & (pl.col("run_s") > 0)).then(activity),
             memory_peak_gib=pl.when(once & (pl.col("gpus") == 1)).then("gib"),
         )
         stats = stats.with_columns(pl.col(name).fill_null(columns[name]) for name in columns.columns)

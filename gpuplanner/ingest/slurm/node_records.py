@@ -376,15 +376,14 @@ def _with_layouts(rows: Rows) -> Rows:
     number = map_texts(rows.good["layouts"], lambda text: _layout_counts(text)[1], pl.Int64)
     word, layouts = pl.col("mig_enabled").str.strip_chars().str.to_lowercase(), pl.col("layouts")
     mode = word.replace_strict(SWITCH, default=None, return_dtype=pl.Boolean)
+    shares = f"^(?:{SHARES.pattern})$"
     checked = rows.reject(
         {
             "mig_enabled: neither true nor false": word.is_not_null() & mode.is_null(),
             "layouts: not such as '3g.20gb:2;1g.5gb:7;gpu'": layouts.is_not_null() & number.is_null(),
             "layouts: of more GPUs than the node has": number > pl.col("gpus"),
             "layouts: of cut GPUs, and mig_enabled is false": has_cut & ~mode,
-            "shares: not such as 'shard:4' or 'mps:100'": ~pl.col("shares").str.contains(
-                f"^(?:{SHARES.pattern})$"
-            ),
+            "shares: not such as 'shard:4' or 'mps:100'": ~pl.col("shares").str.contains(shares),
         }
     )
     mig = pl.coalesce(mode, pl.when(has_cut).then(pl.lit(value=True)))
