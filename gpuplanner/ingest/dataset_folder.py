@@ -207,10 +207,8 @@ def told_by(folder: Path) -> Dataset:
     """What a folder says of itself, without its tables."""
     provenance = read_provenance(folder)
     # That of the jobs first, then that of the samples, else as they came.
-    ordered = sorted(
-        Stored(folder, provenance).facts.values(),
-        key=lambda facts: ("jobs" not in facts["tables"], SAMPLES not in facts["tables"]),
-    )
+    stated = Stored(folder, provenance).facts.values()
+    ordered = sorted(stated, key=lambda each: ("jobs" not in each["tables"], SAMPLES not in each["tables"]))
     first, *others = ({name: value for name, value in facts.items() if name != "tables"} for facts in ordered)
     quality, none = read_findings(folder / "quality.json"), pl.DataFrame(schema=REJECTS)
     return Dataset({}, none, quality, first, others=tuple(others), join=provenance.get("join"))

@@ -312,10 +312,10 @@ def as_it_is(directory: Path) -> tuple[Mapping[str, Mapping[str, Any]], Draft]:
     whole = open_dataset(directory, columns=["attempt"])
     stored = Stored(directory, read_provenance(directory))
     tables: dict[str, pl.DataFrame | Path] = {
-        name: directory / "jobs.parquet" if name == "jobs" else table
-        for name, table in whole.tables.items()
-        if name not in OF_EACH
+        name: table for name, table in whole.tables.items() if name not in OF_EACH
     }
+    if "jobs" in tables:
+        tables["jobs"] = directory / "jobs.parquet"
     files = {
         (month, source): path
         for source in stored.telemetry

@@ -362,12 +362,8 @@ def _without_twins(cells: pl.Series) -> tuple[pl.Series, pl.Series]:
     """
     text, bare = pl.col(cells.name).str.strip_suffix('"'), pl.col("bare")
     marks, pairs = text.str.count_matches('"', literal=True), text.str.len_bytes() - bare.str.len_bytes()
-    table = (
-        cells.unique()
-        .to_frame()
-        .with_columns(bare=text.str.replace_all('""', '"', literal=True))
-        .with_columns(bare=pl.when(marks == 2 * pairs).then(bare), marks=marks + 1)
-    )
+    table = cells.unique().to_frame().with_columns(bare=text.str.replace_all('""', '"', literal=True))
+    table = table.with_columns(bare=pl.when(marks == 2 * pairs).then(bare), marks=marks + 1)
     joined = cells.to_frame().join(table, on=cells.name, how="left", maintain_order="left")
     return joined["bare"].alias(cells.name), joined["marks"]
 

@@ -316,13 +316,8 @@ def _following_jobs(inventory: pl.DataFrame, jobs: LongTable, boards: Boards) ->
     maybe = {node: several for node, several in maybe.items() if len(several) > 1}
     named: dict[str, set[str]] = {}
     for part in jobs.tables(LOOKED_AT) if maybe else ():
-        texts = (
-            _with_words(part)
-            .select("node_list", text=pl.coalesce(DEVICES, "gpu_model"))
-            .drop_nulls()
-            .unique()
-        )
-        for node_list, text in texts.iter_rows():
+        texts = _with_words(part).select("node_list", text=pl.coalesce(DEVICES, "gpu_model"))
+        for node_list, text in texts.drop_nulls().unique().iter_rows():
             words = [word.partition("=")[0] for word in text.split(",")]
             decided = {boards.device(word).board for word in words} - {None}
             for node in (known_nodes(node_list) or ()) if decided else ():
@@ -564,15 +559,11 @@ def _line(
     shares = [(count, device.share) for _, count, device in items if device.share is not None]
     compute = [count * share.compute for count, share in shares]
     memory = [count * share.memory for count, share in shares if share.memory is not None]
-    names = dict.fromkeys(
-        device.board
-        or (
-            None
-            if word == AMBIGUOUS or SHARED.fullmatch(word)
-            else parse_device(word.partition("@")[0]).board
-        )
-        for word, _, device in items
-    )
+    names: dict[str | None, None] = {}
+    for word, _, device in items:
+        is_share = word == AMBIGUOUS or SHARED.fullmatch(word)
+        stated = None if is_share else parse_device(word.partition("@")[0]).board
+        names[device.board or stated] = None
     profiles = {device.profile for _, _, device in items}
     return (
         sum(count for _, count, _ in items),

@@ -168,13 +168,11 @@ def provenance(
 ) -> dict[str, Any]:
     """Where the rows came from and how many there were; ready for JSON."""
     unused = [f"columns not read: {', '.join(name[:40] for name in rows.unused)}"] if rows.unused else []
-    named = zip(names_of(rows.files), rows.files, strict=True)
+    named = [*zip(names_of(rows.files), rows.files, strict=True)]
+    named += [(file_name(file.path), file) for file in more_files]
     return {
         "source": source,
-        "files": [
-            {"name": name, "sha256": file.sha256, "bytes": file.bytes}
-            for name, file in [*named, *((file_name(file.path), file) for file in more_files)]
-        ],
+        "files": [{"name": name, "sha256": file.sha256, "bytes": file.bytes} for name, file in named],
         "rows_in": rows.count,
         "rows_kept": rows.height,
         "rows_rejected": rows.reasons["rows"].sum(),
@@ -332,13 +330,9 @@ def _check_jobs(
         if sound.height:
             until.append(sound.select(seen).item())
             latest = pl.lit(sound.select(before.max()).item(), pl.Datetime("us", "UTC"))
-    by_hour = (
-        pl.concat(hours)
-        .group_by("hour")
-        .agg(pl.col("rows").sum(), pl.col("first").min(), pl.col("last").max())
-        .sort("hour")
-    )
-    return combined(findings), pl.concat(marked), max(until), by_hour
+    by_hour = pl.concat(hours).group_by("hour")
+    summed = by_hour.agg(pl.col("rows").sum(), pl.col("first").min(), pl.col("last").max())
+    return combined(findings), pl.concat(marked), max(until), summed.sort("hour")
 
 
 def _bounds(hours: pl.DataFrame) -> list[datetime]:

@@ -261,15 +261,13 @@ class LongTable:
         for low, high in itertools.pairwise([None, *bounds, None]):
             inside = pl.lit(value=True) if low is None else pl.col(key) >= low
             inside = inside if high is None else inside & (pl.col(key) < high)
-            near = LongTable(
-                kept=[
-                    kept
-                    for kept, (first, last) in zip(self.kept, spans, strict=True)
-                    if first is None or ((low is None or last >= low) and (high is None or first < high))
-                ]
-                or self.kept[:1]
-            )
-            found = pl.concat(table.filter(inside) for table in near.tables())
+            near = [
+                kept
+                for kept, (first, last) in zip(self.kept, spans, strict=True)
+                if first is None or ((low is None or last >= low) and (high is None or first < high))
+            ]
+            tables = LongTable(kept=near or self.kept[:1]).tables()
+            found = pl.concat(table.filter(inside) for table in tables)
             yield found.sort(key, *then, maintain_order=True)
 
 
@@ -329,11 +327,8 @@ class LongRows:
         self.height += rows.good.height
         self.rejects.add(rows.rejects)
         self.last_reject = max(self.last_reject, rows.rejects.select(pl.col("row").max().fill_null(0)).item())
-        self.reasons = (
-            pl.concat([self.reasons, reasons_of(rows.rejects)])
-            .group_by("reason", maintain_order=True)
-            .agg(pl.col("rows").sum(), pl.col("file", "row").first())
-        )
+        reasons = pl.concat([self.reasons, reasons_of(rows.rejects)]).group_by("reason", maintain_order=True)
+        self.reasons = reasons.agg(pl.col("rows").sum(), pl.col("file", "row").first())
 
     def has_twins(self, key: str) -> bool:
         """Whether a key may come again; False is certain."""

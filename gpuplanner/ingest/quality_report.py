@@ -227,16 +227,13 @@ def reject_findings(reasons: pl.DataFrame, rows_in: int, harmless: Sequence[str]
     """Say what :func:`reasons_of` counted."""
     faulty = reasons.filter(~pl.col("reason").is_in(list(harmless)))["rows"].sum()
     grave = "error" if faulty > GRAVE_SHARE * rows_in else "warning"
-    return [
-        Finding(
-            f"rejected: {reason}",
-            "info" if reason in harmless else grave,
-            rows,
-            "none: no job of its own" if reason in harmless else "left out of every figure",
-            f"{file}, line {line}",
-        )
-        for reason, rows, file, line in reasons.sort("rows", "reason", descending=[True, False]).iter_rows()
-    ]
+    found = []
+    for reason, rows, file, line in reasons.sort("rows", "reason", descending=[True, False]).iter_rows():
+        severity, effect = grave, "left out of every figure"
+        if reason in harmless:
+            severity, effect = "info", "none: no job of its own"
+        found.append(Finding(f"rejected: {reason}", severity, rows, effect, f"{file}, line {line}"))
+    return found
 
 
 def of_files(names: Sequence[str], ends_open: Sequence[bool], blank: int) -> list[Finding]:
@@ -271,15 +268,9 @@ def gap_findings(submit_time: pl.Series) -> list[Finding]:
     if not count:
         return []
     longest = gaps.arg_max() or 0
-    return [
-        Finding(
-            f"no submission for more than {GAP_HOURS:g} hours",
-            "warning",
-            count,
-            "an outage, a holiday or missing data: forecasts learn it as low demand",
-            f"{gaps[longest]:.1f} hours before {submit_time[longest]:%Y-%m-%d %H:%M} UTC",
-        )
-    ]
+    where = f"{gaps[longest]:.1f} hours before {submit_time[longest]:%Y-%m-%d %H:%M} UTC"
+    effect = "an outage, a holiday or missing data: forecasts learn it as low demand"
+    return [Finding(f"no submission for more than {GAP_HOURS:g} hours", "warning", count, effect, where)]
 
 
 def report(findings: Iterable[Finding]) -> pl.DataFrame:

@@ -157,12 +157,9 @@ def _on_each_node(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
     even, absent = pl.col("gpus") * pl.col("absent") / pl.col("many"), pl.col("absent")
     own = pl.max_horizontal(even, pl.col("gpus") - pl.col("all"))
     is_server = (absent > 0) & (own <= absent * MAX_GPUS_PER_NODE)
-    return (
-        # A job of which the number of GPUs is not known was on its nodes, too.
-        _ran(jobs, pl.col("gpus").fill_null(1))
-        .join(rooms, on="node_list", maintain_order="left")
-        .with_columns(own=pl.when(is_server).then(own).otherwise(0.0))
-    )
+    # A job of which the number of GPUs is not known was on its nodes, too.
+    spread = _ran(jobs, pl.col("gpus").fill_null(1)).join(rooms, on="node_list", maintain_order="left")
+    return spread.with_columns(own=pl.when(is_server).then(own).otherwise(0.0))
 
 
 def unlisted_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
@@ -255,13 +252,10 @@ def _other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]
         whole |= {str(model)} if WHOLE_GPU in parts else set()
         cut[str(model)] = f"{cut.get(str(model), '')};{layouts or ''}"
     hours = pl.col("gpus") * _run_h()
-    held = (
-        jobs.filter(pl.col("gpus") > 0, pl.col("gpu_model").is_in(list(cut)))
-        .with_columns(whole=pl.col("instances").is_null() & (pl.col("gpus") % 1 == 0))
-        .group_by("gpu_model", "whole", "profile_requested")
-        .agg(rows=pl.len(), hours=hours.sum())
-        .sort("gpu_model", "whole", "profile_requested")
-    )
+    key = ("gpu_model", "whole", "profile_requested")
+    held = jobs.filter(pl.col("gpus") > 0, pl.col("gpu_model").is_in(list(cut)))
+    held = held.with_columns(whole=pl.col("instances").is_null() & (pl.col("gpus") % 1 == 0))
+    held = held.group_by(key).agg(rows=pl.len(), hours=hours.sum()).sort(key)
     found = []
     for model, full, profile, rows, gpu_hours in held.iter_rows():
         jobs_ask = f"{counted(rows, 'job')} ask{'s' * (rows == 1)} for"

@@ -205,13 +205,10 @@ def regular(path: Path, limit: int | None) -> Path:
 
 def too_large(path: Path, limit: int, got: str) -> str:
     """What to say of a file that holds too much text."""
-    return message(
-        str(path),
-        f"at most {limit} bytes of text, packed at most {MAX_RATIO} times",
-        got,
-        f"Split the file by month and give the parts together, or, with memory to spare, allow more bytes: "
-        f"{LIMIT_VARIABLE}=8.",
-    )
+    expected = f"at most {limit} bytes of text, packed at most {MAX_RATIO} times"
+    more = f"with memory to spare, allow more bytes: {LIMIT_VARIABLE}=8."
+    todo = f"Split the file by month and give the parts together, or, {more}"
+    return message(str(path), expected, got, todo)
 
 
 def require_utf8(data: bytes, path: Path, lines_before: int = 0) -> None:

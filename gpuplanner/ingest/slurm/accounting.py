@@ -132,12 +132,7 @@ SQUEUE_TEXTS = {
     **{"Account": "account", "User": "user_name", "QOS": "qos", "JobName": "name", "Partition": "partition"},
     **{"NodeList": "nodes", "AllocTRES": "tres_alloc_str", "ReqTRES": "tres_req_str", "Cluster": "cluster"},
 }
-SQUEUE_TIMES = {
-    "Submit": "submit_time",
-    "Eligible": "eligible_time",
-    "Start": "start_time",
-    "End": "end_time",
-}
+SQUEUE_TIMES = {name: f"{name.lower()}_time" for name in ("Submit", "Eligible", "Start", "End")}
 """Column of sacct → where its text, or its time, stands."""
 HAS_NO_END = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING")
 """States in which squeue shows as the end the time at which the limit of the job is reached."""

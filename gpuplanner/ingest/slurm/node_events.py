@@ -175,11 +175,8 @@ def read_slurm_reservations(paths: Sequence[str | Path], *, tz: str | None = Non
             bucket=pl.when(closed).then(pl.lit("down")).otherwise(pl.lit("reserved")),
             tenant=pl.when(~only).then("accounts"),
         )
-        return (
-            found.explode("node")
-            .select("node", "start_time", "end_time", "gpus", "bucket", "tenant")
-            .unique()
-        )
+        by_node = found.explode("node")
+        return by_node.select("node", "start_time", "end_time", "gpus", "bucket", "tenant").unique()
 
     return assemble_reading(
         rows, "out_of_service", source="slurm-reservations", order=("start_time", "node", "tenant"), shape=spells,

@@ -355,12 +355,11 @@ def inventory_rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None
     """Rows of node lists, in whichever of the forms they are."""
     found = _rows(paths, boards)
     absent = [pl.lit(None, pl.String).alias(name) for name in ABSENT if name not in found.good.columns]
-    rows = _with_times(_with_layouts(found.with_columns(absent))).reject(
-        {
-            "the same node again": ~pl.col("node").is_first_distinct(),
-            "not a whole number of GPUs": pl.col("gpus") != pl.col("gpus").floor(),
-        }
-    )
+    faults = {
+        "the same node again": ~pl.col("node").is_first_distinct(),
+        "not a whole number of GPUs": pl.col("gpus") != pl.col("gpus").floor(),
+    }
+    rows = _with_times(_with_layouts(found.with_columns(absent))).reject(faults)
     return faultless(rows, ", ".join(str(path) for path in paths), "one whole row per node")
 
 
@@ -377,17 +376,15 @@ def _with_layouts(rows: Rows) -> Rows:
     word, layouts = pl.col("mig_enabled").str.strip_chars().str.to_lowercase(), pl.col("layouts")
     mode = word.replace_strict(SWITCH, default=None, return_dtype=pl.Boolean)
     shares = f"^(?:{SHARES.pattern})$"
-    checked = rows.reject(
-        {
-            "mig_enabled: neither true nor false": word.is_not_null() & mode.is_null(),
-            "layouts: not such as '3g.20gb:2;1g.5gb:7;gpu'": layouts.is_not_null() & number.is_null(),
-            "layouts: of more GPUs than the node has": number > pl.col("gpus"),
-            "layouts: of cut GPUs, and mig_enabled is false": has_cut & ~mode,
-            "shares: not such as 'shard:4' or 'mps:100'": ~pl.col("shares").str.contains(shares),
-        }
-    )
+    faults = {
+        "mig_enabled: neither true nor false": word.is_not_null() & mode.is_null(),
+        "layouts: not such as '3g.20gb:2;1g.5gb:7;gpu'": layouts.is_not_null() & number.is_null(),
+        "layouts: of more GPUs than the node has": number > pl.col("gpus"),
+        "layouts: of cut GPUs, and mig_enabled is false": has_cut & ~mode,
+        "shares: not such as 'shard:4' or 'mps:100'": ~pl.col("shares").str.contains(shares),
+    }
     mig = pl.coalesce(mode, pl.when(has_cut).then(pl.lit(value=True)))
-    return checked.with_columns(mig_enabled=mig)
+    return rows.reject(faults).with_columns(mig_enabled=mig)
 
 
 def _layout_counts(text: str) -> tuple[int | None, int | None]:
