@@ -404,11 +404,8 @@ def merge_tables(old: Dataset, new: Dataset, table: pl.DataFrame) -> Dataset:
         raise TraceFormatError(where, "rows of which nothing is there yet", got, todo)
     rows = pl.concat([table, new.table]).sort(key, maintain_order=True)
     before, now = old.provenance, new.provenance
-    totals = {
-        name: _sum(value, now["totals"].get(name))
-        for name, value in before["totals"].items()
-        if name not in NO_SUM
-    }
+    first, more = before["totals"], now["totals"]
+    summed = [name for name in {**more, **first} if name not in NO_SUM]
     facts = {
         **now,
         **{name: before[name] + now[name] for name in ("files", "rows_in", "rows_kept", "rows_rejected")},
@@ -416,7 +413,7 @@ def merge_tables(old: Dataset, new: Dataset, table: pl.DataFrame) -> Dataset:
         "span_start": _extreme(min, before["span_start"], now["span_start"]),
         "span_end": _extreme(max, before["span_end"], now["span_end"]),
         "notes": list(dict.fromkeys([*before["notes"], *now["notes"]])),
-        "totals": {name: value for name, value in now["totals"].items() if name not in NO_SUM} | totals,
+        "totals": {name: _sum(first.get(name), more.get(name)) for name in summed},
     }
     found = combined(Finding(*row) for each in (old, new) for row in each.quality.iter_rows())
     return Dataset({kind: rows}, pl.concat([old.rejects, new.rejects]), report(found), facts)

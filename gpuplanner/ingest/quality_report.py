@@ -200,14 +200,12 @@ def warnings_of(quality: pl.DataFrame) -> list[QualityWarning]:
     [{'what': 'b (node n1): correct it', 'count': 2, 'gpu_hours': None}]
     """
     grave = quality.filter(pl.col("severity") != "info")
-    return [
-        QualityWarning(
-            what=f"{row['check']}{' (' + row['example'] + ')' if row['example'] else ''}: {row['effect']}",
-            count=row["rows"],
-            gpu_hours=row["gpu_hours"],
-        )
-        for row in grave.iter_rows(named=True)
-    ]
+    found = []
+    for row in grave.iter_rows(named=True):
+        example = f" ({row['example']})" if row["example"] else ""
+        what = f"{row['check']}{example}: {row['effect']}"
+        found.append(QualityWarning(what=what, count=row["rows"], gpu_hours=row["gpu_hours"]))
+    return found
 
 
 def reasons_of(rejects: pl.DataFrame) -> pl.DataFrame:

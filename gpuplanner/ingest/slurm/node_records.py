@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -222,14 +223,12 @@ def _record(node: str, gres: str, boards: Boards) -> Record:
     if not node:
         refuse("not a name and a Gres for each column of the header")
     whole, models = 0, []
-    cut: dict[str, dict[str, int]] = {}
-    gpus: dict[str, int] = {}
-    parts: dict[tuple[str, str | None], int] = {}
+    cut: dict[str, Counter[str]] = defaultdict(Counter)
+    gpus, parts = Counter[str](), Counter[tuple[str, str | None]]()
     for item in _gres(gres):
         match, share = GPU.fullmatch(item), SHARE.fullmatch(item)
         if share is not None:
-            key = (share["name"], share["type"])
-            parts[key] = parts.get(key, 0) + int(share["count"])
+            parts[share["name"], share["type"]] += int(share["count"])
         if match is None:
             if item == "gpu" or item.startswith("gpu:"):
                 refuse(f"Gres: {item!r} is no number of GPUs")
@@ -238,14 +237,13 @@ def _record(node: str, gres: str, boards: Boards) -> Record:
         models += [device.board] if device.board else []
         if device.profile is None:
             whole += count
-            gpus[device.board or ""] = gpus.get(device.board or "", 0) + count
+            gpus[device.board or ""] += count
         elif count:
-            counts = cut.setdefault(device.board or "", {})
-            counts[device.profile] = counts.get(device.profile, 0) + count
+            cut[device.board or ""][device.profile] += count
     layouts = []
     for board, counts in cut.items():
         layouts += (of_board := _cut_gpus(board, counts, boards))
-        gpus[board] = gpus.get(board, 0) + len(of_board)
+        gpus[board] += len(of_board)
     return {
         "node": node,
         "gpus": str(whole + len(layouts)),
