@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -495,13 +496,6 @@ def read_slurm(
 
     named: list[pl.DataFrame] = []
 
-    def with_measured_use(rows: Rows) -> Rows:
-        rows = with_use(rows, attempts, used, several=len(clusters) > 1)
-        # Tasks of arrays are known by their own number where a prolog names the job to telemetry.
-        names = rows.good.select(name="job_id_raw", job_id="job_id")
-        named.append(names.filter(pl.col("name") != pl.col("job_id")))
-        return rows
-
     json = [str(path) for path in paths if is_json(head(path))]
     text = [str(path) for path in paths if str(path) not in json]
     if json and text:
@@ -518,7 +512,7 @@ def read_slurm(
         rows.files = tuple(blocks.files)
     derived, time_checks = derived_times(times.keys() - given)
     attempts = attempts_of(rows.then(with_requests))
-    rows.then(with_measured_use)
+    rows.then(partial(with_use, attempts=attempts, used=used, several=len(clusters) > 1, named=named))
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
     seen_running = pl.col("start_time") + seconds(pl.col("elapsed_s"))
     trace = assemble(

@@ -386,15 +386,32 @@ def step_use(rows: pl.DataFrame) -> list[pl.DataFrame]:
     ]
 
 
-def with_use(rows: Rows, attempts: pl.DataFrame, used: Sequence[pl.DataFrame], *, several: bool) -> Rows:
+def with_use(
+    rows: Rows, *, attempts: pl.DataFrame, used: list[pl.DataFrame], several: bool, named: list[pl.DataFrame]
+) -> Rows:
     """Jobs with their numbers, the mean activity of their GPUs, and the memory used where they held one.
 
     Of a job that ran several times it is not known which run a step belongs to, and of MIG instances NVML states no
     use: both stay without. jobstats goes first, as it has each GPU.
+
+    Parameters
+    ----------
+    rows : Rows
+        Jobs.
+    attempts : polars.DataFrame
+        Numbers of their submissions, as :func:`attempts_of` gives them.
+    used : list of polars.DataFrame
+        Use by the steps of jobs, as :func:`step_use` gives it.
+    several : bool
+        The jobs are of several clusters.
+    named : list of polars.DataFrame
+        Gets the own numbers of tasks of arrays, by which a prolog names their jobs to telemetry.
     """
     numbered = rows.good.join(attempts, on=["file", "line"], how="left", maintain_order="left")
     rows = replace(rows, good=numbered.with_columns(pl.col("attempt").fill_null(1)))
     rows = rows.reject({SEEN_AGAIN: pl.col("attempt") == 0})
+    names = rows.good.select(name="job_id_raw", job_id="job_id")
+    named.append(names.filter(pl.col("name") != pl.col("job_id")))
     stats = _jobstats(rows.good)
     if used:
         steps = pl.concat(used)
