@@ -274,12 +274,11 @@ def add_live(
 
 def _months(grown: Draft, directory: Path) -> tuple[str, ...]:
     """Months whose samples are new or changed."""
-    written = {
-        month
-        for (month, _), samples in grown.months.items()
-        if not (isinstance(samples, Path) and directory in samples.parents)
-    }
-    return tuple(sorted(month.removeprefix(MONTH) for month in written))
+    written = set[str]()
+    for (month, _), samples in grown.months.items():
+        if not (isinstance(samples, Path) and directory in samples.parents):
+            written.add(month.removeprefix(MONTH))
+    return tuple(sorted(written))
 
 
 def _name(

@@ -277,10 +277,8 @@ def detect(path: str | Path, columns: Sequence[str] | None = None) -> str:
 
 def _refuse_foreign(path: str | Path, lines: Sequence[str]) -> None:
     """Refuse a file in a form that is known and not read, with the command that writes what is."""
-    found = foreign_form(lines)
-    if found is not None:
-        form, todo = found
-        raise TraceFormatError(str(path), READABLE, f"what looks like {form}", todo)
+    if (form := foreign_form(lines)) is not None:
+        raise TraceFormatError(str(path), READABLE, f"what looks like {form[0]}", form[1])
 
 
 def foreign_form(lines: Sequence[str]) -> tuple[str, str] | None:
