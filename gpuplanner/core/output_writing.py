@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-
-import polars as pl
+from typing import TYPE_CHECKING
 
 from gpuplanner.core.errors import GpuPlannerWarning, OutputError, examples
 from gpuplanner.core.output_places import (
@@ -48,6 +47,9 @@ from gpuplanner.core.output_places import (
     state_manifest,
     write_manifest,
 )
+
+if TYPE_CHECKING:
+    import polars as pl
 
 UNFINISHED, NEW, PREVIOUS = "unfinished", "new", "previous"
 
@@ -307,6 +309,7 @@ def write_csv_safe(path: str | Path, frame: pl.DataFrame) -> Path:
     Examples
     --------
     >>> import tempfile
+    >>> import polars as pl
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = write_csv_safe(Path(folder) / "a.csv", pl.DataFrame({"tenant": ["=1+1"], "x": [-2]}))
     ...     path.read_bytes()
@@ -318,6 +321,8 @@ def write_csv_safe(path: str | Path, frame: pl.DataFrame) -> Path:
 
 def guarded(frame: pl.DataFrame, time: str = _TIME) -> pl.DataFrame:
     """A frame in which no text is run as a formula, and instants are text in UTC; see :func:`write_csv_safe`."""
+    import polars as pl
+
     text = pl.selectors.string() | pl.selectors.categorical() | pl.selectors.enum()
     zoned = pl.selectors.datetime(time_zone="*")
     in_utc = zoned.dt.convert_time_zone("UTC").dt.to_string(time)
