@@ -71,7 +71,7 @@ def main() -> None:
     model = replace(model, accuracy={name: (accuracy, rows) for name, accuracy, rows in families.iter_rows()})
     page = HEAD.format(rows=ROWS, count=len(table), measured=len(held)) + _page(table, evaluate(table))
     if "--write" in sys.argv:
-        (ROOT / "gpuplanner/sizing/predict/default.json").write_text(peak_model_text(model), "utf-8")
+        (ROOT / "gpuplanner/sizing/memory_model.json").write_text(peak_model_text(model), "utf-8")
         (ROOT / "docs/memory.md").write_text(page, "utf-8")
     else:
         print(page)

@@ -54,14 +54,12 @@ def test_help_does_not_load_polars():
     assert not {*HEAVY, "polars"} & set(loaded.split())
 
 
-DRAWING = {"report", "widgets"}
-"""Rooms that draw, and so may load what draws as soon as they are asked for a name."""
-ROOMS = sorted(path.parent.name for path in Path(gpuplanner.__file__).parent.glob("*/__init__.py"))
+PACKAGES = sorted(path.parent.name for path in Path(gpuplanner.__file__).parent.glob("*/__init__.py"))
 
 
-@pytest.mark.parametrize("room", [room for room in ROOMS if room not in DRAWING])
-def test_no_room_loads_a_heavy_library_before_it_is_used(room):
-    loaded = in_fresh_python(f"import sys, gpuplanner.{room}; print(*sorted(sys.modules))").split()
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_package_loads_a_heavy_library_before_it_is_used(package):
+    loaded = in_fresh_python(f"import sys, gpuplanner.{package}; print(*sorted(sys.modules))").split()
     assert not set(HEAVY) & set(loaded)
 
 

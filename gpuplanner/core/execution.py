@@ -1,10 +1,10 @@
 """Optional libraries, plug-ins, compiled functions, worker processes and progress lines.
 
-They allocate nothing, so numba's memory management is off: counting references to the tables would take two
-thirds of the time.
+Compiled functions allocate nothing, so numba's memory management is off: counting references to the tables would take
+two thirds of the time.
 
-An answer depends on its task alone, and is put where its task belongs: the number of workers, the order in which they
-end, and a worker that dies change nothing but the time.
+The answer of a worker depends on its task alone: the number of workers, the order in which they end, and a worker that
+dies change nothing but the time.
 """
 
 from __future__ import annotations

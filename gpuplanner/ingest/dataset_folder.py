@@ -145,7 +145,7 @@ class Stored:
 def open_dataset(
     directory: str | Path, *, columns: Sequence[str] | None = None, long: bool = False
 ) -> Dataset:
-    """Open a folder written by ``gpuplanner ingest`` or :func:`~.draft.write_dataset`.
+    """Open a folder written by ``gpuplanner ingest`` or :func:`~gpuplanner.ingest.dataset_writer.write_dataset`.
 
     Samples are read when they are asked for.
 

@@ -1,7 +1,7 @@
 """Import of files into a dataset: recognition, and only new rows are read.
 
 Each source keeps what its tables follow from, so that files may come in any order. Lists of jobs are kept in parts
-(:func:`~.core.merge_jobs.merge`), samples by month (:func:`~.telemetry.overlay.overlay`); of other tables, rows of
+(``job_table.merge``), samples by month (``sample_table.overlay``); of other tables, rows of
 which there are some already are refused.
 """
 

@@ -222,7 +222,7 @@ def assemble(
 ) -> Dataset:
     """Make a trace of rows that have the columns of ``schemas.Jobs``.
 
-    `findings` are those of the reader itself; `any_device` as :func:`~.core.shares.resolve_jobs` takes it. Long rows
+    `findings` are those of the reader itself; `any_device` as ``gpu_shares.resolve_jobs`` takes it. Long rows
     hold no attempt twice. With a folder ``into``, jobs and rejects are written there, and what is given back has
     neither.
     """
@@ -344,7 +344,7 @@ def _bounds(hours: pl.DataFrame) -> list[datetime]:
 def _without_duplicates(rows: Rows, seen: pl.Expr) -> Rows:
     """Keep one row of each job attempt: the first in a file, and of several files that of the latest export.
 
-    Just as :func:`~.core.merge_jobs.merge` does it, so that files read at once or one by one give the same
+    Just as :func:`merge` does it, so that files read at once or one by one give the same
     jobs.
     """
     ids_differ = rows.good["job_id"].n_unique() == rows.good.height  # quicker to see than pairs

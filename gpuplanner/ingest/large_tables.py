@@ -273,7 +273,7 @@ class LongTable:
 
 @dataclass(eq=False)
 class LongRows:
-    """Rows of files, as :class:`~.lines.rows.Rows` has them, in pieces.
+    """Rows of files, as :class:`~gpuplanner.ingest.delimited_rows.Rows` has them, in pieces.
 
     - ``files``, ``count``, ``unused``, ``blank``: As in ``Rows``.
     - ``good``, ``rejects``: The rows of ``Rows``.

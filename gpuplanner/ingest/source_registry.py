@@ -1,4 +1,4 @@
-"""All sources that can be read, and the generic job table.
+"""All sources that can be read, and how a file finds its own.
 
 Of each family the more special kinds of files stand first. Readers are named here and loaded when they are used.
 """

@@ -256,7 +256,9 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
         board = f", board={first.board!r}" if first.board else ""
         box = f"open_inbox({look.data!r}{board}, tz={first.tz!r}{smallest})"
         box += ".quality" if look.view == "quality" else ""
-        self.code.value = f"<code>inbox.{escape(look.view)}({escape(box + extra.get(look.view, ''))})</code>"
+        self.code.value = (
+            f"<code>dataset_sections.{escape(look.view)}({escape(box + extra.get(look.view, ''))})</code>"
+        )
 
 
 def explore_inbox(

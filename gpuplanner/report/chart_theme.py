@@ -247,7 +247,6 @@ def utc_text(**fields: str) -> dict[str, str]:
 INK, MUTED, GREY, GRID = "#1f2933", "#52606d", "#c4cbd2", "#e4e7eb"
 QUIET = "#8a949e"
 """Marks of what is neither recommended nor today's."""
-ALARM = "#b24a00"
 """What asks for attention: vermilion that can be read on white."""
 ZONE, TINT, EMPTY = "#eff7fb", "#cfe6f5", "#eef1f4"
 """Grounds: of what lies within a limit, of a slice, and of a cell in which nothing stands yet."""

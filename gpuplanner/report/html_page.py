@@ -135,7 +135,6 @@ LONG = 40
 """Characters from which a column of text is wrapped."""
 FEWEST_WORDS = 4
 """Words of the glossary from which a page lists them."""
-ENDINGS = (".html", ".svg")
 """Of files that a chart option writes: a page of its own; a picture."""
 _HERE = Path(__file__).parent
 _SECTION = re.compile(

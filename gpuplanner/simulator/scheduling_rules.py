@@ -1,4 +1,4 @@
-"""Queue rules, sharing rules, preemption, checkpoints and failures."""
+"""Preemption, checkpoints, failures, sharing rules and drains of a simulation; queue rules are in the loops."""
 
 from __future__ import annotations
 

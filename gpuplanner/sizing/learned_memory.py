@@ -147,7 +147,7 @@ def _row_weights(runs: Runs) -> Floats:
 
 FORMAT = "gpuplanner peak model 1"
 DEFAULT = "memory_model.json"
-"""The model that is shipped; ``python docs/make_memory.py --write`` makes it."""
+"""The model that is shipped; ``python benchmarks/memory_model.py --write`` makes it."""
 _TAIL = 2.353
 """The 95 % point of Student's t with 3 degrees of freedom, by which peaks scatter: a few are far off."""
 Extent = tuple[tuple[float, float], ...]

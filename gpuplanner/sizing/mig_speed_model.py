@@ -289,7 +289,7 @@ def model_from_json(text: str, *, where: str = "speed model") -> SpeedModel:
     Parameters
     ----------
     text : str
-        From :func:`model_to_json`.
+        A model as the shipped ``mig_speed_model.json`` has it.
     where : str
         Where the text came from, for the message.
 
@@ -330,7 +330,7 @@ def default_model() -> SpeedModel:
     (1, 2, 3, 4)
     """
     path = resources.files(__package__) / DEFAULT
-    return model_from_json(path.read_text(encoding="utf-8"), where=f"gpuplanner/sizing/speed/{DEFAULT}")
+    return model_from_json(path.read_text(encoding="utf-8"), where=f"gpuplanner/sizing/{DEFAULT}")
 
 
 def _model(document: dict[str, Any]) -> SpeedModel:

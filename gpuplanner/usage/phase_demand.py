@@ -322,7 +322,7 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     shared = (pl.col("job_evidence") == SHARED).fill_null(value=False)
     table = conform(samples, Samples, where="phases: samples").filter(pl.col("job_id").is_not_null(), ~shared)
     if table.is_empty():
-        todo = "Match samples to jobs first, with gpuplanner.ingest.telemetry.match_jobs."
+        todo = "Add telemetry and jobs to one dataset: gpuplanner ingest joins them."
         raise SchemaError("phases: samples", "samples with a job_id", "none", todo)
     found = [
         _used(mine, find_phases(mine)).with_columns(job_id=pl.lit(job))

@@ -65,9 +65,9 @@ def test_the_code_line_asks_for_the_same(panel):
     panel.tenant.value = "search"
     panel.view.value = "ledger"
     opened = "open_inbox('sample', tz='UTC')"
-    assert unescape(panel.code.value) == f"<code>inbox.ledger({opened}, tenant='search')</code>"
+    assert unescape(panel.code.value) == f"<code>dataset_sections.ledger({opened}, tenant='search')</code>"
     panel.view.value = "quality"
-    assert unescape(panel.code.value) == f"<code>inbox.quality({opened}.quality)</code>"
+    assert unescape(panel.code.value) == f"<code>dataset_sections.quality({opened}.quality)</code>"
 
 
 def test_a_trace_that_cannot_be_read_is_said_and_the_last_answer_stays(panel):

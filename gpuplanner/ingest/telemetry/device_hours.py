@@ -243,7 +243,7 @@ def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) 
     Parameters
     ----------
     samples : polars.LazyFrame or polars.DataFrame
-        Table ``schemas.Samples`` in any order, such as :func:`gpuplanner.ingest.telemetry.store.scan_samples`; one
+        Table ``schemas.Samples`` in any order, such as ``scan_samples`` of a dataset gives; one
         sample per device and time. Columns that may be null may be absent: not measured.
     gap_s : float, optional
         Longest time between two samples that is no gap [s]. Default: 2.5 times the usual (median) step of the

@@ -200,7 +200,7 @@ BY_DCGM = "slurm_job_utilization_gpu", ("slurm_job_sm_occupancy_gpu", "slurm_job
 
 
 def exported_readings(rows: Rows) -> tuple[Rows, list[Finding]]:
-    """Readings with the names of :data:`~.metrics.EXPORTED`, and what is to be said of them.
+    """Readings with the names of ``metric_definitions.EXPORTED``, and what is to be said of them.
 
     Names are known in any case of their letters, as recording rules and agents write them. Activity and power of AMD
     GPUs that are partitioned are read of the first partition alone: of the others the exporter says 0 or nothing,
