@@ -28,10 +28,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from gpuplanner.core.output_places import DATASET_FORMAT
 from gpuplanner.core.schema_checks import empty
 from gpuplanner.core.schemas import JOB_STATES, Inventory, Jobs
 from gpuplanner.ingest.dataset import gpu_hours
-from gpuplanner.ingest.dataset_folder import FORMAT
 from gpuplanner.ingest.delimited_rows import REJECTS
 
 BEGIN = datetime(2025, 1, 1, tzinfo=UTC)
@@ -159,7 +159,7 @@ def write_year(folder: Path, jobs: int, seed: int, *, inventory: bool, cut_share
         "gpuplanner": version("gpuplanner"), "tables": ["jobs", *(["inventory"] if inventory else [])],
     }  # fmt: skip
     rows = {"jobs": kept, "rejects": 0} | ({"inventory": table.height} if inventory else {})
-    whole = {"format": FORMAT, "sources": [known], "rows": rows}
+    whole = {"format": DATASET_FORMAT, "sources": [known], "rows": rows}
     (folder / "provenance.json").write_text(json.dumps(whole))
     (folder / "quality.json").write_text("[]")
     pl.DataFrame(schema=REJECTS).write_parquet(folder / "rejects.parquet")

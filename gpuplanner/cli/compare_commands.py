@@ -31,7 +31,6 @@ from gpuplanner.cli.application import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpuplanner.cli.application import Given
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.decision.comparison_record import Comparison, PolicyRow
     from gpuplanner.decision.quota_comparison import SharingTried

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -23,6 +23,9 @@ from gpuplanner.cli.application import (
     show_frame,
     takes,
 )
+
+if TYPE_CHECKING:
+    from gpuplanner.core.scenario import Scenario
 
 
 @app.command()
@@ -208,6 +211,15 @@ def verify(
         raise typer.Exit(Exit.CHECK_FAILED)
 
 
+def _scenario_beside(given_file: str, given: Given) -> Scenario:
+    """The scenario of a file, of the folder that holds one, or of a dataset as ``start`` opens it."""
+    from gpuplanner.cli.start_commands import scenario_of
+
+    beside = Path(given_file) / "scenario.yaml"
+    opened = scenario_of([str(beside) if beside.is_file() else given_file])
+    return given.scenario(given_file) if opened is None else given.changed(opened)
+
+
 @app.command()
 @takes("path")
 def export(
@@ -246,14 +258,10 @@ def export(
     from gpuplanner.report.layout_schedule_files import export_plan
 
     if not given_file.endswith(".json"):
-        from gpuplanner.cli.start_commands import scenario_of
         from gpuplanner.report.change_bundle import export_decision, kept_study
 
-        kept, beside = kept_study(Path(given_file)), Path(given_file) / "scenario.yaml"
-        asked = (
-            scenario_of([str(beside) if beside.is_file() else given_file]) if kept is None else kept.scenario
-        )
-        asked = given.scenario(given_file) if asked is None else given.changed(asked)
+        kept = kept_study(Path(given_file))
+        asked = _scenario_beside(given_file, given) if kept is None else given.changed(kept.scenario)
         paths, warnings = export_decision(asked, out, gres_type=gres_type, kept=kept)
         say(*(f"written: {path}" for path in paths), quiet=quiet)
         say(*(f"gpuplanner: warning: {text}" for text in warnings))

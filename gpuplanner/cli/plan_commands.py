@@ -41,7 +41,6 @@ from gpuplanner.cli.compare_commands import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpuplanner.cli.application import Given
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.decision.layout_planning import PlanChoice
     from gpuplanner.planner.layout_plan import Plan

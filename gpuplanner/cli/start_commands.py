@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from gpuplanner.cli import start_dialog as asking
-from gpuplanner.cli import start_dialog as telling
+from gpuplanner.cli import start_dialog
 from gpuplanner.cli.application import (
     Given,
     GpuModels,
@@ -60,7 +59,7 @@ def start_pools(
     from gpuplanner.decision.policy_simulation import warnings_about
     from gpuplanner.decision.pool_decisions import FleetCompared, decision_table
 
-    ways = telling.PlayedWays(talks=talks)
+    ways = start_dialog.PlayedWays(talks=talks)
     found: dict[str, Comparison] = {}
     for name, own in pools.pools.items():
         ways.doing(f"tuning {name}")
@@ -72,7 +71,7 @@ def start_pools(
     if not as_json:
         put(fleet.sentence)
     if talks:
-        telling.warning_lines(warnings)
+        start_dialog.warning_lines(warnings)
         show_frame(decision_table(fleet.decisions), title="pool by pool")
         for name, one in fleet.decisions.items():
             put(f"\n{name}: {one.sentence}")
@@ -80,8 +79,8 @@ def start_pools(
                 put(f"  {number}  {step.text}")
     written = _write_results(
         place,
-        lambda: telling.pools_into(pools, scenarios, place),
-        lambda: telling.pools_into(pools, scenarios, place, found=found),
+        lambda: start_dialog.pools_into(pools, scenarios, place),
+        lambda: start_dialog.pools_into(pools, scenarios, place, found=found),
         reason=None if page else "not asked for",
         talks=talks,
     )
@@ -118,7 +117,7 @@ def _write_results(
         ``page``, and ``page_reason`` where there is none.
     """
     if reason is None:
-        ways = telling.PlayedWays(talks=talks)
+        ways = start_dialog.PlayedWays(talks=talks)
         ways.doing("writing the page")
         try:
             write_page()
@@ -180,7 +179,7 @@ def start(
 
         read_projects(stated["projects"])  # what is wrong with it is said before anything takes time
         stated["projects"] = str(Path(stated["projects"]).resolve())
-    asker = asking.Asker.of(yes=yes, talks=talks)
+    asker = start_dialog.Asker.of(yes=yes, talks=talks)
     own = Given(stated, given.assignments)
     models = stated_models(gpu_models)
     groups = [[one] for one in files] if clusters(files) else [files]
@@ -194,7 +193,7 @@ def start(
         start_pools(pools, playable, place, as_json=as_json, talks=talks, page=page)
         return
     if nothing is None:
-        ways = telling.PlayedWays(talks=talks)
+        ways = start_dialog.PlayedWays(talks=talks)
         found = compared(asked, ways)
         ways.done()
     else:
@@ -203,18 +202,18 @@ def start(
     is_dataset = (data_folder(asked.data) / MARK.file).is_file()
     warnings = warnings_about(asked.data) if is_dataset else []
     if talks:
-        telling.warning_lines(warnings)
+        start_dialog.warning_lines(warnings)
         if nothing is None:
-            telling.today_line(found)
-            telling.ways_line(found)
-        telling.decision_lines(found, asked.data)
-        telling.project_lines(found.projects)
+            start_dialog.today_line(found)
+            start_dialog.ways_line(found)
+        start_dialog.decision_lines(found, asked.data)
+        start_dialog.project_lines(found.projects)
     elif quiet and not as_json:
-        put("\n".join(telling.sentences(found.decision)[:2]))
+        put("\n".join(start_dialog.sentences(found.decision)[:2]))
     written = _write_results(
         place,
-        lambda: telling.page_into(asked, place),
-        lambda: telling.scenario_into(asked, place, found),
+        lambda: start_dialog.page_into(asked, place),
+        lambda: start_dialog.scenario_into(asked, place, found),
         reason=None if page and nothing is None else "not asked for, or nothing to show",
         talks=talks,
     )
@@ -235,7 +234,7 @@ def start(
 
 
 def _asked(
-    files: list[str], out: Path | None, asker: asking.Asker, given: Given, models: dict[str, str] | None
+    files: list[str], out: Path | None, asker: start_dialog.Asker, given: Given, models: dict[str, str] | None
 ) -> tuple[Scenario, Path, str, str | None]:
     """The scenario, the folder it goes to, the source of its jobs, and why nothing can be played, if so.
 
@@ -270,7 +269,7 @@ def _asked(
         parts = parts_of(files)
         name = parts[0].files[0].name.partition(".")[0]
         place = out or Path("build") / f"start-{name}"
-        naive, months, basis = asking.zone(asker, parts, tz)
+        naive, months, basis = start_dialog.zone(asker, parts, tz)
         base = Scenario(name=name, data=str((place / "data").resolve()))
         if not _read(parts, place / "data", {"tz": naive, "boards": models}):
             source = parts[0].source
@@ -285,7 +284,7 @@ def _asked(
     if asker.talks:
         folder = data_folder(base.data)
         rows = {one.source: one.rows_kept for one in read_sources(folder)}
-        telling.read_lines(parts, began, rows, folder)
+        start_dialog.read_lines(parts, began, rows, folder)
     if "tz" not in known or tz is not None:
         if months is None:
             months, basis = began.zone or asked.tz, "in which the times were read; --tz to change"
@@ -301,10 +300,10 @@ def _asked(
     return _completed(asked, began, asker, known), place, began.source, None
 
 
-def _completed(asked: Scenario, began: Beginning, asker: asking.Asker, known: set[str]) -> Scenario:
+def _completed(asked: Scenario, began: Beginning, asker: start_dialog.Asker, known: set[str]) -> Scenario:
     """The scenario with its board and ownership, as the data say or somebody answers."""
     if asked.board is None and not began.boards and "board" not in known:
-        asked = replace(asked, board=asking.board(asker))
+        asked = replace(asked, board=start_dialog.board(asker))
     if len(began.boards) > 1:
         from gpuplanner.usage.job_history import history, pools_of
 
@@ -318,7 +317,7 @@ def _completed(asked: Scenario, began: Beginning, asker: asking.Asker, known: se
         if began.ownership is not None:
             asker.said("Owned?", began.ownership, "from the inventory; --set ownership=… to change")
         else:
-            asked = replace(asked, ownership=asking.ownership(asker, asked.path))
+            asked = replace(asked, ownership=start_dialog.ownership(asker, asked.path))
     return asked
 
 

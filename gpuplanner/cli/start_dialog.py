@@ -19,7 +19,6 @@ from gpuplanner.core.units import counted, day_text, wait_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.decision.comparison_record import Comparison

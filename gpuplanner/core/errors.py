@@ -33,7 +33,7 @@ class GpuPlannerError(Exception):
     """
 
     def __init__(self, *parts: str) -> None:
-        super().__init__(message(*parts) if len(parts) == 4 else " ".join(parts))
+        super().__init__(message(*parts) if len(parts) > 1 else parts[0])
 
 
 class SchemaError(GpuPlannerError, ValueError):

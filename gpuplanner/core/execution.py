@@ -160,12 +160,12 @@ def compiled_entry(function: Function, **options: object) -> Function:
 
     The machine code is kept beside the source, else in ``NUMBA_CACHE_DIR`` or the user's cache folder, and in
     memory alone where none of them can be written. By itself numba notices a change only of the file that a
-    function stands in, not of those that it calls into; so the source of its whole room is part of the key: all
+    function stands in, not of those that it calls into; so the source of its whole package is part of the key: all
     files below the folder of the package, or beside the file of a function from elsewhere.
     """
     dispatcher = _njit()(function, nogil=True, **options)
     with suppress(RuntimeError):
-        dispatcher._cache = _cache_class(_room(Path(function.__code__.co_filename)))(function)
+        dispatcher._cache = _cache_class(_source_folder(Path(function.__code__.co_filename)))(function)
     return dispatcher  # type: ignore[no-any-return]
 
 
@@ -178,20 +178,20 @@ def _njit() -> Any:  # noqa: ANN401 - a decorator of numba
     return import_optional("numba", extra="simulate").njit
 
 
-def _room(source: Path) -> Path:
-    """The room of a file of this package: kernels call into other folders of it; else the folder of the file."""
+def _source_folder(source: Path) -> Path:
+    """Folder whose source is part of the key: the package of a module of gpuplanner, else the folder of the file."""
     package = Path(__file__).parent.parent
     below = source.relative_to(package).parts if source.is_relative_to(package) else ()
     return package / below[0] if len(below) > 1 else source.parent
 
 
 @functools.cache
-def _cache_class(room: Path) -> type[Any]:
-    """Numba's cache, with the source of the room in its key."""
+def _cache_class(folder: Path) -> type[Any]:
+    """Numba's cache, with the source of a folder in its key."""
     base = import_optional("numba.core.caching", extra="simulate").FunctionCache
     source = hashlib.sha256(Path(__file__).read_bytes())  # how is compiled stands here
-    of_package = room.parent == Path(__file__).parent.parent
-    for path in sorted(room.rglob("*.py") if of_package else room.glob("*.py")):
+    of_package = folder.parent == Path(__file__).parent.parent
+    for path in sorted(folder.rglob("*.py") if of_package else folder.glob("*.py")):
         source.update(path.read_bytes())
 
     def load_overload(self: Any, *arguments: Any) -> Any:  # noqa: ANN401 - numba's own types
@@ -203,7 +203,7 @@ def _cache_class(room: Path) -> type[Any]:
             kept = None
         if kept is None:
             text = "compiling part of gpuplanner.%s; it is kept, so this takes some seconds once"
-            log.warning(text, room.name)
+            log.warning(text, folder.name)
         return kept
 
     def index_key(self: Any, *arguments: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numba's own types
@@ -267,12 +267,9 @@ def _left_out(point: EntryPoint, expected: str, got: str) -> None:
     warnings.warn(message(where, expected, got, mend), GpuPlannerWarning, stacklevel=3)
 
 
-kept = compiled_entry
-
-
 def event_loop_entry(function: Function) -> Function:
     """Compile a function that Python calls: at its first call, once for all."""
-    return kept(function, no_cfunc_wrapper=True, _nrt=False)
+    return compiled_entry(function, no_cfunc_wrapper=True, _nrt=False)
 
 
 def compiled(function: Function) -> Function:

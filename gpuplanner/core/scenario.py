@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import ScenarioError, nearest
 from gpuplanner.core.scenario_fields import (
+    CATALOGUES,
     MADE_BY,
     OWNERSHIPS,
     DropDown,
@@ -24,11 +25,9 @@ from gpuplanner.core.scenario_fields import (
     between,
     check_knobs,
     described,
-    is_known,
     knob,
     knobs_of,
     one_of,
-    resolve_name,
 )
 from gpuplanner.core.units import LOCALES, SECONDS_PER_DAY
 
@@ -305,7 +304,7 @@ class Scenario:
     )  # fmt: skip
     currency: str = knob(
         PRICES, "USD", "ISO 4217 code of the price.",
-        KnobRule("a currency of ISO 4217", lambda value, _: is_known("currency", value)),
+        KnobRule("a currency of ISO 4217", lambda value, _: CATALOGUES["currency"](value) == value),
     )  # fmt: skip
     price_book: str | None = knob(
         PRICES, None, "File of own dated prices, owned boards, exchange rates and electricity, ``prices.yaml``.",
@@ -386,7 +385,7 @@ class Scenario:
 
     def _resolve(self) -> None:
         if self.board is not None:
-            object.__setattr__(self, "board", resolve_name("board", self.board))
+            object.__setattr__(self, "board", CATALOGUES["board"](self.board))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, where: str = "scenario") -> Self:

@@ -17,29 +17,7 @@ from gpuplanner.core.errors import ScenarioError
 Kind = TypeVar("Kind", bound=type)
 _READ: dict[type, Mapping[str, Knob]] = {}
 CATALOGUES: dict[str, Callable[[str], str]] = {}
-"""By kind of name, what gives its full form, or raises or gives nothing: filled as ``gpuplanner`` is imported."""
-
-
-def resolve_name(kind: str, text: str) -> str:
-    """Return the full form of a name of a board or currency; the catalogue's error if it knows none.
-
-    Examples
-    --------
-    >>> resolve_name("board", "h200")
-    'H200-141GB'
-    """
-    return CATALOGUES[kind](text)
-
-
-def is_known(kind: str, text: str) -> bool:
-    """Whether the catalogue knows a name of this kind.
-
-    Examples
-    --------
-    >>> is_known("currency", "EUR"), is_known("currency", "EURO")
-    (True, False)
-    """
-    return CATALOGUES[kind](text) == text
+"""By kind of name, the function that returns its full form. ``gpuplanner/__init__.py`` adds the functions."""
 
 
 @dataclass(frozen=True)

@@ -136,17 +136,6 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
-def hours_from_seconds(seconds: float) -> float:
-    """Convert seconds to hours.
-
-    Examples
-    --------
-    >>> hours_from_seconds(5400)
-    1.5
-    """
-    return seconds / SECONDS_PER_HOUR
-
-
 def kwh_from_watt_hours(watt_hours: float) -> float:
     """Convert watt-hours to kilowatt-hours.
 

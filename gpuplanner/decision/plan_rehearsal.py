@@ -14,7 +14,7 @@ from gpuplanner.core.scenario import Scenario, windows_of
 from gpuplanner.core.scenario_fields import EMPTIED
 from gpuplanner.core.schema_checks import check
 from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
-from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, hours_from_seconds
+from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.requests import ascending_profiles, counts_of, larger_profiles, requests_of
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import OFF, parse_layout
@@ -232,7 +232,7 @@ class RehearsedWeek:
         lasting_s = np.diff(np.clip(at[order], 0.0, until_s), append=until_s)
         beyond = np.maximum(np.cumsum(step[order]), 0) * self.fleet.weights[what[order]]
         gpus_on = (self.planned.pools >= 0).sum(axis=1)
-        return hours_from_seconds(float(gpus_on[pool] @ powered_s + beyond @ lasting_s))
+        return float(gpus_on[pool] @ powered_s + beyond @ lasting_s) / SECONDS_PER_HOUR
 
 
 def played_weeks(

@@ -41,15 +41,13 @@ from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, on_one_ru
 from gpuplanner.ingest.telemetry.sample_buffer import with_until
 from gpuplanner.ingest.telemetry.telemetry_join import DEVICES, SPANS, Holders
 
-FORMAT = DATASET_FORMAT
-"""Text in provenance.json by which a dataset is known."""
 NAMES = pl.Schema({"name": pl.String(), "job_id": pl.String()})
 JOINED: dict[str, type[dy.Schema] | pl.Schema] = {"devices": DEVICES, "holders": SPANS, "shared_names": NAMES}
 """What joins telemetry to jobs: kept, since working it out takes a look at every sample."""
 _FILES = ("provenance.json", "quality.json", "rejects.parquet", *(f"{name}.parquet" for name in TABLES))
 MARK = Mark(
     "provenance.json",
-    FORMAT,
+    DATASET_FORMAT,
     names=(*_FILES, *(f"{name}.parquet" for name in JOINED), "sources/*/*.*", "samples/month=*/*.parquet"),
 )
 
@@ -302,9 +300,9 @@ def read_provenance(folder: Path) -> dict[str, Any]:
             got = f"nothing there, since a run was stopped; what stood there is {aside}"
         raise TraceFormatError(str(folder), "a folder that holds a dataset", got, REMEDY)
     told = read_json(path)
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    if not isinstance(told, dict) or told.get("format") != DATASET_FORMAT:
         got = f"a {MARK.file} of another format"
-        raise TraceFormatError(str(folder), f"a {FORMAT!r}", got, REMEDY)
+        raise TraceFormatError(str(folder), f"a {DATASET_FORMAT!r}", got, REMEDY)
     if not _is_whole(told.get("sources")):
         expected = "the facts of each source, with its name and its tables"
         raise TraceFormatError(str(path), expected, "none that can be read", REMEDY)

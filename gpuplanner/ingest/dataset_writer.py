@@ -14,13 +14,13 @@ from typing import Any
 
 import polars as pl
 
+from gpuplanner.core.output_places import DATASET_FORMAT
 from gpuplanner.core.output_writing import replaced_directory
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import TABLES, Jobs
 from gpuplanner.core.serialization import to_json
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
 from gpuplanner.ingest.dataset_folder import (
-    FORMAT,
     MARK,
     OF_EACH,
     SOURCES,
@@ -188,7 +188,8 @@ def replace_dataset(directory: str | Path, draft: Draft) -> Path:
                 findings += found
         quality = layers[0].quality if len(layers) == 1 and not told else report(combined(findings))
         (folder / "quality.json").write_text(to_json(quality.to_dicts()), encoding="utf-8")
-        stated = {"format": FORMAT, "sources": [layer.facts for layer in layers], "rows": rows, **told}
+        sources = [layer.facts for layer in layers]
+        stated = {"format": DATASET_FORMAT, "sources": sources, "rows": rows, **told}
         (folder / "provenance.json").write_text(to_json(stated), encoding="utf-8")
     return directory
 

@@ -24,9 +24,7 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.notebook.forecast_and_cost_panels import AheadPanel, AheadQuestion, CostPanel
 from gpuplanner.notebook.usage_panels import ExplorePanel, explore_inbox
 from gpuplanner.notebook.views import View
-from gpuplanner.report import cost_and_forecast_sections as cost
-from gpuplanner.report import cost_and_forecast_sections as forecast
-from gpuplanner.report import dataset_sections as inbox
+from gpuplanner.report import cost_and_forecast_sections, dataset_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.finance_exports import write_cost_workbook
 from gpuplanner.usage.dataset_explorer import EVERYBODY, Inbox, open_inbox
@@ -82,7 +80,7 @@ class Ahead:
 
     def expected(self, horizon: int = 48) -> View:
         """GPUs expected, split into what runs already and what is to come."""
-        return View(forecast.expected(self.source, horizon), self.source.fan(horizon))
+        return View(cost_and_forecast_sections.expected(self.source, horizon), self.source.fan(horizon))
 
     def past_errors(
         self,
@@ -95,16 +93,18 @@ class Ahead:
     ) -> View:
         """How wrong every candidate was from many origins of the past."""
         judged = rolling(self.source, horizon=horizon, gap=gap, folds=folds, models=models, price=price)
-        return View(forecast.past_errors(judged), mean_scores(fold_scores(judged)))
+        return View(cost_and_forecast_sections.past_errors(judged), mean_scores(fold_scores(judged)))
 
     def decision(self, asked: AheadQuestion = USUAL) -> View:
         """The quantile to plan at, by what GPU-hours short cost."""
-        shown = forecast.decision(self.source, asked.horizon, asked.gap, asked.price)
+        shown = cost_and_forecast_sections.decision(self.source, asked.horizon, asked.gap, asked.price)
         return View(shown, self.source.cost_curve(asked.horizon, asked.gap, asked.price))
 
     def calendar(self, asked: AheadQuestion = USUAL) -> View:
         """GPUs to plan on each day ahead, with their table."""
-        shown = forecast.calendar(self.source, asked.horizon, asked.gap, asked.price, asked.capacity)
+        shown = cost_and_forecast_sections.calendar(
+            self.source, asked.horizon, asked.gap, asked.price, asked.capacity
+        )
         return View(shown, self.source.calendar(asked.horizon, asked.gap, asked.price))
 
     def controls(self, asked: AheadQuestion = USUAL) -> AheadPanel:
@@ -159,11 +159,11 @@ class MonthCosts:
 
     def month(self) -> View:
         """The bill by team, reason and unit of work, with energy and carbon."""
-        return View(cost.month(self.found), self.found.by_tenant)
+        return View(cost_and_forecast_sections.month(self.found), self.found.by_tenant)
 
     def prices(self) -> View:
         """Every dated price that could hold for the board."""
-        return View(cost.prices(self.found), price_rows(self.found))
+        return View(cost_and_forecast_sections.prices(self.found), price_rows(self.found))
 
     def commitments(
         self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None
@@ -171,17 +171,19 @@ class MonthCosts:
         """What to buy, reserve or rent over the months to come, and when a newer board pays, of a stated speed."""
         found = purchase(self.scenario, months, risk=risk)
         newer = None if refresh is None else renew(self.scenario, months, *refresh)
-        return View(cost.commitments(found, newer), found.costs)
+        return View(cost_and_forecast_sections.commitments(found, newer), found.costs)
 
     def burst(self, rules: str = "") -> View:
         """Jobs to send to rented GPUs, by a file of rules."""
         plan = burst_plan(self.scenario, read_burst(rules)) if rules else None
-        return View(cost.burst_jobs(plan), pl.DataFrame() if plan is None else plan.jobs)
+        return View(
+            cost_and_forecast_sections.burst_jobs(plan), pl.DataFrame() if plan is None else plan.jobs
+        )
 
     def savings(self) -> View:
         """What the recommendation frees, and what that is worth."""
         found = compared(self.scenario)
-        return View(cost.savings(found), pl.DataFrame(found.decision.measures))
+        return View(cost_and_forecast_sections.savings(found), pl.DataFrame(found.decision.measures))
 
     def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write charge lines, prices and what they sum to as a workbook for finance."""
@@ -271,32 +273,34 @@ class SeenTrace:
 
     def quality(self) -> View:
         """What is wrong with the data, and which time was seen."""
-        return View(inbox.quality(self.box.quality), self.box.quality.findings)
+        return View(dataset_sections.quality(self.box.quality), self.box.quality.findings)
 
     def ledger(self, tenant: str = EVERYBODY) -> View:
         """Where the GPU-time went."""
         table = self.box.buckets() if tenant == EVERYBODY else self.box.months(tenant)
-        return View(inbox.ledger(self.box, tenant), table)
+        return View(dataset_sections.ledger(self.box, tenant), table)
 
     def demand(self, tenant: str = EVERYBODY) -> View:
         """What was wanted, by profile and by tenant."""
-        return View(inbox.demand(self.box, tenant), self.box.of(self.box.demand, tenant))
+        return View(dataset_sections.demand(self.box, tenant), self.box.of(self.box.demand, tenant))
 
     def phases(self, job: str = "") -> View:
         """Phases, dips, signature and slice of one job; by default of the one with most telemetry."""
         known = self.box.jobs_of()
         seen = known and self.box.fleet.can_be_cut
         table = self.box.job(job or known[0]).phases if seen else pl.DataFrame()
-        return View(inbox.phases(self.box, job), table)
+        return View(dataset_sections.phases(self.box, job), table)
 
     def claim(self) -> View:
         """Whether late phases need fewer GPUs."""
-        return View(inbox.claim(self.box), pl.DataFrame() if self.box.claim is None else self.box.claim)
+        return View(
+            dataset_sections.claim(self.box), pl.DataFrame() if self.box.claim is None else self.box.claim
+        )
 
     def provenance(self) -> View:
         """Where the numbers come from."""
-        return View(inbox.provenance(self.box), self.box.quality.findings)
+        return View(dataset_sections.provenance(self.box), self.box.quality.findings)
 
     def panel(self) -> ExplorePanel:
         """Controls to look around: trace, tenant, job and view."""
-        return explore_inbox(self.box, inbox.VIEWS, data=self.name)
+        return explore_inbox(self.box, dataset_sections.VIEWS, data=self.name)

@@ -28,8 +28,7 @@ from gpuplanner.notebook.usage_panels import ALL_BOARDS, BoardsPanel, SharingPan
 from gpuplanner.notebook.views import View
 from gpuplanner.notebook.what_if import WhatIf, whatif
 from gpuplanner.report import html_page as page
-from gpuplanner.report import monthly_sections as appendix
-from gpuplanner.report import monthly_sections as tearsheet
+from gpuplanner.report import monthly_sections
 from gpuplanner.report.change_bundle import hand_over
 from gpuplanner.report.figure_formats import headline, safe
 from gpuplanner.report.finance_exports import write_study_workbook
@@ -333,7 +332,7 @@ class ShownStudy(Study):
 
     def forecast(self) -> View:
         """How much was requested and how it grows; and the forecast behind a plan, where there is one."""
-        shown = Section(tearsheet.capacity(self) + appendix.demand(self))
+        shown = Section(monthly_sections.capacity(self) + monthly_sections.demand(self))
         return View(shown, curve_table(self.comparison))
 
     def fleet(self) -> View:
@@ -346,13 +345,13 @@ class ShownStudy(Study):
 
     def teams(self) -> View:
         """Who held what, and where the hours went."""
-        shown = page.table(teams_table(self.decision), caption=f"By team, {tearsheet.period(self)}")
-        section = Section(page.section("By team", shown) + tearsheet.ledger(self))
+        shown = page.table(teams_table(self.decision), caption=f"By team, {monthly_sections.period(self)}")
+        section = Section(page.section("By team", shown) + monthly_sections.ledger(self))
         return View(section, self.tables["ledger_tenants"])
 
     def money(self) -> View:
         """What the period cost, for whom, with energy and carbon."""
-        return View(tearsheet.costs(self), self.tables["costs"])
+        return View(monthly_sections.costs(self), self.tables["costs"])
 
     def but(self, **changes: Any) -> ShownStudy:  # noqa: ANN401 - fields of a scenario
         """The study of the same scenario with other values; what can be reused is."""

@@ -190,8 +190,6 @@ def layout_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
 
 
 def _prices(problem: MigPackingProblem, holds: Integers, columns: list[str]) -> Iterator[Integers]:
-    from gpuplanner.planner.linear_model import LinearProgram
-
     demands = _fullest(problem, columns)
     program = LinearProgram.covering(len(columns))
     for layout in holds:

@@ -59,7 +59,7 @@ def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: No
 def change_script(
     template: str, one: LayoutChange, cost: ChangeCost, board: GpuModel, parts: Mapping[str, str]
 ) -> str:
-    """A script of this room with what it needs to know of a change: times, board, nodes, notes, how long it waits."""
+    """A shipped script with what it needs to know of a change: times, board, nodes, notes, how long it waits."""
     notes = "\n".join(change_note(cost, node, *states) for node, states in one.nodes.items())
     known = {
         "TIME": one.stamps,
@@ -75,7 +75,7 @@ def change_script(
 
 
 def filled_template(name: str, values: Mapping[str, str]) -> str:
-    """A file of this room with what others share with it, and its words between at-signs replaced."""
+    """A shipped file with the parts that several scripts share, and its words between at-signs replaced."""
     text = template_text(name)
     shared = {word: template_text(part) for word, part in SHARED_PARTS.items()}
     for key, value in {**shared, **values}.items():
@@ -84,7 +84,7 @@ def filled_template(name: str, values: Mapping[str, str]) -> str:
 
 
 def template_text(name: str) -> str:
-    """A script of this room as it is shipped."""
+    """A shipped script or template as text."""
     return (resources.files(__package__) / "bundle" / name).read_text(encoding="utf-8")
 
 
@@ -218,7 +218,7 @@ class FleetPack(Pack):
         return f"{self.rules.path}/{name}"
 
     def script(self, template: str, **values: str) -> str:
-        """A script of this room with what it needs to know."""
+        """A shipped script with what it needs to know."""
         known = {
             "NAME": self.rules.policy,
             "CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "BOARD": self.board.name,
@@ -229,7 +229,7 @@ class FleetPack(Pack):
         return filled(template, known)
 
     def add_script(self, template: str, what: str, name: str | None = None) -> None:
-        """Add a script of this room that has the three verbs, under its own name or another."""
+        """Add a shipped script that has the three verbs, under its own name or another."""
         self.add(self.script(template), Step.script(self.place(name or template), what))
 
 

@@ -17,7 +17,6 @@ from altair.typing import ChartType
 
 from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.report import chart_theme as theme
 
 MAX_ROWS = 4000
 """Rows that may reach one chart; more make a page slow and show nothing that fewer do not."""
@@ -43,7 +42,7 @@ def drawn(
     --------
     >>> @drawn("Waits", "job_id", empty="Nobody waited.")
     ... def plot_waits(frame: pl.DataFrame) -> ChartType:
-    ...     return theme.finish(chart_of(frame).mark_point(), finding="All waited.")
+    ...     return finish(chart_of(frame).mark_point(), finding="All waited.")
     >>> [plot_waits(pl.DataFrame({"job_id": jobs})).description for jobs in ([], ["a"])]
     ['Waits. Nobody waited.', 'Waits. All waited.']
     """
@@ -53,9 +52,9 @@ def drawn(
         def framed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> ChartType:
             frame = cast("pl.DataFrame", args[0] if args else next(iter(kwargs.values())))
             require(frame, columns, where=draw.__name__)
-            chart = theme.saying(empty) if frame.is_empty() else draw(*args, **kwargs)
+            chart = saying(empty) if frame.is_empty() else draw(*args, **kwargs)
             if chart.title is alt.Undefined:
-                return theme.described(chart.properties(title=title), chart.description)
+                return described(chart.properties(title=title), chart.description)
             return chart
 
         return framed
@@ -126,7 +125,7 @@ def stacked(
             x=x.stack("zero"),
             y=alt.Y(f"{y}:N", title=None, sort=order),
             color=alt.Color(
-                f"{part}:N", legend=legend or alt.Legend(title=None), scale=theme.scale(colours, shown)
+                f"{part}:N", legend=legend or alt.Legend(title=None), scale=scale(colours, shown)
             ),
             order=alt.Order("order:Q"),
             tooltip=hover,
@@ -205,7 +204,7 @@ def wrapped(names: Iterable[str], width: int = 18, *, grid: bool = False) -> Lab
     lookup = f"({json.dumps(broken)})[datum.label] || datum.label"
     return Labels(
         axis=alt.Axis(labelExpr=lookup, labelOverlap=False, grid=grid),
-        pixels=theme.label_width(line for lines in parts.values() for line in lines),
+        pixels=label_width(line for lines in parts.values() for line in lines),
         lines=max(map(len, parts.values()), default=1),
     )
 
