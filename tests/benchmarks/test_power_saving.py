@@ -21,6 +21,7 @@ def on_three_nodes(*rows, power=POWER, **rule):
     return result.start_s.tolist(), sorted(result.powered.tolist()), result
 
 
+@pytest.mark.long
 def test_idle_nodes_go_after_the_idle_time_and_come_for_jobs_that_wait():
     starts, spells, result = on_three_nodes((0, 4, 1, 1000), (100, 4, 2, 100), (200, 4, 1, 50))
     # The second job calls two nodes at 100; the third needs one more than there are, and finds one on at 500.

@@ -15,6 +15,7 @@ JobID|Account|State|Submit|Start|End|NodeList|AllocTRES
 """
 
 
+@pytest.mark.long
 def test_three_jobs_on_slices_and_whole_gpus(tmp_path, answer):
     source, folder, page = tmp_path / "sacct.txt", tmp_path / "trace", tmp_path / "report"
     source.write_text(SACCT)

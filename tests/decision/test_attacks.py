@@ -26,6 +26,7 @@ def large(handed_over):
     return handed_over(planted.planted("too_large-1").cluster)
 
 
+@pytest.mark.long
 def test_half_as_many_jobs_again_are_never_answered_with_keep(tight):
     found = decide(Scenario(data=tight, path="slurm", arrival_scale=1.5, policies="static_whole")).decision
     assert found.action == "buy"

@@ -39,6 +39,7 @@ def test_changes_of_the_default_are_made_in_time(planned, monkeypatch):
     assert hasty["in_time"].mean() < 0.5
 
 
+@pytest.mark.long
 def test_windows_are_slots_in_their_zone(quick):
     scenario = quick.but(path=Scenario().path, tz="America/New_York", change_windows="06:00-08:00")
     problem = plan_problem(scenario, "rightsized")

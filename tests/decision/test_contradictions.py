@@ -182,6 +182,7 @@ def test_the_study_of_the_sample(study):
     check(study.comparison)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["too_large-1", "short-1", "tight-2"])
 def test_planted_clusters(name, handed_over):
     check(

@@ -96,6 +96,7 @@ def test_nobody_borrows_from_anybody_where_there_is_one_team():
     assert Fairness.of_tables(found.to_tables()).to_dict() == found.to_dict()
 
 
+@pytest.mark.long
 def test_the_sample_says_of_each_team_why_its_jobs_waited():
     found = fairness(Scenario())
     rows = {row.name: row for row in comparison(Scenario()).waits.causes.team}

@@ -12,6 +12,7 @@ from gpuplanner.decision.policy_fleets import on_demand_fleet
 from gpuplanner.decision.recommendation import decide
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("board", "able"), [("H100-80GB-SXM5", {"dra"}), ("A100-80GB", set())])
 def test_who_makes_an_instance_for_each_job(board, able):
     found = set()

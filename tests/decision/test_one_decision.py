@@ -39,6 +39,7 @@ def test_hours_are_what_the_tables_tell_apart(study: Study):
     }
 
 
+@pytest.mark.long
 def test_next_steps_are_all_there_and_the_condition_comes_before_the_change(quick: Scenario):
     one = compared(quick.but(path="operator", policies="static_mig")).decision
     partitioned = [part for part in one.layouts if part.layout != "whole"]

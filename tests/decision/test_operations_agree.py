@@ -107,6 +107,7 @@ def test_operations_of_random_plans(case: Any) -> None:
     agree(plan, problem, change, drain)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("board", "path"),
     [pytest.param("A100-80GB", "operator", marks=pytest.mark.long), ("H100-80GB-SXM5", "nvml")],

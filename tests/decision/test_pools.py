@@ -328,6 +328,7 @@ def test_demand_that_named_no_model_is_tried_on_the_models_in_their_order(mixed)
         find_flexible_demand(pools_of(mixed.but(other_boards="T4")), problems)
 
 
+@pytest.mark.long
 def test_a_fleet_is_planned_with_the_demand_where_it_was_sent(mixed):
     fleet = pools_of(mixed.but(other_boards="L40S"))
     found = fleet_planned(fleet, "greedy")

@@ -93,6 +93,7 @@ def test_an_order_that_comes_too_late_says_by_how_many_days(flat, tmp_path):
     assert "at once" in found.sentence
 
 
+@pytest.mark.long
 def test_projects_that_fit_alone_and_not_together(flat, tmp_path):
     text = """
 projects:
@@ -105,6 +106,7 @@ projects:
     assert (both.begin, both.fits_chance) == ("2026-04-01", 0.0)
 
 
+@pytest.mark.long
 def test_projects_one_after_the_other_are_not_added(flat, tmp_path):
     text = """
 projects:
@@ -132,6 +134,7 @@ def test_growth_until_the_begin_and_the_busiest_day_scale_the_load(flat, tmp_pat
     assert case.load_during(_describe(announced.projects, 1)) == pytest.approx(1.5 * 1.05**6)
 
 
+@pytest.mark.long
 def test_a_freeze_makes_room_and_a_release_takes_it(flat, tmp_path):
     project = "projects:\n- {name: x, team: a, gpus: 4, from: 2026-03-02, to: 2026-03-29}\n"
     spans = "kind: {}, from: 2026-02-20, to: 2026-04-20, factor: {}"

@@ -46,6 +46,7 @@ def test_todays_fleet_has_room_for_everybody_on_the_sample():
     assert jobs_without_room(opened(Scenario(path="slurm"))[1]) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(2, 4)[1:])
 def test_todays_fleet_has_room_for_everybody_on_cut_clusters(seed, handed_over):
     for cluster, path in (

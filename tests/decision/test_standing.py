@@ -84,6 +84,7 @@ def test_no_size_of_job_is_judged_by_them(serving, tmp_path_factory):
     assert arena.asked.standing_gpus == SERVED
 
 
+@pytest.mark.long
 def test_the_decision_keeps_gpus_for_them(serving, tmp_path_factory):
     with_them, without = (
         decide(one).decision for one in (serving, _cluster(tmp_path_factory.mktemp("bare"), None))

@@ -83,6 +83,7 @@ def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(larg
     assert answer.decision.gpus == answer.advice.gpus
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("policy", "path"), [(ON_DEMAND, "dra"), (NODE_POOLS, "autoscaler")])
 def test_other_policies_are_tried_with_several_settings(policy, path):
     _, asked, arena, able = opened(Scenario(path=path))

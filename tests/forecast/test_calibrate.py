@@ -29,6 +29,7 @@ def walks(seed, *, series=8, slots=2400, step=1.0, level=300.0):
     return np.maximum(level + rng.normal(0, step, (series, slots)).cumsum(axis=1), 0)
 
 
+@pytest.mark.long
 def test_intervals_of_a_random_walk_hold_at_every_lead(make_demand):
     judged = judged_of(make_demand, walks(1), horizon=72, gap=0, windows=30)
     covered = inside(judged, "Naive").mean(axis=(0, 1))

@@ -60,6 +60,7 @@ def by_probability(said, came, edges):
     ]
 
 
+@pytest.mark.long
 def test_what_is_said_comes_true_as_often():
     parts = [foretold(kind, weeks, 8, seed=5) for kind in KINDS for weeks in (26, 52)]
     said, came = (np.concatenate([part[side].ravel() for part in parts]) for side in (0, 1))

@@ -173,6 +173,7 @@ ROWS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "source", [pytest.param(one, marks=[] if one == "philly" else pytest.mark.long) for one in ROWS]
 )

@@ -26,6 +26,7 @@ def test_it_begins_at_the_rules_at_hand_and_then_nothing_changes(panel):
     assert set(found.teams["verdict"]) == {"as before"}
 
 
+@pytest.mark.long
 def test_what_is_set_is_played(panel):
     panel.reclaim.value, panel.restart.value, panel.quotas.value = True, 5.0, 0.5
     asked = panel.question

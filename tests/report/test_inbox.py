@@ -107,6 +107,7 @@ def test_files_stand_alone(tmp_path):
     assert written("r.svg") == picture
 
 
+@pytest.mark.long
 def test_a_page_that_is_shared_names_no_user_and_no_small_tenant():
     box = open_inbox("sample", smallest_group=1000)
     parts = (inbox.quality(box.quality), *(part(box) for part in (inbox.ledger, inbox.demand, inbox.phases)))

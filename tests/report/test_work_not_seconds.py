@@ -31,6 +31,7 @@ def test_nothing_of_a_report_looks_at_a_clock_to_stop(monkeypatch, tmp_path):
         plan_view(Scenario(**SMALL, time_limit_s=60), "rightsized")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "method", ["milp", pytest.param("calendar", marks=pytest.mark.long), "static", "greedy"]
 )

@@ -57,6 +57,7 @@ def test_the_price_of_tokens_is_what_the_replicas_cost():
         assert plan.usd_per_million_tokens * 20 * 1536 * 3600 / 1e6 == pytest.approx(hourly)
 
 
+@pytest.mark.long
 def test_the_headroom_is_the_rate_up_to_which_the_same_replicas_do():
     plan = by_place(service())["gpu", 1]
     assert by_place(service(rate=20 * plan.headroom))["gpu", 1].replicas <= plan.replicas
@@ -88,12 +89,14 @@ def test_what_an_engine_takes_from_the_size_of_a_slice_is_stated():
     assert "--max-num-batched-tokens 8192" in plans["gpu", 1].launch
 
 
+@pytest.mark.long
 def test_weights_are_served_as_published_unless_stated():
     published, wide = service(model="gpt-oss-120b"), service(model="gpt-oss-120b", quantization="bf16")
     assert "weights: mxfp4, as published; --quantization bf16 for 16 bits" in published.assumed
     assert min(one.gpus for one in published.plans) < min(one.gpus for one in wide.plans)
 
 
+@pytest.mark.long
 def test_gpus_that_nobody_measured_are_named():
     found = service(boards={"L40S": 32}, itl_s=0.05)
     assert any(line.startswith("not measured: L40S") for line in found.assumed)
@@ -113,6 +116,7 @@ def test_plans_that_cost_several_times_the_best_are_left_out():
     assert max(one.usd_per_hour for one in plans) <= 3 * plans[0].usd_per_hour
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "how", "words"),
     [

@@ -195,6 +195,7 @@ def test_payloads_keep_the_schemas_of_their_channels():
     assert "30% <of> the jobs" in mail.get_payload(decode=True).decode()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seeds", "factor", "least", "most"),
     [

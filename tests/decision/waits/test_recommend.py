@@ -163,6 +163,7 @@ def test_a_full_fleet_grows_until_each_size_meets_the_target(grown):
     assert grown.headroom.headroom.factor < 1
 
 
+@pytest.mark.long
 def test_a_purchase_that_ends_little_waiting_needs_a_stated_target():
     model = planted_model(10.0, nodes=3)
     stated, default = recommend(model, STATED), recommend(model, WaitTarget())
@@ -206,6 +207,7 @@ def test_full_gpus_are_partitioned_for_those_who_wait():
     assert 10 < second.gpus == found.gpus < 32
 
 
+@pytest.mark.long
 def test_jobs_of_low_measured_use_run_on_smaller_profiles_before_gpus_are_bought(full, grown):
     fleet, requests = full.asked.fleet, full.asked.granted
     capacity = np.concatenate([fleet.capacity, np.zeros_like(fleet.capacity)], axis=2)
@@ -225,6 +227,7 @@ def test_without_observed_waits_nothing_is_recommended():
     assert found.reason
 
 
+@pytest.mark.long
 def test_the_same_record_gives_the_same_recommendation():
     first, second = (recommend(planted_model(10.0, nodes=3, days=7), STATED) for _ in range(2))
     assert (first.measures, first.service, first.exhaustion) == (
@@ -251,6 +254,7 @@ def test_less_load_is_a_part_of_more():
         previous = pairs
 
 
+@pytest.mark.long
 def test_growth_of_the_submitted_work_is_found_and_dates_the_exhaustion():
     model = planted_model(14.0, nodes=5, days=56, weekly=0.05)
     asked = model.asked

@@ -88,6 +88,7 @@ READING = st.tuples(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(
     logs=st.lists(st.lists(READING, min_size=1, max_size=6), min_size=1, max_size=4),

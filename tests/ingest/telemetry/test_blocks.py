@@ -125,6 +125,7 @@ def outcome(source: str, paths: list[Path], way: Way) -> Dataset | None:
         return None
 
 
+@pytest.mark.long
 @EXAMPLES
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 40), files=st.integers(1, 3))
 @pytest.mark.parametrize("source", MAKERS)

@@ -62,6 +62,7 @@ def test_no_bin_weighs_more_than_the_limit(capacity, data):
                 assert np.dot(chosen, weights) <= limit
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(40, 80))
 def test_bounds_grow_and_stay_below_the_optimum(draw, fewest, seed):
     problem = draw(seed)
@@ -84,6 +85,7 @@ def test_patterns_see_what_no_single_moment_shows(fewest):
     assert (moment_bound(problem, grid), program.whole_bound, fewest(problem)) == (2, 3, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(30, 60))
 def test_pricing_finds_the_best_set(draw, seed):
     problem = draw(seed, most_items=8)

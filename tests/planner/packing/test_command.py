@@ -28,6 +28,7 @@ def file(tmp_path):
     return path
 
 
+@pytest.mark.long
 def test_json_and_assignment(capsys, monkeypatch, tmp_path, file):
     out = tmp_path / "new" / "bins.csv"
     code, text, err = run(capsys, monkeypatch, str(file), "--json", "-o", str(out), "--seed", "1")

@@ -243,6 +243,7 @@ def test_nothing_is_emptied_where_nothing_makes_nodes_come(tmp_path: Path) -> No
     assert not any(node["unschedulable"] for node in cluster.state["nodes"].values())
 
 
+@pytest.mark.long
 @needs_bash
 @pytest.mark.parametrize(
     "rules", [pools("autoscaler"), pools("operator"), pools("slurm"), jobs_cut()], ids=lambda one: one.path

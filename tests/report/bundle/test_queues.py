@@ -120,6 +120,7 @@ def test_children_of_a_queue_deserve_no_more_than_it() -> None:
         assert sum(int(child[name]) for child in children) <= int(count)
 
 
+@pytest.mark.long
 def test_quotas_are_those_of_the_cluster_that_was_read(tmp_path: Path) -> None:
     """A dump with Kueue beside its jobs: each queue's own, in GPUs, an instance by its share of one."""
     cluster = cut_clusters.kubernetes_cut(1)

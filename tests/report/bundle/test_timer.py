@@ -57,6 +57,7 @@ def look(
     return cluster.run(f"bash {path}/timer.sh {verb}", folder, TIMEOUT_S="3600", CUT_S="5")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["operator", "slurm"])
 def test_a_look_makes_what_is_due_once_and_says_what_it_leaves(
     tmp_path: Path, cluster: Stub, path: str
