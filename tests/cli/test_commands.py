@@ -208,6 +208,7 @@ def test_missing_library_ends_with_seven(command, monkeypatch, tmp_path):
     assert "pip install 'gpuplanner[forecast]'" in err
 
 
+@pytest.mark.long
 def test_time_limit_is_told(command):
     code, out, _ = command(
         "plan", "sample", "--set", "horizon_slots=48", "--set", "gap_target=0", "--time-limit", "0.1",

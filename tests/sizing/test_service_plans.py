@@ -103,6 +103,7 @@ def test_gpus_that_nobody_measured_are_named():
     assert not any("not measured" in line for line in service(boards={"H200-141GB": 1}, rate=1.0).assumed[:1])
 
 
+@pytest.mark.long
 def test_slices_are_counted_in_full_gpus():
     found = service(boards={"H200-141GB": 64})
     for plan in found.plans:

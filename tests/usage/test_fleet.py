@@ -169,6 +169,7 @@ def test_without_a_board_the_study_has_hours_and_waits_and_no_money(tmp_path):
     assert own.headline.energy_kwh is None
 
 
+@pytest.mark.long
 def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
     cut = nodes(("a1", "A100-40GB", 4), ("a2", "A100-40GB", 4)).with_columns(
         mig_enabled=pl.Series([True, None]), layouts=pl.Series([";".join(["1g.5gb:7"] * 4), None])

@@ -159,6 +159,7 @@ def by_second(capacity, jobs, nodes, simulated, until, tenant):
     return seconds
 
 
+@pytest.mark.long
 @settings(max_examples=examples(200), deadline=None)
 @given(records())
 def test_causes_are_those_of_every_second(record):

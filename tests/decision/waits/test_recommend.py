@@ -174,12 +174,14 @@ def test_a_purchase_that_ends_little_waiting_needs_a_stated_target():
     assert default.gpus == default.fleet_gpus
 
 
+@pytest.mark.long
 def test_spread_jobs_are_packed_before_anything_is_bought():
     found = recommend(planted_model(6.0, spread=True), STATED)
     assert next(measure.action for measure in found.measures) == "pack"
     assert found.gpus <= found.fleet_gpus
 
 
+@pytest.mark.long
 def test_a_limit_is_raised_by_its_number():
     found = recommend(planted_model(9.0, most_gpus=12), STATED)
     assert found.action == "raise_limit"

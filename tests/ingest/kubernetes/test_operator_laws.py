@@ -155,6 +155,7 @@ def in_yaml(document: Any) -> str:
 JSON_READERS = {"slurm": (SLURM, read_slurm), "kubernetes": (KUBERNETES, read_kubernetes)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", sorted(JSON_READERS))
 @settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())

@@ -49,6 +49,7 @@ STEP = st.tuples(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(60))
 @given(steps=st.lists(STEP, min_size=1, max_size=30), start=st.integers(0, 90_000))
 def test_the_same_as_a_plain_loop(steps: list[tuple[float, int, str]], start: int, usual_steps: Usual):
